@@ -1,0 +1,1 @@
+"""The admin core: every operation, declared once."""

@@ -1,0 +1,1 @@
+"""The broker: journal, topics, delivery and the services in front of them."""

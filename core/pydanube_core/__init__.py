@@ -1,0 +1,1 @@
+"""Pure foundations shared by every other package: names, batches, errors, protos."""
