@@ -1,0 +1,680 @@
+"""The one error tree: what every face shows and every client catches.
+
+A code decides everything else: its class, whether a retry may help, the gRPC status it travels as and the exit
+code of a command. `CODES` is that table, in one place (INTERFACE chapter 5). Errors carry facts in `details`
+(`field` and `value` for bad input) and, in `next`, the calls that would help.
+
+On the wire between our own processes an error travels whole, as JSON (`to_json`, `from_json`); to foreign gRPC
+clients as status and `CODE: message`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, ClassVar, Final, Self
+
+__all__ = [
+    "AlreadyExists",
+    "AuditBroken",
+    "AuditUnavailable",
+    "BatchTooLarge",
+    "CODES",
+    "ChecksumMismatch",
+    "ClosedResource",
+    "ClusterError",
+    "Code",
+    "ConditionNotMet",
+    "Conflict",
+    "ConsumerBusy",
+    "CorruptJournal",
+    "CorruptObject",
+    "DataDirForeign",
+    "DataDirLocked",
+    "DeadlineExceeded",
+    "DiskFull",
+    "DispatchMismatch",
+    "Draining",
+    "Fatal",
+    "FormatTooNew",
+    "GrpcStatus",
+    "InsecureBind",
+    "Internal",
+    "InvalidArgument",
+    "InvalidName",
+    "JournalReadOnly",
+    "LastBroker",
+    "LimitReached",
+    "MessageTooLarge",
+    "MissingExtra",
+    "Misuse",
+    "NameReused",
+    "NamespaceNotEmpty",
+    "NamespaceNotFound",
+    "NotDelivered",
+    "NotImplementedYet",
+    "NotOwner",
+    "ObjectMissing",
+    "OutOfSequence",
+    "Overloaded",
+    "PageInvalid",
+    "PayloadInvalid",
+    "PermissionDenied",
+    "PlanExpired",
+    "PlanMismatch",
+    "PlanNotFound",
+    "PlanRequired",
+    "PlanStale",
+    "PlanUsed",
+    "PortInUse",
+    "ProducerFenced",
+    "ProducerUnknown",
+    "RateLimited",
+    "ReadOnly",
+    "Retryable",
+    "SchemaIncompatible",
+    "SchemaInvalid",
+    "SchemaMismatch",
+    "SchemaNotFound",
+    "StoreUnavailable",
+    "SubscriptionNotFound",
+    "TopicNotFound",
+    "Unauthenticated",
+    "Unavailable",
+    "UnsupportedPlatform",
+    "WindowFull",
+    "error_for",
+]
+
+
+class GrpcStatus(IntEnum):
+    """The gRPC status numbers we use; kept here because core does not import grpc."""
+
+    INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
+    NOT_FOUND = 5
+    ALREADY_EXISTS = 6
+    PERMISSION_DENIED = 7
+    RESOURCE_EXHAUSTED = 8
+    FAILED_PRECONDITION = 9
+    ABORTED = 10
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
+    DATA_LOSS = 15
+    UNAUTHENTICATED = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Code:
+    """One row of the table: how a code is shown on each face."""
+
+    name: str
+    grpc: GrpcStatus
+    exit: int
+    retryable: bool
+
+
+CODES: Final[dict[str, Code]] = {}
+_CLASSES: Final[dict[str, type[ClusterError]]] = {}
+
+
+class ClusterError(Exception):
+    """Base of everything this project raises on purpose.
+
+    Args:
+        message: what failed, where, and what to do next; shown to people as it is.
+        next: calls that would help: objects with `operation`, `tool`, `command`, `arguments`, `why`.
+        retry_after_ms: for retryable errors, the earliest sensible time to try again.
+        details: facts, JSON values only: `field`, `value`, `topic`, `offset`, `outcome` …
+    """
+
+    code: ClassVar[str] = "INTERNAL"
+
+    def __init__(
+        self,
+        message: str = "",
+        /,
+        *,
+        next: Sequence[Mapping[str, Any]] = (),
+        retry_after_ms: int | None = None,
+        **details: Any,
+    ) -> None:
+        self.message = message or type(self).code.replace("_", " ").lower()
+        self.details: dict[str, Any] = details
+        self.next: list[dict[str, Any]] = [dict(step) for step in next]
+        self.retry_after_ms = retry_after_ms
+        super().__init__(self.message)
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.message}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (error_for, (self.code, self.message, self.details, self.next, self.retry_after_ms))
+
+    @property
+    def retryable(self) -> bool:
+        return CODES[self.code].retryable
+
+    @property
+    def grpc_status(self) -> GrpcStatus:
+        return CODES[self.code].grpc
+
+    @property
+    def exit_code(self) -> int:
+        return CODES[self.code].exit
+
+    def suggest(
+        self, operation: str, *, tool: str, command: str, why: str, arguments: Mapping[str, Any] | None = None
+    ) -> Self:
+        """Add a next call and return the error, so that it can be raised in the same line."""
+        self.next.append(
+            {
+                "operation": operation,
+                "tool": tool,
+                "command": command,
+                "arguments": dict(arguments or {}),
+                "why": why,
+            }
+        )
+        return self
+
+    def to_dict(self) -> dict[str, Any]:
+        """The error object of INTERFACE chapter 5."""
+        body: dict[str, Any] = {
+            "code": self.code,
+            "message": self.message,
+            "retryable": self.retryable,
+            "details": self.details,
+            "next": self.next,
+        }
+        if self.retry_after_ms is not None:
+            body["retry_after_ms"] = self.retry_after_ms
+        return body
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_dict(), ensure_ascii=False, default=str)
+
+    @staticmethod
+    def from_dict(body: Mapping[str, Any]) -> ClusterError:
+        """Rebuild an error that came over the wire; an unknown code becomes INTERNAL and keeps its name."""
+        return error_for(
+            str(body.get("code", "INTERNAL")),
+            str(body.get("message", "")),
+            dict(body.get("details") or {}),
+            list(body.get("next") or []),
+            body.get("retry_after_ms"),
+        )
+
+    @staticmethod
+    def from_json(text: str) -> ClusterError:
+        return ClusterError.from_dict(json.loads(text))
+
+
+class Retryable(ClusterError):
+    """The same call may succeed later; wait `retry_after_ms` if it is given."""
+
+
+class Fatal(ClusterError):
+    """The same call will fail again until something else changes."""
+
+
+class Misuse(ClusterError):
+    """The call itself is wrong: bad input, or an object used against its contract."""
+
+
+def error_for(
+    code: str,
+    message: str,
+    details: Mapping[str, Any] | None = None,
+    next: Sequence[Mapping[str, Any]] = (),
+    retry_after_ms: int | None = None,
+) -> ClusterError:
+    """The error of the class that belongs to `code`; an unknown code becomes `Internal`."""
+    facts = {str(k): v for k, v in (details or {}).items() if k not in ("next", "retry_after_ms")}
+    cls = _CLASSES.get(code)
+    if cls is None:
+        facts.setdefault("original_code", code)
+        cls = _CLASSES["INTERNAL"]
+    return cls(message, next=next, retry_after_ms=retry_after_ms, **facts)
+
+
+# Class, code, gRPC status and exit code: INTERFACE chapter 5. CLOSED_RESOURCE and WINDOW_FULL never leave the SDK;
+# CONDITION_NOT_MET is a command's own.
+
+
+class TopicNotFound(Fatal):
+    """No topic of that name."""
+
+    code = "TOPIC_NOT_FOUND"
+
+
+class SubscriptionNotFound(Fatal):
+    """The topic has no subscription of that name."""
+
+    code = "SUBSCRIPTION_NOT_FOUND"
+
+
+class SchemaNotFound(Fatal):
+    """No schema of that subject, id or version."""
+
+    code = "SCHEMA_NOT_FOUND"
+
+
+class NamespaceNotFound(Fatal):
+    """No namespace of that name."""
+
+    code = "NAMESPACE_NOT_FOUND"
+
+
+class PlanNotFound(Fatal):
+    """No plan of that id."""
+
+    code = "PLAN_NOT_FOUND"
+
+
+class AlreadyExists(Fatal):
+    """The name is taken."""
+
+    code = "ALREADY_EXISTS"
+
+
+class NamespaceNotEmpty(Fatal):
+    """The namespace still holds topics."""
+
+    code = "NAMESPACE_NOT_EMPTY"
+
+
+class DispatchMismatch(Fatal):
+    """The topic has the other dispatch strategy."""
+
+    code = "DISPATCH_MISMATCH"
+
+
+class SchemaMismatch(Fatal):
+    """The topic is bound to another schema subject."""
+
+    code = "SCHEMA_MISMATCH"
+
+
+class SchemaIncompatible(Fatal):
+    """The new version breaks the subject's compatibility mode."""
+
+    code = "SCHEMA_INCOMPATIBLE"
+
+
+class LastBroker(Fatal):
+    """There is no other broker to take over."""
+
+    code = "LAST_BROKER"
+
+
+class NameReused(Fatal):
+    """The name has been taken again since."""
+
+    code = "NAME_REUSED"
+
+
+class ConsumerBusy(Fatal):
+    """Another consumer holds the exclusive subscription."""
+
+    code = "CONSUMER_BUSY"
+
+
+class ProducerFenced(Fatal):
+    """A newer session of this producer exists."""
+
+    code = "PRODUCER_FENCED"
+
+
+class ProducerUnknown(Fatal):
+    """The broker does not know this producer id."""
+
+    code = "PRODUCER_UNKNOWN"
+
+
+class OutOfSequence(Fatal):
+    """A batch before this one is missing."""
+
+    code = "OUT_OF_SEQUENCE"
+
+
+class PortInUse(Fatal):
+    """Another process listens on the port."""
+
+    code = "PORT_IN_USE"
+
+
+class DataDirLocked(Fatal):
+    """Another broker uses the data directory."""
+
+    code = "DATA_DIR_LOCKED"
+
+
+class DataDirForeign(Fatal):
+    """The directory holds something that is not ours."""
+
+    code = "DATA_DIR_FOREIGN"
+
+
+class FormatTooNew(Fatal):
+    """The data was written by a newer version."""
+
+    code = "FORMAT_TOO_NEW"
+
+
+class InsecureBind(Fatal):
+    """A public address without TLS and authentication."""
+
+    code = "INSECURE_BIND"
+
+
+class UnsupportedPlatform(Fatal):
+    """The command does not run on this system."""
+
+    code = "UNSUPPORTED_PLATFORM"
+
+
+class MissingExtra(Fatal):
+    """An optional part is not installed."""
+
+    code = "MISSING_EXTRA"
+
+
+class NotImplementedYet(Fatal):
+    """Not built yet."""
+
+    code = "NOT_IMPLEMENTED"
+
+
+class JournalReadOnly(Fatal):
+    """The journal met an I/O error and is read-only until restart."""
+
+    code = "JOURNAL_READ_ONLY"
+
+
+class Internal(Fatal):
+    """A defect on our side."""
+
+    code = "INTERNAL"
+
+
+class InvalidArgument(Misuse):
+    """An argument is outside its domain."""
+
+    code = "INVALID_ARGUMENT"
+
+
+class InvalidName(Misuse):
+    """A name breaks the naming rules."""
+
+    code = "INVALID_NAME"
+
+
+class MessageTooLarge(Misuse):
+    """A message exceeds the topic's limit."""
+
+    code = "MESSAGE_TOO_LARGE"
+
+
+class BatchTooLarge(Misuse):
+    """A batch exceeds the frame limit."""
+
+    code = "BATCH_TOO_LARGE"
+
+
+class ChecksumMismatch(Misuse):
+    """Bytes changed on their way."""
+
+    code = "CHECKSUM_MISMATCH"
+
+
+class SchemaInvalid(Misuse):
+    """The schema text does not parse."""
+
+    code = "SCHEMA_INVALID"
+
+
+class PayloadInvalid(Misuse):
+    """The payload does not conform to the schema."""
+
+    code = "PAYLOAD_INVALID"
+
+
+class NotDelivered(Misuse):
+    """An acknowledgement of what was never delivered."""
+
+    code = "NOT_DELIVERED"
+
+
+class PageInvalid(Misuse):
+    """A page token that this list did not give out."""
+
+    code = "PAGE_INVALID"
+
+
+class ClosedResource(Misuse):
+    """The object was used after it was closed."""
+
+    code = "CLOSED_RESOURCE"
+
+
+class WindowFull(Misuse):
+    """send_nowait was called while the producer's window is full."""
+
+    code = "WINDOW_FULL"
+
+
+class Unavailable(Retryable):
+    """The other side cannot be reached now."""
+
+    code = "UNAVAILABLE"
+
+
+class Draining(Retryable):
+    """The broker is shutting down."""
+
+    code = "DRAINING"
+
+
+class NotOwner(Retryable):
+    """Another broker owns the topic."""
+
+    code = "NOT_OWNER"
+
+
+class StoreUnavailable(Retryable):
+    """The metadata or object store does not answer."""
+
+    code = "STORE_UNAVAILABLE"
+
+
+class Overloaded(Retryable):
+    """Too much is waiting."""
+
+    code = "OVERLOADED"
+
+
+class RateLimited(Retryable):
+    """The topic's rate limit is reached."""
+
+    code = "RATE_LIMITED"
+
+
+class LimitReached(Retryable):
+    """A policy's count limit is reached."""
+
+    code = "LIMIT_REACHED"
+
+
+class DiskFull(Retryable):
+    """The disk has no room; nothing was stored."""
+
+    code = "DISK_FULL"
+
+
+class DeadlineExceeded(Retryable):
+    """No answer within the time given."""
+
+    code = "DEADLINE_EXCEEDED"
+
+
+class Conflict(Retryable):
+    """Somebody else changed it first."""
+
+    code = "CONFLICT"
+
+
+class PlanRequired(Fatal):
+    """A destructive call needs a plan that was shown."""
+
+    code = "PLAN_REQUIRED"
+
+
+class PlanExpired(Fatal):
+    """The plan is too old."""
+
+    code = "PLAN_EXPIRED"
+
+
+class PlanUsed(Fatal):
+    """The plan was applied already."""
+
+    code = "PLAN_USED"
+
+
+class PlanStale(Fatal):
+    """The cluster changed since the plan was made."""
+
+    code = "PLAN_STALE"
+
+
+class PlanMismatch(Fatal):
+    """The call differs from the plan."""
+
+    code = "PLAN_MISMATCH"
+
+
+class ReadOnly(Fatal):
+    """This face may not change anything."""
+
+    code = "READ_ONLY"
+
+
+class AuditUnavailable(Fatal):
+    """The audit record cannot be written."""
+
+    code = "AUDIT_UNAVAILABLE"
+
+
+class PermissionDenied(Fatal):
+    """The principal may not do that."""
+
+    code = "PERMISSION_DENIED"
+
+
+class Unauthenticated(Fatal):
+    """No valid credentials."""
+
+    code = "UNAUTHENTICATED"
+
+
+class CorruptJournal(Fatal):
+    """The journal is damaged."""
+
+    code = "CORRUPT_JOURNAL"
+
+
+class CorruptObject(Fatal):
+    """An object in the cold tier is damaged."""
+
+    code = "CORRUPT_OBJECT"
+
+
+class ObjectMissing(Fatal):
+    """An object in the cold tier is gone."""
+
+    code = "OBJECT_MISSING"
+
+
+class AuditBroken(Fatal):
+    """The audit chain is broken."""
+
+    code = "AUDIT_BROKEN"
+
+
+class ConditionNotMet(Fatal):
+    """What the command was asked to check is not so."""
+
+    code = "CONDITION_NOT_MET"
+
+
+_TABLE: Final[tuple[tuple[type[ClusterError], GrpcStatus, int], ...]] = (
+    (TopicNotFound, GrpcStatus.NOT_FOUND, 1),
+    (SubscriptionNotFound, GrpcStatus.NOT_FOUND, 1),
+    (SchemaNotFound, GrpcStatus.NOT_FOUND, 1),
+    (NamespaceNotFound, GrpcStatus.NOT_FOUND, 1),
+    (PlanNotFound, GrpcStatus.NOT_FOUND, 1),
+    (AlreadyExists, GrpcStatus.ALREADY_EXISTS, 1),
+    (NamespaceNotEmpty, GrpcStatus.FAILED_PRECONDITION, 1),
+    (DispatchMismatch, GrpcStatus.FAILED_PRECONDITION, 1),
+    (SchemaMismatch, GrpcStatus.FAILED_PRECONDITION, 1),
+    (SchemaIncompatible, GrpcStatus.FAILED_PRECONDITION, 1),
+    (LastBroker, GrpcStatus.FAILED_PRECONDITION, 1),
+    (NameReused, GrpcStatus.FAILED_PRECONDITION, 1),
+    (ConsumerBusy, GrpcStatus.PERMISSION_DENIED, 1),
+    (ProducerFenced, GrpcStatus.PERMISSION_DENIED, 1),
+    (ProducerUnknown, GrpcStatus.PERMISSION_DENIED, 1),
+    (OutOfSequence, GrpcStatus.PERMISSION_DENIED, 1),
+    (PortInUse, GrpcStatus.FAILED_PRECONDITION, 1),
+    (DataDirLocked, GrpcStatus.FAILED_PRECONDITION, 1),
+    (DataDirForeign, GrpcStatus.FAILED_PRECONDITION, 1),
+    (FormatTooNew, GrpcStatus.FAILED_PRECONDITION, 1),
+    (InsecureBind, GrpcStatus.FAILED_PRECONDITION, 1),
+    (UnsupportedPlatform, GrpcStatus.FAILED_PRECONDITION, 1),
+    (MissingExtra, GrpcStatus.FAILED_PRECONDITION, 1),
+    (NotImplementedYet, GrpcStatus.UNIMPLEMENTED, 1),
+    (JournalReadOnly, GrpcStatus.INTERNAL, 1),
+    (Internal, GrpcStatus.INTERNAL, 1),
+    (InvalidArgument, GrpcStatus.INVALID_ARGUMENT, 2),
+    (InvalidName, GrpcStatus.INVALID_ARGUMENT, 2),
+    (MessageTooLarge, GrpcStatus.INVALID_ARGUMENT, 2),
+    (BatchTooLarge, GrpcStatus.INVALID_ARGUMENT, 2),
+    (ChecksumMismatch, GrpcStatus.INVALID_ARGUMENT, 2),
+    (SchemaInvalid, GrpcStatus.INVALID_ARGUMENT, 2),
+    (PayloadInvalid, GrpcStatus.INVALID_ARGUMENT, 2),
+    (NotDelivered, GrpcStatus.INVALID_ARGUMENT, 2),
+    (PageInvalid, GrpcStatus.INVALID_ARGUMENT, 2),
+    (ClosedResource, GrpcStatus.FAILED_PRECONDITION, 2),
+    (WindowFull, GrpcStatus.RESOURCE_EXHAUSTED, 2),
+    (Unavailable, GrpcStatus.UNAVAILABLE, 3),
+    (Draining, GrpcStatus.UNAVAILABLE, 3),
+    (NotOwner, GrpcStatus.UNAVAILABLE, 3),
+    (StoreUnavailable, GrpcStatus.UNAVAILABLE, 3),
+    (Overloaded, GrpcStatus.RESOURCE_EXHAUSTED, 3),
+    (RateLimited, GrpcStatus.RESOURCE_EXHAUSTED, 3),
+    (LimitReached, GrpcStatus.RESOURCE_EXHAUSTED, 3),
+    (DiskFull, GrpcStatus.INTERNAL, 3),
+    (DeadlineExceeded, GrpcStatus.DEADLINE_EXCEEDED, 3),
+    (Conflict, GrpcStatus.ABORTED, 3),
+    (PlanRequired, GrpcStatus.FAILED_PRECONDITION, 4),
+    (PlanExpired, GrpcStatus.FAILED_PRECONDITION, 4),
+    (PlanUsed, GrpcStatus.FAILED_PRECONDITION, 4),
+    (PlanStale, GrpcStatus.FAILED_PRECONDITION, 4),
+    (PlanMismatch, GrpcStatus.FAILED_PRECONDITION, 4),
+    (ReadOnly, GrpcStatus.FAILED_PRECONDITION, 4),
+    (AuditUnavailable, GrpcStatus.FAILED_PRECONDITION, 4),
+    (PermissionDenied, GrpcStatus.PERMISSION_DENIED, 4),
+    (Unauthenticated, GrpcStatus.UNAUTHENTICATED, 4),
+    (CorruptJournal, GrpcStatus.DATA_LOSS, 5),
+    (CorruptObject, GrpcStatus.DATA_LOSS, 5),
+    (ObjectMissing, GrpcStatus.DATA_LOSS, 5),
+    (AuditBroken, GrpcStatus.DATA_LOSS, 5),
+    (ConditionNotMet, GrpcStatus.FAILED_PRECONDITION, 6),
+)
+for _cls, _grpc, _exit in _TABLE:
+    CODES[_cls.code] = Code(name=_cls.code, grpc=_grpc, exit=_exit, retryable=issubclass(_cls, Retryable))
+    _CLASSES[_cls.code] = _cls
+assert len(CODES) == len(_TABLE), "two classes share a code"

@@ -1,0 +1,100 @@
+"""Names of topics, namespaces, subscriptions, producers and consumers.
+
+A topic is `/namespace/name`; each part is letters, digits, `_` and `-` of ASCII, 1 to 128 characters. That is
+stricter than the reference broker, which lets empty parts and any Unicode letter pass (`wire/data-plane.md` 5).
+A partition is the topic `<base>-part-<N>`: N in decimal without leading zeros, so that `/default/orders` and
+`/default/orders-eu` never meet (chapter 27, row 29).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from pydanube_core.errors import InvalidName
+
+__all__ = [
+    "DEFAULT_NAMESPACE",
+    "MAX_PART_CHARS",
+    "SYSTEM_NAMESPACE",
+    "TopicName",
+    "check_client_name",
+    "check_namespace",
+    "check_subscription",
+]
+
+DEFAULT_NAMESPACE: Final = "default"
+SYSTEM_NAMESPACE: Final = "system"
+MAX_PART_CHARS: Final = 128  # a part becomes a folder name in the object store: 255 bytes is the usual bound
+MAX_CLIENT_NAME_CHARS: Final = 256
+
+_PART: Final = re.compile(r"[A-Za-z0-9_-]{1,128}\Z")
+_PARTITION: Final = re.compile(r"(?P<base>.+)-part-(?P<index>0|[1-9][0-9]{0,5})\Z")
+_RULE: Final = "use /namespace/topic; each part 1-128 letters, digits, '_' or '-'"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TopicName:
+    """A checked topic name; `str()` gives the full form `/namespace/name`."""
+
+    namespace: str
+    name: str
+
+    @classmethod
+    def parse(cls, text: str, *, field: str = "topic") -> TopicName:
+        """Parse `/ns/topic`, `ns/topic` or `topic` (in namespace `default`).
+
+        Raises:
+            InvalidName: the text breaks the rule; `details` has `field`, `value` and the rule.
+        """
+        bare = text[1:] if text.startswith("/") else text
+        parts = bare.split("/")
+        if len(parts) == 1 and not text.startswith("/"):
+            parts = [DEFAULT_NAMESPACE, *parts]
+        if len(parts) != 2 or not all(_PART.match(part) for part in parts):
+            raise InvalidName(f"{text!r} is not a topic name: {_RULE}", field=field, value=text, rule=_RULE)
+        return cls(parts[0], parts[1])
+
+    def __str__(self) -> str:
+        return f"/{self.namespace}/{self.name}"
+
+    @property
+    def partition(self) -> int | None:
+        """The partition's index, or None for a name without a partition suffix."""
+        match = _PARTITION.match(self.name)
+        return int(match["index"]) if match else None
+
+    @property
+    def base(self) -> TopicName:
+        """The partitioned topic this name is a part of; the name itself if it is none."""
+        match = _PARTITION.match(self.name)
+        return TopicName(self.namespace, match["base"]) if match else self
+
+    def part(self, index: int) -> TopicName:
+        """The name of partition `index` of this topic."""
+        return TopicName(self.namespace, f"{self.name}-part-{index}")
+
+
+def check_namespace(text: str, *, field: str = "namespace") -> str:
+    """Return the namespace, without a leading slash; raise `InvalidName` if it is none."""
+    bare = text[1:] if text.startswith("/") else text
+    if not _PART.match(bare):
+        raise InvalidName(
+            f"{text!r} is not a namespace: use 1-128 letters, digits, '_' or '-'", field=field, value=text
+        )
+    return bare
+
+
+def check_subscription(text: str, *, field: str = "subscription") -> str:
+    """Subscriptions are named by official clients too, which do not restrict them: printable, 1-256 chars."""
+    return check_client_name(text, field=field)
+
+
+def check_client_name(text: str, *, field: str) -> str:
+    """Check a producer's, consumer's or subscription's name: 1-256 printable characters, no `/`."""
+    if not 1 <= len(text) <= MAX_CLIENT_NAME_CHARS or not text.isprintable() or "/" in text:
+        raise InvalidName(
+            f"{field} {text!r}: use 1-256 printable characters without '/'", field=field, value=text
+        )
+    return text

@@ -1,0 +1,70 @@
+"""Times, durations and sizes as people write them (INTERFACE chapter 1)."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import Final
+
+from pydanube_core.errors import InvalidArgument
+
+__all__ = ["format_time", "parse_bytes", "parse_duration_s", "parse_time_ms"]
+
+_DURATION: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h|d)?\s*\Z")
+_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_SIZE: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?i?B?)\s*\Z", re.IGNORECASE)
+_FACTORS: Final = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4}
+_FACTORS_BINARY: Final = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+def parse_duration_s(text: str | float, *, field: str) -> float:
+    """Seconds from `90s`, `5m`, `24h`, `100ms`, `1d` or a bare number of seconds."""
+    if isinstance(text, (int, float)) and not isinstance(text, bool):
+        if text < 0:
+            raise InvalidArgument(f"{field}: a duration is not negative, got {text}", field=field, value=text)
+        return float(text)
+    match = _DURATION.match(str(text))
+    if match is None:
+        raise InvalidArgument(
+            f"{field}: {text!r} is not a duration; write 90s, 5m, 24h or 100ms", field=field, value=text
+        )
+    return float(match[1]) * _SECONDS[match[2] or "s"]
+
+
+def parse_bytes(text: str | int, *, field: str) -> int:
+    """Bytes from `32MiB`, `1GiB`, `64kB` or a bare number."""
+    if isinstance(text, int) and not isinstance(text, bool):
+        if text < 0:
+            raise InvalidArgument(f"{field}: a size is not negative, got {text}", field=field, value=text)
+        return text
+    match = _SIZE.match(str(text))
+    if match is None:
+        raise InvalidArgument(
+            f"{field}: {text!r} is not a size; write 32MiB, 1GiB or a number of bytes",
+            field=field,
+            value=text,
+        )
+    unit = match[2].lower().rstrip("b")
+    factor = _FACTORS_BINARY[unit[0]] if unit.endswith("i") and len(unit) == 2 else _FACTORS.get(unit)
+    if factor is None:
+        raise InvalidArgument(f"{field}: {text!r} has an unknown unit", field=field, value=text)
+    return int(float(match[1]) * factor)
+
+
+def parse_time_ms(text: str, *, field: str) -> int:
+    """Milliseconds since 1970 from an RFC 3339 time; a time without zone is refused."""
+    try:
+        value = datetime.fromisoformat(text)
+    except ValueError:
+        value = None
+    if value is None or value.tzinfo is None:
+        raise InvalidArgument(
+            f"{field}: {text!r} is not an RFC 3339 time such as 2026-01-31T12:00:00Z", field=field, value=text
+        )
+    return int(value.timestamp() * 1000)
+
+
+def format_time(time_ms: int) -> str:
+    """RFC 3339, UTC, milliseconds: `2026-01-31T12:00:00.000Z`."""
+    moment = datetime.fromtimestamp(time_ms / 1000, UTC)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{time_ms % 1000:03d}Z"
