@@ -17,11 +17,11 @@ from enum import IntEnum
 from typing import Any, ClassVar, Final, Self
 
 __all__ = [
+    "CODES",
     "AlreadyExists",
     "AuditBroken",
     "AuditUnavailable",
     "BatchTooLarge",
-    "CODES",
     "ChecksumMismatch",
     "ClosedResource",
     "ClusterError",

@@ -1,0 +1,108 @@
+"""The batch on the wire, in the journal and in a delivery: the table of its bytes (DESIGN chapter 3).
+
+Little-endian. A stored batch is two fixed parts and a body::
+
+    broker part     48 bytes   overwritten by the topic's owner; own checksum
+    producer part   72 bytes   written once, by the producer
+    body                       columns, each starting on a multiple of 8 counted from the body's start
+
+A producer sends the producer part and the body; the owner puts the broker part in front. The producer's checksum
+covers its part (checksum field as zero length, i.e. the bytes before it) and the body *as stored*, so it holds
+from the producer's memory to the consumer's, compressed or not.
+
+Columns present are named by a bitmap and stand in the order of their bits. A variable-length column is
+`int32[n + 1]` offsets, padded to 8, then the bytes, padded to 8: Arrow's layout, wrapped without a copy.
+
+====================  ===  ==========================================================================
+column                bit  bytes
+====================  ===  ==========================================================================
+payload                0   offsets (of the raw bytes), then `stored_bytes` bytes, compressed by `codec`
+key                    1   validity bitmap (LSB first, 1 = has a key), then variable-length; "" is a key
+attributes             2   `int32[n + 1]` entry offsets, then keys and values, both variable-length (Arrow's map)
+publish time           3   `int32[n]`: milliseconds after `first_publish_time_ms`, may be negative
+producers              4   `uint32` k, `uint32` 0, `uint64[k]` ids, names variable-length
+producer index         5   `int32[n]` into the producers' table; absent when the table has one row
+sequence               6   `int64[n]`; absent: `first_sequence + i`
+schemas                7   `uint32` k, `uint32` 0, `uint64[k]` ids, `uint32[k]` versions; with it an `int32[n]` index
+offset delta           8   `uint32[n]`, strictly rising from 0; absent: `i`
+====================  ===  ==========================================================================
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum, IntFlag
+from typing import Final
+
+__all__ = [
+    "BATCH_TARGET_BYTES",
+    "BROKER_PART",
+    "BROKER_PART_BYTES",
+    "FRAME_LIMIT_BYTES",
+    "MAX_BATCH_BYTES",
+    "MAX_BATCH_MESSAGES",
+    "MAX_INFLATED_BYTES",
+    "PRODUCER_PART",
+    "PRODUCER_PART_BYTES",
+    "Codec",
+    "Column",
+    "padded",
+]
+
+# magic, version, flags, base offset, last offset, owner epoch, append time ms, reserved, crc32 of the bytes before
+BROKER_PART: Final = struct.Struct("<4sHHQQQqII")
+BROKER_MAGIC: Final = b"DBrk"
+BROKER_PART_BYTES: Final = BROKER_PART.size
+
+# magic, version, codec, flags, count, columns, raw payload bytes, stored payload bytes, producer id,
+# producer epoch, reserved, first sequence, first publish time ms, schema id, schema version, crc32
+PRODUCER_PART: Final = struct.Struct("<4sHBBIIIIQIIQqQII")
+PRODUCER_MAGIC: Final = b"DBat"
+PRODUCER_PART_BYTES: Final = PRODUCER_PART.size
+
+VERSION: Final = 1
+FLAG_RESEALED: Final = (
+    1  # broker part: cut out of a larger batch by a broker, which wrote the producer part anew
+)
+
+BATCH_TARGET_BYTES: Final = 1 << 20  # what a producer aims at, at most
+MAX_BATCH_BYTES: Final = 4_100_000  # one message of the largest policy (4 000 000) with its columns
+FRAME_LIMIT_BYTES: Final = 4 * 1024 * 1024  # gRPC's default inbound limit in foreign clients
+MAX_BATCH_MESSAGES: Final = 65_536
+MAX_INFLATED_BYTES: Final = 16 * 1024 * 1024  # raw payload bytes of one compressed batch: bounds a bomb
+
+assert BROKER_PART_BYTES == 48
+assert PRODUCER_PART_BYTES == 72
+assert BROKER_PART_BYTES % 8 == 0
+assert PRODUCER_PART_BYTES % 8 == 0
+assert BATCH_TARGET_BYTES < MAX_BATCH_BYTES < FRAME_LIMIT_BYTES - 4096
+
+
+class Codec(IntEnum):
+    """How the payload bytes are stored; other columns are never compressed."""
+
+    NONE = 0
+    LZ4 = 1
+    ZSTD = 2
+
+
+class Column(IntFlag):
+    """The column bitmap."""
+
+    PAYLOAD = 1 << 0
+    KEY = 1 << 1
+    ATTRIBUTES = 1 << 2
+    PUBLISH_TIME = 1 << 3
+    PRODUCERS = 1 << 4
+    PRODUCER_INDEX = 1 << 5
+    SEQUENCE = 1 << 6
+    SCHEMAS = 1 << 7
+    OFFSET_DELTA = 1 << 8
+
+
+KNOWN_COLUMNS: Final = int(sum(Column))
+
+
+def padded(length: int) -> int:
+    """`length` rounded up to a multiple of 8."""
+    return (length + 7) & ~7

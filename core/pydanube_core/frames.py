@@ -1,0 +1,122 @@
+"""The hot stream messages, read and written by hand.
+
+A protobuf message whose `oneof` holds one `bytes` field is a tag, a length and the bytes; going through a message
+class would copy a batch twice. Field numbers are those of `danube_stream.proto` (a test holds the two together).
+
+A delivery frame (`ConsumeResponse.delivery`), little-endian::
+
+    u64 session · u32 parts · u32 reserved
+    per part:  u64 first offset · u64 end offset · u32 delivery count · u32 stored bytes
+    per part:  the stored batch (broker part, producer part, body)
+
+A part asks for the messages of its batch with first ≤ offset < end. Several parts may carry the same batch in a
+row: then `stored bytes` of the later ones is 0.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pydanube_core.errors import InvalidArgument
+
+__all__ = ["DeliveryPart", "decode_delivery", "encode_delivery", "read_bytes_field", "write_bytes_field"]
+
+Buffer = bytes | memoryview
+
+PUBLISH_BATCH_FIELD: Final = 2  # PublishRequest.batch
+CONSUME_DELIVERY_FIELD: Final = 2  # ConsumeResponse.delivery
+
+_FRAME: Final = struct.Struct("<QII")
+_PART: Final = struct.Struct("<QQII")
+MAX_PARTS: Final = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryPart:
+    """Messages [first, end) of one stored batch, each delivered for the `delivery_count`-th time."""
+
+    first: int
+    end: int
+    delivery_count: int
+    batch: Buffer
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def write_bytes_field(field: int, parts: Sequence[Buffer]) -> bytes:
+    """A message with one bytes field made of `parts`; one copy."""
+    return b"".join((_varint(field << 3 | 2), _varint(sum(map(len, parts))), *parts))
+
+
+def read_bytes_field(field: int, message: bytes) -> memoryview | None:
+    """The bytes of a message that holds just this field; None if it is any other message.
+
+    Raises:
+        InvalidArgument: the tag is right and the length is not.
+    """
+    if not message or message[0] != field << 3 | 2:
+        return None
+    length = shift = 0
+    for at in range(1, min(len(message), 6)):
+        byte = message[at]
+        length |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if at + 1 + length != len(message):
+                break
+            return memoryview(message)[at + 1 :]
+        shift += 7
+    raise InvalidArgument(
+        "a stream message is cut short or has more than one field", field="frame", value=len(message)
+    )
+
+
+def encode_delivery(session: int, parts: Sequence[tuple[int, int, int, Sequence[Buffer]]]) -> bytes:
+    """A whole `ConsumeResponse` with a delivery frame.
+
+    Args:
+        parts: (first offset, end offset, delivery count, buffers of the stored batch); no buffers: the same batch as
+            the part before.
+    """
+    head = [_FRAME.pack(session, len(parts), 0)]
+    bodies: list[Buffer] = []
+    for first, end, count, buffers in parts:
+        head.append(_PART.pack(first, end, count, sum(map(len, buffers))))
+        bodies += buffers
+    return write_bytes_field(CONSUME_DELIVERY_FIELD, head + bodies)
+
+
+def decode_delivery(frame: Buffer) -> tuple[int, list[DeliveryPart]]:
+    """Session and parts of a delivery frame (the bytes of the field, without tag and length).
+
+    Raises:
+        InvalidArgument: lengths do not add up.
+    """
+    view = memoryview(frame)
+    try:
+        session, count, _ = _FRAME.unpack_from(view)
+        at = _FRAME.size + count * _PART.size
+        if count > MAX_PARTS or at > len(view):
+            raise InvalidArgument("a delivery frame is cut short", field="frame", value=len(view))
+        parts: list[DeliveryPart] = []
+        batch: Buffer = b""
+        for i in range(count):
+            first, end, delivery_count, stored = _PART.unpack_from(view, _FRAME.size + i * _PART.size)
+            if stored:
+                batch = view[at : at + stored]
+                at += stored
+            parts.append(DeliveryPart(first, end, delivery_count, batch))
+    except struct.error as error:
+        raise InvalidArgument("a delivery frame is cut short", field="frame", value=len(view)) from error
+    if at != len(view):
+        raise InvalidArgument("a delivery frame's lengths do not add up", field="frame", value=at)
+    return session, parts
