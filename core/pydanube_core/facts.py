@@ -1,0 +1,137 @@
+"""What a broker knows of itself, as the admin core sees it: facts, and the port they come through.
+
+Broker and admin core do not import each other. The broker implements `ClusterPort` structurally; the command that
+starts both hands it over. Facts are per concrete topic: a partitioned topic shows as its partitions, each with
+`parent` set, and as one `TopicFacts` of its own with `partitions` > 0 and no log. Times are milliseconds since
+1970 by the broker's clock. Unknown is None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+__all__ = ["BrokerFacts", "ClusterPort", "ConsumerFacts", "Reason", "SubscriptionFacts", "TopicFacts"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    """Why a broker is not ready, or degraded: a fixed code and a sentence."""
+
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerFacts:
+    consumer_id: str
+    name: str
+    active: bool
+    credit_messages: int
+    in_flight: int
+    connected_at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriptionFacts:
+    """One subscription of one concrete topic. `next_unacked` was read no later than `next_offset`."""
+
+    topic: str
+    partition: int | None
+    subscription: str
+    subscription_id: int
+    type: str
+    start_offset: int  # of the topic: what is below was trimmed
+    next_offset: int  # of the topic: one past the last committed message
+    next_unacked: int  # everything below is acknowledged
+    acked_above: int  # messages acknowledged above next_unacked
+    in_flight: int
+    redelivered: int
+    dead_lettered: int
+    lag_bytes: int | None
+    oldest_unread_append_ms: (
+        int | None
+    )  # append time of the message at next_unacked; None at lag 0 or if unknown
+    consumers: tuple[ConsumerFacts, ...] = ()
+    blocked_reason: str | None = None
+    created_at_ms: int | None = None
+
+    @property
+    def lag_messages(self) -> int:
+        return max(0, self.next_offset - max(self.next_unacked, self.start_offset) - self.acked_above)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicFacts:
+    topic: str
+    topic_id: int
+    parent: str | None  # the partitioned topic it is a part of
+    partition: int | None
+    partitions: int  # of a partitioned parent; 0 for a concrete topic
+    dispatch_strategy: str
+    durability: str
+    created_at_ms: int
+    owner: str | None  # broker id, decimal
+    epoch: int
+    start_offset: int
+    next_offset: int
+    tiered_offset: int | None
+    messages: int
+    bytes: int
+    journal_bytes: int
+    object_bytes: int
+    producers: int
+    consumers: int
+    subscriptions: tuple[str, ...]
+    policies: Mapping[str, Any] = field(default_factory=dict)
+    schema: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerFacts:
+    """The result of `brokers.status`, and of GET /status."""
+
+    version: str
+    broker_id: str
+    pid: int
+    uptime_s: float
+    durability: str
+    grpc_runtime: str
+    data_dir: str | None
+    listen: Mapping[str, str]  # grpc, admin, metrics, http → URL
+    disk: Mapping[str, Any]  # free_bytes, total_bytes, guard_bytes
+    journal: Mapping[str, Any]  # bytes, segments, durable_lsn, fsync_p50_ms, fsync_p99_ms …
+    tier: Mapping[str, Any]
+    topics: int
+    read_only: bool
+    ready: bool
+    reasons: tuple[Reason, ...]
+
+
+class ClusterPort(Protocol):
+    """What the admin core asks of a broker. Every method may raise a `ClusterError`."""
+
+    async def topics(self) -> Sequence[TopicFacts]: ...
+
+    async def topic(self, topic: str) -> Sequence[TopicFacts]:
+        """The topic's own facts, and behind them its partitions'. Raises `TopicNotFound`."""
+        ...
+
+    async def create_topic(
+        self,
+        topic: str,
+        *,
+        partitions: int,
+        dispatch_strategy: str,
+        durability: str,
+        options: Mapping[str, Any],
+    ) -> None: ...
+
+    async def delete_topic(self, topic: str) -> None: ...
+
+    async def subscriptions(
+        self, topic: str | None, subscription: str | None
+    ) -> Sequence[SubscriptionFacts]: ...
+
+    async def status(self) -> BrokerFacts: ...
