@@ -1,0 +1,27 @@
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from typing import ClassVar as _ClassVar, Optional as _Optional
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class CallRequest(_message.Message):
+    __slots__ = ("operation", "arguments", "plan_token", "principal", "face")
+    OPERATION_FIELD_NUMBER: _ClassVar[int]
+    ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
+    PLAN_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    FACE_FIELD_NUMBER: _ClassVar[int]
+    operation: str
+    arguments: bytes
+    plan_token: str
+    principal: str
+    face: str
+    def __init__(self, operation: _Optional[str] = ..., arguments: _Optional[bytes] = ..., plan_token: _Optional[str] = ..., principal: _Optional[str] = ..., face: _Optional[str] = ...) -> None: ...
+
+class CallResponse(_message.Message):
+    __slots__ = ("result", "error")
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    result: bytes
+    error: bytes
+    def __init__(self, result: _Optional[bytes] = ..., error: _Optional[bytes] = ...) -> None: ...

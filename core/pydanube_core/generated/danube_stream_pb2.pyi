@@ -1,0 +1,297 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class ResolveRequest(_message.Message):
+    __slots__ = ("topic", "create", "partitions", "dispatch_strategy")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    CREATE_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    DISPATCH_STRATEGY_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    create: bool
+    partitions: int
+    dispatch_strategy: str
+    def __init__(self, topic: _Optional[str] = ..., create: bool = ..., partitions: _Optional[int] = ..., dispatch_strategy: _Optional[str] = ...) -> None: ...
+
+class ResolveResponse(_message.Message):
+    __slots__ = ("topic", "dispatch_strategy", "partitions", "partitioned", "max_message_bytes")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    DISPATCH_STRATEGY_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONED_FIELD_NUMBER: _ClassVar[int]
+    MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    dispatch_strategy: str
+    partitions: _containers.RepeatedCompositeFieldContainer[Partition]
+    partitioned: bool
+    max_message_bytes: int
+    def __init__(self, topic: _Optional[str] = ..., dispatch_strategy: _Optional[str] = ..., partitions: _Optional[_Iterable[_Union[Partition, _Mapping]]] = ..., partitioned: bool = ..., max_message_bytes: _Optional[int] = ...) -> None: ...
+
+class Partition(_message.Message):
+    __slots__ = ("topic", "topic_id", "broker_url", "epoch")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    BROKER_URL_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    topic_id: int
+    broker_url: str
+    epoch: int
+    def __init__(self, topic: _Optional[str] = ..., topic_id: _Optional[int] = ..., broker_url: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
+
+class PublishRequest(_message.Message):
+    __slots__ = ("open", "batch")
+    OPEN_FIELD_NUMBER: _ClassVar[int]
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    open: OpenProducer
+    batch: bytes
+    def __init__(self, open: _Optional[_Union[OpenProducer, _Mapping]] = ..., batch: _Optional[bytes] = ...) -> None: ...
+
+class OpenProducer(_message.Message):
+    __slots__ = ("topic", "producer_name", "producer_id", "producer_epoch", "dispatch_strategy", "access_mode", "schema_subject", "create")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_NAME_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    DISPATCH_STRATEGY_FIELD_NUMBER: _ClassVar[int]
+    ACCESS_MODE_FIELD_NUMBER: _ClassVar[int]
+    SCHEMA_SUBJECT_FIELD_NUMBER: _ClassVar[int]
+    CREATE_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    producer_name: str
+    producer_id: int
+    producer_epoch: int
+    dispatch_strategy: str
+    access_mode: str
+    schema_subject: str
+    create: bool
+    def __init__(self, topic: _Optional[str] = ..., producer_name: _Optional[str] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., dispatch_strategy: _Optional[str] = ..., access_mode: _Optional[str] = ..., schema_subject: _Optional[str] = ..., create: bool = ...) -> None: ...
+
+class PublishResponse(_message.Message):
+    __slots__ = ("opened", "receipt", "failure")
+    OPENED_FIELD_NUMBER: _ClassVar[int]
+    RECEIPT_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    opened: ProducerOpened
+    receipt: Receipt
+    failure: Failure
+    def __init__(self, opened: _Optional[_Union[ProducerOpened, _Mapping]] = ..., receipt: _Optional[_Union[Receipt, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ...) -> None: ...
+
+class ProducerOpened(_message.Message):
+    __slots__ = ("producer_id", "producer_epoch", "next_sequence", "producer_name", "topic_id", "durability", "max_message_bytes", "schema_id", "schema_version")
+    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    NEXT_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_NAME_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    DURABILITY_FIELD_NUMBER: _ClassVar[int]
+    MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SCHEMA_ID_FIELD_NUMBER: _ClassVar[int]
+    SCHEMA_VERSION_FIELD_NUMBER: _ClassVar[int]
+    producer_id: int
+    producer_epoch: int
+    next_sequence: int
+    producer_name: str
+    topic_id: int
+    durability: str
+    max_message_bytes: int
+    schema_id: int
+    schema_version: int
+    def __init__(self, producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., next_sequence: _Optional[int] = ..., producer_name: _Optional[str] = ..., topic_id: _Optional[int] = ..., durability: _Optional[str] = ..., max_message_bytes: _Optional[int] = ..., schema_id: _Optional[int] = ..., schema_version: _Optional[int] = ...) -> None: ...
+
+class Receipt(_message.Message):
+    __slots__ = ("first_sequence", "count", "base_offset", "append_time_ms", "duplicate")
+    FIRST_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    BASE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    APPEND_TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    DUPLICATE_FIELD_NUMBER: _ClassVar[int]
+    first_sequence: int
+    count: int
+    base_offset: int
+    append_time_ms: int
+    duplicate: bool
+    def __init__(self, first_sequence: _Optional[int] = ..., count: _Optional[int] = ..., base_offset: _Optional[int] = ..., append_time_ms: _Optional[int] = ..., duplicate: bool = ...) -> None: ...
+
+class Failure(_message.Message):
+    __slots__ = ("error", "first_sequence", "count")
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    FIRST_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    error: bytes
+    first_sequence: int
+    count: int
+    def __init__(self, error: _Optional[bytes] = ..., first_sequence: _Optional[int] = ..., count: _Optional[int] = ...) -> None: ...
+
+class ConsumeRequest(_message.Message):
+    __slots__ = ("open", "credit", "ack", "nack", "extend", "terminate", "seek")
+    OPEN_FIELD_NUMBER: _ClassVar[int]
+    CREDIT_FIELD_NUMBER: _ClassVar[int]
+    ACK_FIELD_NUMBER: _ClassVar[int]
+    NACK_FIELD_NUMBER: _ClassVar[int]
+    EXTEND_FIELD_NUMBER: _ClassVar[int]
+    TERMINATE_FIELD_NUMBER: _ClassVar[int]
+    SEEK_FIELD_NUMBER: _ClassVar[int]
+    open: OpenConsumer
+    credit: Credit
+    ack: Ack
+    nack: Nack
+    extend: Extend
+    terminate: Terminate
+    seek: Seek
+    def __init__(self, open: _Optional[_Union[OpenConsumer, _Mapping]] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., ack: _Optional[_Union[Ack, _Mapping]] = ..., nack: _Optional[_Union[Nack, _Mapping]] = ..., extend: _Optional[_Union[Extend, _Mapping]] = ..., terminate: _Optional[_Union[Terminate, _Mapping]] = ..., seek: _Optional[_Union[Seek, _Mapping]] = ...) -> None: ...
+
+class OpenConsumer(_message.Message):
+    __slots__ = ("topic", "subscription", "type", "consumer_name", "start", "stop", "key_filters", "ack_timeout_ms", "start_given", "credit_messages", "credit_bytes")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    CONSUMER_NAME_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    STOP_FIELD_NUMBER: _ClassVar[int]
+    KEY_FILTERS_FIELD_NUMBER: _ClassVar[int]
+    ACK_TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    START_GIVEN_FIELD_NUMBER: _ClassVar[int]
+    CREDIT_MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    CREDIT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    subscription: str
+    type: str
+    consumer_name: str
+    start: str
+    stop: str
+    key_filters: _containers.RepeatedScalarFieldContainer[str]
+    ack_timeout_ms: int
+    start_given: bool
+    credit_messages: int
+    credit_bytes: int
+    def __init__(self, topic: _Optional[str] = ..., subscription: _Optional[str] = ..., type: _Optional[str] = ..., consumer_name: _Optional[str] = ..., start: _Optional[str] = ..., stop: _Optional[str] = ..., key_filters: _Optional[_Iterable[str]] = ..., ack_timeout_ms: _Optional[int] = ..., start_given: bool = ..., credit_messages: _Optional[int] = ..., credit_bytes: _Optional[int] = ...) -> None: ...
+
+class Credit(_message.Message):
+    __slots__ = ("messages", "bytes")
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    messages: int
+    bytes: int
+    def __init__(self, messages: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
+
+class Ack(_message.Message):
+    __slots__ = ("session", "ranges", "confirm")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    RANGES_FIELD_NUMBER: _ClassVar[int]
+    CONFIRM_FIELD_NUMBER: _ClassVar[int]
+    session: int
+    ranges: _containers.RepeatedScalarFieldContainer[int]
+    confirm: int
+    def __init__(self, session: _Optional[int] = ..., ranges: _Optional[_Iterable[int]] = ..., confirm: _Optional[int] = ...) -> None: ...
+
+class Nack(_message.Message):
+    __slots__ = ("session", "ranges", "delay_ms", "reason")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    RANGES_FIELD_NUMBER: _ClassVar[int]
+    DELAY_MS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    session: int
+    ranges: _containers.RepeatedScalarFieldContainer[int]
+    delay_ms: int
+    reason: str
+    def __init__(self, session: _Optional[int] = ..., ranges: _Optional[_Iterable[int]] = ..., delay_ms: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Extend(_message.Message):
+    __slots__ = ("session", "ranges", "ms")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    RANGES_FIELD_NUMBER: _ClassVar[int]
+    MS_FIELD_NUMBER: _ClassVar[int]
+    session: int
+    ranges: _containers.RepeatedScalarFieldContainer[int]
+    ms: int
+    def __init__(self, session: _Optional[int] = ..., ranges: _Optional[_Iterable[int]] = ..., ms: _Optional[int] = ...) -> None: ...
+
+class Terminate(_message.Message):
+    __slots__ = ("session", "ranges", "reason")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    RANGES_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    session: int
+    ranges: _containers.RepeatedScalarFieldContainer[int]
+    reason: str
+    def __init__(self, session: _Optional[int] = ..., ranges: _Optional[_Iterable[int]] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Seek(_message.Message):
+    __slots__ = ("position", "request")
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    position: str
+    request: int
+    def __init__(self, position: _Optional[str] = ..., request: _Optional[int] = ...) -> None: ...
+
+class ConsumeResponse(_message.Message):
+    __slots__ = ("opened", "delivery", "confirmed", "failure", "end", "session")
+    OPENED_FIELD_NUMBER: _ClassVar[int]
+    DELIVERY_FIELD_NUMBER: _ClassVar[int]
+    CONFIRMED_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    opened: ConsumerOpened
+    delivery: bytes
+    confirmed: Confirmed
+    failure: Failure
+    end: End
+    session: SessionChanged
+    def __init__(self, opened: _Optional[_Union[ConsumerOpened, _Mapping]] = ..., delivery: _Optional[bytes] = ..., confirmed: _Optional[_Union[Confirmed, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., end: _Optional[_Union[End, _Mapping]] = ..., session: _Optional[_Union[SessionChanged, _Mapping]] = ...) -> None: ...
+
+class ConsumerOpened(_message.Message):
+    __slots__ = ("consumer_id", "session", "consumer_name", "start_offset", "head_offset", "active", "topic_id", "type", "stop_offset")
+    CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    CONSUMER_NAME_FIELD_NUMBER: _ClassVar[int]
+    START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    HEAD_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    ACTIVE_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    STOP_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    consumer_id: int
+    session: int
+    consumer_name: str
+    start_offset: int
+    head_offset: int
+    active: bool
+    topic_id: int
+    type: str
+    stop_offset: int
+    def __init__(self, consumer_id: _Optional[int] = ..., session: _Optional[int] = ..., consumer_name: _Optional[str] = ..., start_offset: _Optional[int] = ..., head_offset: _Optional[int] = ..., active: bool = ..., topic_id: _Optional[int] = ..., type: _Optional[str] = ..., stop_offset: _Optional[int] = ...) -> None: ...
+
+class Confirmed(_message.Message):
+    __slots__ = ("confirm", "error")
+    CONFIRM_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    confirm: int
+    error: bytes
+    def __init__(self, confirm: _Optional[int] = ..., error: _Optional[bytes] = ...) -> None: ...
+
+class End(_message.Message):
+    __slots__ = ("next_offset",)
+    NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    next_offset: int
+    def __init__(self, next_offset: _Optional[int] = ...) -> None: ...
+
+class SessionChanged(_message.Message):
+    __slots__ = ("session", "offset", "request", "reason", "active")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    ACTIVE_FIELD_NUMBER: _ClassVar[int]
+    session: int
+    offset: int
+    request: int
+    reason: str
+    active: bool
+    def __init__(self, session: _Optional[int] = ..., offset: _Optional[int] = ..., request: _Optional[int] = ..., reason: _Optional[str] = ..., active: bool = ...) -> None: ...
