@@ -1,0 +1,105 @@
+"""Logs: one event a line on stderr, `time level event key=value …` or the same as JSON.
+
+The broker's modules log with the standard library: `logging.getLogger("pydanube.<area>")`, and
+`extra={"event": "journal.recovered", "records": 12}`. The event's name is fixed and every field is a record
+attribute of its own. A record without an event is somebody else's library: its event is `log`, its text `message`.
+
+Values written by others (topic names, reasons) may hold line ends: the text form quotes what is not plain, so that
+no value can forge a line.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from typing import Any, Final, TextIO
+
+from pydanube_core.units import format_time
+
+__all__ = ["EventFormatter", "configure_logging", "record_fields"]
+
+# What every record has; everything else came from `extra`.
+_STANDARD: Final = frozenset(vars(logging.LogRecord("", 0, "", 0, "", (), None))) | {
+    "message",
+    "asctime",
+    "taskName",
+}
+_LEVELS: Final = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+}
+
+
+def record_fields(record: logging.LogRecord) -> dict[str, Any]:
+    """`time`, `level`, `event`, then the record's own fields, `message` where it says more than the event."""
+    extra = {key: value for key, value in vars(record).items() if key not in _STANDARD}
+    event = extra.pop("event", None)
+    fields: dict[str, Any] = {
+        "time": format_time(int(record.created * 1000)),
+        "level": record.levelname.lower(),
+        "event": event or "log",
+    }
+    if event is None:
+        fields["logger"] = record.name
+    message = record.getMessage()
+    if message and message != event:
+        fields["message"] = message
+    fields |= extra
+    if record.exc_info and record.exc_info[1] is not None:
+        error = record.exc_info[1]
+        fields["error"] = f"{type(error).__name__}: {error}"
+    return fields
+
+
+class EventFormatter(logging.Formatter):
+    """Formats records as events.
+
+    Args:
+        as_json: one JSON object a line instead of text.
+        tracebacks: append the stack of an exception (text) or put it under `stack` (JSON).
+    """
+
+    def __init__(self, *, as_json: bool, tracebacks: bool = True) -> None:
+        super().__init__()
+        self._as_json = as_json
+        self._tracebacks = tracebacks
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = record_fields(record)
+        stack = self.formatException(record.exc_info) if self._tracebacks and record.exc_info else None
+        if self._as_json:
+            if stack:
+                fields["stack"] = stack
+            return json.dumps(fields, ensure_ascii=False, default=str)
+        head = f"{fields.pop('time')} {fields.pop('level')} {fields.pop('event')}"
+        line = head + "".join(f" {key}={_text(value)}" for key, value in fields.items())
+        return f"{line}\n{stack}" if stack else line
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    plain = text.isprintable() and not any(c in ' ="' for c in text) and text
+    return text if plain or not isinstance(value, str) else json.dumps(text, ensure_ascii=False)
+
+
+def configure_logging(*, level: str, format: str, stream: TextIO | None = None) -> None:
+    """Send every record of the process to stderr in our form; libraries only from `warning` up.
+
+    Args:
+        level: of our own loggers: debug, info, warning, error.
+        format: text or json.
+    """
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(EventFormatter(as_json=format == "json"))
+    root = logging.getLogger()
+    for old in list(root.handlers):
+        root.removeHandler(old)
+        old.close()
+    root.addHandler(handler)
+    root.setLevel(logging.WARNING)
+    logging.getLogger("pydanube").setLevel(_LEVELS[level])

@@ -1,0 +1,419 @@
+"""The settings of a broker: names and defaults of INTERFACE chapter 11, each value knowing where it came from.
+
+Three places, later ones win: a TOML file, the environment (`DANUBE_<SECTION>__<KEY>`), flags. An unknown key is an
+error, since a misspelt limit that is silently ignored is found out in production. Durations are seconds (float),
+sizes are bytes (int), both written as `90s` or `64MiB`. Models are frozen; `load_settings` makes them.
+
+They are plain pydantic models: the sources of pydantic-settings do not keep file lines and variable names, and the
+environment is an argument here, so that tests and `config show` need not touch the process's own.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Final, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr
+from pydanube_core.errors import InsecureBind, NotImplementedYet
+
+from pydanube_broker.settings_values import (
+    MEMORY_DIR,
+    Choice,
+    Count,
+    DataDir,
+    Duration,
+    FilePath,
+    Kind,
+    Limit,
+    Port,
+    ShortDuration,
+    Size,
+    Switch,
+    Text,
+    format_value,
+)
+
+__all__ = [
+    "Admin",
+    "Data",
+    "Delivery",
+    "Diagnosis",
+    "Entry",
+    "Journal",
+    "Log",
+    "Mcp",
+    "Metrics",
+    "Policies",
+    "Server",
+    "Settings",
+    "Source",
+    "SourceKind",
+    "Tier",
+    "Tls",
+    "Topics",
+    "load_settings",
+]
+
+
+def _choice(*words: str) -> tuple[Choice, BeforeValidator, Kind]:
+    choice = Choice(*words)
+    return choice, BeforeValidator(choice), Kind.CHOICE
+
+
+Runtime = Annotated[str, *_choice("own", "grpcio")]
+PoisonPolicy = Annotated[str, *_choice("dead_letter", "block", "drop")]
+Profile = Annotated[str, *_choice("default", "full")]
+Confirm = Annotated[str, *_choice("auto", "human")]
+Level = Annotated[str, *_choice("debug", "info", "warning", "error")]
+Format = Annotated[str, *_choice("text", "json")]
+
+
+class Section(BaseModel):
+    """One `[section]` of the file."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", validate_default=False, arbitrary_types_allowed=True
+    )
+
+
+class Server(Section):
+    """Addresses and ports. Port 0 means any free one."""
+
+    host: Text = Field(default="127.0.0.1", description="address to listen on")
+    grpc_port: Port = Field(default=6650, description="gRPC for producers and consumers")
+    admin_port: Port = Field(default=50051, description="gRPC for administration")
+    metrics_port: Port = Field(default=9040, description="HTTP: /metrics, /healthz, /readyz, /status")
+    http_port: Port = Field(default=8765, description="HTTP: MCP and JSON-RPC (`danube up` only)")
+    advertised_url: Text | None = Field(
+        default=None, description="what clients dial, where that differs from host and grpc_port"
+    )
+    # INTERFACE 11 says `own`. That server is a later piece of work: until it exists the default is the one that
+    # runs, and asking for `own` answers NOT_IMPLEMENTED rather than quietly starting something else.
+    grpc_runtime: Runtime = Field(
+        default="grpcio", description="gRPC server: grpcio; own (not implemented yet)"
+    )
+    insecure_bind: Switch = Field(
+        default=False, description="allow a public host without TLS and authentication"
+    )
+
+
+class Tls(Section):
+    """Certificates of the gRPC ports."""
+
+    cert: FilePath | None = Field(default=None, description="PEM file with the server's certificate chain")
+    key: FilePath | None = Field(default=None, description="PEM file with its private key")
+    client_ca: FilePath | None = Field(
+        default=None, description="PEM file: clients must show a certificate of this authority"
+    )
+
+
+class Data(Section):
+    """Where the broker keeps its data."""
+
+    dir: DataDir = Field(
+        default=Path("danube-data"), description=f'data directory; "{MEMORY_DIR}" keeps everything in memory'
+    )
+    min_free_bytes: Size = Field(
+        default=1 << 30,
+        description="publishing stops below this much free disk; unset, it gives way on small disks",
+    )
+
+    @property
+    def memory(self) -> bool:
+        return self.dir is None
+
+
+class Journal(Section):
+    """The write-ahead log."""
+
+    segment_bytes: Size = Field(default=64 << 20, description="size of a journal file")
+    tail_cache_bytes: Size = Field(default=128 << 20, description="memory for the newest messages")
+    retention_bytes: Size | None = Field(
+        default=None, description="delete the oldest beyond this much; unset: never"
+    )
+    retention_age: Duration | None = Field(
+        default=None, description="delete what is older than this; unset: never"
+    )
+
+
+class Topics(Section):
+    """Topics in general."""
+
+    auto_create: Switch = Field(default=True, description="producers create the topics they name")
+    max_message_bytes: Size = Field(default=4_000_000, description="largest message")
+
+
+class Policies(Section):
+    """Limits that new namespaces get; 0 means no limit."""
+
+    max_producers_per_topic: Limit = Field(default=0, description="producers connected to a topic")
+    max_subscriptions_per_topic: Limit = Field(default=0, description="subscriptions of a topic")
+    max_consumers_per_topic: Limit = Field(default=0, description="consumers connected to a topic")
+    max_consumers_per_subscription: Limit = Field(
+        default=0, description="consumers connected to a subscription"
+    )
+    max_publish_rate: Limit = Field(default=0, description="messages per second and topic")
+    max_subscription_dispatch_rate: Limit = Field(
+        default=0, description="messages per second and subscription"
+    )
+    max_message_size: Limit = Field(default=0, description="bytes; topics.max_message_bytes holds as well")
+
+
+class Delivery(Section):
+    """Defaults of new subscriptions."""
+
+    max_unacked_messages: Count = Field(default=1000, description="in flight to one official consumer")
+    ack_timeout: ShortDuration = Field(
+        default=30.0, description="an unacknowledged message returns after this"
+    )
+    max_redelivery_count: Limit = Field(
+        default=5, description="redeliveries before the poison policy applies"
+    )
+    poison_policy: PoisonPolicy = Field(default="block", description="dead_letter, block or drop")
+
+
+class Tier(Section):
+    """The cold tier: object storage."""
+
+    url: Text | None = Field(
+        default=None, description="where objects go; unset: objects/ in the data directory"
+    )
+    flush_bytes: Size = Field(default=32 << 20, description="a topic is flushed at this size")
+    flush_age: ShortDuration = Field(default=60.0, description="or at this age")
+    object_bytes: Size = Field(default=128 << 20, description="compaction merges objects up to this size")
+    endpoint: Text | None = Field(default=None, description="of an S3-compatible store")
+    region: Text | None = Field(default=None, description="of the store")
+    path_style: Switch | None = Field(default=None, description="bucket in the path instead of the host name")
+    profile: Text | None = Field(default=None, description="credentials profile")
+
+
+class Admin(Section):
+    """Plans and undo."""
+
+    plan_ttl: ShortDuration = Field(default=600.0, description="a plan can be applied for this long")
+    undo_grace: ShortDuration = Field(default=86_400.0, description="a change can be undone for this long")
+    compat_destructive: Switch = Field(
+        default=True, description="danube_admin may destroy in one recorded, undoable step"
+    )
+
+
+class Diagnosis(Section):
+    """Sampling and hysteresis of findings and alerts."""
+
+    sample_interval: ShortDuration = Field(default=5.0, description="between two samples")
+    window: ShortDuration = Field(default=300.0, description="rates are taken over this long")
+    stuck_after: ShortDuration = Field(default=300.0, description="no progress for this long is stuck")
+    open_after: Count = Field(default=2, description="samples before an alert opens")
+    close_after: Count = Field(default=3, description="samples before it closes")
+
+
+class Mcp(Section):
+    """The MCP face."""
+
+    profile: Profile = Field(default="default", description="default or full set of tools")
+    confirm: Confirm = Field(
+        default="auto", description="human: plans are not applied by the assistant alone"
+    )
+
+
+class Metrics(Section):
+    """Prometheus."""
+
+    topic_series_limit: Count = Field(default=1000, description="topics with series of their own")
+
+
+class Log(Section):
+    """Logs, on stderr."""
+
+    level: Level = Field(default="info", description="debug, info, warning or error")
+    format: Format = Field(default="text", description="text or json")
+
+
+class SourceKind(StrEnum):
+    DEFAULT = "default"
+    FILE = "file"
+    ENV = "env"
+    FLAG = "flag"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Where a value came from; `where` is `danube.toml:12`, the variable or the flag."""
+
+    kind: SourceKind
+    where: str = ""
+    line: int | None = None
+
+    def __str__(self) -> str:
+        match self.kind:
+            case SourceKind.DEFAULT:
+                return "default"
+            case SourceKind.FILE:
+                return self.where
+            case SourceKind.ENV | SourceKind.FLAG:
+                return f"{self.kind.value} {self.where}"
+
+
+DEFAULT_SOURCE: Final = Source(kind=SourceKind.DEFAULT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One setting as `config show` and the documentation list it."""
+
+    section: str
+    key: str
+    kind: Kind
+    words: tuple[str, ...]  # of a choice
+    value: str | int | bool | None
+    default: str | int | bool | None
+    description: str
+    source: Source
+
+    @property
+    def name(self) -> str:
+        return f"{self.section}.{self.key}"
+
+
+class Settings(BaseModel):
+    """All sections. `Settings()` gives the defaults; `load_settings` everything else."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+
+    server: Server = Server()
+    tls: Tls = Tls()
+    data: Data = Data()
+    journal: Journal = Journal()
+    topics: Topics = Topics()
+    policies: Policies = Policies()
+    delivery: Delivery = Delivery()
+    tier: Tier = Tier()
+    admin: Admin = Admin()
+    diagnosis: Diagnosis = Diagnosis()
+    mcp: Mcp = Mcp()
+    metrics: Metrics = Metrics()
+    log: Log = Log()
+
+    _sources: dict[str, Source] = PrivateAttr(default_factory=dict)
+
+    @property
+    def sources(self) -> Mapping[str, Source]:
+        """`section.key` → source, of the values that are not defaults."""
+        return self._sources
+
+    def source(self, name: str) -> Source:
+        """Where the value of `section.key` came from."""
+        return self._sources.get(name, DEFAULT_SOURCE)
+
+    def is_set(self, name: str) -> bool:
+        """Whether somebody chose the value of `section.key`, be it the default's own."""
+        return name in self._sources
+
+    def with_sources(self, sources: Mapping[str, Source]) -> Self:
+        copy = self.model_copy()
+        copy._sources = dict(sources)
+        return copy
+
+    def entries(self) -> Iterator[Entry]:
+        """Every setting in the order of the documentation."""
+        defaults = Settings()
+        for section, model in sections().items():
+            for key, field in model.model_fields.items():
+                kind, words = field_kind(field.metadata, field.annotation)
+                value = getattr(getattr(self, section), key)
+                default = getattr(getattr(defaults, section), key)
+                if (section, key) == ("data", "dir"):
+                    value = MEMORY_DIR if value is None else value
+                yield Entry(
+                    section=section,
+                    key=key,
+                    kind=kind,
+                    words=words,
+                    value=format_value(value, kind),
+                    default=format_value(default, kind),
+                    description=field.description or "",
+                    source=self.source(f"{section}.{key}"),
+                )
+
+    def check_startable(self) -> None:
+        """Refuse what a broker must not, or cannot yet, be started with.
+
+        Raises:
+            InsecureBind: a public address, no TLS with authentication, and no `insecure_bind`.
+            NotImplementedYet: the runtime `own`, or TLS.
+        """
+        if self.server.grpc_runtime == "own":
+            raise NotImplementedYet(
+                "the gRPC runtime 'own' is not built yet; leave server.grpc_runtime at grpcio",
+                field="server.grpc_runtime",
+                value="own",
+            )
+        if self.tls.cert is not None or self.tls.key is not None or self.tls.client_ca is not None:
+            # Starting in the clear although a certificate was configured would be the worst answer.
+            raise NotImplementedYet(
+                "TLS is not built yet; remove [tls] and keep the broker on a loopback address",
+                field="tls.cert",
+                value=str(self.tls.cert),
+            )
+        if not self.server.insecure_bind and not is_loopback(self.server.host):
+            raise InsecureBind(
+                f"refused to listen on {self.server.host}: without TLS and authentication anybody who reaches the "
+                "port can read and destroy everything; use --host 127.0.0.1, or --insecure-bind inside a container "
+                "whose ports are not published",
+                field="server.host",
+                value=self.server.host,
+            )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach the address; an unknown name counts as public."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def sections() -> dict[str, type[Section]]:
+    """Section name → model, in the order of the documentation."""
+    found: dict[str, type[Section]] = {}
+    for name, field in Settings.model_fields.items():
+        assert isinstance(field.annotation, type)
+        assert issubclass(field.annotation, Section)
+        found[name] = field.annotation
+    return found
+
+
+def field_kind(metadata: list[Any], annotation: Any) -> tuple[Kind, tuple[str, ...]]:
+    """Kind and words of a field; for `X | None` they sit one level down, in the union's member."""
+    facts = [*metadata]
+    for member in getattr(annotation, "__args__", ()):
+        facts += getattr(member, "__metadata__", ())
+    kind = next(fact for fact in facts if isinstance(fact, Kind))
+    words = next((fact.words for fact in facts if isinstance(fact, Choice)), ())
+    return kind, words
+
+
+def load_settings(
+    file: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    overrides: Mapping[str, Any] | None = None,
+) -> Settings:
+    """Read the settings from a TOML file, then the environment, then flags.
+
+    Args:
+        file: None for no file.
+        env: the environment; None for an empty one.
+        overrides: `section.key` → value, the flags; None values are not given.
+
+    Raises:
+        InvalidArgument: with every problem in `details["problems"]`: `{key, value, source, line, message, suggestion}`.
+    """
+    from pydanube_broker.settings_load import load
+
+    return load(file, env or {}, overrides or {})

@@ -1,0 +1,268 @@
+"""Put file, environment and flags together, and say for every problem where it stands.
+
+The loader reads all three before it complains, so that one run of `config check` shows every mistake. It finds the
+line of a key by its own small scan, because `tomllib` does not keep positions.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import ValidationError
+from pydanube_core.errors import InvalidArgument
+
+from pydanube_broker.settings import Section, Settings, Source, SourceKind, sections
+
+__all__ = ["FLAGS", "Problem", "key_lines", "load", "variable_of"]
+
+# Flags that are not simply `--<key>` or exist at all; only for naming a source.
+FLAGS: Final = {
+    "server.host": "--host",
+    "server.grpc_port": "--grpc-port",
+    "server.admin_port": "--admin-port",
+    "server.metrics_port": "--metrics-port",
+    "server.http_port": "--http-port",
+    "server.grpc_runtime": "--grpc-runtime",
+    "server.insecure_bind": "--insecure-bind",
+    "data.dir": "--data-dir",
+    "log.level": "--log-level",
+    "log.format": "--log-format",
+    "mcp.profile": "--profile",
+    "mcp.confirm": "--confirm",
+}
+_PREFIX: Final = "DANUBE_"
+_HEADER: Final = re.compile(r"\s*\[\s*([A-Za-z0-9_.\-\" ]+?)\s*\]\s*(?:#.*)?\Z")
+_KEY: Final = re.compile(r"\s*([A-Za-z0-9_.\-\" ]+?)\s*=")
+_TOML_AT: Final = re.compile(r"\s*\(at line (\d+), column (\d+)\)\Z")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One thing that is wrong, and where."""
+
+    key: str
+    value: Any
+    source: Source
+    message: str
+    suggestion: str | None = None
+
+    def sentence(self) -> str:
+        hint = f"; did you mean {self.suggestion}?" if self.suggestion else ""
+        return f"{self.source}: {self.message}{hint}"
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "key": self.key,
+            "value": self.value if isinstance(self.value, (str, int, float, bool)) else str(self.value),
+            "source": str(self.source),
+            "line": self.source.line,
+            "message": self.message,
+            "suggestion": self.suggestion,
+        }
+
+
+def variable_of(section: str, key: str) -> str:
+    """The environment variable of a setting."""
+    return f"{_PREFIX}{section}__{key}".upper()
+
+
+def load(file: Path | None, env: Mapping[str, str], overrides: Mapping[str, Any]) -> Settings:
+    """See `load_settings`."""
+    problems: list[Problem] = []
+    known = sections()
+    values: dict[str, dict[str, Any]] = {}
+    sources: dict[str, Source] = {}
+    for section, key, value, source in [
+        *(_from_file(file) if file is not None else ()),
+        *_from_env(env),
+        *_from_flags(overrides),
+    ]:
+        if (problem := _unknown(known, section, key, value, source)) is not None:
+            problems.append(problem)
+        else:
+            values.setdefault(section, {})[key] = value
+            sources[f"{section}.{key}"] = source
+    built: dict[str, Section] = {}
+    for section, model in known.items():
+        try:
+            built[section] = model(**values.get(section, {}))
+        except ValidationError as error:
+            problems += _invalid(error, section, values[section], sources)
+    if problems:
+        raise _refuse(problems)
+    return Settings(**built).with_sources(sources)  # type: ignore[arg-type]  # names and models come from Settings
+
+
+def _from_file(file: Path) -> Iterator[tuple[str, str, Any, Source]]:
+    try:
+        text = file.read_bytes().decode()
+    except OSError as error:
+        raise InvalidArgument(
+            f"cannot read the settings file {file}: {error.strerror}", field="config", value=str(file)
+        ) from None
+    except UnicodeDecodeError as error:
+        raise InvalidArgument(
+            f"the settings file {file} is not UTF-8 (byte {error.start})", field="config", value=str(file)
+        ) from None
+    try:
+        tree = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        message, line = str(error), None
+        if (at := _TOML_AT.search(message)) is not None:
+            message, line = message[: at.start()], int(at[1])
+        where = f"{file}:{line}" if line else str(file)
+        raise _refuse(
+            [
+                Problem(
+                    key="",
+                    value=str(file),
+                    source=Source(kind=SourceKind.FILE, where=where, line=line),
+                    message=f"this is not TOML: {message}",
+                )
+            ]
+        ) from None
+    lines = key_lines(text)
+
+    def source(*path: str) -> Source:
+        line = lines.get(path) or lines.get(path[:1])
+        where = f"{file}:{line}" if line else str(file)
+        return Source(kind=SourceKind.FILE, where=where, line=line)
+
+    for section, body in tree.items():
+        if isinstance(body, dict) and (body or section in sections()):
+            for key, value in body.items():
+                yield section, key, value, source(section, key)
+        else:
+            yield section, "", body, source(section)
+
+
+def key_lines(text: str) -> dict[tuple[str, ...], int]:
+    """Line (from 1) of each `[section]`, and of each key as (section, key); the text is valid TOML."""
+    found: dict[tuple[str, ...], int] = {}
+    section: tuple[str, ...] = ()
+    fence = ""  # inside a multi-line string nothing looks like a key
+    for number, line in enumerate(text.splitlines(), 1):
+        if fence:
+            if fence in line:
+                fence = ""
+            continue
+        if (header := _HEADER.match(line)) is not None:
+            section = _path(header[1])
+            found.setdefault(section, number)
+        elif (key := _KEY.match(line)) is not None:
+            path = section + _path(key[1])
+            for depth in range(1, len(path) + 1):
+                found.setdefault(path[:depth], number)
+            for quotes in ('"""', "'''"):
+                if line.count(quotes) % 2:
+                    fence = quotes
+    return found
+
+
+def _path(dotted: str) -> tuple[str, ...]:
+    return tuple(part.strip().strip('"') for part in dotted.split("."))
+
+
+def _from_env(env: Mapping[str, str]) -> Iterator[tuple[str, str, Any, Source]]:
+    for variable, value in sorted(env.items()):
+        section, separator, key = variable.removeprefix(_PREFIX).partition("__")
+        # Without the double underscore it is a client's variable (DANUBE_BROKER_URL) or somebody else's. An empty
+        # one counts as not given: that is what compose files make of a variable which is not set.
+        if variable.startswith(_PREFIX) and separator and value:
+            yield section.lower(), key.lower(), value, Source(kind=SourceKind.ENV, where=variable)
+
+
+def _from_flags(overrides: Mapping[str, Any]) -> Iterator[tuple[str, str, Any, Source]]:
+    for name, value in overrides.items():
+        if value is not None:
+            section, _, key = name.partition(".")
+            flag = FLAGS.get(name, "--" + key.replace("_", "-"))
+            yield section, key, value, Source(kind=SourceKind.FLAG, where=flag)
+
+
+def _unknown(
+    known: Mapping[str, type[Section]], section: str, key: str, value: Any, source: Source
+) -> Problem | None:
+    """A problem if there is no such setting; the suggestion has the form that its source would use."""
+    model = known.get(section)
+    if model is not None and key in model.model_fields:
+        return None
+    name = f"{section}.{key}" if key else section
+    if model is not None and not key:
+        return Problem(
+            key=name,
+            value=value,
+            source=source,
+            message=f"{section} is a section: write [{section}] and its keys",
+        )
+    if model is None and source.kind is SourceKind.FILE:
+        nearest = _nearest(section, list(known))
+        here = [f"[{other}]" for other, fields in known.items() if key in fields.model_fields]
+        suggestion = f"[{nearest}]" if nearest else (here[0] if len(here) == 1 else None)
+        if not key and (home := _home(known, section)):
+            suggestion = home
+        return Problem(
+            key=name,
+            value=value,
+            source=source,
+            message=f"there is no section [{section}]" if key else f"there is no setting {section}",
+            suggestion=suggestion,
+        )
+    everything = [f"{part}.{field}" for part, fields in known.items() for field in fields.model_fields]
+    own = _nearest(key, list(model.model_fields)) if model is not None else None
+    suggestion = f"{section}.{own}" if own else (_home(known, key) or _nearest(name, everything))
+    if suggestion is not None and source.kind is SourceKind.ENV:
+        suggestion = variable_of(*suggestion.split("."))
+    elif suggestion is not None and suggestion.startswith(f"{section}."):
+        suggestion = suggestion.partition(".")[2]
+    message = (
+        f"there is no setting {key} in [{section}]" if model is not None else f"there is no setting {name}"
+    )
+    return Problem(key=name, value=value, source=source, message=message, suggestion=suggestion)
+
+
+def _home(known: Mapping[str, type[Section]], key: str) -> str | None:
+    """`section.key` of a key that exists in exactly one section."""
+    homes = [f"{section}.{key}" for section, model in known.items() if key in model.model_fields]
+    return homes[0] if len(homes) == 1 else None
+
+
+def _nearest(word: str, words: Sequence[str]) -> str | None:
+    close = difflib.get_close_matches(word, words, n=1, cutoff=0.6)
+    return close[0] if close else None
+
+
+def _invalid(
+    error: ValidationError, section: str, values: Mapping[str, Any], sources: Mapping[str, Source]
+) -> Iterator[Problem]:
+    """Our sentences out of pydantic's: every parser of ours raises ValueError with one."""
+    seen: set[str] = set()
+    for fault in error.errors(include_url=False):
+        key = str(fault["loc"][0])
+        if key in seen:  # both members of `X | None` complain
+            continue
+        seen.add(key)
+        cause = fault.get("ctx", {}).get("error")
+        sentence = str(cause) if isinstance(cause, ValueError) else "this value does not fit"
+        name = f"{section}.{key}"
+        yield Problem(key=name, value=values.get(key), source=sources[name], message=f"{name}: {sentence}")
+
+
+def _refuse(problems: Sequence[Problem]) -> InvalidArgument:
+    first = problems[0]
+    head = first.sentence() if len(problems) == 1 else f"{len(problems)} settings are wrong"
+    body = "" if len(problems) == 1 else "".join(f"\n  {problem.sentence()}" for problem in problems)
+    return InvalidArgument(
+        head + body,
+        field=first.key or "config",
+        value=first.to_dict()["value"],
+        line=first.source.line,
+        suggestion=first.suggestion,
+        problems=[problem.to_dict() for problem in problems],
+    )

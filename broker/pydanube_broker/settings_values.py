@@ -1,0 +1,170 @@
+"""How one setting is written and read: durations, sizes, counts, switches and choices as typed text.
+
+The same text form serves TOML, environment variables and flags, so every parser takes a native value or a string.
+A value which does not fit raises `ValueError` with a sentence that names what would; the loader adds which setting
+and where it stood. `Kind` says how a value is shown again (`90s`, `64MiB`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from pydantic import BeforeValidator
+from pydanube_core.errors import InvalidArgument
+from pydanube_core.units import parse_bytes, parse_duration_s
+
+__all__ = [
+    "MEMORY_DIR",
+    "Choice",
+    "Count",
+    "DataDir",
+    "Duration",
+    "FilePath",
+    "Kind",
+    "Limit",
+    "Port",
+    "ShortDuration",
+    "Size",
+    "Switch",
+    "Text",
+    "format_value",
+]
+
+MEMORY_DIR: Final = ":memory:"
+MIN_SHORT_DURATION_S: Final = 0.1  # INTERFACE 11: checks need not wait, and below that a timer is a busy loop
+_TRUE: Final = frozenset({"true", "yes", "on", "1"})
+_FALSE: Final = frozenset({"false", "no", "off", "0"})
+_BINARY: Final = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+_TIMES: Final = ((86_400, "d"), (3_600, "h"), (60, "m"))
+
+
+class Kind(StrEnum):
+    """How a value is shown; carried in the field's metadata."""
+
+    TEXT = "text"
+    PATH = "path"
+    PORT = "port"
+    COUNT = "count"
+    SWITCH = "switch"
+    DURATION = "duration"
+    SIZE = "size"
+    CHOICE = "choice"
+
+
+def _plain(error: InvalidArgument) -> ValueError:
+    """The sentence of a units error without its field, which the loader knows better."""
+    return ValueError(error.message.removeprefix("value: "))
+
+
+def _duration(min_s: float) -> Callable[[Any], float]:
+    def parse(value: Any) -> float:
+        if isinstance(value, bool):
+            raise ValueError("a duration is written 90s, 5m, 24h or 100ms")
+        try:
+            seconds = parse_duration_s(value, field="value")
+        except InvalidArgument as error:
+            raise _plain(error) from None
+        if not math.isfinite(seconds) or seconds < min_s:
+            raise ValueError(f"{value!r} is shorter than the smallest, {format_value(min_s, Kind.DURATION)}")
+        return seconds
+
+    return parse
+
+
+def _size(value: Any) -> int:
+    if isinstance(value, (bool, float)):
+        raise ValueError(f"{value!r} is not a size; write 32MiB, 1GiB or a number of bytes")
+    try:
+        return parse_bytes(value, field="value")
+    except InvalidArgument as error:
+        raise _plain(error) from None
+
+
+def _whole(low: int, high: int) -> Callable[[Any], int]:
+    def parse(value: Any) -> int:
+        number: int | None = value if isinstance(value, int) and not isinstance(value, bool) else None
+        if isinstance(value, str) and value.strip().isascii() and value.strip().isdigit():
+            number = int(value)
+        if number is None or not low <= number <= high:
+            raise ValueError(f"{value!r} is not a whole number from {low} to {high}")
+        return number
+
+    return parse
+
+
+def _switch(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    word = value.strip().lower() if isinstance(value, str) else None
+    if word in _TRUE:
+        return True
+    if word in _FALSE:
+        return False
+    raise ValueError(f"{value!r} is neither true nor false")
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(f"{value!r} is not a text")
+    return value.strip()
+
+
+def _path(value: Any) -> Path:
+    if isinstance(value, Path):
+        return value
+    return Path(_text(value)).expanduser()
+
+
+def _data_dir(value: Any) -> Path | None:
+    return None if value is None or value == MEMORY_DIR else _path(value)
+
+
+class Choice:
+    """Metadata of a field with a fixed set of words; also its parser."""
+
+    def __init__(self, *words: str) -> None:
+        self.words = words
+
+    def __call__(self, value: Any) -> str:
+        if isinstance(value, str) and value.strip().lower() in self.words:
+            return value.strip().lower()
+        raise ValueError(f"{value!r} is none of {', '.join(self.words)}")
+
+
+Duration = Annotated[float, BeforeValidator(_duration(0.001)), Kind.DURATION]
+ShortDuration = Annotated[float, BeforeValidator(_duration(MIN_SHORT_DURATION_S)), Kind.DURATION]
+Size = Annotated[int, BeforeValidator(_size), Kind.SIZE]
+Port = Annotated[int, BeforeValidator(_whole(0, 65_535)), Kind.PORT]
+Count = Annotated[int, BeforeValidator(_whole(1, 2**31 - 1)), Kind.COUNT]
+Limit = Annotated[int, BeforeValidator(_whole(0, 2**32 - 1)), Kind.COUNT]
+Switch = Annotated[bool, BeforeValidator(_switch), Kind.SWITCH]
+Text = Annotated[str, BeforeValidator(_text), Kind.TEXT]
+FilePath = Annotated[Path, BeforeValidator(_path), Kind.PATH]
+DataDir = Annotated[Path | None, BeforeValidator(_data_dir), Kind.PATH]
+
+
+def format_value(value: Any, kind: Kind) -> str | int | bool | None:
+    """The value as it would be written in the file: text for times and sizes, TOML's own types otherwise."""
+    if value is None:
+        return None
+    match kind:
+        case Kind.DURATION:
+            for seconds, unit in _TIMES:
+                if value >= seconds and value % seconds == 0:
+                    return f"{int(value // seconds)}{unit}"
+            return f"{value:g}s" if value >= 1 else f"{value * 1000:g}ms"
+        case Kind.SIZE:
+            for factor, unit in _BINARY:
+                if value >= factor and value % factor == 0:
+                    return f"{value // factor}{unit}"
+            return int(value)
+        case Kind.PATH | Kind.TEXT | Kind.CHOICE:
+            return str(value)
+        case Kind.PORT | Kind.COUNT:
+            return int(value)
+        case Kind.SWITCH:
+            return bool(value)
