@@ -1,0 +1,155 @@
+"""What an operation is: declared once, rendered by every face.
+
+An operation is a name, a typed request and result, and what a caller must know before calling it: its effect, the
+permission it needs, whether it can be undone. Faces read this; only `pydanube_admin.core` carries it out.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from pydanube_admin.models import Request, Result
+from pydanube_admin.schema import input_schema, output_schema
+
+__all__ = ["Argument", "ArgumentType", "Effect", "Example", "Operation"]
+
+
+class Effect(StrEnum):
+    READ = "read"
+    CREATE = "create"
+    CHANGE = "change"
+    DESTROY = "destroy"  # needs a plan, once there are plans
+
+
+class ArgumentType(StrEnum):
+    STRING = "string"
+    INTEGER = "integer"
+    BOOLEAN = "boolean"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Argument:
+    """One argument as a command line shows it."""
+
+    name: str  # as in JSON: dispatch_strategy
+    flag: str  # --dispatch-strategy
+    type: ArgumentType
+    required: bool
+    positional: bool  # required names and ids, in the order of `Operation.arguments`
+    default: Any  # None: leave it out of the call
+    choices: tuple[str, ...]
+    minimum: int | None
+    maximum: int | None
+    help: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Example:
+    """A call worth showing, and what it is for."""
+
+    arguments: Mapping[str, Any]
+    note: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One operation.
+
+    `later_arguments` maps arguments of INTERFACE 6 that do not exist yet to the piece of work that brings them:
+    they are in no schema, and whoever passes one is told so.
+    """
+
+    name: str  # topics.list: group.verb
+    tool: str  # list_topics
+    title: str
+    effect: Effect
+    permission: str  # what a role must allow, once there are roles
+    reversible: bool | None  # None for reads
+    summary: str  # one or two sentences for people and models alike
+    request: type[Request]
+    result: type[Result]
+    examples: tuple[Example, ...]
+    default_profile: bool  # also in the MCP profile `default`
+    command_line_only: bool = False  # until plans exist: INTERFACE 6, the note beside an X
+    later_arguments: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        assert self.name.count(".") == 1, f"an operation is named group.verb, not {self.name!r}"
+        assert (self.reversible is None) == (self.effect is Effect.READ)
+        assert not set(self.later_arguments) & set(self.request.model_fields)
+
+    @property
+    def group(self) -> str:
+        return self.name.partition(".")[0]
+
+    @property
+    def verb(self) -> str:
+        return self.name.partition(".")[2]
+
+    @property
+    def words(self) -> tuple[str, str]:
+        """The words of the command line: `("dead-letters", "list")`."""
+        return self.group.replace("_", "-"), self.verb.replace("_", "-")
+
+    @property
+    def input_schema(self) -> dict[str, Any]:
+        return input_schema(self.request)
+
+    @property
+    def output_schema(self) -> dict[str, Any]:
+        return output_schema(self.result)
+
+    @property
+    def arguments(self) -> tuple[Argument, ...]:
+        """The arguments in their order: the operation's own first, then `limit`, `page`, `filter` of a list."""
+        schema = self.input_schema
+        required = set(schema.get("required", ()))
+        return tuple(
+            _argument(name, field_schema, required=name in required)
+            for name, field_schema in schema["properties"].items()
+        )
+
+    def command_line(self, arguments: Mapping[str, Any]) -> str:
+        """The command a person would paste for this call."""
+        words = ["danube", *self.words]
+        flags: list[str] = []
+        for argument in self.arguments:
+            value = arguments.get(argument.name)
+            if value is None:
+                continue
+            if argument.positional:
+                words.append(shlex.quote(str(value)))
+            elif argument.type is ArgumentType.BOOLEAN:
+                flags += [argument.flag] if value else []
+            else:
+                flags += [argument.flag, shlex.quote(str(value))]
+        return " ".join([*words, *flags])
+
+    def next_call(self, arguments: Mapping[str, Any], why: str) -> dict[str, Any]:
+        """An entry of an error's `next`."""
+        return {
+            "operation": self.name,
+            "tool": self.tool,
+            "command": self.command_line(arguments),
+            "arguments": dict(arguments),
+            "why": why,
+        }
+
+
+def _argument(name: str, schema: Mapping[str, Any], *, required: bool) -> Argument:
+    return Argument(
+        name=name,
+        flag="--" + name.replace("_", "-"),
+        type=ArgumentType(schema["type"]),
+        required=required,
+        positional=required,
+        default=schema.get("default"),
+        choices=tuple(schema.get("enum", ())),
+        minimum=schema.get("minimum"),
+        maximum=schema.get("maximum"),
+        help=schema.get("description", ""),
+    )
