@@ -1,0 +1,210 @@
+"""Where each batch of a topic lies in the journal: by offset and by time.
+
+One `Run` holds the batches of one topic in one segment as four columns. The active segment's runs are arrays in
+memory; a sealed segment's stand in a sidecar file `<segment>.index` that is written once and mapped, so that an
+old journal costs no memory. Both answer to the same binary search. A sidecar that is missing or damaged is made
+anew from its segment.
+
+Sidecar, little-endian: `DANUBEIX`, u32 version, u32 topics, u64 base LSN, u64 end LSN, u32 crc of what follows,
+u32 0; per topic u64 id, u64 entries; then per topic the columns u64 base offset, u64 end offset, i64 append time,
+u64 position << 32 | body bytes.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from zlib import crc32
+
+__all__ = ["Entry", "Run", "SegmentIndex", "load_sidecar", "sidecar_path", "write_sidecar"]
+
+_HEAD: Final = struct.Struct("<8sIIQQII")
+_TOPIC: Final = struct.Struct("<QQ")
+_MAGIC: Final = b"DANUBEIX"
+_VERSION: Final = 1
+_ENTRY_BYTES: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One batch: offsets [base, end), and its body at byte `position` of segment `segment`."""
+
+    base: int
+    end: int
+    append_time_ms: int
+    segment: int
+    position: int
+    body_bytes: int
+
+
+class Run:
+    """The batches of one topic in one segment, ascending by offset."""
+
+    __slots__ = ("bases", "ends", "places", "segment", "times")
+
+    def __init__(
+        self,
+        segment: int,
+        bases: Sequence[int],
+        ends: Sequence[int],
+        times: Sequence[int],
+        places: Sequence[int],
+    ) -> None:
+        self.segment = segment
+        self.bases = bases
+        self.ends = ends
+        self.times = times
+        self.places = places
+
+    @classmethod
+    def empty(cls, segment: int) -> Run:
+        return cls(segment, array("Q"), array("Q"), array("q"), array("Q"))
+
+    def append(self, base: int, end: int, time_ms: int, position: int, body_bytes: int) -> None:
+        assert isinstance(self.bases, array)
+        assert isinstance(self.ends, array)
+        assert isinstance(self.times, array)
+        assert isinstance(self.places, array)
+        self.bases.append(base)
+        self.ends.append(end)
+        self.times.append(time_ms)
+        self.places.append(position << 32 | body_bytes)
+
+    def __len__(self) -> int:
+        return len(self.bases)
+
+    @property
+    def first(self) -> int:
+        return self.bases[0]
+
+    @property
+    def end(self) -> int:
+        return self.ends[-1]
+
+    @property
+    def last_time_ms(self) -> int:
+        return self.times[-1]
+
+    def entry(self, i: int) -> Entry:
+        place = self.places[i]
+        return Entry(
+            self.bases[i], self.ends[i], self.times[i], self.segment, place >> 32, place & 0xFFFFFFFF
+        )
+
+    def at_or_after(self, offset: int) -> int:
+        """Index of the first batch that ends behind `offset`; len(self) if none does."""
+        return bisect_right(self.ends, offset)
+
+    def at_time(self, time_ms: int) -> int:
+        """Index of the first batch with an append time ≥ `time_ms`; append times never fall."""
+        return bisect_left(self.times, time_ms)
+
+    @property
+    def body_bytes(self) -> int:
+        return sum(place & 0xFFFFFFFF for place in self.places)
+
+
+class SegmentIndex:
+    """All runs of one segment."""
+
+    __slots__ = ("_map", "_views", "base_lsn", "end_lsn", "runs")
+
+    def __init__(self, base_lsn: int) -> None:
+        self.base_lsn = base_lsn
+        self.end_lsn = base_lsn
+        self.runs: dict[int, Run] = {}
+        self._map: mmap.mmap | None = None
+        self._views: list[memoryview] = []
+
+    def add(
+        self, topic_id: int, base: int, end: int, time_ms: int, position: int, body_bytes: int
+    ) -> Run | None:
+        """Note a batch; returns the run if it is new."""
+        run = self.runs.get(topic_id)
+        new = run is None
+        if run is None:
+            run = self.runs[topic_id] = Run.empty(self.base_lsn)
+        run.append(base, end, time_ms, position, body_bytes)
+        return run if new else None
+
+    def encode(self) -> list[bytes]:
+        """The sidecar's bytes, in pieces."""
+        topics = sorted(self.runs)
+        pieces = [_TOPIC.pack(topic, len(self.runs[topic])) for topic in topics]
+        for topic in topics:
+            run = self.runs[topic]
+            pieces += (bytes(run.bases), bytes(run.ends), bytes(run.times), bytes(run.places))
+        crc = 0
+        for piece in pieces:
+            crc = crc32(piece, crc)
+        return [_HEAD.pack(_MAGIC, _VERSION, len(topics), self.base_lsn, self.end_lsn, crc, 0), *pieces]
+
+    def entries(self) -> Iterator[tuple[int, Entry]]:
+        for topic, run in self.runs.items():
+            for i in range(len(run)):
+                yield topic, run.entry(i)
+
+    def close(self) -> None:
+        """Let go of the mapping; runs of a mapped segment are not to be used afterwards."""
+        self.runs = {}
+        for view in self._views:
+            view.release()
+        self._views = []
+        if self._map is not None:
+            self._map.close()
+            self._map = None
+
+
+def sidecar_path(segment: Path) -> Path:
+    return segment.with_suffix(".index")
+
+
+def write_sidecar(path: Path, pieces: Sequence[bytes]) -> None:
+    """Write a sidecar under its name at once. It is not synced: a damaged one is made anew."""
+    temporary = path.with_name(path.name + ".new")
+    with open(temporary, "wb") as file:
+        file.writelines(pieces)
+    temporary.replace(path)
+
+
+def load_sidecar(path: Path, base_lsn: int) -> SegmentIndex | None:
+    """Map a sidecar; None if it is missing, damaged or of another segment."""
+    try:
+        with open(path, "rb") as file:
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except (OSError, ValueError):
+        return None
+    whole = memoryview(mapped)
+    index = SegmentIndex(base_lsn)
+    index._map, index._views = mapped, [whole]
+    try:
+        magic, version, topics, base, end, crc, _ = _HEAD.unpack_from(whole)
+        body = whole[_HEAD.size :]
+        index._views.append(body)
+        if (magic, version, base) != (_MAGIC, _VERSION, base_lsn) or crc32(body) != crc:
+            raise ValueError("not the sidecar of this segment")
+        at = _HEAD.size + topics * _TOPIC.size
+        for i in range(topics):
+            topic, n = _TOPIC.unpack_from(whole, _HEAD.size + i * _TOPIC.size)
+            columns = []
+            for code in ("Q", "Q", "q", "Q"):
+                raw = whole[at : at + 8 * n]
+                columns.append(raw.cast(code))
+                index._views += (columns[-1], raw)
+                at += 8 * n
+            index.runs[topic] = Run(base_lsn, *columns)
+        if at != len(whole):
+            raise ValueError("the sidecar's length is wrong")
+    except (struct.error, ValueError, TypeError):
+        index._views.reverse()
+        index.close()
+        return None
+    index._views.reverse()  # released innermost first
+    index.end_lsn = end
+    return index

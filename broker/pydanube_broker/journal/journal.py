@@ -1,0 +1,724 @@
+"""The broker's one write-ahead log: append, become durable, read back, recover, forget.
+
+Life of a record: `append` gives it an address in the same call and returns; `GroupCommit` writes it with its
+neighbours and syncs; `on_durable(lsn)` says that everything below is on stable storage. The journal knows topics
+only as ids and batches only as offset ranges; what a head contains belongs to its owner.
+
+Start: `recover` (nothing is changed before the whole journal is understood), then `begin`, which opens a new
+segment, writes a head of the proven state, copies the unproven tail behind it, syncs, and proves that with a mark.
+Only then may anything be acknowledged, delivered or answered: until then the page cache might show what the disk
+does not hold.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+from zlib import crc32
+
+import numpy as np
+from pydanube_core.batch import BROKER_PART_BYTES, PRODUCER_PART_BYTES, read_broker_part
+from pydanube_core.batch.layout import PRODUCER_PART
+from pydanube_core.errors import CorruptJournal, JournalReadOnly
+
+from pydanube_broker.journal.disk import Disk
+from pydanube_broker.journal.group_commit import GroupCommit, WriterStatistics
+from pydanube_broker.journal.helper import Preparer, Syncer
+from pydanube_broker.journal.index import (
+    Entry,
+    Run,
+    SegmentIndex,
+    load_sidecar,
+    sidecar_path,
+    write_sidecar,
+)
+from pydanube_broker.journal.records import (
+    FILE_HEADER_BYTES,
+    FLAG_SEGMENT_END,
+    HEADER_BYTES,
+    Kind,
+    RecordHeader,
+    encode_header,
+    read_header,
+    record_bytes,
+    verify_body,
+)
+from pydanube_broker.journal.recovery import Recovered, SegmentFile, Stored, recover, scan_segment
+from pydanube_broker.journal.segments import SegmentFiles
+from pydanube_broker.journal.tail_cache import CachedBatch, TailCache
+
+__all__ = ["Journal", "JournalOptions", "JournalOwner", "JournalStatistics"]
+
+log = logging.getLogger("pydanube.journal")
+
+Buffer = bytes | memoryview
+_SEGMENTS: Final = struct.Struct(
+    "<II"
+)  # head prefix: number of segments, reserved; then (base, valid end) each
+_SEGMENT: Final = struct.Struct("<QQ")
+END_MARK_BYTES: Final = HEADER_BYTES
+MARK_AFTER_S: Final = 1.0
+READ_GAP_BYTES: Final = 4096  # bytes of other topics that are read along rather than asked for separately
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalOptions:
+    segment_bytes: int = 64 << 20
+    tail_cache_bytes: int = 128 << 20
+    verify_reads: bool = True
+
+
+class JournalOwner(Protocol):
+    """Whoever gives records their meaning: the topics of the broker."""
+
+    def restore(self, head: memoryview) -> None:
+        """Take over the state of a head; called once, before any record."""
+        ...
+
+    def replay(self, header: RecordHeader, body: memoryview) -> None:
+        """Apply one record that is not a head or a mark; the body is valid during the call only."""
+        ...
+
+    def encode_head(self) -> Sequence[bytes]:
+        """The state now, in pieces."""
+        ...
+
+    def durable(self, lsn: int) -> None:
+        """Everything below `lsn` is on stable storage."""
+        ...
+
+    def failed(self, error: JournalReadOnly) -> None:
+        """The journal is read-only; what was not durable has an unknown outcome."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalStatistics:
+    bytes: int
+    segments: int
+    ready_segments: int
+    next_lsn: int
+    durable_lsn: int
+    waiting_bytes: int
+    tail_cache_bytes: int
+    read_only: bool
+    syncs: int
+    fsync_s: tuple[float, ...]
+
+
+class Journal:
+    """See the module. All methods are called from the loop."""
+
+    def __init__(
+        self,
+        folder: Path,
+        options: JournalOptions,
+        owner: JournalOwner,
+        *,
+        disk: Disk,
+        syncer: Syncer,
+        preparer: Preparer,
+    ) -> None:
+        self.folder = folder
+        self.options = options
+        self.cache = TailCache(options.tail_cache_bytes)
+        self.read_only: JournalReadOnly | None = None
+        self.recovered: Recovered | None = None
+        self._owner = owner
+        self._disk = disk
+        self._files = SegmentFiles(folder, disk, preparer, options.segment_bytes)
+        self._writer = GroupCommit(disk, syncer, on_durable=self._durable, on_failed=self._failed)
+        self._runs: dict[int, list[Run]] = {}
+        self._indexes: dict[int, SegmentIndex] = {}
+        self._ends: dict[int, int] = {}  # segment base → where its valid records end
+        self._active: SegmentFile | None = None
+        self._next = 0
+        self._serving = False
+        self._last_kind: Kind | None = None
+        self._mark_timer: asyncio.TimerHandle | None = None
+        self._sealing: set[int] = set()
+        self._unwritten: set[int] = set()  # segments whose sidecar is missing or out of date
+        self._waiters: list[asyncio.Future[None]] = []
+
+    # -- start and stop --------------------------------------------------------------------------------------
+
+    def recover(self) -> Recovered:
+        """Read what is there; calls the owner's `restore` and `replay`. Changes nothing on disk.
+
+        Raises:
+            CorruptJournal, FormatTooNew.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        found = recover(self.folder, self._disk, restore=self._restore, replay=self._replay)
+        self.recovered = found
+        for segment in found.segments:
+            if segment.base >= found.end and segment is not found.active:
+                continue  # made of zeros, or of records that were dropped: neither is kept
+            self._files.live[segment.base] = segment
+        self._load_indexes(found)
+        return found
+
+    async def begin(self) -> None:
+        """Open a new segment with a head and the unproven tail, durable, and start serving.
+
+        Raises:
+            DiskFull: no segment could be made.
+            JournalReadOnly: the first write or sync failed.
+        """
+        found = self.recovered
+        assert found is not None, "recover first"
+        for segment in found.segments:
+            if segment.base not in self._files.live:
+                if self._reusable(segment):
+                    self._files.ready.append(segment)
+                else:
+                    self._disk.unlink(segment.path)
+        await self._files.wait_ready()
+        self._writer.start(found.proven)
+        self._next = self._files.ready[0].base
+        self._open_segment()
+        for header, body in found.tail:
+            at = self._next
+            self._put(header.kind, header.topic_id, [body], header.body_crc, header.flags)
+            if header.kind is Kind.BATCH:
+                self._index_copied(header.topic_id, at, memoryview(body))
+            self._owner.replay(header, memoryview(body))
+        await self._until_durable()
+        self._put(Kind.MARK, 0, [], 0, 0)
+        await self._until_durable()
+        self._serving = True
+        found.tail = []
+        for base in [base for base, end in self._ends.items() if end <= base + FILE_HEADER_BYTES]:
+            self._forget(base)  # a segment of which nothing was proven: its records stand in the new one
+        for base in self._unwritten & self._indexes.keys():
+            self._write_sidecar(base)
+        self._unwritten.clear()
+
+    def _reusable(self, segment: SegmentFile) -> bool:
+        """Whether a segment behind the end is still the zeros it was made of, in line with its neighbours."""
+        previous = (
+            self._files.ready[-1] if self._files.ready else next(reversed(self._files.live.values()), None)
+        )
+        if previous is not None and segment.base != previous.end:
+            return False
+        fd = self._disk.open_rw(segment.path)
+        try:
+            if self._disk.size(fd) != segment.size:
+                return False
+            at = FILE_HEADER_BYTES
+            while piece := self._disk.pread(fd, 8 << 20, at):
+                if piece.count(0) != len(piece):
+                    return False
+                at += len(piece)
+        finally:
+            self._disk.close(fd)
+        return True
+
+    async def close(self) -> None:
+        """Make what was appended durable, prove it with a mark, and release everything."""
+        try:
+            if self._serving and self.read_only is None:
+                await self._until_durable()
+                if self._last_kind is not Kind.MARK:
+                    self._put(Kind.MARK, 0, [], 0, 0)
+                    await self._until_durable()
+        except JournalReadOnly:
+            pass  # said already, to everyone who waited
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Release descriptors and helpers without writing anything more, as a crash would."""
+        self._serving = False
+        if self._mark_timer is not None:
+            self._mark_timer.cancel()
+        self._writer.close()
+        self._files.close()
+        self._runs.clear()
+        for index in self._indexes.values():
+            index.close()
+        self._indexes.clear()
+
+    async def _until_durable(self) -> None:
+        target = self._next
+        while self._writer.durable < target and self.read_only is None:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            await waiter
+        if self.read_only is not None:
+            raise self.read_only
+
+    def _wake(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    # -- append ----------------------------------------------------------------------------------------------
+
+    @property
+    def next_lsn(self) -> int:
+        return self._next
+
+    @property
+    def durable_lsn(self) -> int:
+        return self._writer.durable
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Appended and not durable yet."""
+        return self._next - self._writer.durable
+
+    def check_room(self, body_bytes: int) -> None:
+        """Whether a publish of this size may be taken now; called before an offset is assigned.
+
+        Raises:
+            JournalReadOnly, DiskFull, Overloaded.
+        """
+        if self.read_only is not None:
+            raise self.read_only
+        self._files.check_room(next_segment=not self._fits(body_bytes))
+
+    def append(self, kind: Kind, topic_id: int, body: Sequence[Buffer]) -> int:
+        """Append a record that is not a batch; returns the LSN at which it will be durable.
+
+        It may begin the reserve segment.
+
+        Raises:
+            JournalReadOnly, DiskFull.
+        """
+        self._make_room(sum(map(len, body)))
+        crc = 0
+        for piece in body:
+            crc = crc32(piece, crc)
+        return self._put(kind, topic_id, list(body), crc, 0)
+
+    def append_batch(
+        self,
+        topic_id: int,
+        broker_part: bytes,
+        data: Buffer,
+        *,
+        base: int,
+        end: int,
+        count: int,
+        time_ms: int,
+    ) -> int:
+        """Append a validated batch; returns the LSN at which it will be durable. Call `check_room` first."""
+        body_bytes = BROKER_PART_BYTES + len(data)
+        self._make_room(body_bytes)
+        assert self._active is not None
+        position = self._next - self._active.base + HEADER_BYTES
+        lsn = self._put(Kind.BATCH, topic_id, [broker_part, data], 0, 0)
+        self._index(topic_id, base, end, time_ms, position, body_bytes)
+        self.cache.add(topic_id, CachedBatch(base, end, count, time_ms, body_bytes, (broker_part, data)))
+        return lsn
+
+    def _fits(self, body_bytes: int) -> bool:
+        assert self._active is not None
+        return self._next + record_bytes(body_bytes) + END_MARK_BYTES <= self._active.end
+
+    def _make_room(self, body_bytes: int) -> None:
+        if self.read_only is not None:
+            raise self.read_only
+        assert self._serving
+        if self._fits(body_bytes):
+            return
+        if not self._files.ready:
+            raise self._files.refusal()
+        self._put(Kind.MARK, 0, [], 0, FLAG_SEGMENT_END)
+        self._open_segment()
+        if not self._fits(body_bytes):
+            raise AssertionError(f"a record of {body_bytes} bytes does not fit a segment")
+
+    def _open_segment(self) -> None:
+        """Go on in the next ready segment, which begins with a head."""
+        old = self._active
+        if old is not None:
+            self._ends[old.base] = self._next
+            self._indexes[old.base].end_lsn = self._next
+        segment, fd = self._files.take_next()
+        self._active = segment
+        self._next = segment.base + FILE_HEADER_BYTES
+        self._indexes[segment.base] = SegmentIndex(segment.base)
+        self._writer.switch(fd, segment.base)
+        ends = [(base, self._ends[base]) for base in self._files.live if base != segment.base]
+        body: list[Buffer] = [_SEGMENTS.pack(len(ends), 0), *(_SEGMENT.pack(*pair) for pair in ends)]
+        body += self._owner.encode_head()
+        crc = 0
+        for piece in body:
+            crc = crc32(piece, crc)
+        self._put(Kind.HEAD, 0, body, crc, 0)
+        if old is not None:
+            self._sealing.add(old.base)
+
+    def _put(self, kind: Kind, topic_id: int, body: list[Buffer], crc: int, flags: int) -> int:
+        body_bytes = sum(map(len, body))
+        lsn = self._next
+        header = encode_header(kind, lsn, self._writer.durable, topic_id, body_bytes, crc, flags)
+        self._writer.put(lsn, [header, *body], HEADER_BYTES + body_bytes)
+        self._next = lsn + record_bytes(body_bytes)
+        self._last_kind = kind
+        return self._next
+
+    # -- durable ---------------------------------------------------------------------------------------------
+
+    def _durable(self, lsn: int) -> None:
+        self._wake()
+        if not self._serving:
+            return
+        self._owner.durable(lsn)
+        if self._sealing:
+            self._seal(lsn)
+        if self._mark_timer is None and self._last_kind is not Kind.MARK:
+            self._mark_timer = asyncio.get_running_loop().call_later(MARK_AFTER_S, self._mark, self._next)
+
+    def _mark(self, seen: int) -> None:
+        """Prove the last group once nothing has come for a second."""
+        self._mark_timer = None
+        if not self._serving or self.read_only is not None or self._last_kind is Kind.MARK:
+            return
+        if self._next != seen or self._writer.durable < self._next:
+            self._mark_timer = asyncio.get_running_loop().call_later(MARK_AFTER_S, self._mark, self._next)
+        elif self._fits(0):
+            self._put(Kind.MARK, 0, [], 0, 0)
+
+    def _failed(self, error: OSError) -> None:
+        self.read_only = JournalReadOnly(
+            f"the journal in {self.folder} met an I/O error ({error}): it is read-only until the broker is "
+            "restarted. What was not acknowledged may or may not be stored; check the disk before the restart",
+            outcome="unknown",
+            reason=str(error),
+            field="data.dir",
+            value=str(self.folder),
+        )
+        log.critical("journal_read_only", extra={"event": "journal_read_only", "error": str(error)})
+        self._wake()
+        if self._serving:
+            self._owner.failed(self.read_only)
+
+    # -- index -----------------------------------------------------------------------------------------------
+
+    def _index(
+        self, topic_id: int, base: int, end: int, time_ms: int, position: int, body_bytes: int
+    ) -> None:
+        assert self._active is not None
+        run = self._indexes[self._active.base].add(topic_id, base, end, time_ms, position, body_bytes)
+        if run is not None:
+            self._runs.setdefault(topic_id, []).append(run)
+
+    def _seal(self, lsn: int) -> None:
+        """Write the sidecars of segments whose last record is durable, and read from them from now on."""
+        for base in [base for base in self._sealing if self._ends[base] <= lsn]:
+            self._sealing.discard(base)
+            self._write_sidecar(base)
+
+    def _write_sidecar(self, base: int) -> None:
+        index, path = self._indexes[base], sidecar_path(self._files.live[base].path)
+        try:
+            write_sidecar(path, index.encode())
+        except OSError as error:  # it is a cache: the next start makes it anew
+            log.warning(
+                "journal_index_not_written", extra={"event": "journal_index_not_written", "error": str(error)}
+            )
+            return
+        mapped = load_sidecar(path, base)
+        if mapped is None:
+            return
+        for topic_id, run in mapped.runs.items():
+            runs = self._runs.get(topic_id)
+            if runs is not None:
+                runs[:] = [run if old.segment == base else old for old in runs]
+        self._indexes[base] = mapped
+
+    def _load_indexes(self, found: Recovered) -> None:
+        """Indexes of all live segments: from sidecars, from the scan that has just been made, or by a new scan."""
+        for segment in self._files.live.values():
+            base = segment.base
+            if base in self._indexes:
+                index = self._indexes[base]
+                self._ends[base] = min(found.proven, segment.end)
+                index.end_lsn = self._ends[base]
+                self._unwritten.add(base)
+            else:
+                end = self._ends.get(base, min(found.proven, segment.end))
+                self._ends[base] = end
+                loaded = load_sidecar(sidecar_path(segment.path), base)
+                if loaded is None or loaded.end_lsn != end:
+                    if loaded is not None:
+                        loaded.close()
+                    loaded = self._rescan(segment, end)
+                    self._unwritten.add(base)
+                self._indexes[base] = loaded
+        for base in sorted(self._indexes):
+            for topic_id, run in self._indexes[base].runs.items():
+                self._runs.setdefault(topic_id, []).append(run)
+
+    def _rescan(self, segment: SegmentFile, end: int) -> SegmentIndex:
+        index = SegmentIndex(segment.base)
+        index.end_lsn = end
+        fd = self._disk.open_rw(segment.path)
+        try:
+            data = memoryview(self._disk.pread(fd, segment.size, 0))
+        finally:
+            self._disk.close(fd)
+        start = segment.base + FILE_HEADER_BYTES
+        for item in scan_segment(data, segment.base, start):
+            if isinstance(item, int):
+                if item < end:
+                    raise CorruptJournal(
+                        f"journal segment {segment.path.name} is damaged at byte {item - segment.base} "
+                        f"(LSN {item}); restore the file from a backup",
+                        segment=segment.path.name,
+                        offset=item - segment.base,
+                        lsn=item,
+                    )
+                break
+            header, body = item
+            if header.lsn >= end:
+                break
+            self._index_stored(index, header, body)
+        return index
+
+    def _index_copied(self, topic_id: int, lsn: int, body: memoryview) -> None:
+        assert self._active is not None
+        part = read_broker_part(body[:BROKER_PART_BYTES])
+        position = lsn - self._active.base + HEADER_BYTES
+        self._index(
+            topic_id, part.base_offset, part.last_offset + 1, part.append_time_ms, position, len(body)
+        )
+
+    @staticmethod
+    def _index_stored(index: SegmentIndex, header: RecordHeader, body: memoryview) -> None:
+        if header.kind is Kind.BATCH:
+            part = read_broker_part(body[:BROKER_PART_BYTES])
+            index.add(
+                header.topic_id,
+                part.base_offset,
+                part.last_offset + 1,
+                part.append_time_ms,
+                header.lsn - index.base_lsn + HEADER_BYTES,
+                header.body_bytes,
+            )
+
+    def _restore(self, head: bytes) -> None:
+        view = memoryview(head)
+        count, _ = _SEGMENTS.unpack_from(view)
+        for i in range(count):
+            base, end = _SEGMENT.unpack_from(view, _SEGMENTS.size + i * _SEGMENT.size)
+            self._ends[base] = end
+        self._owner.restore(view[_SEGMENTS.size + count * _SEGMENT.size :])
+
+    def _replay(self, stored: Stored, segment: SegmentFile) -> None:
+        index = self._indexes.get(segment.base)
+        if index is None:
+            index = self._indexes[segment.base] = SegmentIndex(segment.base)
+        self._index_stored(index, stored.header, stored.body)
+        if stored.header.kind not in (Kind.HEAD, Kind.MARK):
+            self._owner.replay(stored.header, stored.body)
+
+    # -- read ------------------------------------------------------------------------------------------------
+
+    def read(self, topic_id: int, offset: int, end: int, max_bytes: int) -> list[CachedBatch] | None:
+        """Batches from the first that ends behind `offset`, below `end`: at least one, about `max_bytes`.
+
+        Returns:
+            [] when there is none; None when the disk has to be asked: then `plan_read` and `read_planned`.
+
+        Raises:
+            CorruptJournal: what is stored there is damaged.
+        """
+        cached = self.cache.read(topic_id, offset, end, max_bytes)
+        if cached is not None:
+            return cached
+        plan = self.plan_read(topic_id, offset, end, max_bytes)
+        return self._fetch(plan, self._disk.pread_cached) if plan else []
+
+    def plan_read(self, topic_id: int, offset: int, end: int, max_bytes: int) -> list[Entry]:
+        """Where those batches lie. Only durable ones: the end is a commit offset."""
+        runs = self._runs.get(topic_id, [])
+        plan: list[Entry] = []
+        size = 0
+        at = bisect_right(runs, offset, key=lambda run: run.end)
+        for run in runs[at:]:
+            for i in range(run.at_or_after(offset), len(run)):
+                entry = run.entry(i)
+                if entry.base >= end or (plan and size + entry.body_bytes > max_bytes):
+                    return plan
+                plan.append(entry)
+                size += entry.body_bytes
+        return plan
+
+    def read_planned(self, plan: Sequence[Entry]) -> Callable[[], list[CachedBatch]]:
+        """A function for a worker thread that reads the plan from disk."""
+        fds = {entry.segment: self._files.read_fd(entry.segment) for entry in plan}
+        duplicates = {base: self._disk.duplicate(fd) for base, fd in fds.items()}
+
+        def work() -> list[CachedBatch]:
+            try:
+                found = self._fetch(plan, self._disk.pread, duplicates)
+                assert found is not None
+                return found
+            finally:
+                for fd in duplicates.values():
+                    self._disk.close(fd)
+
+        return work
+
+    def _fetch(
+        self,
+        plan: Sequence[Entry],
+        pread: Callable[[int, int, int], bytes | None],
+        fds: dict[int, int] | None = None,
+    ) -> list[CachedBatch] | None:
+        """Read the entries, neighbours in one call, and verify each."""
+        found: list[CachedBatch] = []
+        i = 0
+        while i < len(plan):
+            first = plan[i]
+            stop, j = first.position + first.body_bytes, i + 1
+            while (
+                j < len(plan)
+                and plan[j].segment == first.segment
+                and 0 <= plan[j].position - stop <= READ_GAP_BYTES
+            ):
+                stop = plan[j].position + plan[j].body_bytes
+                j += 1
+            start = first.position - HEADER_BYTES
+            fd = fds[first.segment] if fds is not None else self._files.read_fd(first.segment)
+            try:
+                data = pread(fd, stop - start, start)
+            except OSError as error:
+                raise self._damaged(first, f"it cannot be read: {error}") from error
+            if data is None:
+                return None
+            view = memoryview(data)
+            found += [self._checked(entry, view, entry.position - start) for entry in plan[i:j]]
+            i = j
+        return found
+
+    def _checked(self, entry: Entry, data: memoryview, at: int) -> CachedBatch:
+        header = read_header(data, at - HEADER_BYTES, entry.segment + entry.position - HEADER_BYTES)
+        body = data[at : at + entry.body_bytes]
+        if header is None or header.kind is not Kind.BATCH or header.body_bytes != entry.body_bytes:
+            raise self._damaged(entry, "there is no batch")
+        if self.options.verify_reads and not verify_body(header, body):
+            raise self._damaged(entry, "its checksum differs")
+        count = PRODUCER_PART.unpack_from(body[BROKER_PART_BYTES : BROKER_PART_BYTES + PRODUCER_PART_BYTES])[
+            4
+        ]
+        return CachedBatch(entry.base, entry.end, count, entry.append_time_ms, entry.body_bytes, (body,))
+
+    def _damaged(self, entry: Entry, why: str) -> CorruptJournal:
+        name = self._files.path(entry.segment).name
+        return CorruptJournal(
+            f"journal segment {name} is damaged at byte {entry.position} (offset {entry.base}): {why}",
+            segment=name,
+            offset=entry.base,
+            position=entry.position,
+        )
+
+    # -- questions about a topic -----------------------------------------------------------------------------
+
+    def first_offset(self, topic_id: int) -> int | None:
+        """Lowest offset of the topic in the journal; None where it has none."""
+        runs = self._runs.get(topic_id)
+        return runs[0].first if runs else None
+
+    def offset_at_time(self, topic_id: int, time_ms: int) -> int | None:
+        """Offset of the first batch appended at or after `time_ms`; None if none was."""
+        runs = self._runs.get(topic_id, [])
+        for run in runs:
+            if run.last_time_ms >= time_ms:
+                return run.bases[run.at_time(time_ms)]
+        return None
+
+    def time_at_offset(self, topic_id: int, offset: int) -> int | None:
+        """Append time of the batch that holds `offset`, or of the next."""
+        runs = self._runs.get(topic_id, [])
+        at = bisect_right(runs, offset, key=lambda run: run.end)
+        if at == len(runs):
+            return None
+        run = runs[at]
+        return run.times[run.at_or_after(offset)]
+
+    def stored_bytes(self, topic_id: int, offset: int = 0) -> int:
+        """Bytes of the batches that end behind `offset`."""
+        total = 0
+        for run in self._runs.get(topic_id, []):
+            if run.end > offset:
+                places = np.frombuffer(run.places, dtype=np.uint64)[run.at_or_after(offset) :]  # type: ignore[call-overload]
+                total += int((places & np.uint64(0xFFFFFFFF)).sum())
+        return total
+
+    # -- forgetting ------------------------------------------------------------------------------------------
+
+    def collect(self, needed: Callable[[int], int | None]) -> int:
+        """Delete sealed segments in which nothing is needed any more, oldest first; returns how many.
+
+        Args:
+            needed: lowest offset of a topic that must stay; None for a topic that is gone.
+        """
+        deleted = 0
+        for base in list(self._files.live):
+            if self._active is None or base >= self._active.base or self._writer.durable <= self._active.base:
+                break
+            if any(
+                (keep := needed(topic_id)) is not None and run.end > keep
+                for topic_id, run in self._indexes[base].runs.items()
+            ):
+                break  # in order only: recovery expects no hole between segments
+            self._forget(base)
+            deleted += 1
+        return deleted
+
+    def _forget(self, base: int) -> None:
+        for topic_id in self._indexes[base].runs:
+            runs = [run for run in self._runs.pop(topic_id, []) if run.segment != base]
+            if runs:
+                self._runs[topic_id] = runs
+        self._sealing.discard(base)
+        self._indexes.pop(base).close()
+        self._ends.pop(base, None)
+        self._files.delete(base)
+
+    def sealed(self) -> list[tuple[int, int, dict[int, Run]]]:
+        """(base LSN, bytes, runs by topic) of each segment that is not written any more, oldest first."""
+        return [
+            (base, self._ends[base] - base, self._indexes[base].runs)
+            for base in self._files.live
+            if self._active is not None and base < self._active.base
+        ]
+
+    def drop_topic(self, topic_id: int) -> None:
+        """Forget where a deleted topic's batches are; their segments go when nothing else is in them."""
+        self._runs.pop(topic_id, None)
+        self.cache.drop(topic_id)
+        for index in self._indexes.values():
+            if isinstance(index.runs, dict):
+                index.runs.pop(topic_id, None)
+
+    @property
+    def writer_statistics(self) -> WriterStatistics:
+        return self._writer.statistics
+
+    def statistics(self) -> JournalStatistics:
+        live = self._files.live
+        return JournalStatistics(
+            bytes=sum(segment.size for segment in live.values()),
+            segments=len(live),
+            ready_segments=len(self._files.ready),
+            next_lsn=self._next,
+            durable_lsn=self._writer.durable,
+            waiting_bytes=self.waiting_bytes,
+            tail_cache_bytes=self.cache.used_bytes,
+            read_only=self.read_only is not None,
+            syncs=self._writer.statistics.syncs,
+            fsync_s=tuple(self._writer.statistics.sync_s),
+        )

@@ -1,0 +1,142 @@
+"""Journal records: the 40 bytes before every body, and the end of the argument about damage.
+
+All topics of a broker share one log, cut into segment files. An LSN is a byte address in the log that all segments
+make together: a segment with base B holds the addresses [B, B + segment bytes). Little-endian::
+
+    segment file   64 bytes of file header, then records; first of them the head; behind the last one zeros
+    record         40 bytes of header, body, zeros up to a multiple of 8
+
+A header has its own checksum, its own LSN (a record that is not where it belongs is not a record) and `synced_lsn`:
+everything below that address was on stable storage when the record was written. That is what recovery proves with.
+A batch's body is covered by the checksums of its broker and producer parts and is summed once, by its producer;
+every other body is covered by `body_crc`.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+from zlib import crc32
+
+from pydanube_core.batch import BROKER_PART_BYTES, read_broker_part, read_producer_part
+from pydanube_core.batch.layout import MAX_BATCH_BYTES
+from pydanube_core.errors import ClusterError
+
+__all__ = [
+    "FILE_HEADER_BYTES",
+    "HEADER_BYTES",
+    "MAX_BODY_BYTES",
+    "Kind",
+    "RecordHeader",
+    "encode_file_header",
+    "encode_header",
+    "read_file_header",
+    "read_header",
+    "record_bytes",
+    "verify_body",
+]
+
+Buffer = bytes | memoryview
+
+# magic, kind, flags, header crc32 | lsn, synced lsn, topic id, body bytes, body crc32
+_HEADER: Final = struct.Struct("<HBBIQQQII")
+HEADER_BYTES: Final = _HEADER.size
+MAGIC: Final = 0xDA11
+MAGIC_BYTES: Final = MAGIC.to_bytes(2, "little")
+
+# magic, format version, base lsn, segment bytes, reserved …, crc32
+_FILE: Final = struct.Struct("<8sIIQQ24xII")
+FILE_HEADER_BYTES: Final = _FILE.size
+FILE_MAGIC: Final = b"DANUBEJL"
+FORMAT_VERSION: Final = 1
+
+MAX_BODY_BYTES: Final = 64 * 1024 * 1024  # a head of many topics; batches are far smaller
+FLAG_SEGMENT_END: Final = 1  # of a mark: the next record is the head of the next segment
+
+assert HEADER_BYTES == 40
+assert FILE_HEADER_BYTES == 64
+assert MAX_BATCH_BYTES + BROKER_PART_BYTES < MAX_BODY_BYTES
+
+
+class Kind(IntEnum):
+    """What a record says. Every one carries ids, never only names: a topic made anew must not meet these records."""
+
+    BATCH = 1
+    CURSOR = 2
+    TRIM_PREFIX = 3
+    TRUNCATE_SUFFIX = 4
+    TOPIC_OPEN = 5
+    TOPIC_CLOSE = 6
+    HEAD = 7
+    MARK = 8
+    PRODUCER = 9  # a producer session was opened: its id is never given out again
+
+
+@dataclass(frozen=True, slots=True)
+class RecordHeader:
+    kind: Kind
+    flags: int
+    lsn: int
+    synced_lsn: int
+    topic_id: int
+    body_bytes: int
+    body_crc: int
+
+
+def record_bytes(body_bytes: int) -> int:
+    """Length of a whole record in the file."""
+    return (HEADER_BYTES + body_bytes + 7) & ~7
+
+
+def encode_header(
+    kind: int, lsn: int, synced_lsn: int, topic_id: int, body_bytes: int, body_crc: int, flags: int = 0
+) -> bytes:
+    raw = _HEADER.pack(MAGIC, kind, flags, 0, lsn, synced_lsn, topic_id, body_bytes, body_crc)
+    return b"".join((raw[:4], crc32(raw[8:], crc32(raw[:4])).to_bytes(4, "little"), raw[8:]))
+
+
+def read_header(data: Buffer, at: int, lsn: int) -> RecordHeader | None:
+    """The header at byte `at`, which must say it is at `lsn`; None for anything that is not one."""
+    if at + HEADER_BYTES > len(data):
+        return None
+    magic, kind, flags, crc, own_lsn, synced, topic, body_bytes, body_crc = _HEADER.unpack_from(data, at)
+    if (
+        magic != MAGIC
+        or own_lsn != lsn
+        or crc32(data[at + 8 : at + HEADER_BYTES], crc32(data[at : at + 4])) != crc
+    ):
+        return None
+    if kind not in Kind._value2member_map_ or body_bytes > MAX_BODY_BYTES or synced > lsn:
+        return None
+    return RecordHeader(Kind(kind), flags, own_lsn, synced, topic, body_bytes, body_crc)
+
+
+def verify_body(header: RecordHeader, body: Buffer) -> bool:
+    """Whether the body is what was written."""
+    if len(body) != header.body_bytes:
+        return False
+    if header.kind is not Kind.BATCH:
+        return crc32(body) == header.body_crc
+    try:
+        read_broker_part(body[:BROKER_PART_BYTES])
+        read_producer_part(body[BROKER_PART_BYTES:])
+    except ClusterError:
+        return False
+    return True
+
+
+def encode_file_header(base_lsn: int, segment_bytes: int) -> bytes:
+    raw = _FILE.pack(FILE_MAGIC, FORMAT_VERSION, 0, base_lsn, segment_bytes, 0, 0)[:-4]
+    return raw + crc32(raw).to_bytes(4, "little")
+
+
+def read_file_header(data: Buffer) -> tuple[int, int, int] | None:
+    """(format version, base LSN, segment bytes) of a segment file; None if these bytes are no file header."""
+    if len(data) < FILE_HEADER_BYTES:
+        return None
+    magic, version, _, base, segment_bytes, _, crc = _FILE.unpack_from(data)
+    if magic != FILE_MAGIC or crc32(data[: FILE_HEADER_BYTES - 4]) != crc:
+        return None
+    return version, base, segment_bytes

@@ -1,0 +1,359 @@
+"""What a journal holds after a crash: the newest head, the records behind it, and whether the end is torn or rotten.
+
+A disk may have kept any subset of the sectors that were written since the last completed sync. So the first bad
+record at address p means one of two things, and the proof decides (DESIGN 4): if any valid record, also one behind
+p, was written when everything below some address > p was already durable, then p was durable once and is damaged
+now: `CORRUPT_JOURNAL`. Otherwise p belongs to the last group, which nobody was promised: it is torn if the file is
+short there or a 512-byte sector of it was never written, and what follows it is dropped; if it is whole but wrong,
+it is damage too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+from pydanube_core.errors import CorruptJournal, FormatTooNew
+
+from pydanube_broker.journal.disk import Disk
+from pydanube_broker.journal.records import (
+    FILE_HEADER_BYTES,
+    FLAG_SEGMENT_END,
+    FORMAT_VERSION,
+    HEADER_BYTES,
+    MAGIC_BYTES,
+    Kind,
+    RecordHeader,
+    read_file_header,
+    read_header,
+    record_bytes,
+    verify_body,
+)
+
+__all__ = ["Recovered", "SegmentFile", "Stored", "list_segments", "recover", "scan_segment"]
+
+SECTOR: Final = 512
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFile:
+    """A segment on disk: `base` is its first LSN, `size` what its header says it was made with."""
+
+    path: Path
+    base: int
+    size: int
+
+    @property
+    def end(self) -> int:
+        return self.base + self.size
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A record as read: its header and its body, which is a copy only where it must outlive the segment's bytes."""
+
+    header: RecordHeader
+    body: memoryview
+
+
+@dataclass(slots=True)
+class Recovered:
+    """What was found. `records` after the head up to `proven` hold for ever; `tail` was never promised."""
+
+    segments: list[SegmentFile]
+    active: SegmentFile | None = None  # the segment in which the records end
+    head: bytes | None = None
+    head_lsn: int = 0
+    end: int = 0  # where the last valid record ends
+    proven: int = 0
+    torn_bytes: int = 0
+    records: int = 0
+    tail: list[tuple[RecordHeader, bytes]] = field(default_factory=list)
+
+
+def list_segments(folder: Path, disk: Disk) -> list[SegmentFile]:
+    """Segment files in the order of their addresses; what was left half-made is removed."""
+    found: list[SegmentFile] = []
+    for path in sorted(folder.iterdir()):
+        if path.suffix == ".new":
+            disk.unlink(path)
+        elif path.suffix == ".journal":
+            found.append(_open_segment(path, disk))
+    found.sort(key=lambda segment: segment.base)
+    for before, after in pairwise(found):
+        if after.base < before.end:
+            raise CorruptJournal(
+                f"journal segments {before.path.name} and {after.path.name} overlap", segment=after.path.name
+            )
+    return found
+
+
+def _open_segment(path: Path, disk: Disk) -> SegmentFile:
+    fd = disk.open_rw(path)
+    try:
+        header = read_file_header(disk.pread(fd, FILE_HEADER_BYTES, 0))
+    finally:
+        disk.close(fd)
+    if header is None:
+        raise CorruptJournal(
+            f"journal segment {path.name}: its first 64 bytes are damaged; restore the file from a backup",
+            segment=path.name,
+            offset=0,
+        )
+    version, base, size = header
+    if version > FORMAT_VERSION:
+        raise FormatTooNew(
+            f"journal segment {path.name} has format {version}, this version reads up to {FORMAT_VERSION}: "
+            "use the newer version",
+            segment=path.name,
+            value=version,
+        )
+    if path.stem != f"{base:020d}":
+        raise CorruptJournal(
+            f"journal segment {path.name} says it starts at {base}", segment=path.name, value=base
+        )
+    return SegmentFile(path, base, size)
+
+
+def scan_segment(data: memoryview, base: int, start: int) -> Iterator[tuple[RecordHeader, memoryview] | int]:
+    """Records of a segment from address `start` on; last, the address where no whole record stands.
+
+    Ends without an address where an end-of-segment mark is met.
+    """
+    at = start
+    while True:
+        header = read_header(data, at - base, at)
+        if header is None:
+            yield at
+            return
+        body = data[at - base + HEADER_BYTES : at - base + HEADER_BYTES + header.body_bytes]
+        if not verify_body(header, body):
+            yield at
+            return
+        yield header, body
+        if header.kind is Kind.MARK and header.flags & FLAG_SEGMENT_END:
+            return
+        at += record_bytes(header.body_bytes)
+
+
+def recover(
+    folder: Path,
+    disk: Disk,
+    *,
+    restore: Callable[[bytes], None],
+    replay: Callable[[Stored, SegmentFile], None],
+) -> Recovered:
+    """Read the journal in `folder`.
+
+    Args:
+        restore: called once, with the newest valid head's body, before any record.
+        replay: called with each proven record behind that head, in order. The body is valid during the call.
+
+    Raises:
+        CorruptJournal: something that was durable is damaged; nothing was changed on disk.
+        FormatTooNew: a file of a later format.
+    """
+    segments = list_segments(folder, disk)
+    found = Recovered(segments)
+    if not segments:
+        return found
+    contents = _Contents(disk)
+    try:
+        first = len(segments)
+        while True:
+            # A head that nothing proves may stand behind records that the disk lost: then the one before it counts.
+            older = _newest_head(segments[:first], contents, found)
+            if older is None:
+                break
+            first = older
+            _find_end(segments[first:], contents, found)
+            if found.proven > found.head_lsn or first == 0:
+                break
+        if found.head is None:
+            first = 0
+            _find_end(segments, contents, found)
+        else:
+            restore(found.head)
+        _replay(segments[first:], contents, found, replay)
+    finally:
+        contents.close()
+    return found
+
+
+class _Contents:
+    """Whole segments in memory, one at a time: 64 MiB is read faster than it is asked for in pieces."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._key: Path | None = None
+        self._data = memoryview(b"")
+
+    def __call__(self, segment: SegmentFile) -> memoryview:
+        if self._key != segment.path:
+            fd = self._disk.open_rw(segment.path)
+            try:
+                pieces: list[bytes] = []
+                at = 0
+                while piece := self._disk.pread(fd, 8 << 20, at):
+                    pieces.append(piece)
+                    at += len(piece)
+            finally:
+                self._disk.close(fd)
+            self._key, self._data = segment.path, memoryview(b"".join(pieces))
+        return self._data
+
+    def close(self) -> None:
+        self._key, self._data = None, memoryview(b"")
+
+
+def _newest_head(segments: list[SegmentFile], contents: _Contents, found: Recovered) -> int | None:
+    """Index of the newest of these segments that begins with a valid head; notes the head."""
+    for i in range(len(segments) - 1, -1, -1):
+        start = segments[i].base + FILE_HEADER_BYTES
+        data = contents(segments[i])
+        header = read_header(data, FILE_HEADER_BYTES, start)
+        if header is None or header.kind is not Kind.HEAD:
+            continue
+        body = data[FILE_HEADER_BYTES + HEADER_BYTES :][: header.body_bytes]
+        if verify_body(header, body):
+            found.head, found.head_lsn = bytes(body), start
+            return i
+    return None
+
+
+def _find_end(segments: list[SegmentFile], contents: _Contents, found: Recovered) -> None:
+    """Walk to the first bad record, then look everywhere for a proof that it was durable once."""
+    found.active, found.records, found.end, found.torn_bytes = (
+        None,
+        0,
+        segments[0].base + FILE_HEADER_BYTES,
+        0,
+    )
+    proven = 0
+    bad: tuple[int, int] | None = None  # (index, address)
+    for i, segment in enumerate(segments):
+        start = segment.base + FILE_HEADER_BYTES
+        if (
+            i
+            and _is_zero(contents(segment)[FILE_HEADER_BYTES : FILE_HEADER_BYTES + HEADER_BYTES])
+            and bad is None
+        ):
+            bad = (i, start)
+        if bad is not None:
+            break
+        if i and segment.base != segments[i - 1].end:
+            raise CorruptJournal(
+                f"a journal segment is missing between {segments[i - 1].path.name} and {segment.path.name}",
+                segment=segment.path.name,
+            )
+        for item in scan_segment(contents(segment), segment.base, start):
+            if isinstance(item, int):
+                bad = (i, item)
+                break
+            header, _ = item
+            found.records += 1
+            found.active = segment
+            found.end = header.lsn + record_bytes(header.body_bytes)
+            proven = max(proven, header.synced_lsn)
+    if bad is None:  # the last segment ended with its end mark and the next was never made
+        found.proven = min(proven, found.end)
+        return
+    index, address = bad
+    for segment in segments[index:]:
+        data = contents(segment)
+        for header in _valid_headers(data, segment.base, max(address, segment.base)):
+            if header.synced_lsn > address:
+                raise _corrupt(
+                    segments[index], address, "it was on stable storage when a later record was written"
+                )
+            if header.lsn > address:
+                found.torn_bytes += record_bytes(header.body_bytes)
+    if proven > address:
+        raise _corrupt(segments[index], address, "it was on stable storage when a later record was written")
+    data = contents(segments[index])
+    if not _torn(data, address - segments[index].base):
+        raise _corrupt(segments[index], address, "it is whole on disk, but not what was written")
+    if not _is_zero(data[address - segments[index].base :][:HEADER_BYTES]):
+        found.torn_bytes += 1  # at least; its length is not known where its header is gone
+    if found.active is None:
+        found.active = segments[index]
+    found.proven = min(proven, found.end)
+
+
+def _valid_headers(data: memoryview, base: int, start: int) -> Iterator[RecordHeader]:
+    """Every valid record at or behind `start`, whatever lies between: headers carry their own address."""
+    raw = data.obj
+    assert isinstance(raw, bytes)
+    at = raw.find(MAGIC_BYTES, start - base)
+    while at >= 0:
+        if at % 8 == 0:
+            header = read_header(data, at, base + at)
+            if header is not None:
+                yield header
+        at = raw.find(MAGIC_BYTES, at + 1)
+
+
+def _torn(data: memoryview, at: int) -> bool:
+    """Whether the record at byte `at` misses a part that was never written."""
+    if at + HEADER_BYTES > len(data):
+        return True
+    if _is_zero(data[at : at + HEADER_BYTES]):
+        return True
+    first_sector_end = (at // SECTOR + 1) * SECTOR
+    if _is_zero(data[at : min(first_sector_end, at + HEADER_BYTES)]):
+        return True  # the header straddles two sectors, and the first was lost
+    header_end = at + HEADER_BYTES
+    if first_sector_end < header_end and _is_zero(data[first_sector_end:header_end]):
+        return True
+    magic_lsn = int.from_bytes(data[at + 8 : at + 16], "little")
+    length = int.from_bytes(data[at + 32 : at + 36], "little")
+    if data[at : at + 2] != MAGIC_BYTES or not magic_lsn or length > len(data):
+        return False
+    end = at + record_bytes(length)
+    if end > len(data):
+        return True
+    sector = at // SECTOR * SECTOR
+    while sector < end:
+        piece = data[max(sector, at) : min(sector + SECTOR, end)]
+        if len(piece) >= 8 and _is_zero(piece):
+            return True
+        sector += SECTOR
+    return False
+
+
+def _is_zero(piece: memoryview) -> bool:
+    return not any(piece) if len(piece) <= 4096 else bytes(piece).count(0) == len(piece)
+
+
+def _corrupt(segment: SegmentFile, address: int, why: str) -> CorruptJournal:
+    return CorruptJournal(
+        f"journal segment {segment.path.name} is damaged at byte {address - segment.base} (LSN {address}): {why}. "
+        "Nothing was changed. Restore the file from a backup, or move the journal folder aside to start without it",
+        segment=segment.path.name,
+        offset=address - segment.base,
+        lsn=address,
+    )
+
+
+def _replay(
+    segments: list[SegmentFile],
+    contents: _Contents,
+    found: Recovered,
+    replay: Callable[[Stored, SegmentFile], None],
+) -> None:
+    for segment in segments:
+        if segment.base >= found.end:
+            return
+        for item in scan_segment(contents(segment), segment.base, segment.base + FILE_HEADER_BYTES):
+            if isinstance(item, int):
+                return
+            header, body = item
+            if header.lsn >= found.end:
+                return
+            if header.lsn + record_bytes(header.body_bytes) <= found.proven:
+                replay(Stored(header, body), segment)
+            elif header.kind not in (Kind.HEAD, Kind.MARK):
+                found.tail.append((header, bytes(body)))

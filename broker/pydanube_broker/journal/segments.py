@@ -1,0 +1,169 @@
+"""The segment files: which exist, which is written, which stand ready.
+
+Segments are made of zeros ahead of time, so that running out of space is met here, before an offset is assigned,
+and clears itself when there is room again. One ready segment is the reserve: publishes may not begin it, so that
+audit records, cursors and trims can still be written when the disk is full.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections import OrderedDict
+from pathlib import Path
+from typing import Final
+
+from pydanube_core.errors import DiskFull, Overloaded
+
+from pydanube_broker.journal.disk import Disk
+from pydanube_broker.journal.helper import Preparer
+from pydanube_broker.journal.recovery import SegmentFile
+
+__all__ = ["SegmentFiles"]
+
+READY_TARGET: Final = 2  # one to go on in, one in reserve
+RETRY_S: Final = 0.5
+OPEN_FILES: Final = 128
+
+
+class SegmentFiles:
+    """Owns the folder. Single user: the journal."""
+
+    def __init__(self, folder: Path, disk: Disk, preparer: Preparer, segment_bytes: int) -> None:
+        self.folder = folder
+        self.segment_bytes = segment_bytes
+        self.live: dict[int, SegmentFile] = {}  # base → file, ascending; the last is being written
+        self.ready: list[SegmentFile] = []
+        self.last_error: OSError | None = None
+        self._disk = disk
+        self._preparer = preparer
+        preparer.done = self._prepared
+        self._making: SegmentFile | None = None
+        self._retry: asyncio.TimerHandle | None = None
+        self._waiters: list[asyncio.Future[None]] = []
+        self._fds: OrderedDict[int, int] = OrderedDict()
+        self._closed = False
+
+    def path(self, base: int) -> Path:
+        return self.folder / f"{base:020d}.journal"
+
+    @property
+    def next_base(self) -> int:
+        """Where the next new segment would begin."""
+        if self._making is not None:
+            return self._making.end
+        if self.ready:
+            return self.ready[-1].end
+        return next(reversed(self.live.values())).end if self.live else 0
+
+    def fill(self) -> None:
+        """Keep segments ready; asked for again after each answer."""
+        if self._closed or self._making is not None or len(self.ready) >= READY_TARGET:
+            return
+        base = self.next_base
+        self._making = SegmentFile(self.path(base), base, self.segment_bytes)
+        self._preparer.prepare(self._making.path, base, self.segment_bytes)
+
+    def _prepared(self, base: int, error: OSError | None) -> None:
+        made, self._making = self._making, None
+        self.last_error = error
+        if error is None and made is not None:
+            self.ready.append(made)
+            self.fill()
+        elif not self._closed and self._retry is None:
+            self._retry = asyncio.get_running_loop().call_later(RETRY_S, self._again)
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._waiters = []
+
+    def _again(self) -> None:
+        self._retry = None
+        self.fill()
+
+    async def wait_ready(self) -> None:
+        """Wait until a segment is ready.
+
+        Raises:
+            DiskFull: none could be made; it is tried again by itself.
+        """
+        while not self.ready:
+            self.fill()
+            if self._making is None and self.last_error is not None:
+                raise self.refusal()
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            await waiter
+            if not self.ready and self.last_error is not None:
+                raise self.refusal()
+
+    def check_room(self, *, next_segment: bool) -> None:
+        """Whether a publish may be taken.
+
+        Args:
+            next_segment: it does not fit the active segment any more.
+
+        Raises:
+            DiskFull: only the reserve is left.
+            Overloaded: the next segment is still being made.
+        """
+        if not self.ready and self.last_error is not None:
+            raise self.refusal()
+        if next_segment and (
+            not self.ready or (self.last_error is not None and len(self.ready) < READY_TARGET)
+        ):
+            raise self.refusal()
+
+    def refusal(self) -> DiskFull | Overloaded:
+        if self.last_error is None:
+            return Overloaded("the next journal segment is being made", retry_after_ms=50)
+        free = self._disk.free_bytes(self.folder)
+        full = self.last_error.errno in (errno.ENOSPC, errno.EDQUOT)
+        why = "no space left" if full else str(self.last_error)
+        return DiskFull(
+            f"the journal in {self.folder} cannot grow ({why}): a segment takes {self.segment_bytes} bytes, "
+            f"{free} are free. Nothing was stored; free space and it goes on by itself",
+            field="data.dir",
+            value=str(self.folder),
+            free_bytes=free,
+            needed_bytes=self.segment_bytes,
+            retry_after_ms=int(RETRY_S * 1000),
+        )
+
+    def take_next(self) -> tuple[SegmentFile, int]:
+        """The next ready segment and a descriptor to write it with."""
+        segment = self.ready.pop(0)
+        fd = self._disk.open_rw(segment.path)
+        self.live[segment.base] = segment
+        self.fill()
+        return segment, fd
+
+    def read_fd(self, base: int) -> int:
+        """A descriptor to read a live segment with; the least recently used are closed."""
+        fd = self._fds.get(base)
+        if fd is None:
+            fd = self._fds[base] = self._disk.open_rw(self.live[base].path)
+            if len(self._fds) > OPEN_FILES:
+                _, old = self._fds.popitem(last=False)
+                self._disk.close(old)
+        else:
+            self._fds.move_to_end(base)
+        return fd
+
+    def delete(self, base: int) -> None:
+        """Remove a segment that nothing needs, file and sidecar."""
+        segment = self.live.pop(base)
+        fd = self._fds.pop(base, None)
+        if fd is not None:
+            self._disk.close(fd)
+        segment.path.with_suffix(".index").unlink(missing_ok=True)
+        self._disk.unlink(segment.path)
+
+    def close(self) -> None:
+        self._closed = True
+        if self._retry is not None:
+            self._retry.cancel()
+        self._preparer.close()
+        for fd in self._fds.values():
+            self._disk.close(fd)
+        self._fds.clear()

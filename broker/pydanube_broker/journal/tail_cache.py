@@ -1,0 +1,105 @@
+"""The newest batches of all topics, in memory, bounded in bytes for the whole broker.
+
+A consumer that keeps up is served from here and never touches a file. Batches leave in the order in which they
+came, whatever their topic; a topic's part of the cache is therefore always its newest batches without a gap.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from dataclasses import dataclass
+
+__all__ = ["CachedBatch", "TailCache"]
+
+_COMPACT_AT = 1024  # dead entries at the front of a topic's list before they are cut off
+
+
+@dataclass(frozen=True, slots=True)
+class CachedBatch:
+    """A stored batch: `buffers` joined are broker part, producer part and body."""
+
+    base: int
+    end: int  # exclusive
+    count: int
+    append_time_ms: int
+    stored_bytes: int
+    buffers: tuple[bytes | memoryview, ...]
+
+
+class _TopicTail:
+    __slots__ = ("batches", "ends", "first")
+
+    def __init__(self) -> None:
+        self.ends: list[int] = []
+        self.batches: list[CachedBatch | None] = []
+        self.first = 0
+
+
+class TailCache:
+    """Bounded in bytes; adding evicts the oldest batches of the broker."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit = limit_bytes
+        self._topics: dict[int, _TopicTail] = {}
+        self._order: deque[tuple[int, int]] = deque()  # (topic id, bytes), oldest first
+        self._bytes = 0
+
+    @property
+    def used_bytes(self) -> int:
+        return self._bytes
+
+    def add(self, topic_id: int, batch: CachedBatch) -> None:
+        tail = self._topics.get(topic_id)
+        if tail is None:
+            tail = self._topics[topic_id] = _TopicTail()
+        tail.ends.append(batch.end)
+        tail.batches.append(batch)
+        cost = batch.stored_bytes + 200  # the objects around the bytes
+        self._order.append((topic_id, cost))
+        self._bytes += cost
+        while self._bytes > self._limit and len(self._order) > 1:
+            self._evict()
+
+    def _evict(self) -> None:
+        topic_id, cost = self._order.popleft()
+        self._bytes -= cost
+        tail = self._topics.get(topic_id)
+        if tail is None:
+            return  # the topic was dropped; its entries in the order are cost only
+        tail.batches[tail.first] = None
+        tail.first += 1
+        if tail.first == len(tail.batches):
+            del self._topics[topic_id]
+        elif tail.first >= _COMPACT_AT and tail.first * 2 > len(tail.batches):
+            del tail.batches[: tail.first], tail.ends[: tail.first]
+            tail.first = 0
+
+    def drop(self, topic_id: int) -> None:
+        """Forget a topic that was deleted. Ids are never reused, so that its turn in the order finds nothing."""
+        self._topics.pop(topic_id, None)
+
+    def read(self, topic_id: int, offset: int, end: int, max_bytes: int) -> list[CachedBatch] | None:
+        """Batches from the one that holds `offset`, up to `end`, at least one, at most about `max_bytes`.
+
+        Returns:
+            None where the cache does not reach back to `offset`.
+        """
+        tail = self._topics.get(topic_id)
+        if tail is None:
+            return None
+        at = bisect_right(tail.ends, offset, tail.first)
+        if at == tail.first:
+            first = tail.batches[at] if at < len(tail.batches) else None
+            if first is None or first.base > offset:
+                return None
+        found: list[CachedBatch] = []
+        size = 0
+        for i in range(at, len(tail.batches)):
+            batch = tail.batches[i]
+            assert batch is not None
+            if batch.base >= end or (found and size + batch.stored_bytes > max_bytes):
+                break
+            found.append(batch)
+            size += batch.stored_bytes
+        return found
