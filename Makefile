@@ -1,0 +1,59 @@
+# Everything here needs Python 3.11 or newer and PyPI; the environment (.venv) is made on the way.
+# Another interpreter: make run PYTHON=/path/to/python3.13
+ifdef PYTHON
+export PYTHON
+endif
+
+VENV := .venv/bin
+
+.PHONY: help run test test-long lint conformance fuzz bench proto docs clean env-run env-dev
+
+help:
+	@echo "make run           start a broker on ./danube-data, with MCP and JSON-RPC (Ctrl-C stops it)"
+	@echo "make test          the test suite, without its long tests"
+	@echo "make lint          style, types, import rules, drift of generated code and documents"
+	@echo "make test-long     the whole test suite"
+	@echo "make conformance   outside judges of our protocols"
+	@echo "make fuzz          property tests with many more examples (FUZZ_EXAMPLES=20000)"
+	@echo "make bench         measure: needs a quiet machine"
+	@echo "make proto docs    write the generated code, the generated documents"
+	@echo "make clean         remove what can be made again; keeps ./danube-data"
+
+env-run:
+	@tools/bootstrap run
+
+env-dev:
+	@tools/bootstrap dev
+
+# exec: signals reach the broker itself, and make ends with its status.
+run: env-run
+	@exec $(VENV)/danube up --data-dir ./danube-data
+
+test: env-dev
+	@$(VENV)/python tools/gate.py test $(ARGS)
+
+test-long: env-dev
+	@$(VENV)/python tools/gate.py test-long $(ARGS)
+
+lint: env-dev
+	@$(VENV)/python tools/gate.py lint
+
+conformance: env-dev
+	@$(VENV)/python tools/gate.py conformance
+
+fuzz: env-dev
+	@$(VENV)/python tools/gate.py fuzz $(ARGS)
+
+bench: env-run
+	@for scenario in e2e publish consume latency await backlog; do \
+	    echo "== bench $$scenario"; $(VENV)/danube bench $$scenario $(ARGS) || exit; done
+
+proto: env-dev
+	@$(VENV)/python tools/gen_protos.py
+
+docs: env-dev
+	@$(VENV)/python tools/gen_docs.py
+
+clean:
+	rm -rf .venv .tools build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -not -path './danube-data/*' -prune -exec rm -rf {} +
