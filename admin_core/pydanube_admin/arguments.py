@@ -1,0 +1,277 @@
+"""Arguments from outside, checked: a typed request, or an error that says which field, what was given, what to do.
+
+pydantic does the checking; not a word of its messages goes out. What a field must be is said from the same schema
+that callers see.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn
+
+from pydantic import ValidationError
+from pydanube_core.errors import ClusterError, InvalidArgument, NotImplementedYet
+
+from pydanube_admin.models import Request
+from pydanube_admin.operation import Effect, Operation
+from pydanube_admin.registry import LATER, OPERATIONS, TOOLS
+
+__all__ = ["Call", "close_names", "find_operation", "parse_call", "plans_come_later", "shown"]
+
+MAX_SHOWN_CHARS: Final = 200  # of a refused value: enough to recognise it, too little to flood a model
+MAX_ARGUMENT_BYTES: Final = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A call whose arguments are sound."""
+
+    operation: Operation
+    request: Request
+    plan_only: bool
+
+
+def close_names(given: str, known: Iterable[str], *, at_most: int = 3) -> list[str]:
+    """Names that `given` may have been meant as, best first."""
+    return difflib.get_close_matches(given, list(known), n=at_most, cutoff=0.6)
+
+
+def shown(value: Any) -> Any:
+    """A refused value as it may stand in an error: short, and text that can be encoded."""
+    if value is None or isinstance(value, (bool, float)):
+        return value
+    if isinstance(value, int):
+        return value if abs(value) < 1 << 63 else "an integer beyond 64 bits"
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    text = text.encode("utf-8", "replace").decode()
+    return text if len(text) <= MAX_SHOWN_CHARS else text[:MAX_SHOWN_CHARS] + "…"
+
+
+def find_operation(name: str) -> Operation:
+    """The operation of that name.
+
+    Raises:
+        NotImplementedYet: a name of INTERFACE 6 whose piece of work is not done.
+        InvalidArgument: no such name; says which are close.
+    """
+    operation = OPERATIONS.get(name)
+    if operation is not None:
+        return operation
+    if name in LATER:
+        raise NotImplementedYet(
+            f"{name} does not exist yet; it comes with the work named {LATER[name]!r}. "
+            f"Available now: {', '.join(OPERATIONS)}",
+            field="operation",
+            value=name,
+            arrives_with=LATER[name],
+        )
+    if name in TOOLS:  # a tool's name used as a method: say the method
+        close = [TOOLS[name].name]
+    else:
+        spelled = name.replace("-", "_").replace(" ", ".")
+        close = close_names(spelled, [*OPERATIONS, *LATER])
+    hint = f"did you mean {_either(close)}?" if close else f"known: {', '.join(OPERATIONS)}"
+    raise InvalidArgument(
+        f"there is no operation {shown(name)!r}; {hint}",
+        field="operation",
+        value=shown(name),
+        did_you_mean=close,
+        next=[
+            OPERATIONS[known].next_call({}, "the operation of that name")
+            for known in close
+            if known in OPERATIONS
+        ],
+    )
+
+
+def parse_call(name: str, arguments: bytes | str | Mapping[str, Any]) -> Call:
+    """Check a call.
+
+    Args:
+        name: of the operation.
+        arguments: a JSON object as text, or as Python values. `plan_only` is taken out of it for changes.
+
+    Raises:
+        InvalidArgument, NotImplementedYet: with `field` and `value` in `details`.
+    """
+    operation = find_operation(name)
+    values = _object(arguments)
+    plan_only = False
+    if operation.effect is not Effect.READ:
+        plan_only = values.pop("plan_only", False)
+        if not isinstance(plan_only, bool):
+            raise InvalidArgument(
+                f"plan_only must be true or false, not {shown(plan_only)!r}",
+                field="plan_only",
+                value=shown(plan_only),
+            )
+        if values.pop("plan_token", ""):
+            raise plans_come_later("plan_token")
+    for field, piece in operation.later_arguments.items():
+        if values.get(field) is not None:
+            raise NotImplementedYet(
+                f"{operation.name}: the argument {field!r} does not exist yet; it comes with the work named "
+                f"{piece!r}. Leave it out",
+                field=field,
+                value=shown(values[field]),
+                arrives_with=piece,
+            )
+        values.pop(field, None)
+    try:
+        request = operation.request.model_validate(values)
+    except ValidationError as error:
+        _refuse(operation, error)
+    return Call(operation=operation, request=request, plan_only=plan_only)
+
+
+def plans_come_later(field: str) -> ClusterError:
+    return NotImplementedYet(
+        f"{field}: plans do not exist yet; they come with the work named 'admin'",
+        field=field,
+        arrives_with="admin",
+    )
+
+
+def _object(arguments: bytes | str | Mapping[str, Any]) -> dict[str, Any]:
+    """A JSON object as a dict. Refuses what JSON does not have (NaN, lone surrogates) and absurd sizes."""
+    if isinstance(arguments, Mapping):
+        values: Any = dict(arguments)
+    else:
+        if len(arguments) > MAX_ARGUMENT_BYTES:
+            raise InvalidArgument(
+                f"the arguments are {len(arguments)} bytes; at most {MAX_ARGUMENT_BYTES} are taken",
+                field="arguments",
+            )
+        try:
+            values = json.loads(arguments or "{}", parse_constant=_no_constant)
+        except (
+            ValueError,
+            RecursionError,
+        ) as error:  # ValueError: also bad UTF-8 and integers of absurd length
+            raise InvalidArgument(
+                "the arguments are not a JSON object", field="arguments", value=shown(_text(arguments))
+            ) from error
+    if not isinstance(values, dict):
+        raise InvalidArgument(
+            f"the arguments must be a JSON object, not {_kind(values)}",
+            field="arguments",
+            value=shown(values),
+        )
+    try:
+        json.dumps(values, ensure_ascii=False, allow_nan=False).encode()
+    except (UnicodeEncodeError, ValueError, TypeError, RecursionError) as error:
+        raise InvalidArgument(
+            "the arguments hold text that is not Unicode, or a value that JSON does not have",
+            field="arguments",
+        ) from error
+    return values
+
+
+def _no_constant(text: str) -> NoReturn:
+    raise ValueError(text)
+
+
+def _text(arguments: bytes | str) -> str:
+    return arguments.decode("utf-8", "replace") if isinstance(arguments, bytes) else arguments
+
+
+def _refuse(operation: Operation, error: ValidationError) -> NoReturn:
+    """Say the first fault in full, and list the others."""
+    faults = [_fault(operation, fault["type"], fault["loc"], fault["input"]) for fault in error.errors()]
+    first = faults[0]
+    details: dict[str, Any] = {key: value for key, value in first.items() if key != "message"}
+    if len(faults) > 1:
+        details["more"] = faults[1:]
+    if operation.examples:
+        details["example"] = dict(operation.examples[-1].arguments)
+    raise InvalidArgument(f"{operation.name}: {first['message']}", **details) from None
+
+
+def _fault(operation: Operation, kind: str, place: tuple[int | str, ...], given: Any) -> dict[str, Any]:
+    field = ".".join(str(part) for part in place) or "arguments"
+    properties = operation.input_schema["properties"]
+    match kind:
+        case "extra_forbidden":
+            close = close_names(field, properties)
+            hint = (
+                f"did you mean {_either(close)}?" if close else f"it takes {', '.join(properties) or 'none'}"
+            )
+            return {
+                "field": shown(field),
+                "value": shown(given),
+                "message": f"there is no argument {shown(field)!r}; {hint}",
+                "did_you_mean": close,
+            }
+        case "missing":
+            meaning = properties.get(field, {}).get("description", "")
+            return {
+                "field": field,
+                "value": None,
+                "message": f"the argument {field!r} is required" + (f": {meaning}" if meaning else ""),
+            }
+        case _:
+            wanted = _wanted(properties.get(field, {}))
+            fault = {
+                "field": field,
+                "value": shown(given),
+                "message": f"{field} must be {wanted}, not {_quoted(given)}",
+            }
+            allowed = properties.get(field, {}).get("enum")
+            if allowed:
+                fault["allowed"] = allowed
+                close = close_names(given, allowed) if isinstance(given, str) else []
+                if close:
+                    fault["message"] += f"; did you mean {_either(close)}?"
+            return fault
+
+
+def _wanted(schema: Mapping[str, Any]) -> str:
+    """What a field must be, from its schema."""
+    if "enum" in schema:
+        return "one of " + ", ".join(str(value) for value in schema["enum"])
+    low, high = schema.get("minimum"), schema.get("maximum")
+    shortest, longest = schema.get("minLength", 0), schema.get("maxLength")
+    match schema.get("type"):
+        case "integer" if low is not None and high is not None:
+            return f"an integer from {low} to {high}"
+        case "integer":
+            return "an integer"
+        case "boolean":
+            return "true or false"
+        case "string" if longest is not None:
+            return f"a string of {shortest} to {longest} characters"
+        case "string":
+            return "a string"
+        case other:
+            return f"of type {other}" if other else "of another type"
+
+
+def _quoted(given: Any) -> str:
+    if isinstance(given, str):
+        return f"the string {shown(given)!r}"
+    if isinstance(given, (dict, list)) or given is None:
+        return _kind(given)
+    return json.dumps(shown(given))
+
+
+def _kind(value: Any) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "a boolean"
+        case int() | float():
+            return "a number"
+        case str():
+            return "a string"
+        case list():
+            return "a list"
+        case _:
+            return "an object"
+
+
+def _either(names: list[str]) -> str:
+    return " or ".join(repr(name) for name in names)

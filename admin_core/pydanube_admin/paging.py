@@ -1,0 +1,106 @@
+"""Lists: filter, order, cut to a page, and the token of the next one.
+
+A page begins behind the key of the last item that was shown, so what is created or deleted meanwhile neither
+repeats nor skips an item. The token holds that key and a digest over it, the operation and the other arguments: a
+token that this list did not give out is refused. The digest is a check, no secret; the key in a token gives its
+holder nothing that a filter would not. Hence it stays valid over a restart of the broker.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import fnmatch
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+
+from pydanube_core.errors import PageInvalid
+
+from pydanube_admin.models import ListRequest
+
+__all__ = ["Key", "Slice", "cut", "glob"]
+
+Key = tuple[str | int, ...]
+T = TypeVar("T")
+
+_DIGEST_BYTES: Final = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice(Generic[T]):
+    """One page of `total` items."""
+
+    items: list[T]
+    next_page: str | None
+    total: int
+
+
+def glob(pattern: str | None) -> Callable[[str], bool]:
+    """A predicate over names. A pattern with a slash is held against `/namespace/topic`, else against the name alone.
+
+    `*` also passes over slashes. Case counts.
+    """
+    if pattern is None:
+        return lambda name: True
+    whole = "/" in pattern
+    if whole and pattern[0] not in "/*?[":
+        pattern = "/" + pattern
+    match = re.compile(fnmatch.translate(pattern)).match
+    if whole:
+        return lambda name: match(name) is not None
+    return lambda name: match(name.rpartition("/")[2]) is not None
+
+
+def cut(items: Iterable[T], *, key: Callable[[T], Key], operation: str, request: ListRequest) -> Slice[T]:
+    """The page of `items` that `request` asks for, ascending by `key`. Keys are unique and alike in shape.
+
+    Raises:
+        PageInvalid: `request.page` is no token of this list with these arguments.
+    """
+    ordered = sorted(items, key=key)
+    scope = _scope(operation, request)
+    begin = 0
+    if request.page is not None:
+        after = _open(request.page, scope)
+        begin = next((index for index, item in enumerate(ordered) if key(item) > after), len(ordered))
+    end = begin + request.limit
+    chosen = ordered[begin:end]
+    more = end < len(ordered)
+    return Slice(
+        items=chosen, next_page=_seal(key(chosen[-1]), scope) if more and chosen else None, total=len(ordered)
+    )
+
+
+def _scope(operation: str, request: ListRequest) -> bytes:
+    """What must be the same from page to page; the size of the pages need not."""
+    fixed = request.model_dump(mode="json", exclude={"limit", "page"})
+    return json.dumps([operation, fixed], sort_keys=True).encode()
+
+
+def _seal(key: Key, scope: bytes) -> str:
+    body = json.dumps(key).encode()
+    return base64.urlsafe_b64encode(_digest(body, scope) + body).decode().rstrip("=")
+
+
+def _open(token: str, scope: bytes) -> Key:
+    try:
+        raw = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError):
+        raw = b""
+    digest, body = raw[:_DIGEST_BYTES], raw[_DIGEST_BYTES:]
+    if not body or digest != _digest(body, scope):
+        raise PageInvalid(
+            "page: this list did not give out that token, or not for these arguments; pass next_page as it was "
+            "given with the other arguments unchanged, or leave page out to begin again",
+            field="page",
+            value=token[:80],
+        )
+    return tuple(json.loads(body))
+
+
+def _digest(body: bytes, scope: bytes) -> bytes:
+    return hashlib.blake2b(scope + b"\0" + body, digest_size=_DIGEST_BYTES, person=b"pydanube page").digest()

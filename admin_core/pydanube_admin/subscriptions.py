@@ -1,0 +1,152 @@
+"""Operations on subscriptions, over the cluster port."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import chain
+
+from pydanube_core.errors import SubscriptionNotFound
+from pydanube_core.facts import SubscriptionFacts
+from pydanube_core.lag import measure_lag
+from pydanube_core.names import TopicName
+from pydanube_core.units import format_time
+
+from pydanube_admin.arguments import close_names, shown
+from pydanube_admin.context import Context
+from pydanube_admin.models import LagItem, LagRequest, ListSubscriptionsRequest, Page, SubscriptionItem
+from pydanube_admin.paging import Key, cut, glob
+from pydanube_admin.registry import next_call
+from pydanube_admin.topics import find_topic
+
+__all__ = ["consumer_lag", "list_subscriptions"]
+
+
+def _base(facts: SubscriptionFacts) -> str:
+    """The topic as people name it: `/default/orders` for its partition `/default/orders-part-2`."""
+    return facts.topic if facts.partition is None else str(TopicName.parse(facts.topic).base)
+
+
+def _key(facts: SubscriptionFacts) -> Key:
+    return (_base(facts), facts.subscription, -1 if facts.partition is None else facts.partition)
+
+
+async def _facts(context: Context, topic: str | None, subscription: str | None) -> list[SubscriptionFacts]:
+    """Each subscription of each log asked for, once.
+
+    Raises:
+        TopicNotFound, SubscriptionNotFound: what was named does not exist.
+    """
+    if topic is None:
+        found = list(await context.port.subscriptions(None, subscription))
+    else:
+        named = await find_topic(context, topic)
+        logs = [
+            await _of_log(context, log.topic, subscription) for log in named.logs
+        ]  # one after another: the port answers from memory
+        found = list(chain.from_iterable(logs))
+    if subscription is not None and not found:
+        raise await _not_found(context, topic, subscription)
+    return list({_key(facts): facts for facts in found}.values())
+
+
+async def _of_log(context: Context, log: str, subscription: str | None) -> Sequence[SubscriptionFacts]:
+    """A log of the topic that is gone since it was listed has no subscriptions any more."""
+    try:
+        return [facts for facts in await context.port.subscriptions(log, subscription) if facts.topic == log]
+    except SubscriptionNotFound:
+        return ()
+
+
+async def _not_found(context: Context, topic: str | None, subscription: str) -> SubscriptionNotFound:
+    everywhere = await context.port.subscriptions(None, None)
+    name = None if topic is None else str(TopicName.parse(topic))
+    here = {facts.subscription for facts in everywhere if name in (None, facts.topic, _base(facts))}
+    close = close_names(subscription, here)
+    elsewhere = sorted({_base(facts) for facts in everywhere if facts.subscription == subscription})[:3]
+    where = f"the topic {name} has" if name else "no topic has"
+    no = "no subscription" if name else "a subscription"
+    hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
+    if elsewhere:
+        hint = f"; {', '.join(elsewhere)} has one of that name"
+    scope = {} if name is None else {"topic": name}
+    return SubscriptionNotFound(
+        f"{where} {no} {shown(subscription)!r}{hint}",
+        field="subscription",
+        value=shown(subscription),
+        topic=name,
+        did_you_mean=close,
+        next=[
+            *(next_call("subscriptions.lag", {"topic": other, "subscription": subscription}, "of that name")
+              for other in elsewhere),
+            *(next_call("subscriptions.lag", {**scope, "subscription": other}, "spelled alike") for other in close),
+            next_call("subscriptions.list", scope, "shows the subscriptions there are"),
+        ],
+    )  # fmt: skip
+
+
+async def list_subscriptions(context: Context, request: ListSubscriptionsRequest) -> Page[SubscriptionItem]:
+    matches = glob(request.filter)
+    together: defaultdict[tuple[str, str], list[SubscriptionFacts]] = defaultdict(list)
+    for facts in await _facts(context, request.topic, None):
+        if matches(facts.subscription):
+            together[_base(facts), facts.subscription].append(facts)
+    page = cut(together.items(), key=lambda entry: entry[0], operation="subscriptions.list", request=request)
+    return Page[SubscriptionItem](
+        items=[_item(topic, name, parts) for (topic, name), parts in page.items],
+        next_page=page.next_page,
+        total=page.total,
+        as_of=format_time(context.now_ms()),
+    )
+
+
+def _item(topic: str, name: str, parts: Sequence[SubscriptionFacts]) -> SubscriptionItem:
+    created = [facts.created_at_ms for facts in parts if facts.created_at_ms is not None]
+    return SubscriptionItem(
+        topic=topic,
+        subscription=name,
+        type=parts[0].type,
+        partitions=sum(facts.partition is not None for facts in parts),
+        consumers=sum(len(facts.consumers) for facts in parts),
+        lag_messages=sum(facts.lag_messages for facts in parts),
+        in_flight=sum(facts.in_flight for facts in parts),
+        created_at=format_time(min(created)) if created else None,
+        created_at_reason=None if created else "not_known",
+    )
+
+
+async def consumer_lag(context: Context, request: LagRequest) -> Page[LagItem]:
+    matches = glob(request.filter)
+    found = [
+        facts
+        for facts in await _facts(context, request.topic, request.subscription)
+        if matches(facts.subscription)
+    ]
+    as_of_ms = context.now_ms()  # after the facts: an age counts up to the moment that is reported
+    page = cut(found, key=_key, operation="subscriptions.lag", request=request)
+    return Page[LagItem](
+        items=[_lag_item(facts, as_of_ms) for facts in page.items],
+        next_page=page.next_page,
+        total=page.total,
+        as_of=format_time(as_of_ms),
+    )
+
+
+def _lag_item(facts: SubscriptionFacts, as_of_ms: int) -> LagItem:
+    lag = measure_lag(facts, as_of_ms=as_of_ms)
+    return LagItem(
+        topic=_base(facts),
+        partition=facts.partition,
+        subscription=facts.subscription,
+        type=facts.type,
+        consumers=len(facts.consumers),
+        next_offset=facts.next_offset,
+        next_unacked=facts.next_unacked,
+        lag_messages=lag.lag_messages,
+        lag_bytes=lag.lag_bytes,
+        lag_bytes_reason=lag.lag_bytes_reason,
+        oldest_unread_age_s=lag.oldest_unread_age_s,
+        oldest_unread_age_s_reason=lag.oldest_unread_age_s_reason,
+        age_quality=lag.age_quality,
+        in_flight=facts.in_flight,
+    )
