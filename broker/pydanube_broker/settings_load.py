@@ -85,6 +85,8 @@ def load(file: Path | None, env: Mapping[str, str], overrides: Mapping[str, Any]
     ]:
         if (problem := _unknown(known, section, key, value, source)) is not None:
             problems.append(problem)
+        elif value == "" and known[section].model_fields[key].default is None:
+            continue  # the file that `config init` writes shows what is not set as an empty text
         else:
             values.setdefault(section, {})[key] = value
             sources[f"{section}.{key}"] = source

@@ -1,0 +1,215 @@
+"""A command: a typed function, its examples, and the options that every command has.
+
+The function takes `common: Common` first and the rest as typer parameters. The decorator adds the options of
+INTERFACE chapter 4 and lets typer parse, for this one command only.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
+
+import typer
+from pydanube_core.errors import InvalidArgument
+from pydanube_core.units import parse_duration_s
+
+from pydanube_cli.overview import with_help
+
+__all__ = ["Command", "Common", "command", "epilog"]
+
+DEFAULT_BROKER: Final = "http://127.0.0.1:6650"
+DEFAULT_ADMIN: Final = "http://127.0.0.1:50051"
+
+# typer's own usage errors, by a name that is public in every version it may be: BadParameter's parent.
+UsageError: Final[type[Exception]] = typer.BadParameter.__mro__[1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Common:
+    """The options of every command."""
+
+    as_json: bool
+    timeout_s: float
+    broker: str | None  # None: not given, neither as a flag nor in the environment or by --cluster
+    admin: str | None
+    principal: str | None
+
+    @property
+    def broker_url(self) -> str:
+        return self.broker or DEFAULT_BROKER
+
+    @property
+    def admin_url(self) -> str:
+        return self.admin or DEFAULT_ADMIN
+
+
+_PANEL: Final = "Every command"
+_OPTIONS: Final[dict[str, tuple[Any, Any]]] = {
+    "common_json": (
+        Annotated[bool, typer.Option("--json", help='Print JSON; errors as {"error": …} on stderr.')],
+        False,
+    ),
+    "common_output": (
+        Annotated[str | None, typer.Option("--output", hidden=True, help="json: the same as --json.")],
+        None,
+    ),
+    "common_timeout": (
+        Annotated[str, typer.Option("--timeout", metavar="DURATION", help="How long to wait for an answer.")],
+        "10s",
+    ),
+    "common_broker": (
+        Annotated[
+            str | None,
+            typer.Option(
+                "--broker",
+                "--service-addr",
+                metavar="URL",
+                help=f"Where the broker answers (DANUBE_BROKER_URL) [default: {DEFAULT_BROKER}]",
+            ),
+        ],
+        None,
+    ),
+    "common_admin": (
+        Annotated[
+            str | None,
+            typer.Option(
+                "--admin",
+                metavar="URL",
+                help=f"Where its administration answers (DANUBE_ADMIN_ENDPOINT) [default: {DEFAULT_ADMIN}]",
+            ),
+        ],
+        None,
+    ),
+    "common_cluster": (
+        Annotated[
+            str | None,
+            typer.Option("--cluster", metavar="NAME", help="A cluster of ~/.config/danube/clusters.toml."),
+        ],
+        None,
+    ),
+    "common_as": (
+        Annotated[
+            str | None,
+            typer.Option("--as", metavar="PRINCIPAL", help="Who acts, for the audit (DANUBE_PRINCIPAL)."),
+        ],
+        None,
+    ),
+}
+
+
+class Command:
+    """One leaf of the command tree.
+
+    Args:
+        function: takes `common` by keyword and its typer parameters; returns an exit code or None for 0.
+        examples: command lines, each pasteable, shown by `--help`.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., int | None],
+        *,
+        examples: Sequence[str],
+        parameters: Sequence[inspect.Parameter] | None = None,
+        summary: str | None = None,
+    ) -> None:
+        assert examples, "every command shows at least one example"
+        self.function = function
+        self.examples = tuple(examples)
+        self.summary = summary or inspect.getdoc(function) or ""
+        if parameters is None:
+            own = inspect.signature(function, eval_str=True).parameters.values()
+            parameters = [parameter for parameter in own if parameter.name != "common"]
+        self.parameters = tuple(parameters)
+
+    def main(self, words: str, args: Sequence[str]) -> int:
+        """Parse `args` and run. `words` is how the command is called, for the usage line.
+
+        Raises:
+            InvalidArgument: a usage error; `details["usage"]` tells it from a value that was refused later.
+        """
+        app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+        result = 0
+
+        def body(**values: Any) -> None:
+            nonlocal result
+            common = _common({name: values.pop(name) for name in _OPTIONS})
+            result = self.function(common=common, **values) or 0
+
+        shared = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
+            for name, (annotation, default) in _OPTIONS.items()
+        ]
+        own = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in self.parameters]
+        body.__signature__ = inspect.Signature([*own, *shared])  # type: ignore[attr-defined]
+        body.__annotations__ = {parameter.name: parameter.annotation for parameter in [*own, *shared]}
+        body.__doc__ = self.summary
+        app.command(epilog=epilog(self.examples), context_settings={"help_option_names": ["--help", "-h"]})(
+            body
+        )
+        try:
+            code = typer.main.get_command(app).main(
+                args=list(args), prog_name=f"danube {words}", standalone_mode=False
+            )
+        except UsageError as error:
+            text = str(getattr(error, "format_message", error.__str__)())
+            raise with_help(
+                InvalidArgument(text, usage=f"danube {words}"), f"danube {words} --help"
+            ) from None
+        return code if isinstance(code, int) and code else result
+
+
+def command(*, examples: Sequence[str]) -> Callable[[Callable[..., int | None]], Command]:
+    """Make a function a command; its docstring is the help."""
+
+    def decorate(function: Callable[..., int | None]) -> Command:
+        return Command(function, examples=examples)
+
+    return decorate
+
+
+def epilog(examples: Sequence[str]) -> str:
+    """Examples as they stand, one a line (the mark keeps typer from filling them into a paragraph)."""
+    return "\b\nExamples:\n" + "\n".join(f"  {example}" for example in examples)
+
+
+def _common(values: Mapping[str, Any]) -> Common:
+    output = values["common_output"]
+    if output not in (None, "json", "text", "table"):
+        raise InvalidArgument(f"--output {output!r}: write json or table", field="output", value=output)
+    broker, admin = values["common_broker"], values["common_admin"]
+    if (name := values["common_cluster"]) is not None:
+        from pydanube_cli.clusters import find_cluster
+
+        cluster = find_cluster(name, os.environ)
+        broker, admin = broker or cluster.broker, admin or cluster.admin
+    return Common(
+        as_json=bool(values["common_json"]) or output == "json",
+        timeout_s=parse_duration_s(values["common_timeout"], field="timeout"),
+        broker=_url(broker or os.environ.get("DANUBE_BROKER_URL") or None, "broker"),
+        admin=_url(admin or os.environ.get("DANUBE_ADMIN_ENDPOINT") or None, "admin"),
+        principal=values["common_as"] or os.environ.get("DANUBE_PRINCIPAL") or None,
+    )
+
+
+def _url(text: str | None, field: str) -> str | None:
+    """`http://host:port`; the scheme may be left out."""
+    if text is None:
+        return None
+    url = text.strip().rstrip("/")
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        scheme, rest = "http", url
+    _, colon, port = rest.rpartition(":")
+    if (
+        scheme not in ("http", "https")
+        or not colon
+        or not port.isascii()
+        or not port.isdigit()
+        or int(port) > 65_535
+    ):
+        raise InvalidArgument(f"--{field} {text!r}: write http://host:port", field=field, value=text)
+    return f"{scheme}://{rest}"

@@ -1,0 +1,119 @@
+"""From any exception to what the user sees and the exit code: the command's one edge.
+
+Human form: `error CODE: message`, then `try:` lines with the commands that would help. With `--json` one line
+`{"error": …}` on stderr. A defect of ours is an INTERNAL error with its type; the stack is shown only with
+`DANUBE_DEBUG=1`, since a stack trace tells a user nothing they can act on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import Final
+
+from pydanube_core.errors import ClusterError, Internal, InvalidArgument
+
+__all__ = ["EXIT_INTERRUPTED", "cluster_error", "guarded", "printable", "report", "wants_json"]
+
+EXIT_INTERRUPTED: Final = 130
+
+
+def wants_json(argv: Sequence[str]) -> bool:
+    """Whether `--json` was asked for; needed before the arguments are parsed, since parsing may fail."""
+    words = list(argv[: argv.index("--")]) if "--" in argv else list(argv)
+    pairs = zip(words, [*words[1:], ""], strict=True)
+    return "--json" in words or "--output=json" in words or ("--output", "json") in set(pairs)
+
+
+def guarded(body: Callable[[], int], *, as_json: bool) -> int:
+    """Run `body` and turn whatever it raises into output on stderr and an exit code."""
+    try:
+        try:
+            code = body()
+        except SystemExit as stop:
+            code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+        sys.stdout.flush()
+        return code
+    except BaseException as error:
+        if _closed_pipe(error):
+            _silence_stdout()
+            return 0
+        if any(isinstance(leaf, KeyboardInterrupt) for leaf in _leaves(error)):
+            _flush_quietly()
+            return EXIT_INTERRUPTED
+        _flush_quietly()
+        found = cluster_error(error)
+        report(found, as_json=as_json)
+        if os.environ.get("DANUBE_DEBUG") and error is not found:
+            import traceback
+
+            traceback.print_exception(error, file=sys.stderr)
+        return found.exit_code
+
+
+def cluster_error(error: BaseException) -> ClusterError:
+    """The error to show for `error`: the first of ours inside, else an Internal that names its type."""
+    leaves = list(_leaves(error))
+    for leaf in leaves:
+        if isinstance(leaf, ClusterError):
+            return leaf
+    first = leaves[0]
+    if isinstance(first, OSError):
+        where = f"{first.filename}: " if first.filename else ""
+        return InvalidArgument(f"{where}{first.strerror or first}", field="file", value=first.filename)
+    return Internal(
+        f"{type(first).__name__}: {first}; this is a defect of danube: run again with DANUBE_DEBUG=1 and report what it "
+        "prints",
+        type=type(first).__name__,
+    )
+
+
+def report(error: ClusterError, *, as_json: bool) -> None:
+    """Show an error on stderr."""
+    if as_json:
+        line = json.dumps({"error": error.to_dict()}, ensure_ascii=False, default=str)
+    else:
+        message = printable(error.message, keep="\n")
+        line = f"error {error.code}: {message}"
+        for step in error.next:
+            why = f"   # {printable(str(step['why']))}" if step.get("why") else ""
+            line += f"\ntry: {printable(str(step.get('command') or step.get('operation')))}{why}"
+    with suppress(OSError, ValueError):  # nobody may listen on stderr either
+        print(line, file=sys.stderr, flush=True)
+
+
+def printable(text: str, *, keep: str = "") -> str:
+    """`text` without control characters: what came from elsewhere must not drive the terminal."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _leaves(inner)
+    else:
+        yield error
+
+
+def _closed_pipe(error: BaseException) -> bool:
+    return any(isinstance(leaf, BrokenPipeError) for leaf in _leaves(error))
+
+
+def _silence_stdout() -> None:
+    """Point stdout at nothing, or the interpreter complains when it flushes it at exit."""
+    with suppress(OSError, ValueError):  # stdout may have been replaced by something that is no file
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nothing, sys.stdout.fileno())
+        os.close(nothing)
+
+
+def _flush_quietly() -> None:
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):
+        _silence_stdout()

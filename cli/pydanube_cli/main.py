@@ -1,0 +1,135 @@
+"""The `danube` command: finds the words, imports only what they need, and ends with the right exit code.
+
+Words are resolved by tables, not by importing every command: `danube --version` must answer in a fraction of a
+second, and a machine with the base install must be able to run `produce` although `up` needs more. A leaf is a
+`Command` (see `command.py`), which typer parses; roots and groups only list.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pydanube_cli.command import Command
+
+__all__ = ["main", "run"]
+
+# word → (module, attribute, summary). A value that is a dict is a group.
+_Leaf = tuple[str, str, str]
+COMMANDS: Final[dict[str, _Leaf]] = {
+    "up": ("serve", "up", "start a broker with MCP and JSON-RPC, in one process"),
+    "broker": ("serve", "broker", "start a broker without the HTTP port for MCP and JSON-RPC"),
+    "produce": ("produce", "produce", "publish lines, a file or a text"),
+    "consume": ("consume", "consume", "read a topic, with or without a subscription"),
+    "bench": ("bench", "bench", "measure throughput and latency beside the machine's own limits"),
+    "doctor": ("doctor", "doctor", "look for what would keep a broker from running well"),
+    "mcp": ("mcp", "mcp", "serve the cluster to an AI assistant, or print its configuration"),
+    "rpc": ("rpc", "rpc", "call a JSON-RPC method, or serve JSON-RPC on stdin and stdout"),
+}
+GROUPS: Final[dict[str, dict[str, _Leaf]]] = {
+    "config": {
+        "show": ("config", "show", "effective settings and where each came from"),
+        "init": ("config", "init", "write a commented settings file"),
+        "check": ("config", "check", "find mistakes in the settings"),
+    }
+}
+GROUP_SUMMARIES: Final = {"config": "settings of a broker"}
+# Flags of every command that may also stand before the command's words; True: takes a value.
+_LEADING: Final = {
+    "--json": False,
+    "--output": True,
+    "--timeout": True,
+    "--broker": True,
+    "--service-addr": True,
+    "--admin": True,
+    "--cluster": True,
+    "--as": True,
+}
+_HELP: Final = frozenset({"--help", "-h", "help"})
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run the command line `argv` (without the program's name) and return its exit code.
+
+    Nothing escapes: errors are shown as INTERFACE chapter 5 says, a closed pipe ends quietly with 0, an interrupt
+    with 130.
+    """
+    if list(argv) in (["--version"], ["-V"]):
+        print(f"danube {version()}")
+        return 0
+    from pydanube_cli.failures import guarded, wants_json
+
+    return guarded(lambda: _dispatch(list(argv)), as_json=wants_json(argv))
+
+
+def version() -> str:
+    """The version of the installed distribution."""
+    from importlib.metadata import PackageNotFoundError
+    from importlib.metadata import version as installed
+
+    try:
+        return installed("pydanube")
+    except PackageNotFoundError:  # a source tree on sys.path
+        return "0+unknown"
+
+
+def _dispatch(argv: list[str]) -> int:
+    leading, rest = _split_leading(argv)
+    words = list(rest)
+    if words[:1] == ["admin"]:
+        words = words[1:]  # `danube admin topics list` is `danube topics list`
+    if not words or words[0] in _HELP:
+        from pydanube_cli.overview import print_overview
+
+        print_overview(COMMANDS, GROUPS, GROUP_SUMMARIES)
+        return 0
+    word, *words = words
+    if word in COMMANDS:
+        return _load(COMMANDS[word]).main(word, [*leading, *words])
+    if word in GROUPS:
+        return _group(word, words, leading)
+    from pydanube_cli import operations
+
+    if not operations.is_group(word):
+        from pydanube_cli.overview import unknown_word
+
+        raise unknown_word(word, [*COMMANDS, *GROUPS, *operations.groups()])
+    return operations.run(word, words, leading)
+
+
+def _group(word: str, words: list[str], leading: list[str]) -> int:
+    from pydanube_cli.overview import print_group, unknown_word
+
+    leaves = GROUPS[word]
+    if not words or words[0] in _HELP:
+        print_group(word, GROUP_SUMMARIES[word], {verb: leaf[2] for verb, leaf in leaves.items()})
+        return 0 if words else 2
+    if words[0] not in leaves:
+        raise unknown_word(words[0], list(leaves), group=word)
+    return _load(leaves[words[0]]).main(f"{word} {words[0]}", [*leading, *words[1:]])
+
+
+def _load(leaf: _Leaf) -> Command:
+    from importlib import import_module
+
+    command: Command = getattr(import_module(f"pydanube_cli.{leaf[0]}"), leaf[1])
+    return command
+
+
+def _split_leading(argv: list[str]) -> tuple[list[str], list[str]]:
+    """Common flags before the first word, and the rest."""
+    at = 0
+    while at < len(argv) and (name := argv[at].partition("=")[0]) in _LEADING:
+        at += 2 if _LEADING[name] and "=" not in argv[at] else 1
+    return argv[:at], argv[at:]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,272 @@
+"""`danube GROUP VERB`: every operation of the admin registry, as a command.
+
+The registry is all this knows: names and ids that are required are positional, the rest are flags of the argument's
+name. Destroying needs consent. Until plans exist that is: the command shows what would go and asks, or takes
+`--yes`; a script (no terminal, or `--json`) without `--yes` gets PLAN_REQUIRED and nothing has changed.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Annotated, Any, Final, Literal
+
+import typer
+from pydanube_admin.operation import Argument, ArgumentType, Effect, Operation
+from pydanube_admin.registry import LATER, OPERATIONS
+from pydanube_core.errors import InvalidArgument, NotImplementedYet, PlanRequired
+
+from pydanube_cli.command import Command, Common
+from pydanube_cli.overview import print_group, unknown_word
+from pydanube_cli.render import cell, print_json, print_pairs, print_table, prose
+
+__all__ = ["command_of", "groups", "is_group", "run"]
+
+Caller = Callable[..., dict[str, Any]]
+
+# Words of the original tool that are another operation of ours: (operation, which argument its positional is).
+ALIASES: Final[dict[tuple[str, str], tuple[str, str | None]]] = {
+    ("topics", "subscriptions"): ("subscriptions.list", "topic"),
+    ("topics", "unsubscribe"): ("subscriptions.delete", None),
+    ("topics", "set-failure-policy"): ("subscriptions.set_failure_policy", None),
+    ("topics", "get-failure-policy"): ("subscriptions.get_failure_policy", None),
+    ("brokers", "leader-broker"): ("brokers.leader", None),
+    ("brokers", "namespaces"): ("namespaces.list", None),
+    ("namespaces", "topics"): ("topics.list", "namespace"),
+    ("namespaces", "policies"): ("namespaces.get_policies", None),
+    ("schemas", "list-subjects"): ("schemas.list", None),
+    ("schemas", "delete"): ("schemas.delete_version", None),
+}
+# The columns that answer the question people ask; `--json` has all.
+COLUMNS: Final[dict[str, tuple[str, ...]]] = {
+    "topics.list": (
+        "topic",
+        "partitions",
+        "dispatch_strategy",
+        "messages",
+        "bytes",
+        "producers",
+        "consumers",
+        "subscriptions",
+    ),
+    "subscriptions.list": ("topic", "subscription", "type", "consumers", "lag_messages", "in_flight"),
+    "subscriptions.lag": (
+        "topic",
+        "partition",
+        "subscription",
+        "type",
+        "consumers",
+        "lag_messages",
+        "lag_bytes",
+        "oldest_unread_age_s",
+        "in_flight",
+    ),
+}
+
+
+# Flags that every command has win over an argument of the same name, which then gets a longer one.
+RENAMED: Final = {"--broker": "--broker-id"}
+
+
+def is_group(word: str) -> bool:
+    """Whether `word` is a group, be it that its operations are still to come."""
+    return word in groups() or any(name.startswith(f"{word.replace('-', '_')}.") for name in LATER)
+
+
+def groups() -> dict[str, list[str]]:
+    """Group → verbs that can be called now, in the spelling of the command line."""
+    found: dict[str, list[str]] = {}
+    for operation in OPERATIONS.values():
+        group, verb = operation.words
+        found.setdefault(group, []).append(verb)
+    return found
+
+
+def run(group: str, words: Sequence[str], leading: Sequence[str]) -> int:
+    """Run `danube GROUP …`."""
+    here = {op.words[1]: op for op in OPERATIONS.values() if op.words[0] == group}
+    later = {name: work for name, work in LATER.items() if name.startswith(f"{group.replace('-', '_')}.")}
+    if not here and (not words or f"{group}.{words[0]}".replace("-", "_") not in later):
+        works = sorted(set(later.values()))
+        raise NotImplementedYet(
+            f"danube {group} is not built yet; it comes with the work on {', '.join(works)}", work=works[0]
+        )
+    if not words or words[0] in ("--help", "-h", "help"):
+        print_group(group, "", {verb: operation.summary for verb, operation in here.items()})
+        return 0 if words else 2
+    verb, rest = words[0], [*leading, *words[1:]]
+    positional: str | None = None
+    name = f"{group}.{verb}".replace("-", "_")
+    if (alias := ALIASES.get((group, verb))) is not None:
+        name, positional = alias
+    if name in OPERATIONS:
+        return command_of(OPERATIONS[name], positional=positional).main(f"{group} {verb}", rest)
+    if name in LATER:
+        raise NotImplementedYet(
+            f"danube {group} {verb} is not built yet; it comes with the work on {LATER[name]}",
+            operation=name,
+            work=LATER[name],
+        )
+    raise unknown_word(verb, list(here), group=group)
+
+
+def command_of(operation: Operation, *, positional: str | None = None, call: Caller | None = None) -> Command:
+    """The command of an operation.
+
+    Args:
+        positional: an argument which the calling word takes by position although the operation makes it a flag.
+        call: in place of `call_sync`.
+    """
+    arguments = operation.arguments
+    parameters = [_parameter(argument, by_position=argument.name == positional) for argument in arguments]
+    parameters.sort(key=lambda parameter: not isinstance(_info(parameter), type(typer.Argument())))
+    if operation.effect is not Effect.READ:
+        parameters += [
+            _flag("option_dry_run", "--dry-run", "Show what would change, and change nothing."),
+            _flag("option_yes", "--yes", "Do it without asking."),
+            _text_option("option_plan_token", "--plan-token", "Apply a plan that was shown."),
+        ]
+    examples = [operation.command_line(example.arguments) for example in operation.examples]
+    function = partial(_call, operation=operation, call=call)
+    return Command(function, examples=examples, parameters=parameters, summary=operation.summary)
+
+
+def _parameter(argument: Argument, *, by_position: bool) -> inspect.Parameter:
+    kind: Any
+    match argument.type:
+        case ArgumentType.STRING:
+            kind = Literal[argument.choices] if argument.choices else str
+        case ArgumentType.INTEGER:
+            kind = int
+        case ArgumentType.BOOLEAN:
+            kind = bool
+    help_text = argument.help
+    if argument.default is not None:
+        help_text += f" [default: {argument.default}]"
+    limits: dict[str, Any] = {"min": argument.minimum, "max": argument.maximum} if kind is int else {}
+    if argument.positional or by_position:
+        info: Any = typer.Argument(
+            help=help_text, metavar=argument.name.upper(), show_default=False, **limits
+        )
+        default = inspect.Parameter.empty if argument.positional else None
+    else:
+        flag = RENAMED.get(argument.flag, argument.flag)
+        declaration = f"{flag}/--no-{flag[2:]}" if kind is bool else flag
+        metavar = {int: "N", str: "TEXT"}.get(kind)
+        info = typer.Option(declaration, help=help_text, show_default=False, metavar=metavar, **limits)
+        default = inspect.Parameter.empty if argument.required else None
+    annotation: Any = Annotated[kind if default is inspect.Parameter.empty else kind | None, info]
+    return inspect.Parameter(
+        f"arg_{argument.name}", inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+    )
+
+
+def _info(parameter: inspect.Parameter) -> Any:
+    return parameter.annotation.__metadata__[0]
+
+
+def _flag(name: str, flag: str, text: str) -> inspect.Parameter:
+    annotation = Annotated[bool, typer.Option(flag, help=text)]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=annotation)
+
+
+def _text_option(name: str, flag: str, text: str) -> inspect.Parameter:
+    annotation = Annotated[str | None, typer.Option(flag, help=text)]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def _call(
+    *,
+    operation: Operation,
+    call: Caller | None,
+    common: Common,
+    option_dry_run: bool = False,
+    option_yes: bool = False,
+    option_plan_token: str | None = None,
+    **given: Any,
+) -> int:
+    """Carry out one call; see the module's docstring for consent."""
+    if call is None:
+        from pydanube_admin.remote import call_sync
+
+        call = call_sync
+    arguments = {name.removeprefix("arg_"): value for name, value in given.items() if value is not None}
+    if option_plan_token is not None:
+        raise NotImplementedYet(
+            "there are no plans yet; leave out --plan-token and use --dry-run and --yes",
+            field="plan_token",
+            value=option_plan_token,
+        )
+    if option_dry_run and option_yes:
+        raise InvalidArgument("--dry-run and --yes exclude each other", field="dry_run", value=True)
+    ask = partial(
+        call,
+        common.admin_url,
+        operation.name,
+        timeout_s=common.timeout_s,
+        face="cli",
+        principal=common.principal,
+    )
+    if option_dry_run:
+        _show_preview(ask({**arguments, "plan_only": True}), as_json=common.as_json)
+        return 0
+    if operation.effect is Effect.DESTROY and not option_yes:
+        preview = ask({**arguments, "plan_only": True})
+        if not _consents(operation, arguments, preview, common):
+            print("nothing was changed", file=sys.stderr)
+            return 1
+    _show(operation, ask(arguments), common)
+    return 0
+
+
+def _consents(
+    operation: Operation, arguments: Mapping[str, Any], preview: Mapping[str, Any], common: Common
+) -> bool:
+    if common.as_json or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        line = f"{operation.command_line(arguments)} --yes"
+        raise PlanRequired(
+            f"{operation.name} destroys: {_radius(preview)}; nothing was changed. Look at the plan, then say --yes",
+            plan=dict(preview),
+        ).suggest(
+            operation.name,
+            tool=operation.tool,
+            command=line,
+            arguments=arguments,
+            why="does what the plan says",
+        )
+    print(f"{operation.command_line(arguments)} would destroy: {_radius(preview)}", file=sys.stderr)
+    print("this cannot be undone. Type yes to do it: ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() == "yes"
+
+
+def _radius(preview: Mapping[str, Any]) -> str:
+    """`1 topic, 2 subscriptions, 1,200 messages`."""
+    parts = [f"{cell(name, count)} {name}" for name, count in preview["blast_radius"].items() if count]
+    return ", ".join(parts) or "nothing that holds data"
+
+
+def _show_preview(preview: Mapping[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        print_json(preview)
+        return
+    print(f"{preview['operation']} would touch: {_radius(preview)}")
+    for change in preview["diff"]:
+        print(
+            f"  {cell('path', change.get('path'))}: {cell('', change.get('before'))} → {cell('', change.get('after'))}"
+        )
+
+
+def _show(operation: Operation, result: Mapping[str, Any], common: Common) -> None:
+    if common.as_json:
+        print_json(result)
+    elif isinstance(items := result.get("items"), list):
+        if items:
+            print_table(items, COLUMNS.get(operation.name))
+        else:
+            prose(f"no {operation.group} found")
+        if result.get("next_page"):
+            print(f"more: add --page {result['next_page']}", file=sys.stderr)
+    else:
+        print_pairs(result)

@@ -1,0 +1,80 @@
+"""Help of the root and of groups: lists of words with one line each, and near misses of words that are none."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+
+from pydanube_core.errors import InvalidArgument
+
+__all__ = ["print_group", "print_overview", "unknown_word", "with_help"]
+
+_START = """\
+Usage: danube COMMAND [ARGUMENTS] [OPTIONS]
+
+A messaging cluster that you start, fill, read and ask in minutes.
+"""
+_EXAMPLES = """\
+Examples:
+  danube up                                   # a broker in ./danube-data
+  danube produce logs -f /var/log/dpkg.log    # each line a message
+  danube consume logs --exit                  # read it back
+  danube topics list
+  danube subscriptions lag --topic logs
+
+`danube COMMAND --help` shows options and more examples; every command takes --json."""
+
+
+def print_overview(
+    commands: Mapping[str, tuple[str, str, str]],
+    groups: Mapping[str, Mapping[str, tuple[str, str, str]]],
+    summaries: Mapping[str, str],
+) -> None:
+    """`danube --help`."""
+    from pydanube_cli import operations
+
+    print(_START)
+    print("Commands:")
+    for name, leaf in commands.items():
+        print(f"  {name:<15}{leaf[2]}")
+    print("\nGroups (danube GROUP VERB):")
+    for name in groups:
+        print(f"  {name:<15}{summaries[name]}: {', '.join(groups[name])}")
+    for name, verbs in operations.groups().items():
+        print(f"  {name:<15}{', '.join(verbs)}")
+    print()
+    print(_EXAMPLES)
+
+
+def print_group(word: str, summary: str, verbs: Mapping[str, str]) -> None:
+    """`danube GROUP --help`."""
+    print(f"Usage: danube {word} VERB [ARGUMENTS] [OPTIONS]\n")
+    if summary:
+        print(f"{summary[0].upper()}{summary[1:]}.\n")
+    print("Verbs:")
+    for verb, line in verbs.items():
+        print(f"  {verb:<22}{line}")
+    print(f"\nExample:\n  danube {word} {next(iter(verbs))} --help")
+
+
+def unknown_word(word: str, words: Sequence[str], *, group: str | None = None) -> InvalidArgument:
+    """The usage error for a word that is no command (or verb of `group`)."""
+    close = difflib.get_close_matches(word, words, n=1, cutoff=0.5)
+    hint = f"; did you mean {close[0]}?" if close else ""
+    what = f"danube {group} has no verb {word!r}" if group else f"danube has no command {word!r}"
+    field = "verb" if group else "command"
+    error = InvalidArgument(what + hint, field=field, value=word, suggestion=close[0] if close else None)
+    return with_help(error, f"danube {group} --help" if group else "danube --help")
+
+
+def with_help(error: InvalidArgument, command: str) -> InvalidArgument:
+    """Point a usage error at the help; there is no operation behind it."""
+    step: dict[str, object] = {
+        "operation": None,
+        "tool": None,
+        "command": command,
+        "arguments": {},
+        "why": "shows the options",
+    }
+    error.next.append(step)
+    return error

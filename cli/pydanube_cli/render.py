@@ -1,0 +1,147 @@
+"""Results as people read them: tables for lists, aligned pairs for one thing, figures with units.
+
+JSON is for scripts and is the result untouched; everything here is for eyes and free to change. Text that came from
+elsewhere loses its control characters before it reaches a terminal.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pydanube_cli.failures import printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = [
+    "cell",
+    "console",
+    "human_bytes",
+    "human_seconds",
+    "print_json",
+    "print_pairs",
+    "print_table",
+    "prose",
+]
+
+MAX_COLUMNS = 9
+
+
+def print_json(value: Any) -> None:
+    """One JSON text on stdout: a line when piped, indented on a terminal."""
+    print(json.dumps(value, ensure_ascii=False, indent=2 if sys.stdout.isatty() else None, default=str))
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A console which never cuts text that goes into a pipe, and which leaves markup in names alone."""
+    from rich.console import Console
+
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream.isatty() else 10_000
+    return Console(file=stream, width=width, highlight=False, markup=False, emoji=False, soft_wrap=False)
+
+
+def prose(text: str) -> None:
+    """Narration: on stderr, and only where somebody reads it."""
+    if sys.stderr.isatty():
+        print(text, file=sys.stderr, flush=True)
+
+
+def print_table(items: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = None) -> None:
+    """A table of `items`; without `columns`, the first scalar fields."""
+    from rich.table import Table
+    from rich.text import Text
+
+    if columns is None:
+        scalar = {
+            name: None
+            for item in items
+            for name, value in item.items()
+            if not isinstance(value, (dict, list)) and not name.endswith("_reason")
+        }
+        columns = list(scalar)[:MAX_COLUMNS]
+    table = Table(box=None, pad_edge=False, show_edge=False, header_style="bold")
+    for name in columns:
+        numeric = any(_is_number(item.get(name)) for item in items)
+        table.add_column(
+            Text(name), justify="right" if numeric else "left", no_wrap=True, overflow="ellipsis"
+        )
+    for item in items:
+        table.add_row(*(Text(cell(name, item.get(name), item)) for name in columns))
+    out = console()
+    with out.capture() as captured:
+        out.print(table)
+    # Columns are padded to their width; what is read by a program should not end in blanks.
+    for line in captured.get().splitlines():
+        print(line.rstrip())
+
+
+def print_pairs(result: Mapping[str, Any]) -> None:
+    """One thing, a field a line; nested objects are indented, lists of objects become tables."""
+    _pairs(result, indent="")
+
+
+def _pairs(result: Mapping[str, Any], indent: str) -> None:
+    shown = {name: value for name, value in result.items() if not name.endswith("_reason")}
+    width = max((len(name) for name in shown), default=0)
+    for name, value in shown.items():
+        if isinstance(value, Mapping) and value:
+            print(f"{indent}{printable(name)}:")
+            _pairs(value, indent + "  ")
+        elif isinstance(value, list) and value and all(isinstance(item, Mapping) for item in value):
+            print(f"{indent}{printable(name)}:")
+            print_table(value)
+        else:
+            print(f"{indent}{printable(name):<{width}}  {cell(name, value, result)}")
+
+
+def cell(name: str, value: Any, item: Mapping[str, Any] | None = None) -> str:
+    """One value as text: bytes and seconds with units by the ending of the field's name, unknown with its reason."""
+    if value is None:
+        reason = (item or {}).get(f"{name}_reason")
+        return f"- ({printable(str(reason))})" if reason else "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int) and (name == "bytes" or name.endswith("_bytes")):
+        return human_bytes(value)
+    if isinstance(value, (int, float)) and name.endswith("_s") and not name.endswith("_per_s"):
+        return human_seconds(float(value))
+    if isinstance(value, float):
+        return f"{value:,.2f}"
+    if isinstance(value, int):
+        return f"{value:,}" if abs(value) >= 10_000 and name != "pid" else str(value)
+    if isinstance(value, list):
+        return ", ".join(cell(name, entry) for entry in value) or "-"
+    if isinstance(value, Mapping):
+        return printable(json.dumps(value, ensure_ascii=False, default=str)) if value else "-"
+    return printable(str(value))
+
+
+def human_bytes(count: int) -> str:
+    """`12 B`, `1.5 MiB`."""
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(size) < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def human_seconds(seconds: float) -> str:
+    """`850 ms`, `12.3 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`."""
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest_s = divmod(int(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest_s} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
