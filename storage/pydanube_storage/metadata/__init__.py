@@ -1,0 +1,60 @@
+"""The metadata store: one protocol, adapters for memory and SQLite (and etcd, later)."""
+
+from pydanube_storage.metadata.clock import BootClock, Clock, ManualClock
+from pydanube_storage.metadata.embedded import EmbeddedStore
+from pydanube_storage.metadata.errors import Compacted, CorruptMetadata, GuardFailed, LeaseLost
+from pydanube_storage.metadata.memory import MemoryStore
+from pydanube_storage.metadata.model import (
+    MAX_OPERATIONS,
+    MAX_PAGE_ITEMS,
+    MAX_TRANSACTION_BYTES,
+    MAX_VALUE_BYTES,
+    Absent,
+    Delete,
+    DeleteRange,
+    Event,
+    EventKind,
+    Guard,
+    KeyRange,
+    KeyValue,
+    LeaseId,
+    ModRevision,
+    Page,
+    Put,
+    Revision,
+    Write,
+)
+from pydanube_storage.metadata.protocol import MetadataStore, StoreStatistics, read_all
+
+__all__ = [
+    "MAX_OPERATIONS",
+    "MAX_PAGE_ITEMS",
+    "MAX_TRANSACTION_BYTES",
+    "MAX_VALUE_BYTES",
+    "Absent",
+    "BootClock",
+    "Clock",
+    "Compacted",
+    "CorruptMetadata",
+    "Delete",
+    "DeleteRange",
+    "EmbeddedStore",
+    "Event",
+    "EventKind",
+    "Guard",
+    "GuardFailed",
+    "KeyRange",
+    "KeyValue",
+    "LeaseId",
+    "LeaseLost",
+    "ManualClock",
+    "MemoryStore",
+    "MetadataStore",
+    "ModRevision",
+    "Page",
+    "Put",
+    "Revision",
+    "StoreStatistics",
+    "Write",
+    "read_all",
+]

@@ -1,0 +1,66 @@
+"""Time for leases: the machine's clock that also counts sleep, or one that a test moves by hand."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final, Protocol
+
+import anyio
+
+__all__ = ["BootClock", "Clock", "ManualClock"]
+
+
+class Clock(Protocol):
+    """Milliseconds that never go back, and a way to wait for a moment."""
+
+    def now_ms(self) -> int:
+        """The present moment; the origin is arbitrary."""
+        ...
+
+    async def wait_until(self, moment_ms: int) -> None:
+        """Return once `now_ms() >= moment_ms`. Cancelling it has no effect."""
+        ...
+
+
+# A suspended machine must find its leases expired, which CLOCK_MONOTONIC on Linux would not tell it.
+_CLOCK_ID: Final[int] = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", -1))
+_read_ns: Callable[[], int] = (
+    (lambda: time.clock_gettime_ns(_CLOCK_ID)) if _CLOCK_ID >= 0 else time.monotonic_ns
+)
+_LONGEST_SLEEP_S: Final = (
+    1.0  # timers of the loop stand still while the machine is suspended: look up now and then
+)
+
+
+class BootClock:
+    """Milliseconds since boot, suspension included."""
+
+    def now_ms(self) -> int:
+        return _read_ns() // 1_000_000
+
+    async def wait_until(self, moment_ms: int) -> None:
+        # Not polling for an event: the sleep ends at the moment, and looks up on the way.
+        while (left_ms := moment_ms - self.now_ms()) > 0:  # noqa: ASYNC110
+            await anyio.sleep(min(left_ms / 1000, _LONGEST_SLEEP_S))
+
+
+class ManualClock:
+    """A clock that stands until `advance` moves it and wakes whoever waited for that moment."""
+
+    def __init__(self, start_ms: int = 0) -> None:
+        self._now_ms = start_ms
+        self._moved = anyio.Event()
+
+    def now_ms(self) -> int:
+        return self._now_ms
+
+    def advance(self, by_ms: int) -> None:
+        assert by_ms >= 0, "time never goes back"
+        self._now_ms += by_ms
+        moved, self._moved = self._moved, anyio.Event()
+        moved.set()
+
+    async def wait_until(self, moment_ms: int) -> None:
+        while self._now_ms < moment_ms:
+            await self._moved.wait()

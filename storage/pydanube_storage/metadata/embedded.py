@@ -1,0 +1,265 @@
+"""The metadata store of a broker without etcd: SQLite behind one worker thread that shares commits.
+
+Calls are queued to the thread, which takes what is waiting (≤ 64), carries the steps out in order in one SQLite
+transaction, commits once and answers all: one fsync for many transactions. Steps of one group see each other, which
+is safe because nobody is answered before the commit. If the commit fails nothing of the group stands.
+
+A full disk refuses the group and changes nothing. Any other error of the disk stops writing until the store is
+opened again: a failed fsync is never retried on the same file. Reading goes on as far as SQLite lets it.
+
+The event loop may be busy enough to starve every thread of the process (DESIGN 4). While a call waits for the
+thread, the `pending` hook is held, so that the broker's loop can give way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import anyio
+from pydanube_core.errors import ClusterError, StoreUnavailable
+
+from pydanube_storage.metadata.clock import Clock
+from pydanube_storage.metadata.engine import DEFAULT_HISTORY_REVISIONS, Change, Engine, EngineFacts
+from pydanube_storage.metadata.shell import StoreShell
+from pydanube_storage.metadata.sqlite_rows import SqliteRows, is_terminal, translate
+
+__all__ = ["EmbeddedStore"]
+
+T = TypeVar("T")
+_MAX_GROUP: Final = (
+    64  # bounds what one failed commit takes with it, and how long the first waits for the last
+)
+_MAX_WAITING: Final = 1024  # further calls wait their turn on the loop
+_CLOSE_S: Final = 10.0  # a disk that hangs must not keep the broker from ending
+
+
+@dataclass(slots=True, eq=False)
+class _Request:
+    operation: Callable[[Engine], Any]
+    writes: bool
+    done: anyio.Event
+    cancelled: bool = False  # set by the loop, read by the thread: a hint only
+    result: Any = None
+    error: BaseException | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class _Answer:
+    """What the thread hands back for a group: the requests it filled in, and what the commit changed."""
+
+    requests: list[_Request]
+    changes: list[Change] = field(default_factory=list)
+    facts: EngineFacts | None = None
+    failed: bool = False
+
+
+class EmbeddedStore(StoreShell):
+    """`async with EmbeddedStore(path) as store`; on asyncio. At most 1024 calls are queued, more wait before it.
+
+    Args:
+        path: the SQLite file, made if missing; its folder must exist. Held exclusively while open.
+        clock: where leases get their time from.
+        history_revisions: how many revisions a watch can look back, also after opening again.
+        pending: entered while a call waits for the worker thread.
+
+    Entering raises `DataDirLocked`, `DataDirForeign`, `FormatTooNew`, `CorruptMetadata` or `StoreUnavailable`.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        clock: Clock | None = None,
+        history_revisions: int = DEFAULT_HISTORY_REVISIONS,
+        pending: Callable[[], AbstractContextManager[None]] | None = None,
+    ) -> None:
+        super().__init__(clock=clock)
+        self._path = path
+        self._history_revisions = history_revisions
+        self._pending = pending or nullcontext
+        self._requests: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
+        self._slots = anyio.Semaphore(_MAX_WAITING)
+        self._waiting = 0
+        self._failed = False
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    # On the loop
+
+    async def _start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._ended = anyio.Event()
+        opened = _Request(lambda _engine: None, writes=False, done=anyio.Event())
+        self._thread = threading.Thread(target=self._work, args=(opened,), name="metadata-store", daemon=True)
+        self._thread.start()
+        try:
+            with self._pending():
+                await opened.done.wait()
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self._stop()
+            raise
+        if opened.error is not None:
+            await self._stop()
+            raise opened.error
+
+    async def _stop(self) -> None:
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        self._requests.put(None)
+        with anyio.move_on_after(_CLOSE_S), self._pending():
+            await self._ended.wait()
+            thread.join()  # it has handed over its last message: nothing is left but to return
+
+    def _waiting_calls(self) -> int:
+        return self._waiting
+
+    def _has_failed(self) -> bool:
+        return self._failed
+
+    async def _run(self, operation: Callable[[Engine], T], *, writes: bool) -> T:
+        async with self._slots:
+            self._check_open()
+            request = _Request(operation, writes, anyio.Event())
+            self._waiting += 1
+            self._requests.put(request)
+            try:
+                with self._pending():
+                    await request.done.wait()
+            except BaseException:
+                request.cancelled = True
+                raise
+            finally:
+                self._waiting -= 1
+        if request.error is not None:
+            raise request.error
+        result: T = request.result
+        return result
+
+    def _deliver(self, answer: _Answer) -> None:
+        self._failed = answer.failed
+        if answer.facts is not None:
+            self._commits += bool(answer.changes)
+            self._note(answer.changes, answer.facts)
+        for request in answer.requests:
+            request.done.set()
+
+    # In the thread
+
+    def _work(self, opened: _Request) -> None:
+        worker: _Worker | None = None
+        try:
+            worker = _Worker(self._path, self._clock, self._history_revisions)
+        except BaseException as error:
+            opened.error = error
+        try:
+            self._post(_Answer(requests=[opened], facts=worker.engine.facts() if worker else None))
+            while worker is not None and (group := self._take_group()):
+                self._post(worker.carry_out(group))
+        finally:
+            if worker is not None:
+                worker.rows.close()
+            self._call_loop(self._ended.set)
+
+    def _take_group(self) -> list[_Request]:
+        """Wait for requests and take at most a group of them; empty when the store closes."""
+        group: list[_Request] = []
+        request = self._requests.get()
+        while request is not None:
+            group.append(request)
+            if len(group) == _MAX_GROUP:
+                return group
+            try:
+                request = self._requests.get_nowait()
+            except queue.Empty:
+                return group
+        if group:
+            self._requests.put(None)  # first answer these, then meet the end again: nobody queues behind it
+        return group
+
+    def _post(self, answer: _Answer) -> None:
+        self._call_loop(lambda: self._deliver(answer))
+
+    def _call_loop(self, callback: Callable[[], None]) -> None:
+        assert self._loop is not None
+        try:
+            self._loop.call_soon_threadsafe(callback)
+        except RuntimeError:
+            # The loop was closed around us, so nobody waits any more; end quietly and leave the file closed.
+            self._requests.put(None)
+
+
+class _Worker:
+    """Rows and engine, in the thread that owns them."""
+
+    def __init__(self, path: Path, clock: Clock, history_revisions: int) -> None:
+        self._path = path
+        self._clock = clock
+        self._failed = False
+        self.rows = SqliteRows(path)
+        try:
+            self.engine = Engine(self.rows, now_ms=clock.now_ms(), history_revisions=history_revisions)
+        except sqlite3.Error as error:
+            self.rows.close()
+            raise translate(error, path=path) from error
+        except BaseException:
+            self.rows.close()
+            raise
+
+    def carry_out(self, group: list[_Request]) -> _Answer:
+        requests = [request for request in group if not request.cancelled]
+        writes = not self._failed and (
+            self.engine.has_due(self._clock.now_ms()) or any(request.writes for request in requests)
+        )
+        try:
+            if writes:
+                self.rows.begin()
+                self.engine.expire(self._clock.now_ms())
+            for request in requests:
+                self._carry_out_one(request)
+            if writes:
+                self.rows.commit()  # the fsync: from here on the group's transactions are on the disk
+        except Exception as error:
+            self._undo(requests, error)
+            return _Answer(requests=group, failed=self._failed)
+        return _Answer(
+            requests=group, changes=self.engine.take_changes(), facts=self.engine.facts(), failed=self._failed
+        )
+
+    def _carry_out_one(self, request: _Request) -> None:
+        if request.writes and self._failed:
+            request.error = StoreUnavailable(
+                f"{self._path}: an earlier disk error stopped writing; start the broker again",
+                path=str(self._path),
+            )
+            return
+        try:
+            request.result = request.operation(self.engine)
+        except ClusterError as error:  # refused before it wrote: one bad request must not cost its neighbours
+            request.error = error
+
+    def _undo(self, requests: Sequence[_Request], error: Exception) -> None:
+        """Nothing of the group stands: tell everybody, and get back to what the disk holds."""
+        if isinstance(error, sqlite3.Error) and is_terminal(error):
+            self._failed = True
+        try:
+            self.rows.roll_back()
+            self.engine.reload(self._clock.now_ms())
+        except sqlite3.Error:
+            self._failed = True
+        for request in requests:
+            if isinstance(error, sqlite3.Error):
+                # After a failed commit the log on disk may hold the group or not: only opening again will show.
+                outcome = "unknown" if request.writes and self._failed else None
+                request.error = translate(error, path=self._path, outcome=outcome)
+            else:
+                request.error = error

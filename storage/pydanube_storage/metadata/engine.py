@@ -1,0 +1,305 @@
+"""The transaction rules, written once: guards, revisions, leases and history over rows that an adapter keeps.
+
+The engine is synchronous and belongs to one thread. It decides everything before it writes: a transaction whose
+guards or leases do not hold has touched no row, so several transactions can share one durable commit (embedded
+adapter) without savepoints. What the rows raise (a full disk) leaves the engine undefined; the adapter then rolls
+back and calls `reload`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol, assert_never
+
+from pydanube_core.errors import InvalidArgument
+
+from pydanube_storage.metadata.errors import Compacted, GuardFailed
+from pydanube_storage.metadata.leases import LeaseTable
+from pydanube_storage.metadata.model import (
+    Absent,
+    Delete,
+    DeleteRange,
+    Event,
+    EventKind,
+    Guard,
+    KeyRange,
+    KeyValue,
+    LeaseId,
+    ModRevision,
+    Page,
+    Put,
+    Revision,
+    Write,
+)
+
+__all__ = ["DEFAULT_HISTORY_REVISIONS", "Change", "Counters", "Engine", "EngineFacts", "Place", "Rows"]
+
+DEFAULT_HISTORY_REVISIONS: Final = (
+    1000  # watchers are in the same process or read at once; each may hold 100 events
+)
+_FORGET_SLACK: Final = 4  # rows of a forgotten past are deleted in strides of history / 4, not at each commit
+
+
+class Place(NamedTuple):
+    """A place in the history: the next event to read is the first at or behind it."""
+
+    revision: Revision
+    position: int  # of the event within its revision
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A revision and the keys it changed."""
+
+    revision: Revision
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counters:
+    """What has to be as durable as the rows."""
+
+    revision: Revision
+    compacted: Revision  # events up to this revision are deleted
+    last_lease: LeaseId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineFacts:
+    """What the outer shell needs to know after each step."""
+
+    revision: Revision
+    oldest_event_revision: Revision
+    leases: int
+    next_deadline_ms: int | None
+
+
+class Rows(Protocol):
+    """Where keys, history, leases and counters lie. No rules in here."""
+
+    def get(self, key: str) -> KeyValue | None: ...
+
+    def scan(self, range_: KeyRange, *, limit: int, descending: bool) -> list[KeyValue]:
+        """The first `limit` keys of the range in order; -1: all of them."""
+        ...
+
+    def put(self, item: KeyValue) -> None: ...
+
+    def delete(self, key: str) -> None: ...
+
+    def keys_of_lease(self, lease_id: LeaseId) -> list[str]:
+        """In key order."""
+        ...
+
+    def append_events(self, events: Sequence[Event]) -> None:
+        """All events of one revision."""
+        ...
+
+    def events(self, range_: KeyRange, place: Place, *, limit: int) -> list[tuple[Event, Place]]:
+        """At most `limit` events of the range at or behind the place, each with its own place."""
+        ...
+
+    def forget_events(self, up_to: Revision) -> None: ...
+
+    def put_lease(self, lease_id: LeaseId, ttl_ms: int) -> None: ...
+
+    def delete_lease(self, lease_id: LeaseId) -> None: ...
+
+    def leases(self) -> dict[LeaseId, int]: ...
+
+    def counters(self) -> Counters: ...
+
+    def put_counters(self, counters: Counters) -> None: ...
+
+
+class Engine:
+    """See the module. All times are milliseconds of one clock that never goes back."""
+
+    def __init__(
+        self, rows: Rows, *, now_ms: int, history_revisions: int = DEFAULT_HISTORY_REVISIONS
+    ) -> None:
+        if history_revisions < 1:
+            raise InvalidArgument(
+                f"history_revisions {history_revisions}: at least 1 revision is kept",
+                field="history_revisions",
+                value=history_revisions,
+            )
+        self._rows = rows
+        self._history_revisions = history_revisions
+        self._changes: list[Change] = []
+        self.reload(now_ms)
+
+    def reload(self, now_ms: int) -> None:
+        """Take the state from the rows again; living leases get their whole time anew."""
+        counters = self._rows.counters()
+        self._revision = counters.revision
+        self._compacted = counters.compacted
+        self._last_lease = counters.last_lease
+        self._leases = LeaseTable(self._rows.leases(), now_ms=now_ms)
+        self._changes.clear()
+
+    # Facts
+
+    def facts(self) -> EngineFacts:
+        return EngineFacts(
+            revision=self._revision,
+            oldest_event_revision=Revision(self._forgotten + 1),
+            leases=len(self._leases),
+            next_deadline_ms=self._leases.next_deadline_ms(),
+        )
+
+    def take_changes(self) -> list[Change]:
+        """The revisions made since the last call, ascending."""
+        changes, self._changes = self._changes, []
+        return changes
+
+    def has_due(self, now_ms: int) -> bool:
+        """Whether `expire` would write."""
+        return bool(self._leases.due(now_ms))
+
+    @property
+    def _forgotten(self) -> Revision:
+        # The rows may still hold older events (they go in strides), but all adapters must answer alike.
+        return Revision(max(self._compacted, self._revision - self._history_revisions))
+
+    # Reading
+
+    def get(self, key: str) -> KeyValue | None:
+        return self._rows.get(key)
+
+    def range(self, range_: KeyRange, *, limit: int, after: str | None, descending: bool) -> Page:
+        start, end = range_.start, range_.end
+        if after is not None and descending:
+            end = min(end, after)
+        elif after is not None and after >= start:
+            start = after + "\x01"  # the least text behind `after`, as keys hold no U+0000
+        if start >= end:
+            return Page(items=(), revision=self._revision, more=False)
+        items = self._rows.scan(KeyRange(start=start, end=end), limit=limit + 1, descending=descending)
+        return Page(items=tuple(items[:limit]), revision=self._revision, more=len(items) > limit)
+
+    def events(self, range_: KeyRange, place: Place, *, limit: int) -> tuple[list[Event], Place]:
+        """At most `limit` events from the place on, and the place behind them. Raises `Compacted`."""
+        if place.revision <= self._forgotten:
+            raise Compacted(place.revision, Revision(self._forgotten + 1))
+        found = self._rows.events(range_, place, limit=limit)
+        if len(found) == limit:
+            last = found[-1][1]
+            behind = Place(last.revision, last.position + 1)
+        else:
+            behind = max(place, Place(Revision(self._revision + 1), 0))
+        return [event for event, _ in found], behind
+
+    # Writing
+
+    def transact(self, guards: Iterable[Guard], writes: Iterable[Write]) -> Revision:
+        """See `MetadataStore.transact`; limits were checked by the caller."""
+        for guard in guards:
+            self._check_guard(guard)
+        writes = tuple(writes)
+        for write in writes:
+            if isinstance(write, Put) and write.lease_id is not None:
+                self._leases.check(write.lease_id)
+
+        revision = Revision(self._revision + 1)
+        events: list[Event] = []
+        for write in writes:
+            match write:
+                case Put(key, value, lease_id):
+                    events.append(self._put(key, value, lease_id, revision))
+                case Delete(key):
+                    events += self._delete(self._rows.get(key), revision)
+                case DeleteRange(range_):
+                    for item in self._rows.scan(range_, limit=-1, descending=False):
+                        events += self._delete(item, revision)
+                case _:
+                    assert_never(write)
+        self._record(events, revision)
+        return self._revision
+
+    def grant_lease(self, ttl_ms: int, now_ms: int) -> LeaseId:
+        self._last_lease = LeaseId(self._last_lease + 1)
+        self._leases.add(self._last_lease, ttl_ms, now_ms)
+        self._rows.put_lease(self._last_lease, ttl_ms)
+        self._save()
+        return self._last_lease
+
+    def keep_alive(self, lease_id: LeaseId, now_ms: int) -> int:
+        return self._leases.renew(lease_id, now_ms)
+
+    def revoke_lease(self, lease_id: LeaseId) -> None:
+        self._leases.remove(lease_id)
+        self._rows.delete_lease(lease_id)
+        revision = Revision(self._revision + 1)
+        events: list[Event] = []
+        for key in self._rows.keys_of_lease(lease_id):
+            events += self._delete(self._rows.get(key), revision)
+        self._record(events, revision)
+
+    def expire(self, now_ms: int) -> None:
+        """End the leases that have run out, one revision each."""
+        for lease_id in self._leases.due(now_ms):
+            self.revoke_lease(lease_id)
+
+    def _check_guard(self, guard: Guard) -> None:
+        item = self._rows.get(guard.key)
+        actual = None if item is None else item.mod_revision
+        match guard:
+            case Absent():
+                holds = actual is None
+            case ModRevision(_, revision):
+                holds = actual == revision
+            case _:
+                assert_never(guard)
+        if not holds:
+            raise GuardFailed(guard, actual)
+
+    def _put(self, key: str, value: bytes, lease_id: LeaseId | None, revision: Revision) -> Event:
+        former = self._rows.get(key)
+        item = KeyValue(
+            key=key,
+            value=value,
+            create_revision=revision if former is None else former.create_revision,
+            mod_revision=revision,
+            lease_id=lease_id,
+        )
+        self._rows.put(item)
+        return Event(
+            kind=EventKind.PUT,
+            revision=revision,
+            key=key,
+            value=value,
+            create_revision=item.create_revision,
+            lease_id=lease_id,
+        )
+
+    def _delete(self, item: KeyValue | None, revision: Revision) -> list[Event]:
+        if item is None:
+            return []
+        self._rows.delete(item.key)
+        event = Event(
+            kind=EventKind.DELETE,
+            revision=revision,
+            key=item.key,
+            value=b"",
+            create_revision=item.create_revision,
+        )
+        return [event]
+
+    def _record(self, events: list[Event], revision: Revision) -> None:
+        if not events:  # nothing changed: the revision stays, as in etcd
+            return
+        assert revision == self._revision + 1, "revisions have no holes"
+        self._rows.append_events(events)
+        self._revision = revision
+        self._changes.append(Change(revision=revision, keys=tuple(event.key for event in events)))
+        if self._forgotten - self._compacted > self._history_revisions // _FORGET_SLACK:
+            self._rows.forget_events(self._forgotten)
+            self._compacted = self._forgotten
+        self._save()
+
+    def _save(self) -> None:
+        self._rows.put_counters(
+            Counters(revision=self._revision, compacted=self._compacted, last_lease=self._last_lease)
+        )

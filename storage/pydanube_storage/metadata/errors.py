@@ -1,0 +1,73 @@
+"""What the metadata store raises beside the codes of the core: guards that failed, leases lost, a past compacted."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydanube_core.errors import Conflict, Fatal, Retryable
+
+from pydanube_storage.metadata.model import Absent, Guard, LeaseId, ModRevision, Revision
+
+__all__ = ["Compacted", "CorruptMetadata", "GuardFailed", "LeaseLost"]
+
+
+class GuardFailed(Conflict):
+    """A guard of a transaction did not hold; nothing was changed.
+
+    `guard` is the first that failed; `actual_revision` is the key's modification revision, None if it is absent.
+    """
+
+    def __init__(self, guard: Guard, actual_revision: Revision | None) -> None:
+        match guard:
+            case Absent(key):
+                wanted = "be absent"
+                expected = None
+            case ModRevision(key, revision):
+                wanted = f"be at revision {revision}"
+                expected = int(revision)
+        found = "absent" if actual_revision is None else f"at revision {actual_revision}"
+        super().__init__(
+            f"{key} should {wanted} and is {found}: somebody else changed it; read it again and decide anew",
+            guard=type(guard).__name__,
+            key=key,
+            expected_revision=expected,
+            actual_revision=actual_revision,
+        )
+        self.guard = guard
+        self.actual_revision = actual_revision
+
+
+class LeaseLost(Retryable):
+    """The lease has run out, was revoked or never was; what was attached to it is gone."""
+
+    code: ClassVar[str] = "CONFLICT"
+
+    def __init__(self, lease_id: LeaseId) -> None:
+        super().__init__(
+            f"lease {lease_id} is gone: take a new one and register anew", lease_id=str(lease_id)
+        )
+        self.lease_id = lease_id
+
+
+class Compacted(Retryable):
+    """The history before `oldest_revision` is gone: range again, then watch from that page's revision + 1."""
+
+    code: ClassVar[str] = "CONFLICT"
+
+    def __init__(self, from_revision: Revision, oldest_revision: Revision) -> None:
+        super().__init__(
+            f"changes from revision {from_revision} on are asked for, kept are those from {oldest_revision} on: "
+            "range again and watch from there",
+            from_revision=from_revision,
+            oldest_revision=oldest_revision,
+        )
+        self.from_revision = from_revision
+        self.oldest_revision = oldest_revision
+
+
+class CorruptMetadata(Fatal):
+    """The metadata file is damaged (SQLite says so); restore it from a copy."""
+
+    code: ClassVar[str] = (
+        "CORRUPT_JOURNAL"  # the table has no code of its own for it; exit 5, DATA_LOSS is right
+    )
