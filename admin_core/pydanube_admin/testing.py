@@ -1,0 +1,237 @@
+"""For tests of faces: a cluster that exists only as facts, and a real gRPC server in front of its admin core.
+
+    cluster = MemoryCluster()
+    cluster.add_topic("/default/orders", next_offset=500)
+    cluster.add_subscription("/default/orders", "billing", next_unacked=460, oldest_unread_append_ms=…)
+    async with serve_ops(AdminCore(cluster, now_ms=lambda: NOW_MS).serve_call) as admin_url:
+        async with OpsClient(admin_url) as ops:
+            await ops.call("subscriptions.lag", {"topic": "orders"})
+
+It stands in for a broker behind `ClusterPort` and nowhere else: names, creation and deletion behave as a broker's,
+there are no messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any, Final
+
+import grpc
+from grpc import aio
+from pydanube_core.errors import AlreadyExists, TopicNotFound
+from pydanube_core.facts import BrokerFacts, ConsumerFacts, SubscriptionFacts, TopicFacts
+from pydanube_core.names import TopicName
+
+from pydanube_admin.remote import OPS_CALL
+
+__all__ = ["BROKER_ID", "NOW_MS", "MemoryCluster", "serve_ops"]
+
+NOW_MS: Final = 1_800_000_000_000  # 2027-01-15T08:00:00Z
+BROKER_ID: Final = "10203040506070809"
+
+
+class MemoryCluster:
+    """A `ClusterPort` over two tables. `fail_with`, once set, is raised by every method: an outage."""
+
+    def __init__(self) -> None:
+        self.fail_with: Exception | None = None
+        self._topics: dict[str, TopicFacts] = {}
+        self._subscriptions: dict[tuple[str, str], SubscriptionFacts] = {}
+        self._next_id = 1
+
+    # Filling it ---------------------------------------------------------------------------------------------------
+
+    def add_topic(
+        self,
+        topic: str,
+        *,
+        partitions: int = 0,
+        start_offset: int = 0,
+        next_offset: int = 0,
+        bytes: int = 0,
+        dispatch_strategy: str = "reliable",
+        durability: str = "fsynced",
+        producers: int = 0,
+        owner: str | None = BROKER_ID,
+        parent: str | None = None,
+        partition: int | None = None,
+    ) -> None:
+        """Add a topic, and the partitions of a partitioned one, each with the figures given."""
+        split = partitions > 0
+        self._topics[topic] = TopicFacts(
+            topic=topic,
+            topic_id=self._next_id,
+            parent=parent,
+            partition=partition,
+            partitions=partitions,
+            dispatch_strategy=dispatch_strategy,
+            durability=durability,
+            created_at_ms=NOW_MS - 3_600_000,
+            owner=None if split else owner,
+            epoch=1,
+            start_offset=0 if split else start_offset,
+            next_offset=0 if split else next_offset,
+            tiered_offset=None,
+            messages=0 if split else next_offset - start_offset,
+            bytes=0 if split else bytes,
+            journal_bytes=0 if split else bytes,
+            object_bytes=0,
+            producers=0 if split else producers,
+            consumers=0,
+            subscriptions=(),
+        )
+        self._next_id += 1
+        for index in range(partitions):
+            self.add_topic(
+                str(TopicName.parse(topic).part(index)),
+                start_offset=start_offset,
+                next_offset=next_offset,
+                bytes=bytes,
+                dispatch_strategy=dispatch_strategy,
+                durability=durability,
+                producers=producers,
+                owner=owner,
+                parent=topic,
+                partition=index,
+            )
+
+    def add_subscription(
+        self,
+        topic: str,
+        subscription: str,
+        *,
+        next_unacked: int = 0,
+        acked_above: int = 0,
+        in_flight: int = 0,
+        consumers: int = 0,
+        lag_bytes: int | None = None,
+        oldest_unread_append_ms: int | None = None,
+        type: str = "exclusive",
+    ) -> None:
+        """Add a subscription of one concrete topic, such as `/default/orders-part-0`."""
+        facts = self._topics[topic]
+        self._subscriptions[topic, subscription] = SubscriptionFacts(
+            topic=topic,
+            partition=facts.partition,
+            subscription=subscription,
+            subscription_id=self._next_id,
+            type=type,
+            start_offset=facts.start_offset,
+            next_offset=facts.next_offset,
+            next_unacked=next_unacked,
+            acked_above=acked_above,
+            in_flight=in_flight,
+            redelivered=0,
+            dead_lettered=0,
+            lag_bytes=lag_bytes,
+            oldest_unread_append_ms=oldest_unread_append_ms,
+            consumers=tuple(
+                ConsumerFacts(
+                    consumer_id=str(self._next_id + index),
+                    name=f"{subscription}-{index}",
+                    active=index == 0,
+                    credit_messages=100,
+                    in_flight=in_flight,
+                    connected_at_ms=NOW_MS - 60_000,
+                )
+                for index in range(consumers)
+            ),
+            created_at_ms=NOW_MS - 1_800_000,
+        )
+        self._next_id += 1 + consumers
+        self._topics[topic] = replace(
+            facts, subscriptions=(*facts.subscriptions, subscription), consumers=facts.consumers + consumers
+        )
+
+    # ClusterPort --------------------------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        if self.fail_with is not None:
+            raise self.fail_with
+
+    async def topics(self) -> Sequence[TopicFacts]:
+        self._check()
+        return list(self._topics.values())
+
+    async def topic(self, topic: str) -> Sequence[TopicFacts]:
+        self._check()
+        if topic not in self._topics:
+            raise TopicNotFound(f"there is no topic {topic}", topic=topic)
+        return [self._topics[topic], *(facts for facts in self._topics.values() if facts.parent == topic)]
+
+    async def create_topic(
+        self,
+        topic: str,
+        *,
+        partitions: int,
+        dispatch_strategy: str,
+        durability: str,
+        options: Mapping[str, Any],
+    ) -> None:
+        self._check()
+        assert not options, f"options nobody has yet: {options}"
+        if topic in self._topics:
+            raise AlreadyExists(f"the topic {topic} exists already", topic=topic)
+        self.add_topic(
+            topic, partitions=partitions, dispatch_strategy=dispatch_strategy, durability=durability
+        )
+
+    async def delete_topic(self, topic: str) -> None:
+        for facts in await self.topic(topic):
+            del self._topics[facts.topic]
+            for subscription in facts.subscriptions:
+                del self._subscriptions[facts.topic, subscription]
+
+    async def subscriptions(self, topic: str | None, subscription: str | None) -> Sequence[SubscriptionFacts]:
+        self._check()
+        logs = None if topic is None else {facts.topic for facts in await self.topic(topic)}
+        return [
+            facts
+            for facts in self._subscriptions.values()
+            if (logs is None or facts.topic in logs) and subscription in (None, facts.subscription)
+        ]
+
+    async def status(self) -> BrokerFacts:
+        self._check()
+        return BrokerFacts(
+            version="0.1.0",
+            broker_id=BROKER_ID,
+            pid=4242,
+            uptime_s=12.5,
+            durability="fsynced",
+            grpc_runtime="grpcio",
+            data_dir=None,
+            listen={"grpc": "http://127.0.0.1:6650"},
+            disk={"free_bytes": 1 << 30},
+            journal={"bytes": 0},
+            tier={},
+            topics=sum(facts.parent is None for facts in self._topics.values()),
+            read_only=False,
+            ready=True,
+            reasons=(),
+        )
+
+
+@asynccontextmanager
+async def serve_ops(serve_call: Callable[[bytes], Awaitable[bytes]], *, port: int = 0) -> AsyncIterator[str]:
+    """Serve `danube.ops/Call` on a loopback port, as a broker does, and yield the admin URL."""
+
+    async def call(request: bytes, context: aio.ServicerContext[bytes, bytes]) -> bytes:
+        return await serve_call(request)
+
+    server = aio.server(options=(("grpc.so_reuseport", 0),))
+    server.add_generic_rpc_handlers(
+        (
+            grpc.method_handlers_generic_handler(
+                OPS_CALL.split("/")[1], {OPS_CALL.split("/")[2]: grpc.unary_unary_rpc_method_handler(call)}
+            ),
+        )
+    )
+    bound = server.add_insecure_port(f"127.0.0.1:{port}")
+    await server.start()
+    try:
+        yield f"http://127.0.0.1:{bound}"
+    finally:
+        await server.stop(grace=None)

@@ -1,0 +1,303 @@
+"""The seven operations, called as the broker calls them: results as in INTERFACE chapters 6 and 7."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import anyio
+import pytest
+from pydanube_admin import AdminCore
+from pydanube_admin.testing import BROKER_ID, MemoryCluster
+from pydanube_core.errors import ClusterError, StoreUnavailable
+
+pytestmark = pytest.mark.anyio
+
+
+async def result(core: AdminCore, operation: str, face: str = "cli", **arguments: Any) -> dict[str, Any]:
+    with anyio.fail_after(10):
+        outcome = await core.call(operation, json.dumps(arguments), principal="p", face=face)
+    assert not isinstance(outcome, ClusterError), outcome
+    body: dict[str, Any] = json.loads(outcome.model_dump_json(by_alias=True))
+    return body
+
+
+async def refusal(core: AdminCore, operation: str, face: str = "cli", **arguments: Any) -> ClusterError:
+    with anyio.fail_after(10):
+        outcome = await core.call(operation, json.dumps(arguments), principal="p", face=face)
+    assert isinstance(outcome, ClusterError)
+    return outcome
+
+
+async def test_topics_are_listed_with_partitions_taken_together(core: AdminCore) -> None:
+    listed = await result(core, "topics.list")
+    assert listed == {
+        "items": [
+            {
+                "topic": "/default/orders",
+                "partitions": 0,
+                "dispatch_strategy": "reliable",
+                "messages": 400,
+                "bytes": 4000,
+                "producers": 0,
+                "consumers": 1,
+                "subscriptions": 2,
+                "owner": BROKER_ID,
+            },
+            {
+                "topic": "/shop/clicks",
+                "partitions": 3,
+                "dispatch_strategy": "reliable",
+                "messages": 30,
+                "bytes": 300,
+                "producers": 3,
+                "consumers": 3,
+                "subscriptions": 1,
+                "owner": None,
+                "owner_reason": "partitioned",
+            },
+        ],
+        "next_page": None,
+        "total": 2,
+        "as_of": "2027-01-15T08:00:00.000Z",
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ({"namespace": "shop"}, ["/shop/clicks"]),
+        ({"namespace": "/shop"}, ["/shop/clicks"]),
+        ({"namespace": "nobody"}, []),
+        ({"filter": "ord*"}, ["/default/orders"]),
+        ({"filter": "/shop/*"}, ["/shop/clicks"]),
+        ({"filter": "shop/cl*"}, ["/shop/clicks"]),
+        ({"filter": "Ord*"}, []),
+        ({"broker": BROKER_ID}, ["/default/orders", "/shop/clicks"]),
+        ({"broker": "7"}, []),
+    ],
+)
+async def test_topics_are_narrowed(core: AdminCore, arguments: dict[str, Any], expected: list[str]) -> None:
+    listed = await result(core, "topics.list", **arguments)
+    assert [item["topic"] for item in listed["items"]] == expected
+    assert listed["total"] == len(expected)
+
+
+async def test_a_topic_is_described_whole(core: AdminCore) -> None:
+    described = await result(core, "topics.describe", topic="orders")
+    assert described == {
+        "topic": "/default/orders",
+        "topic_id": "1",
+        "partitions": 0,
+        "dispatch_strategy": "reliable",
+        "durability": "fsynced",
+        "messages": 400,
+        "bytes": 4000,
+        "producers": 0,
+        "consumers": 1,
+        "subscriptions": ["audit", "billing"],
+        "owner": BROKER_ID,
+        "epoch": "1",
+        "start_offset": 100,
+        "next_offset": 500,
+        "tiered_offset": None,
+        "tiered_offset_reason": "no_cold_tier",
+        "journal_bytes": 4000,
+        "object_bytes": 0,
+        "policies": {},
+        "schema": None,
+        "created_at": "2027-01-15T07:00:00.000Z",
+        "parts": [],
+    }
+
+
+async def test_a_partitioned_topic_has_its_offsets_in_its_parts(core: AdminCore) -> None:
+    described = await result(core, "topics.describe", topic="shop/clicks")
+    assert (described["next_offset"], described["next_offset_reason"]) == (None, "partitioned")
+    assert [(part["topic"], part["partition"], part["next_offset"]) for part in described["parts"]] == [
+        (f"/shop/clicks-part-{index}", index, 10) for index in range(3)
+    ]
+
+
+async def test_a_missing_topic_is_answered_with_names_spelled_alike_and_the_call_that_makes_it(
+    core: AdminCore,
+) -> None:
+    error = await refusal(core, "topics.describe", topic="ordres")
+    assert error.code == "TOPIC_NOT_FOUND"
+    assert error.details["did_you_mean"] == ["/default/orders"]
+    assert [step["command"] for step in error.next] == [
+        "danube topics describe /default/orders",
+        "danube topics create /default/ordres",
+        "danube topics list",
+    ]
+
+
+async def test_a_created_topic_is_there_and_its_name_is_taken(core: AdminCore) -> None:
+    created = await result(core, "topics.create", topic="new", partitions=2)
+    assert created["topic"] == "/default/new"
+    assert (created["partitions"], created["durability"]) == (2, "fsynced")
+    assert len((await result(core, "topics.describe", topic="new"))["parts"]) == 2
+    error = await refusal(core, "topics.create", topic="/default/new")
+    assert error.code == "ALREADY_EXISTS"
+    assert error.next[0]["operation"] == "topics.describe"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "field"),
+    [
+        ({"topic": "bad name!"}, "INVALID_NAME", "topic"),
+        ({"topic": "orders-part-3"}, "INVALID_NAME", "topic"),
+        ({"topic": "x", "durability": "memory"}, "INVALID_ARGUMENT", "durability"),
+        (
+            {"topic": "x", "dispatch_strategy": "non_reliable", "durability": "fsynced"},
+            "INVALID_ARGUMENT",
+            "durability",
+        ),
+        ({"topic": "x", "policies": {"a": 1}}, "NOT_IMPLEMENTED", "policies"),
+        ({"topic": "x", "schema_subject": "s"}, "NOT_IMPLEMENTED", "schema_subject"),
+        ({"topic": "x", "partitions": 1001}, "INVALID_ARGUMENT", "partitions"),
+        ({"topic": "x", "plan_token": "t"}, "NOT_IMPLEMENTED", "plan_token"),
+    ],
+)
+async def test_what_cannot_be_created_is_refused_by_field(
+    core: AdminCore, arguments: dict[str, Any], code: str, field: str
+) -> None:
+    error = await refusal(core, "topics.create", **arguments)
+    assert (error.code, error.details["field"]) == (code, field)
+    assert (await result(core, "topics.list"))["total"] == 2
+
+
+async def test_a_non_reliable_topic_says_that_it_is_only_in_memory(core: AdminCore) -> None:
+    created = await result(core, "topics.create", topic="live", dispatch_strategy="non_reliable")
+    assert created["durability"] == "memory"
+
+
+async def test_a_preview_shows_what_would_go_and_changes_nothing(core: AdminCore) -> None:
+    preview = await result(core, "topics.delete", topic="shop/clicks", plan_only=True)
+    assert preview["blast_radius"] == {
+        "topics": 1,
+        "subscriptions": 1,
+        "consumers": 3,
+        "messages": 30,
+        "bytes": 300,
+    }
+    assert preview["reversible"] is False
+    assert (await result(core, "topics.list"))["total"] == 2
+
+
+async def test_the_command_line_deletes_a_topic_with_its_partitions(core: AdminCore) -> None:
+    deleted = await result(core, "topics.delete", topic="shop/clicks")
+    assert (deleted["partitions"], deleted["messages"], deleted["subscriptions"]) == (3, 30, ["stats"])
+    assert [item["topic"] for item in (await result(core, "topics.list"))["items"]] == ["/default/orders"]
+    assert (await result(core, "subscriptions.list"))["total"] == 2
+
+
+@pytest.mark.parametrize("face", ["mcp", "jsonrpc", "tui", ""])
+async def test_no_other_face_deletes_before_there_are_plans(core: AdminCore, face: str) -> None:
+    error = await refusal(core, "topics.delete", face, topic="orders")
+    assert error.code == "NOT_IMPLEMENTED"
+    assert error.next[0]["command"] == "danube topics delete orders"
+    assert error.next[0]["tool"] is None
+    assert (await result(core, "topics.list"))["total"] == 2
+
+
+async def test_a_single_partition_is_not_deleted(core: AdminCore) -> None:
+    error = await refusal(core, "topics.delete", topic="/shop/clicks-part-1")
+    assert error.code == "INVALID_ARGUMENT"
+    assert error.next[0]["arguments"] == {"topic": "/shop/clicks"}
+    assert (await result(core, "topics.describe", topic="shop/clicks"))["messages"] == 30
+
+
+async def test_subscriptions_are_listed_once_for_all_partitions(core: AdminCore) -> None:
+    listed = await result(core, "subscriptions.list")
+    assert [
+        (item["topic"], item["subscription"], item["partitions"], item["consumers"], item["lag_messages"])
+        for item in listed["items"]
+    ] == [
+        ("/default/orders", "audit", 0, 0, 0),
+        ("/default/orders", "billing", 0, 1, 35),
+        ("/shop/clicks", "stats", 3, 3, 27),
+    ]
+    assert listed["items"][0]["created_at"] == "2027-01-15T07:30:00.000Z"
+
+
+async def test_lag_has_the_fields_of_the_road(core: AdminCore) -> None:
+    listed = await result(core, "subscriptions.lag", topic="orders", subscription="billing")
+    assert listed["items"] == [
+        {
+            "topic": "/default/orders",
+            "partition": None,
+            "subscription": "billing",
+            "type": "exclusive",
+            "consumers": 1,
+            "next_offset": 500,
+            "next_unacked": 460,
+            "lag_messages": 35,
+            "lag_bytes": 350,
+            "oldest_unread_age_s": 90.5,
+            "age_quality": "exact",
+            "in_flight": 7,
+        }
+    ]
+
+
+async def test_lag_of_a_partitioned_topic_is_one_item_a_partition(core: AdminCore) -> None:
+    listed = await result(core, "subscriptions.lag", topic="shop/clicks")
+    assert [(item["topic"], item["partition"], item["lag_messages"]) for item in listed["items"]] == [
+        ("/shop/clicks", 0, 10),
+        ("/shop/clicks", 1, 9),
+        ("/shop/clicks", 2, 8),
+    ]
+    assert listed["items"][0]["oldest_unread_age_s_reason"] == "not_known"
+    one = await result(core, "subscriptions.lag", topic="/shop/clicks-part-2")
+    assert [item["partition"] for item in one["items"]] == [2]
+
+
+async def test_lag_by_status_is_still_to_come(core: AdminCore) -> None:
+    error = await refusal(core, "subscriptions.lag", status="STUCK")
+    assert (error.code, error.details["field"]) == ("NOT_IMPLEMENTED", "status")
+
+
+async def test_a_missing_subscription_names_where_it_is_and_what_is_spelled_alike(core: AdminCore) -> None:
+    misspelled = await refusal(core, "subscriptions.lag", topic="orders", subscription="biling")
+    assert misspelled.code == "SUBSCRIPTION_NOT_FOUND"
+    assert misspelled.next[0]["arguments"] == {"topic": "/default/orders", "subscription": "billing"}
+    elsewhere = await refusal(core, "subscriptions.lag", topic="orders", subscription="stats")
+    assert elsewhere.next[0]["arguments"] == {"topic": "/shop/clicks", "subscription": "stats"}
+    nowhere = await refusal(core, "subscriptions.lag", subscription="zzz")
+    assert [step["operation"] for step in nowhere.next] == ["subscriptions.list"]
+
+
+async def test_a_topic_without_subscriptions_has_an_empty_list(
+    core: AdminCore, cluster: MemoryCluster
+) -> None:
+    cluster.add_topic("/default/quiet")
+    for operation in ("subscriptions.list", "subscriptions.lag"):
+        assert (await result(core, operation, topic="quiet"))["items"] == []
+        assert (await refusal(core, operation, topic="nowhere")).code == "TOPIC_NOT_FOUND"
+
+
+async def test_the_broker_shows_its_status(core: AdminCore) -> None:
+    status = await result(core, "brokers.status")
+    assert (status["pid"], status["topics"], status["reasons"]) == (4242, 2, [])
+    assert (status["data_dir"], status["data_dir_reason"]) == (None, "memory_only")
+
+
+async def test_before_a_broker_is_attached_every_call_is_retryable(cluster: MemoryCluster) -> None:
+    core = AdminCore()
+    error = await refusal(core, "topics.list")
+    assert (error.code, error.retryable) == ("UNAVAILABLE", True)
+    core.attach(cluster)
+    assert (await result(core, "topics.list"))["total"] == 2
+
+
+async def test_an_error_of_the_broker_is_passed_on_and_a_defect_is_not_shown(
+    core: AdminCore, cluster: MemoryCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.fail_with = StoreUnavailable("the metadata store does not answer")
+    assert (await refusal(core, "topics.list")).code == "STORE_UNAVAILABLE"
+    cluster.fail_with = KeyError("secret")
+    error = await refusal(core, "topics.list")
+    assert error.code == "INTERNAL"
+    assert "secret" not in error.to_json()
+    assert "secret" in caplog.text

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydanube_admin.models import ListTopicsRequest
+from pydanube_admin.paging import cut, glob
+from pydanube_core.errors import PageInvalid
+
+NAMES = st.lists(st.text(st.characters(codec="utf-8"), min_size=1, max_size=8), unique=True, max_size=40)
+
+
+def walk(names: list[str], limit: int) -> list[str]:
+    seen: list[str] = []
+    page: str | None = None
+    while True:
+        request = ListTopicsRequest(limit=limit, page=page)
+        part = cut(names, key=lambda name: (name,), operation="topics.list", request=request)
+        assert part.total == len(names)
+        assert len(part.items) <= limit
+        seen += part.items
+        page = part.next_page
+        if page is None:
+            return seen
+
+
+@given(NAMES, st.integers(1, 50))
+def test_pages_together_are_the_list_in_order(names: list[str], limit: int) -> None:
+    assert walk(names, limit) == sorted(names)
+
+
+def test_what_is_created_or_deleted_between_pages_neither_repeats_nor_skips() -> None:
+    names = ["a", "c", "e", "g"]
+    first = cut(names, key=lambda n: (n,), operation="topics.list", request=ListTopicsRequest(limit=2))
+    assert first.items == ["a", "c"]
+    names = ["a", "b", "d", "e", "g"]  # c, the last one shown, is gone; b and d are new
+    second = cut(
+        names,
+        key=lambda n: (n,),
+        operation="topics.list",
+        request=ListTopicsRequest(limit=9, page=first.next_page),
+    )
+    assert second.items == ["d", "e", "g"]
+
+
+def token() -> str:
+    part = cut(["a", "b"], key=lambda n: (n,), operation="topics.list", request=ListTopicsRequest(limit=1))
+    assert part.next_page is not None
+    return part.next_page
+
+
+def refused(page: str, operation: str = "topics.list", **arguments: str) -> None:
+    request = ListTopicsRequest(page=page, **arguments)  # type: ignore[arg-type]
+    with pytest.raises(PageInvalid) as caught:
+        cut(["a", "b"], key=lambda n: (n,), operation=operation, request=request)
+    assert caught.value.details["field"] == "page"
+
+
+def test_a_token_belongs_to_its_list_and_its_arguments() -> None:
+    refused(token(), operation="subscriptions.list")
+    refused(token(), namespace="other")
+    refused(token(), filter="a*")
+
+
+def test_the_size_of_the_page_may_change() -> None:
+    request = ListTopicsRequest(page=token(), limit=1000)
+    assert cut(["a", "b"], key=lambda n: (n,), operation="topics.list", request=request).items == ["b"]
+
+
+@given(st.text(max_size=40))
+def test_a_token_nobody_gave_out_is_refused(page: str) -> None:
+    refused(page)
+
+
+@given(st.integers(0, 15), st.sampled_from("ABCabc019-_"))
+def test_a_changed_token_is_refused(index: int, character: str) -> None:
+    good = token()
+    changed = good[:index] + character + good[index + 1 :]
+    if changed != good:
+        refused(changed)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name", "matches"),
+    [
+        ("orders*", "/default/orders-eu", True),
+        ("orders", "/default/orders-eu", False),
+        ("*eu", "/default/orders-eu", True),
+        ("default*", "/default/orders", False),
+        ("/default/*", "/default/orders", True),
+        ("default/o*", "/default/orders", True),
+        ("*/orders", "/default/orders", True),
+        ("o?ders", "/default/orders", True),
+        ("[op]rders", "/default/orders", True),
+        (None, "/default/orders", True),
+        ("a.c", "/default/abc", False),
+    ],
+)
+def test_a_glob_goes_over_the_name(pattern: str | None, name: str, matches: bool) -> None:
+    assert glob(pattern)(name) is matches

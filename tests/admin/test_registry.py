@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from jsonschema import Draft202012Validator
+from pydanube_admin import LATER, OPERATIONS, TOOLS, Effect
+from pydanube_admin.arguments import parse_call
+
+
+def test_the_first_seven_operations_and_their_tools() -> None:
+    assert {operation.name: operation.tool for operation in OPERATIONS.values()} == {
+        "topics.list": "list_topics",
+        "topics.describe": "describe_topic",
+        "topics.create": "create_topic",
+        "topics.delete": "delete_topic",
+        "subscriptions.list": "list_subscriptions",
+        "subscriptions.lag": "get_consumer_lag",
+        "brokers.status": "get_broker_status",
+    }
+    assert all(re.fullmatch(r"[a-z][a-z0-9_]{0,63}", tool) for tool in TOOLS)
+    assert not set(OPERATIONS) & set(LATER)
+
+
+def test_required_names_are_positional_and_the_rest_are_flags() -> None:
+    create = OPERATIONS["topics.create"]
+    assert [(a.name, a.positional, a.default) for a in create.arguments] == [
+        ("topic", True, None),
+        ("partitions", False, 0),
+        ("dispatch_strategy", False, "reliable"),
+        ("durability", False, "fsynced"),
+    ]
+    assert create.arguments[2].choices == ("reliable", "non_reliable")
+    assert create.arguments[1].maximum == 1000
+    lag = OPERATIONS["subscriptions.lag"]
+    assert [argument.name for argument in lag.arguments] == [
+        "topic",
+        "subscription",
+        "limit",
+        "page",
+        "filter",
+    ]
+    assert not any(argument.positional for argument in lag.arguments)
+
+
+@pytest.mark.parametrize("name", sorted(OPERATIONS))
+def test_schemas_are_sound_and_without_noise(name: str) -> None:
+    operation = OPERATIONS[name]
+    for schema in (operation.input_schema, operation.output_schema):
+        Draft202012Validator.check_schema(schema)
+        text = json.dumps(schema)
+        assert "$ref" not in text
+        assert '"title"' not in text
+        assert "anyOf" not in text
+
+
+@pytest.mark.parametrize("name", sorted(OPERATIONS))
+def test_every_example_is_a_call_that_would_be_taken(name: str) -> None:
+    operation = OPERATIONS[name]
+    assert operation.examples
+    for example in operation.examples:
+        assert parse_call(name, example.arguments).operation is operation
+        Draft202012Validator(operation.input_schema).validate(dict(example.arguments))
+
+
+def test_a_command_line_is_one_that_can_be_pasted() -> None:
+    assert (
+        OPERATIONS["topics.list"].command_line({"filter": "orders*", "namespace": "default", "limit": 5})
+        == "danube topics list --namespace default --limit 5 --filter 'orders*'"
+    )
+    assert (
+        OPERATIONS["topics.create"].command_line({"partitions": 3, "topic": "a b"})
+        == "danube topics create 'a b' --partitions 3"
+    )
+
+
+def test_only_what_destroys_is_for_the_command_line_alone() -> None:
+    assert [o.name for o in OPERATIONS.values() if o.command_line_only] == ["topics.delete"]
+    assert [o.name for o in OPERATIONS.values() if o.effect is Effect.DESTROY] == ["topics.delete"]

@@ -1,0 +1,164 @@
+"""The client of danube.ops against a real gRPC server."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+
+import anyio
+import anyio.to_thread
+import pytest
+from pydanube_admin import AdminCore, OpsClient, call_sync
+from pydanube_admin.remote import default_principal, grpc_target
+from pydanube_admin.testing import serve_ops
+from pydanube_core.errors import (
+    ClusterError,
+    DeadlineExceeded,
+    InvalidArgument,
+    NotImplementedYet,
+    TopicNotFound,
+    Unavailable,
+)
+from pydanube_core.generated.danube_ops_pb2 import CallRequest, CallResponse
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def free_port() -> Iterator[int]:
+    """A port that was free a moment ago; held open without listening, so nobody else gets it by chance."""
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        yield holder.getsockname()[1]
+
+
+async def test_a_result_and_an_error_come_over_whole(ops: OpsClient) -> None:
+    with anyio.fail_after(20):
+        lag = await ops.call("subscriptions.lag", {"topic": "orders", "subscription": "billing"})
+        assert lag["items"][0]["lag_messages"] == 35
+        with pytest.raises(TopicNotFound) as caught:
+            await ops.call("topics.describe", {"topic": "ordres"})
+    assert caught.value.details["did_you_mean"] == ["/default/orders"]
+    assert caught.value.next[0]["tool"] == "describe_topic"
+
+
+async def test_a_command_calls_without_asyncio(admin_url: str) -> None:
+    with anyio.fail_after(20):
+        listed = await anyio.to_thread.run_sync(lambda: call_sync(admin_url, "topics.list"))
+    assert listed["total"] == 2
+
+
+async def test_who_asks_and_where_travels_with_the_call() -> None:
+    seen: list[CallRequest] = []
+
+    async def record(request: bytes) -> bytes:
+        seen.append(CallRequest.FromString(request))
+        return CallResponse(result=b"{}").SerializeToString()
+
+    with anyio.fail_after(20):
+        async with serve_ops(record) as url, OpsClient(url, principal="ann@ops", face="mcp") as ops:
+            await ops.call("topics.list", {"limit": 1}, plan_token="t")
+            await ops.call("topics.list", principal="bob@ops")
+    assert (seen[0].principal, seen[0].face, seen[0].plan_token) == ("ann@ops", "mcp", "t")
+    assert json.loads(seen[0].arguments) == {"limit": 1}
+    assert seen[1].principal == "bob@ops"
+
+
+async def test_nobody_there_is_unavailable_and_names_address_and_remedy(free_port: int) -> None:
+    url = f"http://127.0.0.1:{free_port}"
+    with anyio.fail_after(20):
+        async with OpsClient(url) as ops:
+            with pytest.raises(Unavailable) as caught:
+                await ops.call("topics.list")
+        with pytest.raises(Unavailable):
+            await anyio.to_thread.run_sync(lambda: call_sync(url, "topics.list", timeout_s=5))
+    assert url in caught.value.message
+    assert "danube up" in caught.value.message
+    assert caught.value.next[0]["command"] == "danube up"
+    assert caught.value.exit_code == 3
+
+
+async def test_a_broker_that_comes_up_later_is_found_soon(core: AdminCore) -> None:
+    with anyio.fail_after(30):
+        async with serve_ops(core.serve_call) as url:
+            port = int(url.rpartition(":")[2])
+        async with OpsClient(url) as ops:
+            for _ in range(4):
+                with pytest.raises(Unavailable):
+                    await ops.call("topics.list")
+            async with serve_ops(core.serve_call, port=port):
+                with anyio.fail_after(15):
+                    while True:
+                        try:
+                            listed = await ops.call("topics.list")
+                            break
+                        except Unavailable:
+                            await anyio.sleep(0.05)
+    assert listed["total"] == 2
+
+
+async def test_no_answer_in_time_is_deadline_exceeded_and_says_what_is_uncertain() -> None:
+    asked = anyio.Event()
+
+    async def never(request: bytes) -> bytes:
+        asked.set()
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    with anyio.fail_after(20):
+        async with serve_ops(never) as url, OpsClient(url, timeout_s=0.3) as ops:
+            with pytest.raises(DeadlineExceeded) as caught:
+                await ops.call("topics.create", {"topic": "x"})
+    assert "may have been made or not" in caught.value.message
+
+
+async def test_a_server_without_operations_is_told_apart() -> None:
+    from grpc import aio
+
+    server = aio.server(options=(("grpc.so_reuseport", 0),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        with anyio.fail_after(20):
+            async with OpsClient(f"http://127.0.0.1:{port}") as ops:
+                with pytest.raises(NotImplementedYet, match="admin port"):
+                    await ops.call("topics.list")
+    finally:
+        await server.stop(grace=None)
+
+
+async def test_text_that_cannot_travel_is_still_answered(ops: OpsClient) -> None:
+    with anyio.fail_after(20):
+        for operation, arguments in (
+            ("topics.describe", {"topic": "\ud800"}),
+            ("topics.\udfff", {}),
+            ("topics.list", {"\ud800": 1}),
+        ):
+            with pytest.raises(ClusterError) as caught:
+                await ops.call(operation, arguments)
+            assert caught.value.code == "INVALID_ARGUMENT"
+        with pytest.raises(InvalidArgument):
+            await ops.call("topics.list", {"limit": object()})
+
+
+async def test_a_request_that_is_no_protobuf_is_answered(core: AdminCore) -> None:
+    response = CallResponse.FromString(await core.serve_call(b"\xff\xff"))
+    assert json.loads(response.error)["code"] == "INVALID_ARGUMENT"
+
+
+def test_admin_addresses() -> None:
+    assert grpc_target("http://127.0.0.1:50051") == "127.0.0.1:50051"
+    assert grpc_target("http://[::1]:50051/") == "[::1]:50051"
+    assert grpc_target("localhost:50051") == "localhost:50051"
+    for bad in ("http://127.0.0.1", "ftp://x:1", "http://x:99999", "http://x:1/path", ""):
+        with pytest.raises(InvalidArgument) as caught:
+            grpc_target(bad)
+        assert caught.value.details["field"] == "admin"
+
+
+def test_the_principal_is_claimed_or_user_at_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DANUBE_PRINCIPAL", "ann@ops")
+    assert default_principal() == "ann@ops"
+    monkeypatch.delenv("DANUBE_PRINCIPAL")
+    assert default_principal().endswith("@" + socket.gethostname())
