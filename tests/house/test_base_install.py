@@ -1,0 +1,87 @@
+"""The base install is the SDK and the client commands: it runs where no extra is installed.
+
+The extras' modules are blocked in a process of its own, which looks at the unpacked wheel instead of the tree.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+# What only extras bring (pyproject, optional-dependencies).
+OF_EXTRAS = (
+    "fsspec",
+    "httpx",
+    "mcp",
+    "numpy",
+    "prometheus_client",
+    "psutil",
+    "pyarrow",
+    "pydantic_settings",
+    "pyspark",
+    "s3fs",
+    "starlette",
+    "textual",
+    "uvicorn",
+    "uvloop",
+)
+
+BLOCK = f"""
+import sys
+class Blocker:
+    blocked = {set(OF_EXTRAS)!r}
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in self.blocked:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+        return None
+sys.meta_path.insert(0, Blocker())
+sys.path.insert(0, sys.argv.pop(1))
+"""
+
+
+def python_without_extras(wheel: Path, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-I", "-W", "error", "-c", BLOCK + program, wheel, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+def test_the_blocker_blocks(wheel: Path) -> None:
+    done = python_without_extras(wheel, "import numpy")
+    assert done.returncode == 1
+    assert "No module named 'numpy'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["pydanube_core", "pydanube_client", "pydanube_admin", "pydanube_admin.remote", "pydanube_cli.main"],
+)
+def test_package_imports_without_any_extra(module: str, wheel: Path) -> None:
+    program = f"import {module} as m; print(m.__file__)"
+    done = python_without_extras(wheel, program)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(str(wheel)), "the wheel was to be looked at, not the tree"
+
+
+@pytest.mark.parametrize(
+    ("words", "extra"),
+    [
+        (("up", "--memory"), "broker"),
+        (("broker", "--memory"), "broker"),
+        (("mcp",), "mcp"),
+    ],
+)
+def test_command_whose_extra_is_missing_names_it(words: tuple[str, ...], extra: str, wheel: Path) -> None:
+    program = "from pydanube_cli.main import main; sys.argv[0] = 'danube'; sys.exit(main())"
+    done = python_without_extras(wheel, program, *words, "--json")
+    assert done.returncode == 1, (done.stdout, done.stderr)
+    assert '"MISSING_EXTRA"' in done.stderr
+    assert f"pydanube[{extra}]" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,266 @@
+"""Who may import whom (DESIGN 2), read from the syntax trees of the built wheel.
+
+The rules are the tables below. Imports inside functions and under TYPE_CHECKING count for the direction: a
+dependency that is hidden is still one. Only the third-party table looks at import time alone.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import pytest
+
+# Package -> our packages it may import. The command is the composition root, so it may import all of them.
+DIRECTION: dict[str, set[str]] = {
+    "pydanube_core": set(),
+    "pydanube_storage": {"pydanube_core"},
+    "pydanube_broker": {"pydanube_storage", "pydanube_core"},
+    "pydanube_client": {"pydanube_core"},
+    "pydanube_admin": {"pydanube_client", "pydanube_core"},
+    "pydanube_mcp": {"pydanube_admin", "pydanube_client", "pydanube_core"},
+    "pydanube_cli": {
+        "pydanube_mcp",
+        "pydanube_admin",
+        "pydanube_client",
+        "pydanube_broker",
+        "pydanube_storage",
+        "pydanube_core",
+    },
+}
+
+BASE = {
+    "anyio",
+    "google",
+    "grpc",
+    "lz4",
+    "pydantic",
+    "pydantic_core",
+    "zstandard",
+    "sniffio",
+    "typing_extensions",
+}
+# Package -> third-party modules it may load when it is imported: those of the extra it is installed with.
+# pydanube_mcp and pydanube_cli import what an extra brings inside the function that needs it.
+THIRD_PARTY: dict[str, set[str]] = {
+    "pydanube_core": {"google", "lz4", "zstandard"},
+    "pydanube_storage": BASE,
+    "pydanube_broker": BASE | {"numpy", "prometheus_client", "psutil", "starlette", "uvicorn", "uvloop"},
+    "pydanube_client": BASE,
+    "pydanube_admin": BASE,
+    "pydanube_mcp": BASE | {"mcp", "mcp_types", "starlette", "uvicorn"},
+    "pydanube_cli": BASE | {"click", "rich", "typer"},
+}
+
+# Decisions without I/O, clock, chance or logging: time and facts come in as arguments (STYLE, "Decide, then act").
+PURE = (
+    "pydanube_core",
+    "pydanube_core.*",
+    "pydanube_broker.delivery",
+    "pydanube_broker.delivery.*",
+    "pydanube_broker.journal.records",
+    "pydanube_broker.journal.tail_cache",
+    "pydanube_storage.metadata.model",
+    "pydanube_storage.metadata.leases",
+    "pydanube_storage.metadata.engine",
+    "pydanube_storage.metadata.errors",
+)
+NOT_PURE = (
+    "pydanube_core.generated",  # protoc's output, and the pool it registers in
+    "pydanube_core.generated.*",
+    "pydanube_broker.delivery.pump",  # the shell around the pure subscription
+)
+IMPURE_MODULES = {
+    "anyio",
+    "asyncio",
+    "grpc",
+    "logging",
+    "multiprocessing",
+    "os",
+    "random",
+    "secrets",
+    "signal",
+    "socket",
+    "subprocess",
+    "threading",
+    "time",
+    "uvloop",
+}
+
+# The modules that read and write our protobuf messages; everything else sees dataclasses.
+GENERATED_USERS = (
+    "pydanube_core.generated",
+    "pydanube_core.generated.*",
+    "pydanube_core.services",  # the table of gRPC methods
+    "pydanube_broker.services.*",
+    "pydanube_broker.cluster.peer",
+    "pydanube_client.grpc_transport",
+    "pydanube_client.*_lane",  # a stream to one broker each: messages become batches, answers receipts
+    "pydanube_admin.core",  # danube.ops/Call: the operation side
+    "pydanube_admin.remote",  # danube.ops/Call: the calling side
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Import:
+    """One imported module, and where."""
+
+    importer: str
+    imported: str
+    line: int
+    at_import_time: bool
+
+    def __str__(self) -> str:
+        return f"{self.importer}:{self.line} imports {self.imported}"
+
+
+def matches(module: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(module, pattern) for pattern in patterns)
+
+
+def modules_of(wheel: Path) -> dict[str, Path]:
+    """Dotted name -> file, of all our modules."""
+    found = {}
+    for path in sorted(wheel.rglob("*.py")):
+        parts = path.relative_to(wheel).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def imports_of(module: str, path: Path, *, known: set[str]) -> Iterator[Import]:
+    """Every import statement of a module, with relative ones and `from package import module` resolved."""
+    is_package = path.name == "__init__.py"
+    tree = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+
+    def walk(node: ast.AST, *, at_import_time: bool) -> Iterator[Import]:
+        for child in ast.iter_child_nodes(node):
+            names: list[str] = []
+            if isinstance(child, ast.Import):
+                names = [alias.name for alias in child.names]
+            elif isinstance(child, ast.ImportFrom):
+                base = child.module or ""
+                if child.level:
+                    anchor = module.split(".") if is_package else module.split(".")[:-1]
+                    anchor = anchor[: len(anchor) - (child.level - 1)]
+                    base = ".".join([*anchor, base] if base else anchor)
+                for alias in child.names:
+                    whole = f"{base}.{alias.name}"
+                    names.append(whole if whole in known else base)
+            for name in dict.fromkeys(names):
+                line = getattr(child, "lineno", 0)
+                yield Import(importer=module, imported=name, line=line, at_import_time=at_import_time)
+            deferred = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) or (
+                isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)
+            )
+            yield from walk(child, at_import_time=at_import_time and not deferred)
+
+    yield from walk(tree, at_import_time=True)
+
+
+@pytest.fixture(scope="module")
+def modules(wheel: Path) -> dict[str, Path]:
+    return modules_of(wheel)
+
+
+@pytest.fixture(scope="module")
+def imports(modules: dict[str, Path]) -> list[Import]:
+    return [found for name, path in modules.items() for found in imports_of(name, path, known=set(modules))]
+
+
+def root_of(module: str) -> str:
+    return module.split(".")[0]
+
+
+def test_packages_of_the_wheel_are_those_of_the_table(modules: dict[str, Path]) -> None:
+    assert {root_of(name) for name in modules} == set(DIRECTION)
+
+
+def test_dependencies_point_one_way(imports: list[Import]) -> None:
+    wrong = [
+        str(found)
+        for found in imports
+        if root_of(found.imported) in DIRECTION
+        and root_of(found.imported) != root_of(found.importer)
+        and root_of(found.imported) not in DIRECTION[root_of(found.importer)]
+    ]
+    assert wrong == []
+
+
+def test_broker_client_and_admin_core_meet_only_in_the_command(imports: list[Import]) -> None:
+    sides = {"pydanube_broker", "pydanube_client", "pydanube_admin"}
+    # The admin core stands above the client by DIRECTION; neither knows the broker, nor the broker them.
+    meeting = {
+        root_of(found.importer)
+        for found in imports
+        if root_of(found.imported) in sides and root_of(found.imported) != root_of(found.importer)
+    }
+    assert meeting <= {"pydanube_admin", "pydanube_mcp", "pydanube_cli"}
+    wires_broker = {root_of(f.importer) for f in imports if root_of(f.imported) == "pydanube_broker"}
+    assert wires_broker <= {"pydanube_broker", "pydanube_cli"}
+
+
+def test_pure_modules_do_no_io_and_read_no_clock(imports: list[Import]) -> None:
+    wrong = [
+        str(found)
+        for found in imports
+        if matches(found.importer, PURE)
+        and not matches(found.importer, NOT_PURE)
+        and root_of(found.imported) in IMPURE_MODULES
+    ]
+    assert wrong == []
+
+
+def test_pure_modules_lean_on_pure_modules_only(imports: list[Import]) -> None:
+    wrong = [
+        str(found)
+        for found in imports
+        if matches(found.importer, PURE)
+        and not matches(found.importer, NOT_PURE)
+        and root_of(found.imported) in DIRECTION
+        and not matches(found.imported, PURE)
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("pattern", PURE)
+def test_declared_pure_modules_exist(pattern: str, modules: dict[str, Path]) -> None:
+    assert any(fnmatchcase(name, pattern) for name in modules), f"{pattern} matches nothing: renamed?"
+
+
+def test_generated_code_is_read_by_its_codecs_only(imports: list[Import]) -> None:
+    wrong = [
+        str(found)
+        for found in imports
+        if found.imported.startswith("pydanube_core.generated")
+        and not matches(found.importer, GENERATED_USERS)
+    ]
+    assert wrong == []
+
+
+def test_third_party_modules_loaded_at_import_belong_to_the_extra(imports: list[Import]) -> None:
+    wrong = [
+        str(found)
+        for found in imports
+        if found.at_import_time
+        and root_of(found.imported) not in DIRECTION
+        and root_of(found.imported) not in sys.stdlib_module_names
+        and root_of(found.imported) not in THIRD_PARTY[root_of(found.importer)]
+    ]
+    assert wrong == []
+
+
+def test_resolver_sees_relative_deferred_and_member_imports(tmp_path: Path) -> None:
+    source = "from . import b\nfrom ..core import x\ndef f():\n    import numpy\nfrom pkg.sub import b as c\n"
+    path = tmp_path / "a.py"
+    path.write_text(source, encoding="utf-8")
+    found = list(imports_of("pkg.sub.a", path, known={"pkg.sub.b", "pkg.core"}))
+    assert [(f.imported, f.at_import_time) for f in found] == [
+        ("pkg.sub.b", True),
+        ("pkg.core", True),
+        ("numpy", False),
+        ("pkg.sub.b", True),
+    ]
