@@ -1,0 +1,91 @@
+"""What a subscription knows of one attached consumer: its session and its credit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Consumer", "ConsumerStatistics"]
+
+
+class Consumer:
+    """Mutable state of one attachment; owned by its `Subscription`, read by nobody else.
+
+    Credit is what may still be sent: messages, and bytes where `credit_bytes` is not None. Bytes may go below zero
+    by one message that is larger than what was left, so that no message is withheld for ever. With
+    `credit_returns` a message gives its credit back when it leaves flight (a window, for clients that grant
+    nothing themselves); otherwise only `grant` adds.
+    """
+
+    __slots__ = (
+        "ack_timeout_ms",
+        "consumer_id",
+        "credit_bytes",
+        "credit_messages",
+        "credit_returns",
+        "delivered",
+        "in_flight",
+        "key_filters",
+        "name",
+        "session",
+        "single",
+        "slot_index",
+    )
+
+    def __init__(
+        self,
+        *,
+        consumer_id: int,
+        name: str,
+        session: int,
+        ack_timeout_ms: int,
+        single: bool,
+        credit_messages: int,
+        credit_bytes: int | None,
+        credit_returns: bool,
+        key_filters: tuple[str, ...],
+    ) -> None:
+        self.consumer_id = consumer_id
+        self.name = name
+        self.session = session
+        self.ack_timeout_ms = ack_timeout_ms  # 0: deliveries do not expire
+        self.single = single
+        self.credit_messages = credit_messages
+        self.credit_bytes = credit_bytes
+        self.credit_returns = credit_returns
+        self.key_filters = key_filters
+        self.in_flight = 0
+        self.delivered = 0  # messages sent, redeliveries included
+        self.slot_index = -1  # key-shared: its place in the slot table
+
+    @property
+    def has_credit(self) -> bool:
+        return self.credit_messages > 0 and (self.credit_bytes is None or self.credit_bytes > 0)
+
+    def launched(self, messages: int, size_bytes: int) -> None:
+        self.in_flight += messages
+        self.delivered += messages
+        self.credit_messages -= messages
+        if self.credit_bytes is not None:
+            self.credit_bytes -= size_bytes
+
+    def landed(self, messages: int) -> None:
+        self.in_flight -= messages
+        assert self.in_flight >= 0, "more messages landed than were in flight"
+        if self.credit_returns:
+            self.credit_messages += messages
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerStatistics:
+    """One consumer as screens and lag reports see it."""
+
+    consumer_id: int
+    name: str
+    session: int
+    active: bool  # may be sent messages; false for a failover standby
+    credit_messages: int
+    credit_bytes: int | None  # None: bytes are not limited
+    in_flight: int
+    delivered: int
+    oldest_in_flight_age_ms: int | None  # None: nothing is in flight
+    slots: int | None  # None: not key-shared

@@ -1,0 +1,92 @@
+"""What happens to a delivery that fails: when it comes again, and when it has failed too often.
+
+After failure n (a nack or an ack timeout) the delay is `min(max(policy delay, asked delay), max delay)`, where the
+policy delay is the base (fixed) or base·2^(n−1) (exponential). Jitter only ever adds, so that a message never comes
+sooner than it was promised. A consumer that goes away is not a failure of the messages it held: a flapping
+connection would otherwise poison its whole window. Such messages are ready again at once and their delivery count
+rises, their failure count does not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import assert_never
+
+from pydanube_core.errors import InvalidArgument
+
+__all__ = ["Backoff", "FailurePolicy", "PoisonPolicy"]
+
+
+class Backoff(StrEnum):
+    FIXED = "fixed"
+    EXPONENTIAL = "exponential"
+
+
+class PoisonPolicy(StrEnum):
+    """What becomes of a message whose deliveries are exhausted."""
+
+    BLOCK = "block"
+    DROP = "drop"
+    DEAD_LETTER = "dead_letter"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailurePolicy:
+    """The failure policy of one subscription; the names are those of the original.
+
+    `ack_timeout_ms` of 0 means that deliveries do not expire. `jitter` is the largest share of the delay that is
+    added to it. Where dead letters go is the shell's business, so their topic is not kept here.
+    """
+
+    max_redelivery_count: int = 5
+    ack_timeout_ms: int = 30_000
+    base_redelivery_delay_ms: int = 1_000
+    max_redelivery_delay_ms: int = 60_000
+    backoff_strategy: Backoff = Backoff.EXPONENTIAL
+    poison_policy: PoisonPolicy = PoisonPolicy.BLOCK
+    jitter: float = 0.1
+
+    def __post_init__(self) -> None:
+        for name in (
+            "max_redelivery_count",
+            "ack_timeout_ms",
+            "base_redelivery_delay_ms",
+            "max_redelivery_delay_ms",
+        ):
+            if getattr(self, name) < 0:
+                raise InvalidArgument(
+                    f"{name}: {getattr(self, name)} is negative; give 0 or more",
+                    field=name,
+                    value=getattr(self, name),
+                )
+        if not 0.0 <= self.jitter <= 1.0:
+            raise InvalidArgument(
+                f"jitter: {self.jitter} is not a share; give 0 to 1", field="jitter", value=self.jitter
+            )
+
+    def policy_delay_ms(self, failures: int) -> int:
+        """The delay after the `failures`-th failure (from 1), before the bound and what the nack asked for."""
+        match self.backoff_strategy:
+            case Backoff.FIXED:
+                return self.base_redelivery_delay_ms
+            case Backoff.EXPONENTIAL:
+                # 2^40 ms is 35 years: the bound below makes the rest equal and the integers stay small.
+                return self.base_redelivery_delay_ms << min(failures - 1, 40)
+            case _:
+                assert_never(self.backoff_strategy)
+
+    def delay_ms(self, failures: int, *, asked_ms: int, random: float) -> int:
+        """The delay until the next delivery.
+
+        Args:
+            failures: how often the message has failed, this time included.
+            asked_ms: what the nack asked for; 0 if nothing.
+            random: uniform in [0, 1); one number for all messages of one event, so that they keep their order.
+        """
+        delay = min(max(self.policy_delay_ms(failures), asked_ms), self.max_redelivery_delay_ms)
+        return min(delay + int(delay * self.jitter * random), self.max_redelivery_delay_ms)
+
+    def exhausted(self, failures: int) -> bool:
+        """Whether a message that failed this often is not sent again: the first delivery and `max` more."""
+        return failures > self.max_redelivery_count
