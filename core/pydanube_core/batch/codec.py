@@ -7,10 +7,12 @@ from typing import Final
 import lz4.block
 import zstandard
 
-from pydanube_core.batch.layout import Codec
+from pydanube_core.batch.layout import MAX_INFLATED_BYTES, Codec
 from pydanube_core.errors import InvalidArgument
 
 __all__ = ["compress", "decompress", "parse_codec"]
+
+ZSTD_WINDOW_BYTES: Final = MAX_INFLATED_BYTES  # no batch has use for a larger window
 
 _NAMES: Final = {"none": Codec.NONE, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
 
@@ -26,6 +28,9 @@ def parse_codec(name: str) -> Codec:
 
 
 def compress(data: bytes, codec: Codec) -> bytes:
+    """The bytes as stored. Nothing stays nothing, whatever the codec: `decompress` insists on it."""
+    if not data:
+        return data
     match codec:
         case Codec.NONE:
             return data
@@ -39,23 +44,28 @@ def decompress(data: bytes | memoryview, codec: Codec, raw_bytes: int) -> bytes 
     """The raw bytes, exactly `raw_bytes` of them.
 
     The size is the caller's, checked against a bound before: neither codec allocates more than it here, whatever
-    the compressed bytes claim.
+    the compressed bytes claim. A zstd frame must be one frame with nothing behind it, and its window at most
+    `ZSTD_WINDOW_BYTES`: a frame may ask its reader for a window far beyond what it holds.
 
     Raises:
         ValueError: the bytes do not inflate to `raw_bytes` bytes.
     """
-    if codec == Codec.NONE:
+    if codec == Codec.NONE or not raw_bytes:
         raw: bytes | memoryview = data
     elif codec == Codec.LZ4:
         try:
-            raw = lz4.block.decompress(data, uncompressed_size=raw_bytes) if raw_bytes else b""
+            raw = lz4.block.decompress(data, uncompressed_size=raw_bytes)
         except (lz4.block.LZ4BlockError, ValueError, MemoryError) as error:
             raise ValueError(f"lz4: {error}") from error
     else:
         try:
-            # the frame header's own size is not trusted: a streaming reader stops after raw_bytes + 1
-            with zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(data) as reader:
-                raw = reader.read(raw_bytes + 1)
+            # a size in the frame header is what the decompressor allocates, so it is compared first; -1: it has none
+            claimed = zstandard.frame_content_size(data)
+            if claimed not in (-1, raw_bytes):
+                raise ValueError(f"zstd: the frame says {claimed} bytes, the header {raw_bytes}")
+            raw = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW_BYTES).decompress(
+                data, max_output_size=raw_bytes, allow_extra_data=False
+            )
         except zstandard.ZstdError as error:
             raise ValueError(f"zstd: {error}") from error
     if len(raw) != raw_bytes:

@@ -31,7 +31,7 @@ offset delta           8   `uint32[n]`, strictly rising from 0; absent: `i`
 from __future__ import annotations
 
 import struct
-from enum import IntEnum, IntFlag
+from enum import IntEnum
 from typing import Final
 
 __all__ = [
@@ -86,8 +86,8 @@ class Codec(IntEnum):
     ZSTD = 2
 
 
-class Column(IntFlag):
-    """The column bitmap."""
+class Column(IntEnum):
+    """The bits of the column bitmap. Not an IntFlag: its `&` makes an enum member each time, ≈ 1 µs."""
 
     PAYLOAD = 1 << 0
     KEY = 1 << 1
