@@ -1,0 +1,117 @@
+"""Documents are held to the tree: links resolve, generated pages are current, commands shown exist."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+HEADING = re.compile(r"^#+ +(.+)$", re.MULTILINE)
+COMMAND = re.compile(
+    r"(?:^|[|;&(]|\$\()\s*(?:\./)?danube((?: +(?:'[^']*'|\"[^\"]*\"|[^\s|;&)>#]+))*)", re.MULTILINE
+)
+INLINE = re.compile(r"`(?:\./)?danube ([^`]+)`")
+MAKE = re.compile(r"(?:^|`)make ([a-z-]+)", re.MULTILINE)
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors of a page, made as GitHub makes them."""
+    plain = FENCE.sub("", text)
+    return {
+        re.sub(r"[^\w\- ]", "", title.strip().lower()).replace(" ", "-") for title in HEADING.findall(plain)
+    }
+
+
+@pytest.mark.parametrize("page", DOCUMENTS, ids=lambda page: page.name)
+def test_links_of_the_page_resolve(page: Path) -> None:
+    broken = []
+    for target in LINK.findall(FENCE.sub("", page.read_text(encoding="utf-8"))):
+        if target.startswith(("http://", "https://", "mailto:")):
+            continue
+        name, _, anchor = target.partition("#")
+        file = (page.parent / name).resolve() if name else page
+        if not file.exists() or (anchor and anchor not in anchors(file.read_text(encoding="utf-8"))):
+            broken.append(target)
+    assert broken == []
+
+
+def test_generated_pages_are_current() -> None:
+    done = subprocess.run(
+        [sys.executable, "tools/gen_docs.py", "--check"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("page", DOCUMENTS, ids=lambda page: page.name)
+def test_make_targets_named_by_the_page_exist(page: Path) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    named = set(MAKE.findall(page.read_text(encoding="utf-8"))) - {"sure"}
+    assert named <= targets
+
+
+def commands_of(text: str) -> list[list[str]]:
+    """The danube command lines of a page's shell blocks and of its inline code, as words."""
+    shell = "\n".join(body.replace("\\\n", " ") for language, body in FENCE.findall(text) if language == "sh")
+    lines = COMMAND.findall("\n".join(line.split(" #")[0] for line in shell.splitlines()))
+    lines += INLINE.findall(FENCE.sub("", text))
+    return [words for line in lines if (words := shlex.split(line))]
+
+
+@cache
+def help_of(words: tuple[str, ...]) -> str | None:
+    """What `danube WORDS --help` prints; None when there is no such command."""
+    program = f"import sys; from pydanube_cli.main import run; sys.exit(run({[*words, '--help']!r}))"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        stdin=subprocess.DEVNULL,
+        env={"PATH": "", "COLUMNS": "200", "NO_COLOR": "1"},
+    )
+    return done.stdout if done.returncode == 0 else None
+
+
+def is_word(text: str) -> bool:
+    return re.fullmatch(r"[a-z][a-z-]*", text) is not None
+
+
+def check(words: list[str]) -> str | None:
+    """What is wrong with a command line: an unknown command, or flags its help does not list."""
+    if words[0].startswith("-"):
+        return None  # danube --help, danube --version
+    if not is_word(words[0]):
+        return None  # a placeholder: danube COMMAND, danube GROUP VERB
+    groups = {"topics", "subscriptions", "brokers", "config"}
+    path = tuple(words[:2] if words[0] in groups else words[:1])
+    shown = help_of(path)
+    if shown is None:
+        return f"danube {' '.join(path)}: no such command"
+    flags = [word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)]
+    missing = [flag for flag in flags if not re.search(rf"(?<![\w-]){re.escape(flag)}(?![\w-])", shown)]
+    return f"danube {' '.join(path)}: its help does not list {missing}" if missing else None
+
+
+@pytest.mark.parametrize("page", DOCUMENTS, ids=lambda page: page.name)
+def test_commands_shown_by_the_page_exist_with_their_flags(page: Path) -> None:
+    wrong = [problem for words in commands_of(page.read_text(encoding="utf-8")) if (problem := check(words))]
+    assert wrong == []
+
+
+def test_the_walk_is_seen_by_the_reader_of_commands() -> None:
+    text = "```sh\n./danube produce 'a b' -f F --json | jq .x   # danube nonsense\ncurl $(./danube mcp --help)\n```\n`danube up`\n"
+    assert commands_of(text) == [["produce", "a b", "-f", "F", "--json"], ["mcp", "--help"], ["up"]]

@@ -1,0 +1,294 @@
+"""Write the documents that are tables of what the code says: docs/configuration.md, errors.md, operations.md.
+
+    python tools/gen_docs.py            write them
+    python tools/gen_docs.py --check    write nothing; print a diff and exit with 1 when one has drifted
+
+Each has a short text of its own here, the rest comes from pydanube_broker.settings, pydanube_core.errors and the
+registry of pydanube_admin.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import inspect
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from pydanube_admin import LATER, OPERATIONS
+from pydanube_admin.operation import Argument, Effect, Operation
+from pydanube_broker.settings import Entry, Settings, sections
+from pydanube_core import errors
+
+DOCS: Final = Path(__file__).resolve().parent.parent / "docs"
+HEAD: Final = "<!-- Written by tools/gen_docs.py (make docs); do not edit. -->\n\n"
+
+# Settings that are read and checked but have nothing to act on yet, with the piece of work that brings it.
+WITHOUT_EFFECT: Final[Mapping[str, str]] = {
+    "tls": "security; a broker with one of them set refuses to start",
+    "policies": "delivery",
+    "delivery": "delivery",
+    "tier": "tier",
+    "admin": "admin",
+    "diagnosis": "admin",
+    "mcp.confirm": "admin",
+}
+
+EFFECTS: Final = {
+    Effect.READ: "reads",
+    Effect.CREATE: "creates",
+    Effect.CHANGE: "changes",
+    Effect.DESTROY: "destroys",
+}
+
+CONFIGURATION: Final = """\
+# Configuration
+
+A broker takes its settings from three places; a later one wins:
+
+1. a TOML file: `danube up --config danube.toml`,
+2. environment variables: `DANUBE_<SECTION>__<KEY>`, for example `DANUBE_LOG__LEVEL=debug`,
+3. flags of `danube up` and `danube broker`.
+
+An unknown section or key is an error that names the line and the nearest name there is. Durations are written
+`100ms`, `90s`, `5m`, `24h`, sizes `64KiB`, `32MiB`, `1GiB` or a plain number of bytes.
+
+- `danube config init` writes a file with every key, commented.
+- `danube config check --config FILE` finds mistakes without starting anything.
+- `danube config show` prints the value in force and where it came from.
+
+"""
+
+ERRORS: Final = """\
+# Errors
+
+Every face shows the same error: a code, a sentence that says what failed and what to do, facts, and the calls that
+would help.
+
+| face | where it is |
+|---|---|
+| command line | the message on stderr; with `--json` one line `{"error": …}` there; the exit code below |
+| Python SDK | an exception, a `pydanube_core.errors.ClusterError`, with the attributes below |
+| JSON-RPC | `error.data`, under the JSON-RPC code −32000 |
+| MCP | `isError` and `structuredContent.error` |
+| gRPC | the status below, with `CODE: message` |
+
+| field | meaning |
+|---|---|
+| `code` | one of the codes below |
+| `message` | what failed, where, and what to do next |
+| `retryable` | whether the same call may succeed later |
+| `retry_after_ms` | the earliest sensible time to try again; only where it is known |
+| `details` | facts: for bad input `field` and `value`; for others the topic, the offset, the port … |
+| `next` | calls that would help: `operation`, `tool`, `command`, `arguments`, `why` |
+
+A publish whose commit failed carries `details.outcome = "unknown"`: the message may or may not be stored. Retried by
+the same producer session it is safe, since the broker recognises it; sent anew it may be there twice.
+
+Exit code 0 is success (a pipe closed by its reader too), 130 an interrupt. Usage errors exit with 2.
+"""
+
+EXITS: Final = {
+    1: "refused by the state of things; the same call will fail again",
+    2: "the call itself is wrong",
+    3: "retryable",
+    4: "refused by a rule or for lack of permission",
+    5: "data is damaged",
+    6: "a condition the command was asked to check is not met",
+}
+
+OPERATIONS_TEXT: Final = """\
+# Operations
+
+An operation is declared once and reached by every face under the same arguments, with the same result:
+
+| face | form |
+|---|---|
+| command line | `danube GROUP VERB`; required arguments stand in their order, the others are flags |
+| JSON-RPC | `POST http://127.0.0.1:8765/rpc`, method `group.verb`; or `danube rpc group.verb --params '{…}'` |
+| MCP | the tool named below, over stdio (`danube mcp`) or `http://127.0.0.1:8765/mcp` |
+| gRPC | `danube.ops` on port 50051, which the others use |
+
+A list takes `limit`, `page` and `filter` and answers `{"items", "next_page", "total", "as_of"}`. A value that is not
+known is `null`, with the reason beside it in `<field>_reason`. Times are UTC. In a topic argument `orders` means
+`/default/orders`.
+
+"""
+
+
+def cell(value: object) -> str:
+    """A value in a table: bars would end the cell."""
+    return str(value).replace("|", "\\|").replace("\n", " ")
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    columns = list(head)
+    lines = [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
+    lines += [f"| {' | '.join(map(cell, row))} |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def configuration() -> str:
+    """docs/configuration.md"""
+    entries: dict[str, list[Entry]] = {}
+    for entry in Settings().entries():
+        entries.setdefault(entry.section, []).append(entry)
+    return CONFIGURATION + "\n".join(
+        section_text(name, inspect.getdoc(model) or "", entries[name]) for name, model in sections().items()
+    )
+
+
+def section_text(name: str, summary: str, entries: list[Entry]) -> str:
+    note = ""
+    if name in WITHOUT_EFFECT:
+        note = f"Checked, but without effect yet ({WITHOUT_EFFECT[name]}).\n\n"
+    rows = []
+    for entry in entries:
+        later = WITHOUT_EFFECT.get(entry.name)
+        meaning = entry.description + (f"; without effect yet ({later})" if later else "")
+        default = "unset" if entry.default is None else f"`{json_text(entry.default)}`"
+        kind = " or ".join(f"`{word}`" for word in entry.words) or entry.kind.value
+        rows.append((f"`{entry.key}`", kind, default, meaning))
+    return f"## [{name}]\n\n{summary}\n\n{note}{table(('key', 'type', 'default', 'meaning'), rows)}"
+
+
+def json_text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def error_codes() -> str:
+    """docs/errors.md"""
+    parts = [ERRORS]
+    for number, meaning in EXITS.items():
+        rows = [
+            (f"`{code.name}`", summary_of(code.name), code.grpc.name)
+            for code in errors.CODES.values()
+            if code.exit == number
+        ]
+        parts.append(f"## Exit {number}: {meaning}\n\n{table(('code', 'meaning', 'gRPC status'), rows)}")
+    missing = {code.exit for code in errors.CODES.values()} - set(EXITS)
+    assert not missing, f"exit codes without a heading: {missing}"
+    return "\n".join(parts)
+
+
+def summary_of(code: str) -> str:
+    """The docstring of the class that carries the code."""
+    return inspect.getdoc(type(errors.error_for(code, ""))) or ""
+
+
+def operations() -> str:
+    """docs/operations.md"""
+    parts = [
+        OPERATIONS_TEXT + table(("operation", "MCP tool", "", ""), map(overview_row, OPERATIONS.values()))
+    ]
+    parts += [operation_text(operation) for operation in OPERATIONS.values()]
+    rows = [(f"`{name}`", piece) for name, piece in sorted(LATER.items())]
+    parts.append(
+        "## Not there yet\n\nCalling one answers `NOT_IMPLEMENTED`.\n\n"
+        + table(("operation", "comes with"), rows)
+    )
+    return "\n".join(parts)
+
+
+def overview_row(operation: Operation) -> tuple[str, ...]:
+    anchor = operation.name.replace(".", "")
+    return (
+        f"[`{operation.name}`](#{anchor})",
+        f"`{operation.tool}`",
+        EFFECTS[operation.effect],
+        operation.summary,
+    )
+
+
+def operation_text(operation: Operation) -> str:
+    facts = [f"MCP tool `{operation.tool}`", EFFECTS[operation.effect]]
+    if not operation.default_profile:
+        facts.append("only in the MCP profile `full`")
+    if operation.command_line_only:
+        facts.append("only on the command line; the other faces answer `NOT_IMPLEMENTED`")
+    text = f"## {operation.name}\n\n{operation.summary}\n\n{'; '.join(facts)}.\n\n"
+    if operation.arguments:
+        rows = [
+            (f"`{a.name}`", " ".join(kind_words(a)), "required" if a.required else default_of(a), a.help)
+            for a in operation.arguments
+        ]
+        text += table(("argument", "type", "default", "meaning"), rows) + "\n"
+    if operation.later_arguments:
+        later = ", ".join(f"`{name}` ({piece})" for name, piece in operation.later_arguments.items())
+        text += f"Arguments still to come: {later}.\n\n"
+    lines = [f"{operation.command_line(e.arguments):<60} # {e.note}" for e in operation.examples]
+    text += "```sh\n" + "\n".join(lines) + "\n```\n\n"
+    is_list, fields = result_fields(operation.output_schema)
+    text += f"{'Each item' if is_list else 'The result'}:\n\n{table(('field', 'type'), fields)}"
+    return text
+
+
+def kind_words(argument: Argument) -> Iterator[str]:
+    if argument.choices:
+        yield " or ".join(f"`{choice}`" for choice in argument.choices)
+        return
+    yield argument.type.value
+    if argument.minimum is not None:
+        yield f"from {argument.minimum}"
+    if argument.maximum is not None:
+        yield f"to {argument.maximum}"
+
+
+def default_of(argument: Argument) -> str:
+    return "" if argument.default is None else f"`{json_text(argument.default)}`"
+
+
+def result_fields(schema: Mapping[str, Any]) -> tuple[bool, list[tuple[str, str]]]:
+    """(whether it is a list, rows of field and type); reasons are left out, they follow one rule."""
+    properties: Mapping[str, Any] = schema["properties"]
+    is_list = "items" in properties and "next_page" in properties
+    if is_list:
+        properties = properties["items"]["items"]["properties"]
+    rows = [
+        (f"`{name}`", type_of(field))
+        for name, field in properties.items()
+        if not (name.endswith("_reason") and name.removesuffix("_reason") in properties)
+    ]
+    return is_list, rows
+
+
+def type_of(field: Mapping[str, Any]) -> str:
+    if "enum" in field:
+        return " or ".join(f"`{json_text(word)}`" for word in field["enum"] if word is not None)
+    kinds = field.get("type", "any")
+    return kinds if isinstance(kinds, str) else " or ".join(kinds)
+
+
+PAGES: Final = {"configuration.md": configuration, "errors.md": error_codes, "operations.md": operations}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Write the generated documents.")
+    parser.add_argument("--check", action="store_true", help="only compare")
+    check = parser.parse_args().check
+    drifted = 0
+    for name, write in PAGES.items():
+        path = DOCS / name
+        wanted = HEAD + write().rstrip() + "\n"
+        present = path.read_text(encoding="utf-8") if path.exists() else ""
+        if present == wanted:
+            continue
+        if check:
+            drifted += 1
+            lines = difflib.unified_diff(
+                present.splitlines(), wanted.splitlines(), f"docs/{name}", "the code", lineterm="", n=1
+            )
+            print("\n".join(lines))
+        else:
+            path.write_text(wanted, encoding="utf-8")
+            print(f"wrote docs/{name}")
+    if drifted:
+        print(f"{drifted} of {len(PAGES)} documents have drifted: make docs", file=sys.stderr)
+    return 1 if drifted else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
