@@ -1,0 +1,242 @@
+"""The composition root: wires broker, admin core and HTTP face together, and stops them in order.
+
+Here alone broker and admin core meet. Start: data directory and ports by the broker, then the HTTP port, then the
+ready line, which thus says that all of them answer. Stop, on the first SIGTERM or SIGINT: HTTP face, drain, broker.
+A second SIGINT ends the process at once; the journal is made for that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+import anyio
+from pydanube_admin.core import AdminCore
+from pydanube_broker.broker import Broker
+from pydanube_broker.log import configure_logging
+from pydanube_broker.settings import Settings
+from pydanube_core.errors import PortInUse
+
+from pydanube_cli.main import version
+from pydanube_cli.ready import program_name, ready_line, ready_text, write_ready_file
+from pydanube_cli.runtime import run_async
+
+__all__ = ["listen", "serve"]
+
+_log = logging.getLogger("pydanube.command")
+
+EXIT_INTERRUPTED: Final = 130
+EXIT_STUCK: Final = 1
+AFTER_GRACE_S: Final = 2.0  # closing files and ports comes after what --grace is for
+
+
+def serve(
+    settings: Settings, *, http: bool, as_json: bool, ready_file: Path | None, grace_s: float, upgrade: bool
+) -> int:
+    """Run a broker until it is told to stop; returns the exit code.
+
+    Raises:
+        ClusterError: it could not start: PORT_IN_USE, DATA_DIR_LOCKED, CORRUPT_JOURNAL …
+    """
+    configure_logging(level=settings.log.level, format=settings.log.format)
+    if ready_file is not None:
+        ready_file.unlink(missing_ok=True)  # of an earlier run: it names a process that is gone
+    stop = _Stop(grace_s)
+
+    def announce(info: dict[str, Any]) -> None:
+        line = ready_line(info)
+        if ready_file is not None:
+            write_ready_file(ready_file, line)
+        # Nobody may be reading any more (`danube up | head -1`): that is no reason to stop serving.
+        with contextlib.suppress(BrokenPipeError):
+            print(line if as_json else ready_text(info, program=program_name()), flush=True)
+
+    with stop.installed():
+        run_async(lambda: _serve(settings, http=http, stop=stop, announce=announce, upgrade=upgrade))
+    return 0
+
+
+async def _serve(
+    settings: Settings,
+    *,
+    http: bool,
+    stop: _Stop,
+    announce: Callable[[dict[str, Any]], None],
+    upgrade: bool,
+) -> None:
+    if settings.server.insecure_bind:
+        _log.warning(
+            "anybody who reaches these ports can read and destroy everything",
+            extra={"event": "broker.insecure_bind", "host": settings.server.host},
+        )
+    core = AdminCore()
+    async with stop.watched(), _broker(settings, core, upgrade=upgrade) as broker:
+        core.attach(broker.port)
+        info = {"version": version(), "pid": os.getpid(), "http": None, **broker.ready_info()}
+        async with contextlib.AsyncExitStack() as stack:
+            if http:
+                info["http"] = await stack.enter_async_context(_http_face(settings, admin_url=info["admin"]))
+            announce(info)
+            await stop.wait()
+            _log.info("", extra={"event": "broker.stopping", "grace_s": stop.grace_s})
+        with anyio.move_on_after(stop.grace_s):
+            await broker.drain(stop.grace_s)
+
+
+def _broker(settings: Settings, core: AdminCore, *, upgrade: bool) -> Broker:
+    # `upgrade` is for data of an older format; format 1 has none before it, so a broker may not know the word yet.
+    knows = "upgrade" in inspect.signature(Broker).parameters
+    more: dict[str, Any] = {"upgrade": upgrade} if knows else {}
+    return Broker(settings, ops=core.serve_call, **more)
+
+
+@asynccontextmanager
+async def _http_face(settings: Settings, *, admin_url: str) -> AsyncIterator[str]:
+    """Serve MCP and JSON-RPC; yields the URL once the port answers."""
+    import uvicorn
+    from pydanube_mcp.http import http_app
+
+    listener = listen(settings.server.host, settings.server.http_port, flag="--http-port")
+    host, port = settings.server.host, listener.getsockname()[1]
+    url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    app = http_app(admin_url=admin_url, settings=settings)
+    up = anyio.Event()
+
+    class Server(uvicorn.Server):
+        """Says when it listens; `serve()` is not used, because it would take the process's signals."""
+
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            up.set()
+
+    server = Server(
+        uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            lifespan="on",
+            timeout_graceful_shutdown=2,
+            server_header=False,
+        )
+    )
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(server._serve, [listener])
+        await up.wait()
+        try:
+            yield url
+        finally:
+            server.should_exit = True
+
+
+def listen(host: str, port: int, *, flag: str) -> socket.socket:
+    """A listening socket.
+
+    Raises:
+        PortInUse: naming the port and the flag that moves it.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host.strip("[]"), port))
+        listener.listen(512)
+        listener.setblocking(False)
+    except OSError as error:
+        listener.close()
+        raise PortInUse(
+            f"cannot listen on {host}:{port}: {error.strerror}; choose another with {flag} or --port-offset",
+            field=flag.lstrip("-").replace("-", "_"),
+            value=port,
+            port=port,
+            flag=flag,
+        ) from None
+    return listener
+
+
+class _Stop:
+    """The wish to stop, as signals bring it.
+
+    Handlers are set with `signal.signal`, which also run while the loop is busy, as in recovery. The first signal
+    starts a watchdog: a stop that hangs must not leave a process that only SIGKILL ends.
+    """
+
+    def __init__(self, grace_s: float) -> None:
+        self.grace_s = grace_s
+        self._asked = False
+        self._ready = False
+        self._wake: Callable[[], object] = lambda: None
+        self._requested: anyio.Event | None = None
+        self._watchdog: threading.Timer | None = None
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Own SIGINT and SIGTERM for the block."""
+        before = {
+            number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)
+        }
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            if self._watchdog is not None:
+                self._watchdog.cancel()
+
+    @asynccontextmanager
+    async def watched(self) -> AsyncIterator[None]:
+        """Inside the loop: a signal before `wait` cancels the block (which is starting), later it ends `wait`."""
+        loop = asyncio.get_running_loop()
+        self._requested = requested = anyio.Event()
+        self._wake = lambda: loop.call_soon_threadsafe(requested.set)
+        if self._asked:
+            requested.set()
+        async with anyio.create_task_group() as tasks:
+
+            async def cancel_a_start() -> None:
+                await requested.wait()
+                if not self._ready:
+                    tasks.cancel_scope.cancel()
+
+            tasks.start_soon(cancel_a_start)
+            try:
+                yield
+            finally:
+                self._wake = lambda: None
+                tasks.cancel_scope.cancel()
+
+    async def wait(self) -> None:
+        """Ready: until somebody wants it to stop."""
+        assert self._requested is not None, "inside watched()"
+        self._ready = True
+        await self._requested.wait()
+
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        if self._asked:
+            if number == signal.SIGINT:
+                os._exit(EXIT_INTERRUPTED)
+            return
+        self._asked = True
+        self._watchdog = threading.Timer(self.grace_s + AFTER_GRACE_S, _give_up)
+        self._watchdog.daemon = True
+        self._watchdog.start()
+        self._wake()
+
+
+def _give_up() -> None:
+    print(
+        "error INTERNAL: the broker did not stop in time and was ended; the journal recovers at the next start",
+        file=sys.stderr,
+    )
+    os._exit(EXIT_STUCK)

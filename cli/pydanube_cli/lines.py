@@ -1,0 +1,235 @@
+"""Input as messages: a thread reads and splits, the loop takes what has gathered.
+
+A line is the bytes up to `\\n`, which is not part of it; `\\r` stays; an empty line and a last line without `\\n` are
+messages. A thread of our own, because reading a terminal or a slow pipe blocks, and because a worker thread that
+blocks for ever would keep the process from ending; a daemon thread does not.
+
+What has gathered is bounded (`MAX_GATHERED_BYTES`, `MAX_GATHERED_LINES`): then the thread waits. So a fast file goes
+out in large pieces and a slow pipe line by line, without a timer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from pydanube_core.errors import ClusterError, InvalidArgument, MessageTooLarge
+
+__all__ = ["Gathered", "LineSource", "file_pieces", "stdin_pieces", "text_pieces"]
+
+READ_BYTES: Final = 1 << 20
+MAX_GATHERED_BYTES: Final = 8 << 20
+MAX_GATHERED_LINES: Final = 200_000
+# No topic takes a message of this size (a frame is below 4 MiB), so that gathering on would only cost memory.
+MAX_MESSAGE_BYTES: Final = 64 << 20
+
+Pieces = Iterator[bytes]
+
+
+def file_pieces(path: Path, *, repeat: int = 1) -> Pieces:
+    """The bytes of a file in pieces, `repeat` times over, as if the copies stood behind each other."""
+    for _ in range(repeat):
+        with path.open("rb", buffering=0) as file:
+            while piece := file.read(READ_BYTES):
+                yield piece
+
+
+def stdin_pieces() -> Pieces:
+    """The bytes of stdin as they come."""
+    descriptor = sys.stdin.fileno()
+    if sys.platform == "win32":
+        import msvcrt
+
+        msvcrt.setmode(descriptor, os.O_BINARY)
+    while True:
+        try:
+            piece = os.read(descriptor, READ_BYTES)
+        except BlockingIOError:  # a descriptor that somebody else made non-blocking
+            select.select([descriptor], [], [])
+            continue
+        if not piece:
+            return
+        yield piece
+
+
+def text_pieces(payload: bytes, *, repeat: int = 1) -> Pieces:
+    """One payload, `repeat` times; for a source without a delimiter."""
+    for _ in range(repeat):
+        yield payload
+
+
+class Gathered:
+    """Messages in order, and how many bytes of payload they are."""
+
+    __slots__ = ("payload_bytes", "payloads")
+
+    def __init__(self, payloads: list[bytes], payload_bytes: int) -> None:
+        self.payloads = payloads
+        self.payload_bytes = payload_bytes
+
+
+def split_lines(pieces: Pieces, *, max_bytes: int = MAX_MESSAGE_BYTES) -> Iterator[list[bytes]]:
+    """Lines of the joined pieces, a list for each piece that ended at least one.
+
+    Raises:
+        MessageTooLarge: a line that is not over after `max_bytes`.
+    """
+    rest: list[bytes] = []  # of a line that spans pieces: joined once, not once a piece
+    rest_bytes = 0
+    for piece in pieces:
+        lines = piece.split(b"\n")
+        tail = lines.pop()
+        if lines:
+            if rest:
+                lines[0] = b"".join((*rest, lines[0]))
+                rest, rest_bytes = [], 0
+            yield lines
+        if tail:
+            rest.append(tail)
+            rest_bytes += len(tail)
+            if rest_bytes > max_bytes:
+                raise _too_large(rest_bytes, max_bytes)
+    if rest:
+        yield [b"".join(rest)]
+
+
+def whole(pieces: Pieces, *, max_bytes: int = MAX_MESSAGE_BYTES) -> Iterator[list[bytes]]:
+    """All of the input as one message; empty input is an empty message.
+
+    Raises:
+        MessageTooLarge: before memory is full of it.
+    """
+    parts: list[bytes] = []
+    size = 0
+    for piece in pieces:
+        parts.append(piece)
+        size += len(piece)
+        if size > max_bytes:
+            raise _too_large(size, max_bytes)
+    yield [b"".join(parts)]
+
+
+def each(pieces: Pieces) -> Iterator[list[bytes]]:
+    """Every piece a message."""
+    for piece in pieces:
+        yield [piece]
+
+
+def _too_large(size: int, limit: int) -> MessageTooLarge:
+    return MessageTooLarge(
+        f"a message of more than {limit} bytes; no topic takes that. Is --delimiter right?",
+        field="payload",
+        value=size,
+        max_message_bytes=limit,
+    )
+
+
+class LineSource:
+    """Messages from a blocking iterator, for one asyncio task.
+
+    Args:
+        messages: yields lists of messages; runs in the thread.
+    """
+
+    def __init__(self, messages: Callable[[], Iterator[list[bytes]]]) -> None:
+        self._messages = messages
+        self._change = threading.Condition()
+        self._gathered: list[bytes] = []
+        self._gathered_bytes = 0
+        self._ended = False
+        self._stopped = False
+        self._error: BaseException | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ready = asyncio.Event()
+
+    async def __aenter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
+        threading.Thread(target=self._read, name="danube input", daemon=True).start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+        self._loop = None
+
+    def stop(self) -> None:
+        """End the input here: `take` gives None at once. The thread may stay in a read; it is a daemon."""
+        with self._change:
+            self._stopped = True
+            self._change.notify_all()
+        self._ready.set()
+
+    async def take(self) -> Gathered | None:
+        """Everything that has gathered, at least one message; None at the end.
+
+        Raises:
+            ClusterError: the input cannot be read, once what came before it was taken.
+        """
+        while True:
+            await self._ready.wait()
+            with self._change:
+                if self._stopped:
+                    return None
+                if self._gathered:
+                    taken = Gathered(self._gathered, self._gathered_bytes)
+                    self._gathered, self._gathered_bytes = [], 0
+                    self._change.notify_all()
+                    if not self._ended:
+                        self._ready.clear()
+                    return taken
+                if self._error is not None:
+                    raise self._error
+                if self._ended:
+                    return None
+                self._ready.clear()
+
+    def _read(self) -> None:
+        error: BaseException | None = None
+        try:
+            for messages in self._messages():
+                if not self._put(messages):
+                    return
+        except ClusterError as refused:
+            error = refused
+        except OSError as broken:
+            name = broken.filename or "stdin"
+            error = InvalidArgument(f"cannot read {name}: {broken.strerror}", field="file", value=str(name))
+        except BaseException as unforeseen:
+            error = unforeseen
+        with self._change:
+            self._ended = True
+            self._error = error
+        self._wake()
+
+    def _put(self, messages: list[bytes]) -> bool:
+        """Hand over; False when nobody wants more."""
+        size = sum(map(len, messages))
+        with self._change:
+            while not self._stopped and (
+                self._gathered_bytes > MAX_GATHERED_BYTES or len(self._gathered) > MAX_GATHERED_LINES
+            ):
+                self._change.wait()
+            if self._stopped:
+                return False
+            wake = not self._gathered
+            self._gathered += messages
+            self._gathered_bytes += size
+        if wake:
+            self._wake()
+        return True
+
+    def _wake(self) -> None:
+        loop = self._loop
+        if loop is not None:
+            try:
+                loop.call_soon_threadsafe(self._ready.set)
+            except RuntimeError:
+                return  # the loop is closed: the command has ended

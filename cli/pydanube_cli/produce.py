@@ -1,0 +1,345 @@
+"""`danube produce`: lines, a file or a text as messages, acknowledged before the command ends with 0."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+import anyio
+import typer
+from pydanube_core.errors import ClusterError, InvalidArgument
+from pydanube_core.names import TopicName
+
+from pydanube_cli.command import Common, command
+from pydanube_cli.failures import EXIT_INTERRUPTED, cluster_error, report
+from pydanube_cli.lines import LineSource, each, file_pieces, split_lines, stdin_pieces, text_pieces, whole
+from pydanube_cli.render import human_bytes, human_seconds, print_json, prose
+from pydanube_cli.runtime import run_async, terminate_like_interrupt
+
+if TYPE_CHECKING:
+    from pydanube_client import Message
+
+__all__ = ["Tally", "produce"]
+
+INTERRUPT_GRACE_S: Final = 5.0  # for what was handed over when Ctrl-C came
+RATE_TICK_S: Final = 0.05
+
+
+@dataclass(slots=True, kw_only=True)
+class Tally:
+    """What happened so far; the summary is made of it, however the command ends."""
+
+    topic: str
+    sent: int = 0
+    acknowledged: int = 0
+    sent_bytes: int = 0
+    durability: str | None = None
+    ranges: list[dict[str, int | None]] = field(default_factory=list)
+    started: float = field(default_factory=time.monotonic)
+    interrupted: bool = False
+
+    def add(self, summary: Any) -> None:
+        """Count a `SendSummary`; neighbouring ranges grow together."""
+        self.acknowledged += summary.count
+        self.durability = summary.durability or self.durability
+        for found in summary.ranges:
+            last = next((r for r in reversed(self.ranges) if r["partition"] == found.partition), None)
+            if last is not None and last["last_offset"] == found.first_offset - 1:
+                last["last_offset"] = found.last_offset
+            else:
+                self.ranges.append(
+                    {
+                        "partition": found.partition,
+                        "first_offset": found.first_offset,
+                        "last_offset": found.last_offset,
+                    }
+                )
+
+    def result(self) -> dict[str, Any]:
+        """`produce --json` of INTERFACE chapter 4."""
+        elapsed_s = max(time.monotonic() - self.started, 1e-9)
+        body: dict[str, Any] = {
+            "topic": self.topic,
+            "sent": self.sent,
+            "acknowledged": self.acknowledged,
+            "failed": self.sent - self.acknowledged,
+            "bytes": self.sent_bytes,
+            "ranges": self.ranges,
+            "durability": self.durability,
+            "elapsed_s": round(elapsed_s, 6),
+            "messages_per_s": round(self.acknowledged / elapsed_s, 1),
+        }
+        if self.interrupted:
+            body |= {"interrupted": True, "lines_acknowledged": self.acknowledged}
+        return body
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Job:
+    topic: str
+    source: Any  # () -> Iterator[list[bytes]]
+    total_bytes: int | None
+    key: str | None
+    attributes: dict[str, str]
+    rate: float | None
+    producer: dict[str, Any]
+
+
+@command(
+    examples=[
+        'danube produce logs -m "hello"',
+        "danube produce logs -f /var/log/dpkg.log --json",
+        "tail -f app.log | danube produce logs",
+        "danube produce images --delimiter none -f photo.jpg --key 42 -a type=jpeg",
+    ]
+)
+def produce(
+    *,
+    common: Common,
+    topic: Annotated[
+        str, typer.Argument(metavar="TOPIC", help="/namespace/topic; a bare name is in /default")
+    ],
+    message: Annotated[
+        str | None, typer.Option("-m", "--message", metavar="TEXT", help="One message.")
+    ] = None,
+    file: Annotated[Path | None, typer.Option("-f", "--file", metavar="FILE", help="Read a file.")] = None,
+    delimiter: Annotated[
+        Literal["line", "none"],
+        typer.Option("--delimiter", help="line: each line; none: the input is one message."),
+    ] = "line",
+    count: Annotated[int, typer.Option("--count", min=1, metavar="N", help="Repeat the text or file.")] = 1,
+    rate: Annotated[
+        float | None, typer.Option("--rate", metavar="N", help="At most N messages a second.")
+    ] = None,
+    key: Annotated[str | None, typer.Option("--key", metavar="K", help="Key of every message.")] = None,
+    attribute: Annotated[
+        list[str] | None, typer.Option("-a", "--attribute", metavar="K=V", help="Attribute of every message.")
+    ] = None,
+    partitions: Annotated[
+        int | None,
+        typer.Option("--partitions", min=1, metavar="N", help="If the topic is new: its partitions."),
+    ] = None,
+    non_reliable: Annotated[
+        bool,
+        typer.Option("--non-reliable", help="If the topic is new: pass messages on without storing them."),
+    ] = False,
+    compression: Annotated[
+        Literal["none", "lz4", "zstd"], typer.Option("--compression", help="Of payloads.")
+    ] = "none",
+    schema_subject: Annotated[
+        str | None, typer.Option("--schema-subject", metavar="S", help="Schema of the payloads.")
+    ] = None,
+    producer_name: Annotated[
+        str | None, typer.Option("--producer-name", metavar="P", help="Name of the producer.")
+    ] = None,
+) -> int:
+    """Publish messages and wait until all are acknowledged.
+
+    Without -m or -f, stdin is read; each line is a message. A topic that does not exist is created.
+    """
+    name = str(TopicName.parse(topic))
+    if message is not None and file is not None:
+        raise InvalidArgument("-m and -f exclude each other", field="file", value=str(file))
+    if rate is not None and not rate > 0:
+        raise InvalidArgument(f"--rate {rate}: at least something above 0", field="rate", value=rate)
+    if message is None and file is None:
+        if count != 1:
+            raise InvalidArgument(
+                "--count repeats -m or -f; stdin can be read once", field="count", value=count
+            )
+        if sys.stdin.isatty():
+            prose("type lines, each is a message; Ctrl-D ends")
+    job = _Job(
+        topic=name,
+        source=_source(message, file, delimiter, count),
+        total_bytes=file.stat().st_size * count if file is not None and file.is_file() else None,
+        key=key,
+        attributes=_attributes(attribute or []),
+        rate=rate,
+        producer={
+            "name": producer_name,
+            "partitions": partitions,
+            "dispatch_strategy": "non_reliable" if non_reliable else "reliable",
+            "schema": schema_subject,
+            "compression": compression,
+        },
+    )
+    tally = Tally(topic=name)
+    failure: ClusterError | None = None
+    terminate_like_interrupt()
+    try:
+        run_async(partial(_produce, job, tally, common))
+    except KeyboardInterrupt:
+        tally.interrupted = True
+    except BaseException as error:
+        failure = cluster_error(error)
+    if failure is not None and not tally.sent:
+        raise failure
+    _show(tally, common)
+    if failure is not None:
+        report(failure, as_json=common.as_json)
+        return failure.exit_code
+    return EXIT_INTERRUPTED if tally.interrupted else 0
+
+
+def _source(message: str | None, file: Path | None, delimiter: str, count: int) -> Any:
+    if message is not None:
+        payload = os.fsencode(message)  # bytes of the command line that were not UTF-8 survive
+        return lambda: each(text_pieces(payload, repeat=count))
+    if file is None:
+        return lambda: (split_lines if delimiter == "line" else whole)(stdin_pieces())
+    if not file.exists() or file.is_dir():
+        raise InvalidArgument(f"there is no file {file}", field="file", value=str(file))
+    if delimiter == "line":
+        return lambda: _repeated(lambda: split_lines(file_pieces(file)), count)
+    return lambda: _repeated(lambda: whole(file_pieces(file)), count)
+
+
+def _repeated(once: Any, count: int) -> Iterator[list[bytes]]:
+    for _ in range(count):
+        yield from once()
+
+
+def _attributes(pairs: list[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for pair in pairs:
+        key, separator, value = pair.partition("=")
+        if not separator or not key:
+            raise InvalidArgument(f"-a {pair!r}: write key=value", field="attribute", value=pair)
+        found[key] = value
+    return found
+
+
+async def _produce(job: _Job, tally: Tally, common: Common) -> None:
+    """Send until the input ends; cancelled, finish what was handed over within `INTERRUPT_GRACE_S`."""
+    from pydanube_client import Retry, connect
+
+    async with LineSource(job.source) as source, anyio.create_task_group() as tasks:
+        scope = anyio.CancelScope(shield=True)
+        handed_over = False
+
+        async def send() -> None:
+            nonlocal handed_over
+            with scope:
+                async with (
+                    connect(
+                        common.broker_url,
+                        principal=common.principal,
+                        retry=Retry(max_elapsed_s=common.timeout_s),
+                    ) as client,
+                    client.producer(job.topic, **job.producer) as producer,
+                ):
+                    tally.started = time.monotonic()
+                    with _progress(job, common) as advance:
+                        while (gathered := await source.take()) is not None:
+                            handed_over = True
+                            await _send(producer, gathered.payloads, job, tally)
+                            advance(gathered.payload_bytes, tally)
+            tasks.cancel_scope.cancel()
+
+        async def watch() -> None:
+            try:
+                await anyio.sleep_forever()
+            finally:
+                # Interrupted (or done). What nobody was told about yet may be dropped at once.
+                source.stop()
+                scope.deadline = anyio.current_time() + (INTERRUPT_GRACE_S if handed_over else 0)
+
+        tasks.start_soon(send)
+        tasks.start_soon(watch)
+
+
+async def _send(producer: Any, payloads: list[bytes], job: _Job, tally: Tally) -> None:
+    """Send one piece of the input, at the rate asked for."""
+    step = len(payloads) if job.rate is None else max(1, int(job.rate * RATE_TICK_S))
+    for start in range(0, len(payloads), step):
+        part = payloads[start : start + step] if step < len(payloads) else payloads
+        if job.rate is not None:
+            await anyio.sleep(tally.started + tally.sent / job.rate - time.monotonic())
+        tally.sent += len(part)
+        try:
+            tally.add(await producer.send_many(part if _plain(job) else _dressed(part, job)))
+        except ClusterError as error:
+            if (done := getattr(error, "acknowledged", None)) is not None:
+                tally.add(done)
+            raise
+        tally.sent_bytes += sum(map(len, part))
+
+
+def _plain(job: _Job) -> bool:
+    return job.key is None and not job.attributes
+
+
+def _dressed(payloads: list[bytes], job: _Job) -> Iterator[Message]:
+    from pydanube_client import Message
+
+    return (Message.new(payload, key=job.key, attributes=job.attributes or None) for payload in payloads)
+
+
+class _progress:
+    """A progress line on stderr, where somebody looks at it."""
+
+    def __init__(self, job: _Job, common: Common) -> None:
+        self._wanted = sys.stderr.isatty() and not common.as_json and job.total_bytes is not None
+        self._job = job
+        self._shown: Any = None
+
+    def __enter__(self) -> Any:
+        if not self._wanted:
+            return lambda _size, _tally: None
+        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+        from pydanube_cli.render import console
+
+        self._shown = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            DownloadColumn(binary_units=True),
+            TextColumn("{task.fields[acknowledged]:,} acknowledged"),
+            TimeRemainingColumn(),
+            console=console(stderr=True),
+            transient=True,
+        )
+        self._shown.start()
+        task = self._shown.add_task(self._job.topic, total=self._job.total_bytes, acknowledged=0)
+
+        def advance(size: int, tally: Tally) -> None:
+            self._shown.update(task, advance=size, acknowledged=tally.acknowledged)
+
+        return advance
+
+    def __exit__(self, *_error: object) -> None:
+        if self._shown is not None:
+            self._shown.stop()
+
+
+def _show(tally: Tally, common: Common) -> None:
+    result = tally.result()
+    if common.as_json:
+        print_json(result)
+        return
+    count, speed = tally.acknowledged, tally.acknowledged / max(result["elapsed_s"], 1e-9)
+    line = f"{count:,} message{'' if count == 1 else 's'} acknowledged in {tally.topic}"
+    if tally.durability:
+        line += f" ({tally.durability})"
+    if len(tally.ranges) == 1:
+        only = tally.ranges[0]
+        line += (
+            f", offset {only['first_offset']}"
+            if count == 1
+            else f", offsets {only['first_offset']}-{only['last_offset']}"
+        )
+    line += f"; {human_bytes(tally.sent_bytes)} in {human_seconds(result['elapsed_s'])}"
+    if count > 1:
+        line += f", {speed:,.0f} messages/s"
+    print(line)
+    if tally.sent > count:
+        print(f"{tally.sent - count:,} not acknowledged", file=sys.stderr)
+    if tally.interrupted:
+        print(f"interrupted: the first {count:,} messages of the input are stored", file=sys.stderr)

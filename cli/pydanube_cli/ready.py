@@ -1,0 +1,100 @@
+"""What a broker says when it is ready: a short text with what to type next, or one JSON line, and the ready file."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+__all__ = ["READY_FIELDS", "program_name", "ready_line", "ready_text", "write_ready_file"]
+
+# INTERFACE chapter 3, in its order.
+READY_FIELDS: Final = (
+    "event",
+    "version",
+    "format_version",
+    "broker_id",
+    "pid",
+    "data_dir",
+    "grpc",
+    "admin",
+    "metrics",
+    "http",
+    "grpc_runtime",
+    "durability",
+    "recovered",
+)
+_DEFAULT_PORTS: Final = {"grpc": 6650, "admin": 50051}
+
+
+def ready_line(info: Mapping[str, Any]) -> str:
+    """One line of JSON; a field that is not known is null."""
+    return json.dumps(
+        {"event": "ready"} | {name: info.get(name) for name in READY_FIELDS[1:]}, ensure_ascii=False
+    )
+
+
+def write_ready_file(path: Path, line: str) -> None:
+    """Write so that a reader sees nothing or all of it."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    beside.write_text(line + "\n")
+    beside.replace(path)
+
+
+def program_name() -> str:
+    """How this very program is called from here: `./danube`, `danube` or its full path."""
+    own = Path(sys.argv[0]).absolute()
+    launcher = Path.cwd() / "danube"
+    if launcher.is_file() and os.access(launcher, os.X_OK) and own.parent == Path.cwd() / ".venv" / "bin":
+        return "./danube"
+    if own.name == "danube" and shutil.which("danube") == str(own):
+        return "danube"
+    return (
+        shlex.quote(str(own))
+        if own.name == "danube"
+        else f"{shlex.quote(sys.executable)} -m pydanube_cli.main"
+    )
+
+
+def ready_text(info: Mapping[str, Any], *, program: str) -> str:
+    """For people: where it listens, how safe a message is, and lines to paste next."""
+    where = info.get("data_dir")
+    place = f"data in {where}" if where else "data in memory only: it is gone when this ends"
+    lines = [f"danube {info.get('version')} is ready; {place}"]
+    recovered = info.get("recovered") or {}
+    if recovered.get("records"):
+        lines.append(f"recovered {recovered['records']:,} records in {recovered.get('seconds', 0):.1f} s")
+    names = {
+        "grpc": "producers, consumers",
+        "admin": "administration",
+        "metrics": "metrics, health",
+        "http": "MCP, JSON-RPC",
+    }
+    lines += ["", *(f"  {text:<22}{info[name]}" for name, text in names.items() if info.get(name)), ""]
+    flags = _client_flags(info)
+    lines += [
+        "Next, in another terminal:",
+        f'  {program} produce hello -m "first message"{flags}',
+        f"  {program} consume hello --exit{flags}",
+        f"  {program} topics list{flags}",
+        f"  {program} subscriptions lag{flags}",
+    ]
+    if info.get("http"):
+        lines.append(f"  {program} mcp --print-config claude-desktop{flags}")
+    lines += ["", "Ctrl-C stops it; what was acknowledged stays."]
+    return "\n".join(lines)
+
+
+def _client_flags(info: Mapping[str, Any]) -> str:
+    """Flags that lead a client here, empty on the default ports."""
+    flags = ""
+    for name, flag in (("grpc", "--broker"), ("admin", "--admin")):
+        url = info.get(name)
+        if url and url != f"http://127.0.0.1:{_DEFAULT_PORTS[name]}":
+            flags += f" {flag} {url}"
+    return flags

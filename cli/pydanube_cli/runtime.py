@@ -1,0 +1,50 @@
+"""Running asyncio code from a command: uvloop where it is installed, SIGTERM treated as an interrupt."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Awaitable, Callable
+from importlib.util import find_spec
+from typing import Any, TypeVar
+
+import anyio
+from pydanube_core.errors import MissingExtra
+
+__all__ = ["require", "run_async", "terminate_like_interrupt"]
+
+T = TypeVar("T")
+
+# Distributions whose import name differs are named by the import.
+_EXTRAS = {
+    "broker": ("numpy", "prometheus_client", "psutil", "starlette", "uvicorn"),
+    "mcp": ("mcp",),
+}
+
+
+def run_async(function: Callable[..., Awaitable[T]], *args: Any) -> T:
+    """Run `function` to its end on a new event loop; an interrupt cancels it and raises KeyboardInterrupt."""
+    uvloop = sys.platform != "win32" and find_spec("uvloop") is not None
+    return anyio.run(function, *args, backend_options={"use_uvloop": uvloop})
+
+
+def terminate_like_interrupt() -> None:
+    """Let SIGTERM end a client command as Ctrl-C does: cancelled, with its summary, exit code 130."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, lambda _signal, _frame: signal.raise_signal(signal.SIGINT))
+
+
+def require(*extras: str, what: str) -> None:
+    """Check that optional parts are installed.
+
+    Raises:
+        MissingExtra: naming what to install.
+    """
+    missing = [extra for extra in extras if any(find_spec(name) is None for name in _EXTRAS[extra])]
+    if missing:
+        wanted = ",".join(extras)
+        raise MissingExtra(
+            f'{what} needs more than the base install: pip install "pydanube[{wanted}]"',
+            extras=missing,
+        )

@@ -1,0 +1,226 @@
+"""`danube up` and `danube broker`: flags to settings, then the process that serves."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from pydanube_core.errors import InvalidArgument, UnsupportedPlatform
+from pydanube_core.units import parse_duration_s
+
+from pydanube_cli.command import Command, Common
+from pydanube_cli.runtime import require
+
+if TYPE_CHECKING:
+    from pydanube_broker.settings import Settings
+
+__all__ = ["broker", "offset_ports", "settings_from_flags", "up"]
+
+_PORTS: Final = ("grpc_port", "admin_port", "metrics_port", "http_port")
+
+
+def settings_from_flags(
+    config: Path | None, flags: dict[str, Any], *, port_offset: int, env: dict[str, str]
+) -> Settings:
+    """Settings of a broker to be started.
+
+    Raises:
+        InvalidArgument: any mistake in file, environment or flags.
+    """
+    from pydanube_broker.settings import load_settings
+
+    settings = load_settings(config, env, flags)
+    return offset_ports(settings, port_offset) if port_offset else settings
+
+
+def offset_ports(settings: Settings, offset: int) -> Settings:
+    """Add `offset` to all four ports; port 0 (any free one) stays 0.
+
+    Raises:
+        InvalidArgument: a port would leave 1 to 65535.
+    """
+    from pydanube_broker.settings import Source, SourceKind
+
+    moved = {name: getattr(settings.server, name) for name in _PORTS}
+    sources = dict(settings.sources)
+    for name, port in moved.items():
+        if port == 0:
+            continue
+        moved[name] = port + offset
+        if not 1 <= moved[name] <= 65_535:
+            raise InvalidArgument(
+                f"--port-offset {offset} moves server.{name} from {port} to {moved[name]}, which is no port",
+                field="port_offset",
+                value=offset,
+            )
+        sources[f"server.{name}"] = Source(kind=SourceKind.FLAG, where=f"--port-offset {offset}")
+    server = settings.server.model_copy(update=moved)
+    return settings.model_copy(update={"server": server}).with_sources(sources)
+
+
+def _serve(
+    *,
+    common: Common,
+    http: bool,
+    data_dir: Path | None,
+    memory: bool,
+    config: Path | None,
+    host: str | None,
+    port_offset: int,
+    grpc_port: int | None,
+    admin_port: int | None,
+    metrics_port: int | None,
+    http_port: int | None,
+    ready_file: Path | None,
+    grpc_runtime: str | None,
+    grace: str,
+    log_level: str | None,
+    log_format: str | None,
+    insecure_bind: bool,
+    no_upgrade: bool,
+) -> int:
+    name = "danube up" if http else "danube broker"
+    if sys.platform == "win32":
+        raise UnsupportedPlatform(
+            f"{name} runs on Linux and macOS; on Windows the client commands work against a broker elsewhere",
+            platform=sys.platform,
+        )
+    if memory and data_dir is not None:
+        raise InvalidArgument("--memory and --data-dir exclude each other", field="memory", value=True)
+    require("broker", *(("mcp",) if http else ()), what=name)
+    settings = settings_from_flags(
+        config,
+        {
+            "data.dir": ":memory:" if memory else data_dir,
+            "server.host": host,
+            "server.grpc_port": grpc_port,
+            "server.admin_port": admin_port,
+            "server.metrics_port": metrics_port,
+            "server.http_port": http_port,
+            "server.grpc_runtime": grpc_runtime,
+            "server.insecure_bind": True if insecure_bind else None,
+            "log.level": log_level,
+            "log.format": log_format,
+        },
+        port_offset=port_offset,
+        env=dict(os.environ),
+    )
+    settings.check_startable()
+    from pydanube_cli.composition import serve
+
+    return serve(
+        settings,
+        http=http,
+        as_json=common.as_json,
+        ready_file=ready_file,
+        grace_s=parse_duration_s(grace, field="grace"),
+        upgrade=not no_upgrade,
+    )
+
+
+DataDirOption = Annotated[
+    Path | None, typer.Option("--data-dir", metavar="DIR", help="Where data lives [default: ./danube-data]")
+]
+MemoryOption = Annotated[
+    bool, typer.Option("--memory", help="Keep everything in memory; nothing survives the end.")
+]
+ConfigOption = Annotated[
+    Path | None, typer.Option("--config", "-c", metavar="FILE", help="Settings file (TOML).")
+]
+HostOption = Annotated[str | None, typer.Option("--host", help="Address to listen on [default: 127.0.0.1]")]
+OffsetOption = Annotated[int, typer.Option("--port-offset", metavar="N", help="Add N to all four ports.")]
+GrpcPortOption = Annotated[
+    int | None,
+    typer.Option("--grpc-port", metavar="PORT", help="Producers and consumers [default: 6650]; 0: any."),
+]
+AdminPortOption = Annotated[
+    int | None, typer.Option("--admin-port", metavar="PORT", help="Administration [default: 50051]")
+]
+MetricsPortOption = Annotated[
+    int | None, typer.Option("--metrics-port", metavar="PORT", help="Metrics and health [default: 9040]")
+]
+HttpPortOption = Annotated[
+    int | None, typer.Option("--http-port", metavar="PORT", help="MCP and JSON-RPC [default: 8765]")
+]
+ReadyFileOption = Annotated[
+    Path | None, typer.Option("--ready-file", metavar="PATH", help="Write the ready line here, atomically.")
+]
+RuntimeOption = Annotated[
+    str | None, typer.Option("--grpc-runtime", metavar="own|grpcio", help="gRPC server [default: grpcio]")
+]
+GraceOption = Annotated[str, typer.Option("--grace", metavar="DURATION", help="Longest time to stop.")]
+LevelOption = Annotated[
+    str | None,
+    typer.Option("--log-level", metavar="LEVEL", help="debug, info, warning, error [default: info]"),
+]
+FormatOption = Annotated[
+    str | None, typer.Option("--log-format", metavar="text|json", help="Logs on stderr [default: text]")
+]
+InsecureOption = Annotated[
+    bool, typer.Option("--insecure-bind", help="Allow a public --host without TLS and authentication.")
+]
+NoUpgradeOption = Annotated[bool, typer.Option("--no-upgrade", help="Refuse data of an older format.")]
+
+
+def _up(
+    *,
+    common: Common,
+    data_dir: DataDirOption = None,
+    memory: MemoryOption = False,
+    config: ConfigOption = None,
+    host: HostOption = None,
+    port_offset: OffsetOption = 0,
+    grpc_port: GrpcPortOption = None,
+    admin_port: AdminPortOption = None,
+    metrics_port: MetricsPortOption = None,
+    http_port: HttpPortOption = None,
+    ready_file: ReadyFileOption = None,
+    grpc_runtime: RuntimeOption = None,
+    grace: GraceOption = "10s",
+    log_level: LevelOption = None,
+    log_format: FormatOption = None,
+    insecure_bind: InsecureOption = False,
+    no_upgrade: NoUpgradeOption = False,
+) -> int:
+    """Start a broker, MCP and JSON-RPC in one process; it stays in the foreground."""
+    flags = dict(locals())
+    return _serve(http=True, **flags)
+
+
+def _broker(
+    *,
+    common: Common,
+    data_dir: DataDirOption = None,
+    memory: MemoryOption = False,
+    config: ConfigOption = None,
+    host: HostOption = None,
+    port_offset: OffsetOption = 0,
+    grpc_port: GrpcPortOption = None,
+    admin_port: AdminPortOption = None,
+    metrics_port: MetricsPortOption = None,
+    http_port: HttpPortOption = None,
+    ready_file: ReadyFileOption = None,
+    grpc_runtime: RuntimeOption = None,
+    grace: GraceOption = "10s",
+    log_level: LevelOption = None,
+    log_format: FormatOption = None,
+    insecure_bind: InsecureOption = False,
+    no_upgrade: NoUpgradeOption = False,
+) -> int:
+    """Start a broker alone: the same flags as `danube up`, and the HTTP port stays closed."""
+    flags = dict(locals())
+    return _serve(http=False, **flags)
+
+
+up = Command(
+    _up,
+    examples=[
+        "danube up",
+        "danube up --data-dir /var/lib/danube --port-offset 100",
+        "danube up --memory --json --ready-file ready.json",
+    ],
+)
+broker = Command(_broker, examples=["danube broker", "danube broker --config danube.toml --log-format json"])
