@@ -1,0 +1,309 @@
+"""The HTTP face on port 8765: `POST /rpc`, and `/mcp` if there is an MCP application to mount.
+
+Plain ASGI, so that the guard stands in front of everything alike: a web page in somebody's browser must not be able
+to administer a cluster on their machine. Hence Host and Origin must be loopback names unless others were allowed
+(403), the body must be declared `application/json`, which no form and no simple cross-site request can do (415),
+and it is read here, whole and limited (413), before anything behind sees it.
+
+    app = HttpFace(JsonRpc(ops), mcp=mcp_app)        # mcp_app: pydanube_mcp.mcp_app(...), or None
+    async with http_server(sock, app):               # sock: bound and listening or only bound; closed at the end
+        ...                                          # answers until the block is left
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import json
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, MutableMapping
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import anyio
+from pydanube_core.errors import ClusterError, InvalidArgument, MissingExtra, PermissionDenied
+
+from pydanube_admin.jsonrpc import JsonRpc
+
+__all__ = ["MAX_BODY_BYTES", "AsgiApp", "HttpFace", "http_server", "serve_http"]
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+MAX_BODY_BYTES: Final = 4 * 1024 * 1024
+BODY_TIMEOUT_S: Final = 30.0  # for a body to arrive; a stuck upload must not hold its connection for ever
+MAX_PRINCIPAL_CHARS: Final = 256
+
+# Methods beside POST: the 2025 wire ends its sessions with DELETE. Its GET stream is for what a server pushes by
+# itself, and there is nothing yet; 405 is the standard's way to say so.
+_METHODS: Final = {"/rpc": ("POST",), "/mcp": ("POST", "DELETE")}
+
+
+class _HttpError(Exception):
+    """An answer that ends the request before it reached a face."""
+
+    def __init__(self, status: int, error: ClusterError, headers: tuple[tuple[str, str], ...] = ()) -> None:
+        super().__init__(error.message)
+        self.status = status
+        self.error = error
+        self.headers = headers
+
+
+class HttpFace:
+    """The ASGI application.
+
+    Args:
+        rpc: answers `/rpc`.
+        mcp: answers `/mcp`; its lifespan is run with ours. None: `/mcp` is 404.
+        allowed_hosts: names beside the loopback ones that Host and Origin may have, without port; `*` allows any.
+    """
+
+    def __init__(
+        self, rpc: JsonRpc, *, mcp: AsgiApp | None = None, allowed_hosts: Collection[str] = ()
+    ) -> None:
+        self._rpc = rpc
+        self._mcp = mcp
+        self._allowed_hosts = frozenset(host.lower() for host in allowed_hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        match scope["type"]:
+            case "http":
+                await self._http(scope, receive, send)
+            case "lifespan" if self._mcp is not None:
+                await self._mcp(scope, receive, send)
+            case "lifespan":
+                await _idle_lifespan(receive, send)
+            case _:  # no websockets here; ASGI's way to refuse one
+                await send({"type": "websocket.close", "code": 1008})
+
+    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = {
+            name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]
+        }
+        try:
+            path = self._admit(scope, headers)
+            body = await _read_body(headers, receive) if scope["method"] == "POST" else b""
+        except _HttpError as refused:
+            await _send_json(send, refused.status, {"error": refused.error.to_dict()}, refused.headers)
+            return
+        if body is None:  # the client went away
+            return
+        if path == "/mcp":
+            assert self._mcp is not None
+            await self._mcp(scope, _replay(body, receive), send)
+            return
+        answer = await self._rpc.handle(body, principal=headers.get("danube-principal"))
+        if answer is None:
+            await send({"type": "http.response.start", "status": 204, "headers": []})
+            await send({"type": "http.response.body", "body": b""})
+        else:
+            await _send_body(send, 200, answer)
+
+    def _admit(self, scope: Scope, headers: dict[str, str]) -> str:
+        """The path, if the request may go on. Host and Origin come first: a foreign page learns nothing else."""
+        host = headers.get("host", "")
+        if not self._is_allowed(_host_name(f"//{host}")):
+            raise _HttpError(403, _foreign("Host", host))
+        origin = headers.get("origin")
+        if origin is not None and not self._is_allowed(_host_name(origin)):
+            raise _HttpError(403, _foreign("Origin", origin))
+        path: str = scope["path"]
+        methods = _METHODS.get(path)
+        if methods is None or (path == "/mcp" and self._mcp is None):
+            raise _HttpError(
+                404, InvalidArgument(f"there is no {path[:100]}; there are POST /rpc and POST /mcp")
+            )
+        if scope["method"] not in methods:
+            error = InvalidArgument(
+                f"{path} takes POST, not {scope['method']}", field="method", value=scope["method"]
+            )
+            raise _HttpError(405, error, (("allow", ", ".join(methods)),))
+        kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+        if scope["method"] == "POST" and kind != "application/json":
+            error = InvalidArgument(
+                f"send Content-Type: application/json, not {kind[:100] or 'none'}",
+                field="content-type",
+                value=kind[:100],
+            )
+            raise _HttpError(415, error)
+        principal = headers.get("danube-principal", "x")
+        if not (principal.isprintable() and 1 <= len(principal) <= MAX_PRINCIPAL_CHARS):
+            error = InvalidArgument(
+                f"Danube-Principal: use 1-{MAX_PRINCIPAL_CHARS} printable characters",
+                field="danube-principal",
+            )
+            raise _HttpError(400, error)
+        return path
+
+    def _is_allowed(self, name: str | None) -> bool:
+        if name is None:
+            return False
+        return _is_loopback(name) or name in self._allowed_hosts or "*" in self._allowed_hosts
+
+
+def _host_name(url: str) -> str | None:
+    """The host of `scheme://host:port` or `//host:port`; None if it has none, or more than that."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # raises for a port that is none
+    except ValueError:
+        return None
+    if parts.username is not None or parts.path or parts.query or parts.fragment or not parts.hostname:
+        return None
+    return parts.hostname.lower() if parts.scheme in ("", "http", "https") else None
+
+
+def _is_loopback(name: str) -> bool:
+    if name == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def _foreign(header: str, value: str) -> PermissionDenied:
+    return PermissionDenied(
+        f"{header} {value[:100]!r} is not this machine; use http://127.0.0.1 or http://localhost",
+        field=header.lower(),
+        value=value[:100],
+    )
+
+
+async def _read_body(headers: dict[str, str], receive: Receive) -> bytes | None:
+    """The whole body; None if the client left. Declared or not, it is at most `MAX_BODY_BYTES`."""
+    declared = headers.get("content-length", "0")
+    if len(declared) > 19 or not declared.isdecimal() or int(declared) > MAX_BODY_BYTES:
+        raise _too_large()
+    body = bytearray()
+    try:
+        with anyio.fail_after(BODY_TIMEOUT_S):
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    return None
+                body += message.get("body", b"")
+                if len(body) > MAX_BODY_BYTES:
+                    raise _too_large()
+                if not message.get("more_body", False):
+                    return bytes(body)
+    except TimeoutError as error:
+        late = InvalidArgument(f"the body did not arrive within {BODY_TIMEOUT_S:g} s")
+        raise _HttpError(408, late, (("connection", "close"),)) from error
+
+
+def _too_large() -> _HttpError:
+    error = InvalidArgument(
+        f"the body is larger than {MAX_BODY_BYTES} bytes", field="body", max_bytes=MAX_BODY_BYTES
+    )
+    return _HttpError(413, error, (("connection", "close"),))
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """A `receive` that gives the body we have read, then whatever the server says next (that the client left)."""
+    waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def again() -> Message:
+        return waiting.pop() if waiting else await receive()
+
+    return again
+
+
+async def _send_json(send: Send, status: int, body: Any, headers: tuple[tuple[str, str], ...] = ()) -> None:
+    await _send_body(send, status, json.dumps(body).encode(), headers)
+
+
+async def _send_body(send: Send, status: int, body: bytes, headers: tuple[tuple[str, str], ...] = ()) -> None:
+    fields = (("content-type", "application/json"), ("content-length", str(len(body))), *headers)
+    encoded = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in fields]
+    await send({"type": "http.response.start", "status": status, "headers": encoded})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def _idle_lifespan(receive: Receive, send: Send) -> None:
+    while True:
+        message = await receive()
+        await send({"type": f"{message['type']}.complete"})
+        if message["type"] == "lifespan.shutdown":
+            return
+
+
+@contextlib.asynccontextmanager
+async def http_server(sock: socket.socket, app: AsgiApp, *, grace_s: float = 5.0) -> AsyncIterator[None]:
+    """Serve `app` on a bound socket from when the block is entered until it is left.
+
+    On leaving, no new connection is taken and open requests have `grace_s` to finish; then they are dropped. The
+    socket is closed. Signals are left alone: they are for the command that runs this.
+
+    Raises:
+        MissingExtra: uvicorn is not installed.
+    """
+    try:
+        import uvicorn
+    except ImportError as error:
+        raise MissingExtra(
+            'the HTTP face needs more than the base installation: pip install "pydanube[broker]"',
+            extra="broker",
+        ) from error
+
+    class Server(uvicorn.Server):
+        """uvicorn's server, which would otherwise take the process's signal handlers for itself."""
+
+        @contextlib.contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            yield
+
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            try:
+                await super().startup(sockets)
+            except SystemExit as error:  # a library's idea of how a failed start is told
+                raise RuntimeError(
+                    "the application on the HTTP port did not start; the log says why"
+                ) from error
+            up.set()
+
+    async def run() -> None:
+        with running:
+            await server.serve(sockets=[sock])
+        if not server.should_exit:
+            raise RuntimeError("the HTTP server ended by itself; the log says why")
+
+    up = anyio.Event()
+    running = anyio.CancelScope(shield=True)  # cancelled from outside, what is under way still gets its grace
+    server = Server(
+        uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            lifespan="on",
+            ws="none",
+            server_header=False,
+            timeout_keep_alive=65,  # longer than the idle time of usual clients, so that they close first
+            timeout_graceful_shutdown=max(1, round(grace_s)),
+        )
+    )
+    try:
+        async with anyio.create_task_group() as group:
+            group.start_soon(run)
+            try:
+                await up.wait()
+                yield
+            finally:
+                server.should_exit = True
+                running.deadline = anyio.current_time() + grace_s + 2  # past uvicorn's own deadline
+    except BaseExceptionGroup as group_error:
+        # The group is ours and of no interest to the caller, whose own error may be the one inside.
+        if len(group_error.exceptions) == 1:
+            raise group_error.exceptions[0] from group_error.exceptions[0].__cause__
+        raise
+    finally:
+        sock.close()
+
+
+async def serve_http(sock: socket.socket, app: AsgiApp, *, grace_s: float = 5.0) -> None:
+    """Serve until cancelled."""
+    async with http_server(sock, app, grace_s=grace_s):
+        await anyio.sleep_forever()

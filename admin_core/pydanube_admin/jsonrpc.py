@@ -1,0 +1,205 @@
+"""JSON-RPC 2.0: bytes in, bytes out, over whatever carries them.
+
+Operations are methods, arguments are named. The standard's codes are used for what the standard is about, decided
+here from the registry: not JSON (-32700), not a request (-32600), no such method (-32601), parameters that do not
+fit the method's schema (-32602). Everything an operation answers is -32000. `error.data` is our error object in
+either case. The calls of a batch are made one after another, in order, so that a later one sees what an earlier did.
+
+Source: the JSON-RPC 2.0 specification (2013-01-04). An id of null counts as an id, as it says; a call is a
+notification only if the member is absent.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Mapping
+from typing import Any, Final, NoReturn, Protocol
+
+from pydanube_core.errors import ClusterError, Internal, InvalidArgument, NotImplementedYet
+
+from pydanube_admin.arguments import parse_call, shown
+from pydanube_admin.openrpc import openrpc_document
+from pydanube_admin.registry import LATER, OPERATIONS
+
+__all__ = ["MAX_BATCH_CALLS", "Caller", "JsonRpc"]
+
+_log = logging.getLogger("pydanube.admin")
+
+MAX_BATCH_CALLS: Final = 100
+DISCOVER: Final = "rpc.discover"
+
+PARSE_ERROR: Final = -32700
+INVALID_REQUEST: Final = -32600
+METHOD_NOT_FOUND: Final = -32601
+INVALID_PARAMS: Final = -32602
+CLUSTER_ERROR: Final = -32000
+
+
+class Caller(Protocol):
+    """How an operation is called; `OpsClient` is one."""
+
+    async def call(
+        self,
+        operation: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        plan_token: str = "",
+        principal: str | None = None,
+    ) -> dict[str, Any]: ...
+
+
+class _Refused(Exception):
+    """A call that was not made, as the standard's error."""
+
+    def __init__(self, code: int, error: ClusterError) -> None:
+        super().__init__(error.message)
+        self.code = code
+        self.error = error
+
+
+class JsonRpc:
+    """Answers JSON-RPC messages by calling operations. Holds no state; one serves any number of connections."""
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+
+    async def handle(self, message: bytes, *, principal: str | None = None) -> bytes | None:
+        """Answer one message, which may be a batch. None: it held nothing but notifications.
+
+        Never raises for what a message holds. Cancelled, changes may have been made or not.
+        """
+        try:
+            request = json.loads(message, parse_constant=_refuse_constant, parse_float=_finite)
+        except (ValueError, RecursionError):  # ValueError: also bad UTF-8 and absurdly long numbers
+            return _encode(
+                _error(None, PARSE_ERROR, InvalidArgument("the message is not JSON that can be read"))
+            )
+        if not isinstance(request, list):
+            answer = await self._answer(request, principal)
+            return None if answer is None else _encode(answer)
+        if not 1 <= len(request) <= MAX_BATCH_CALLS:
+            fault = InvalidArgument(
+                f"a batch holds 1 to {MAX_BATCH_CALLS} calls, not {len(request)}; split it",
+                field="batch",
+                value=len(request),
+            )
+            return _encode(_error(None, INVALID_REQUEST, fault))
+        answers = [answer for item in request if (answer := await self._answer(item, principal)) is not None]
+        return _encode(answers) if answers else None
+
+    async def _answer(self, request: Any, principal: str | None) -> dict[str, Any] | None:
+        """The response to one request; None for a notification."""
+        fault = _malformed(request)
+        if fault is not None:
+            return _error(_usable_id(request), INVALID_REQUEST, fault)
+        wanted = "id" in request
+        try:
+            result = await self._call(request["method"], request.get("params", {}), principal)
+        except _Refused as refused:
+            return _error(request["id"], refused.code, refused.error) if wanted else None
+        except ClusterError as error:
+            return _error(request["id"], CLUSTER_ERROR, error) if wanted else None
+        except Exception:
+            _log.exception("json-rpc call failed", extra={"event": "jsonrpc.call_failed"})
+            defect = Internal("the call failed by a defect on our side; the log has the details")
+            return _error(request["id"], CLUSTER_ERROR, defect) if wanted else None
+        return {"jsonrpc": "2.0", "result": result, "id": request["id"]} if wanted else None
+
+    async def _call(self, method: str, params: Any, principal: str | None) -> Any:
+        if method != DISCOVER and method not in OPERATIONS and method not in LATER:
+            raise _Refused(METHOD_NOT_FOUND, _no_method(method))
+        if not isinstance(params, dict):
+            raise _Refused(INVALID_PARAMS, _positional(method, params))
+        if method == DISCOVER:
+            return openrpc_document()
+        try:
+            parse_call(method, params)
+        except NotImplementedYet:
+            raise
+        except ClusterError as error:
+            raise _Refused(INVALID_PARAMS, error) from error
+        return await self._caller.call(method, params, principal=principal)
+
+
+def _malformed(request: Any) -> InvalidArgument | None:
+    """What keeps `request` from being a request object of the standard."""
+    if not isinstance(request, dict):
+        return InvalidArgument('a call is an object: {"jsonrpc": "2.0", "id": 1, "method": …, "params": {…}}')
+    if request.get("jsonrpc") != "2.0":
+        return InvalidArgument(
+            'the member "jsonrpc" must be "2.0"', field="jsonrpc", value=shown(request.get("jsonrpc"))
+        )
+    if not isinstance(request.get("method"), str):
+        return InvalidArgument(
+            'the member "method" must be a string', field="method", value=shown(request.get("method"))
+        )
+    if not _is_id(request.get("id")):
+        return InvalidArgument(
+            'the member "id" must be a string, a number or null', field="id", value=shown(request["id"])
+        )
+    if not isinstance(request.get("params", {}), (dict, list)):
+        return InvalidArgument(
+            'the member "params" must be an object', field="params", value=shown(request["params"])
+        )
+    return None
+
+
+def _is_id(value: Any) -> bool:
+    return value is None or (isinstance(value, (str, int, float)) and not isinstance(value, bool))
+
+
+def _usable_id(request: Any) -> Any:
+    """The id of a malformed request, if it can be told; else null, as the standard has it."""
+    value = request.get("id") if isinstance(request, dict) else None
+    return value if _is_id(value) else None
+
+
+def _no_method(method: str) -> ClusterError:
+    if method.startswith("rpc."):
+        return InvalidArgument(
+            f"there is no method {shown(method)!r}; of rpc.*, only rpc.discover",
+            field="method",
+            value=shown(method),
+        )
+    try:
+        parse_call(method, {})
+    except ClusterError as error:
+        return error
+    raise AssertionError("only called for methods that do not exist")
+
+
+def _positional(method: str, params: list[Any]) -> InvalidArgument:
+    names = [argument.name for argument in OPERATIONS[method].arguments] if method in OPERATIONS else []
+    example = dict(zip(names, params, strict=False))
+    hint = f", such as {json.dumps(example)}" if example else ""
+    return InvalidArgument(
+        f"{method}: params are named: pass an object{hint}", field="params", value=shown(params), names=names
+    )
+
+
+def _error(id: Any, code: int, error: ClusterError) -> dict[str, Any]:
+    return {
+        "jsonrpc": "2.0",
+        "error": {"code": code, "message": error.message, "data": error.to_dict()},
+        "id": id,
+    }
+
+
+def _encode(answer: Any) -> bytes:
+    # A lone surrogate can come in by an escape and must go out as one; backslashreplace writes just that.
+    text = json.dumps(answer, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return text.encode("utf-8", "backslashreplace")
+
+
+def _refuse_constant(text: str) -> NoReturn:
+    raise ValueError(f"{text} is not JSON")
+
+
+def _finite(text: str) -> float:
+    """JSON's 1e999 would be an infinity, which has no JSON of its own to be echoed in."""
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is beyond a double")
+    return value
