@@ -29,13 +29,15 @@ from pydanube_core.batch.layout import (
 )
 from pydanube_core.errors import BatchTooLarge, InvalidArgument
 
-__all__ = ["broker_part", "encode_batch", "seal"]
+__all__ = ["append_padded", "broker_part", "encode_batch", "seal"]
 
 _PAD: Final = tuple(bytes(n) for n in range(8))
 
 
-def _align(parts: list[bytes], length: int) -> None:
-    if rest := -length & 7:
+def append_padded(parts: list[bytes], data: bytes) -> None:
+    """Append bytes, and zeros up to the next multiple of 8."""
+    parts.append(data)
+    if rest := -len(data) & 7:
         parts.append(_PAD[rest])
 
 
@@ -56,17 +58,12 @@ def _offsets(items: Sequence[bytes]) -> bytes:
 
 def _ragged(parts: list[bytes], items: Sequence[bytes]) -> None:
     """Append one variable-length column: offsets, pad, bytes, pad."""
-    offsets, data = _offsets(items), b"".join(items)
-    parts.append(offsets)
-    _align(parts, len(offsets))
-    parts.append(data)
-    _align(parts, len(data))
+    append_padded(parts, _offsets(items))
+    append_padded(parts, b"".join(items))
 
 
 def _fixed(parts: list[bytes], code: str, values: Sequence[int], field: str) -> None:
-    data = _pack(code, values, field)
-    parts.append(data)
-    _align(parts, len(data))
+    append_padded(parts, _pack(code, values, field))
 
 
 def encode_batch(
@@ -122,25 +119,22 @@ def encode_batch(
     stored = compress(raw, codec)
     if len(stored) >= len(raw):  # it did not help: spare every reader the inflating
         stored, codec = raw, Codec.NONE
-    parts: list[bytes] = [_offsets(payloads)]
-    _align(parts, 4 * (count + 1))
-    parts.append(stored)
-    _align(parts, len(stored))
+    parts: list[bytes] = []
+    append_padded(parts, _offsets(payloads))
+    append_padded(parts, stored)
     if keys is not None:
         columns |= Column.KEY
         _same(count, keys, "keys")
         bits = (1 << count) - 1
         if None in keys:  # the digits of one number: linear, unlike setting the bits of a long one
             bits = int("".join(["0" if key is None else "1" for key in reversed(keys)]), 2)
-        parts.append(bits.to_bytes((count + 7) // 8, "little"))
-        _align(parts, (count + 7) // 8)
+        append_padded(parts, bits.to_bytes((count + 7) // 8, "little"))
         _ragged(parts, [key or b"" for key in keys])
     if attributes is not None:
         columns |= Column.ATTRIBUTES
         _same(count, attributes, "attributes")
-        entries = _pack("i", [0, *accumulate([len(a) if a else 0 for a in attributes])], "attributes")
-        parts.append(entries)
-        _align(parts, len(entries))
+        counts = [len(a) if a else 0 for a in attributes]
+        append_padded(parts, _pack("i", [0, *accumulate(counts)], "attributes"))
         _ragged(parts, [k.encode() for a in attributes if a for k in a])
         _ragged(parts, [v.encode() for a in attributes if a for v in a.values()])
     if publish_times_ms is not None:

@@ -83,8 +83,11 @@ def read_broker_part(data: Buffer) -> BrokerPart:
     return BrokerPart(base, last, epoch, time_ms, bool(flags & FLAG_RESEALED))
 
 
-def read_producer_part(data: Buffer) -> ProducerPart:
+def read_producer_part(data: Buffer, *, verify: bool = True) -> ProducerPart:
     """Read the producer part and verify its checksum over `data`, which ends where the batch ends.
+
+    Args:
+        verify: False for bytes whose checksum the caller has verified since they last left memory.
 
     Raises:
         InvalidArgument: not a batch, or of a version, codec or column that is not known here.
@@ -101,7 +104,7 @@ def read_producer_part(data: Buffer) -> ProducerPart:
     if magic != PRODUCER_MAGIC or version != VERSION or flags:
         raise InvalidArgument("these bytes are not a batch of version 1", field="batch", value=version)
     view = memoryview(data)
-    if crc32(view[PRODUCER_PART_BYTES:], crc32(view[:_CRC_AT])) != crc:
+    if verify and crc32(view[PRODUCER_PART_BYTES:], crc32(view[:_CRC_AT])) != crc:
         raise ChecksumMismatch("a batch changed on its way: its checksum differs", field="batch", value=crc)
     if codec > Codec.ZSTD:
         raise InvalidArgument(f"codec {codec} is not known here", field="codec", value=codec)
@@ -246,7 +249,7 @@ class BatchView:
     def bytes_between(self, start: int, stop: int) -> int:
         """Bytes of messages [start, stop) by index: raw payload, key, attribute keys and values.
 
-        This is the measure of byte credit; both ends of a stream count by it.
+        What they hold, not what they cost in a frame: that is the stored bytes of the batch that carries them.
         """
         if start >= stop:
             return 0
