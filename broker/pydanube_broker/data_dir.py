@@ -1,0 +1,187 @@
+"""The data directory: who owns it, in which format, under which broker id.
+
+`format.json` says the format version, `broker-id` the identity that survives restarts, `LOCK` is held with an
+exclusive lock for as long as the broker lives (a lone broker's lease), and names its process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from pydanube_core.errors import DataDirForeign, DataDirLocked, FormatTooNew, InvalidArgument
+
+if sys.platform != "win32":
+    import fcntl
+
+__all__ = ["FORMAT_VERSION", "DataDir"]
+
+FORMAT_VERSION: Final = 1
+_MEMORY_PREFIX: Final = "danube-memory-"
+
+
+class DataDir:
+    """Open, check and lock a data directory; None makes one in memory that is gone at the end.
+
+    Raises (on entering):
+        DataDirLocked: another process has it; names the pid.
+        DataDirForeign: it holds something else.
+        FormatTooNew: it was written by a newer version; nothing was touched.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self.memory = path is None
+        self.path = _memory_folder() if path is None else path.absolute()
+        self.broker_id = 0
+        self._lock: int | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._check_format()
+            self._take_lock()
+            self._write_format()
+            self.broker_id = self._read_broker_id()
+            (self.path / "journal").mkdir(exist_ok=True)
+            (self.path / "objects").mkdir(exist_ok=True)
+        except OSError as error:
+            self.__exit__(None, None, None)
+            raise InvalidArgument(
+                f"the data directory {self.path} cannot be used: {error.strerror or error}; choose another with "
+                "--data-dir, or correct its permissions",
+                field="data.dir",
+                value=str(self.path),
+            ) from error
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+            if self.memory:
+                shutil.rmtree(self.path, ignore_errors=True)
+
+    def _check_format(self) -> None:
+        file = self.path / "format.json"
+        try:
+            text = file.read_text()
+        except FileNotFoundError:
+            strangers = [
+                entry.name for entry in self.path.iterdir() if entry.name not in ("LOCK", "broker-id")
+            ]
+            if strangers:
+                raise DataDirForeign(
+                    f"{self.path} is not empty and not a data directory (found {strangers[0]!r}): choose another "
+                    "with --data-dir",
+                    field="data.dir",
+                    value=str(self.path),
+                    found=sorted(strangers)[:5],
+                ) from None
+            return
+        try:
+            version = json.loads(text)["format_version"]
+            known = isinstance(version, int) and version >= 1
+        except (ValueError, KeyError, TypeError):
+            version, known = None, False
+        if not known:
+            raise DataDirForeign(
+                f'{file} is not ours or damaged: it should say {{"format_version": {FORMAT_VERSION}}}',
+                field="data.dir",
+                value=str(self.path),
+            )
+        if version > FORMAT_VERSION:
+            raise FormatTooNew(
+                f"{self.path} has format {version}, this version reads up to {FORMAT_VERSION}: nothing was "
+                "touched; use the newer version of pydanube",
+                field="data.dir",
+                value=str(self.path),
+                format_version=version,
+                supported=FORMAT_VERSION,
+            )
+
+    def _write_format(self) -> None:
+        file = self.path / "format.json"
+        if not file.exists():
+            _write_synced(file, json.dumps({"format_version": FORMAT_VERSION}) + "\n")
+
+    def _take_lock(self) -> None:
+        self._lock = os.open(self.path / "LOCK", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        if sys.platform != "win32":
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                pid = os.pread(self._lock, 64, 0).decode("ascii", "replace").strip() or "unknown"
+                os.close(self._lock)
+                self._lock = None
+                raise DataDirLocked(
+                    f"{self.path} is used by the broker with process id {pid}: stop it, or choose another with "
+                    "--data-dir",
+                    field="data.dir",
+                    value=str(self.path),
+                    pid=int(pid) if pid.isdigit() else None,
+                ) from None
+        os.ftruncate(self._lock, 0)
+        os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
+
+    def _read_broker_id(self) -> int:
+        file = self.path / "broker-id"
+        with contextlib.suppress(FileNotFoundError):
+            text = file.read_text().strip()
+            if text.isascii() and text.isdigit() and 0 < int(text) < 1 << 63:
+                return int(text)
+            raise DataDirForeign(
+                f"{file} is damaged: it should hold one decimal number",
+                field="data.dir",
+                value=str(self.path),
+            )
+        # 1 … 2^63-1: the original's Java client holds ids as signed numbers
+        broker_id = secrets.randbelow((1 << 63) - 1) + 1
+        _write_synced(file, f"{broker_id}\n")
+        return broker_id
+
+
+def _write_synced(file: Path, text: str) -> None:
+    temporary = file.with_name(file.name + ".new")
+    with open(temporary, "w") as out:
+        out.write(text)
+        out.flush()
+        os.fsync(out.fileno())
+    temporary.replace(file)
+    folder = os.open(file.parent, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _memory_folder() -> Path:
+    """A folder on a RAM disk where there is one; what a killed broker left there is removed."""
+    root = Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else Path(tempfile.gettempdir())
+    for old in root.glob(f"{_MEMORY_PREFIX}*-*"):
+        pid = old.name.removeprefix(_MEMORY_PREFIX).partition("-")[0]
+        if pid.isdigit() and not _alive(int(pid)):
+            shutil.rmtree(old, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"{_MEMORY_PREFIX}{os.getpid()}-", dir=root))
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,131 @@
+"""Put messages of stored batches into one delivery frame.
+
+A part is the whole stored batch with the wanted range beside it (its producer's checksum stays intact), unless most
+of the batch is not wanted: then the wanted messages are cut out and sealed anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from pydanube_core.batch import BROKER_PART_BYTES, BatchView, broker_part, read_broker_part
+from pydanube_core.batch.select import select, slice_batch
+from pydanube_core.frames import encode_delivery
+
+from pydanube_broker.journal import CachedBatch
+
+__all__ = ["FrameBuilder", "Taken", "producer_bytes"]
+
+Buffer = bytes | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What went into the frame: messages with offsets up to `end` (exclusive), and the bytes they take there.
+
+    `ranges` are the messages' own, without the holes between them.
+    """
+
+    messages: int
+    stored_bytes: int
+    end: int
+    ranges: Sequence[tuple[int, int]]
+
+
+def producer_bytes(batch: CachedBatch) -> Buffer:
+    """Producer part and body of a stored batch."""
+    if len(batch.buffers) == 2:
+        return batch.buffers[1]
+    return memoryview(batch.buffers[0])[BROKER_PART_BYTES:]
+
+
+def _head(batch: CachedBatch) -> Buffer:
+    return batch.buffers[0] if len(batch.buffers) == 2 else memoryview(batch.buffers[0])[:BROKER_PART_BYTES]
+
+
+class FrameBuilder:
+    """One frame for one session."""
+
+    __slots__ = ("_last", "_parts", "_session", "messages", "stored_bytes")
+
+    def __init__(self, session: int) -> None:
+        self._session = session
+        self._parts: list[tuple[int, int, int, Sequence[Buffer]]] = []
+        self._last: CachedBatch | None = None
+        self.messages = 0
+        self.stored_bytes = 0
+
+    def add(self, batch: CachedBatch, first: int, end: int, max_messages: int, delivery_count: int) -> Taken:
+        """Add the messages with first ≤ offset < end, at most `max_messages` (≥ 1) of them."""
+        if batch.end - batch.base == batch.count:
+            end = min(end, batch.end, first + max_messages)
+            ranges: Sequence[tuple[int, int]] = ((first, end),)
+            start, messages = first - batch.base, end - first
+        else:
+            offsets = BatchView(producer_bytes(batch), base_offset=batch.base).offsets()
+            inside = [i for i, offset in enumerate(offsets) if first <= offset < end]
+            if len(inside) > max_messages:
+                end = offsets[inside[max_messages]]
+                inside = inside[:max_messages]
+            if not inside:
+                return Taken(0, 0, end, ())
+            ranges = runs_of(offsets[i] for i in inside)
+            start, messages = inside[0], len(inside)
+        if messages * 2 >= batch.count or batch is self._last:
+            cost = self._whole(batch, first, end, messages, delivery_count)
+        else:
+            cost = self._cut(batch, range(start, start + messages), delivery_count)
+        return Taken(messages, cost, end, ranges)
+
+    def add_selected(self, batch: CachedBatch, indices: Sequence[int], delivery_count: int) -> int:
+        """Add the messages at these indices of the batch, ascending; returns the bytes they take in the frame."""
+        if len(indices) == batch.count:
+            return self._whole(batch, batch.base, batch.end, batch.count, delivery_count)
+        return self._cut(batch, indices, delivery_count)
+
+    def _whole(self, batch: CachedBatch, first: int, end: int, messages: int, delivery_count: int) -> int:
+        again = batch is self._last
+        self._parts.append((first, end, delivery_count, () if again else batch.buffers))
+        self._last = batch
+        cost = 0 if again else batch.stored_bytes
+        self.messages += messages
+        self.stored_bytes += cost
+        return cost
+
+    def _cut(self, batch: CachedBatch, indices: Sequence[int], delivery_count: int) -> int:
+        data = producer_bytes(batch)
+        if isinstance(indices, range):
+            cut, first_delta = slice_batch(data, indices.start, indices.stop)
+        else:
+            cut, first_delta = select(data, indices)
+        head = read_broker_part(_head(batch))
+        base = batch.base + first_delta
+        last = base + BatchView(cut).offset_deltas()[-1]
+        sealed = broker_part(
+            base_offset=base,
+            last_offset=last,
+            epoch=head.epoch,
+            append_time_ms=head.append_time_ms,
+            resealed=True,
+        )
+        self._parts.append((base, last + 1, delivery_count, (sealed, cut)))
+        self._last = None
+        self.messages += len(indices)
+        cost = len(sealed) + len(cut)
+        self.stored_bytes += cost
+        return cost
+
+    def encode(self) -> bytes:
+        return encode_delivery(self._session, self._parts)
+
+
+def runs_of(offsets: Iterable[int]) -> list[tuple[int, int]]:
+    """Ascending offsets as half-open runs."""
+    runs: list[tuple[int, int]] = []
+    for offset in offsets:
+        if runs and runs[-1][1] == offset:
+            runs[-1] = (runs[-1][0], offset + 1)
+        else:
+            runs.append((offset, offset + 1))
+    return runs

@@ -1,0 +1,68 @@
+"""Let threads run: a loop that never sleeps keeps the interpreter lock from every thread of the process.
+
+While any thread has work, one callback releases the lock in each iteration of the loop. It is armed once, however
+many are waiting: armed once a request instead it brought everything to a halt (DESIGN 4).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TypeVar
+
+__all__ = ["GiveWay"]
+
+T = TypeVar("T")
+
+
+class GiveWay:
+    """Counts the work that threads have, and owns the threads of cold reads."""
+
+    def __init__(self, threads: int = 2) -> None:
+        self._pending = 0
+        self._armed = False
+        self._loop = asyncio.get_running_loop()
+        self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="danube-read")
+
+    @contextmanager
+    def pending(self) -> Iterator[None]:
+        """Enter while a thread works for the caller."""
+        self._pending += 1
+        if not self._armed:
+            self._armed = True
+            self._loop.call_soon(self._tick)
+        try:
+            yield
+        finally:
+            self._pending -= 1
+
+    def _tick(self) -> None:
+        if self._pending:
+            time.sleep(0)
+            self._loop.call_soon(self._tick)
+        else:
+            self._armed = False
+
+    def run(self, work: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:
+        """Run `work` in a thread and call `done` in the loop with its result or its error."""
+        context = self.pending()
+        context.__enter__()
+
+        def finish(result: T | BaseException) -> None:
+            context.__exit__(None, None, None)
+            done(result)
+
+        def task() -> None:
+            try:
+                result: T | BaseException = work()
+            except BaseException as error:
+                result = error
+            self._loop.call_soon_threadsafe(finish, result)
+
+        self._pool.submit(task)
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)

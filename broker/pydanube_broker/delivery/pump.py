@@ -1,0 +1,434 @@
+"""The shell around one subscription: read the log, ask the core who gets it, send, keep the cursor.
+
+All decisions are in `Subscription`. The pump performs its effects, holds the way to each consumer, and owns nothing
+that must survive: the cursor goes to the journal, types and policies are in the catalog.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from pydanube_core.errors import ClusterError, ConsumerBusy, Internal
+
+from pydanube_broker.delivery.cursor import CursorSnapshot
+from pydanube_broker.delivery.cursor_codec import encode_delta
+from pydanube_broker.delivery.cursor_keeper import CursorKeeper
+from pydanube_broker.delivery.deadlines import Deadlines
+from pydanube_broker.delivery.effects import (
+    Activated,
+    Blocked,
+    DeadLetter,
+    Dropped,
+    Effect,
+    Expired,
+    SessionEnded,
+    SessionStarted,
+)
+from pydanube_broker.delivery.frame_builder import FrameBuilder
+from pydanube_broker.delivery.give_way import GiveWay
+from pydanube_broker.delivery.plan import Plan
+from pydanube_broker.delivery.policy import FailurePolicy
+from pydanube_broker.delivery.ranges import Range
+from pydanube_broker.delivery.reader_pump import FRAME_BYTES
+from pydanube_broker.delivery.subscription import Subscription, SubscriptionStatistics, SubscriptionType
+from pydanube_broker.delivery.turns import Turns
+from pydanube_broker.journal import CachedBatch, Kind
+from pydanube_broker.topics.log_state import encode_cursor_body
+from pydanube_broker.topics.topic import Committed, Topic, now_ms
+
+__all__ = ["ConsumerLink", "DeliveryEngine", "SubscriptionPump"]
+
+log = logging.getLogger("pydanube.delivery")
+
+#: a shared subscription goes on with its other consumers while one connection is full; this bounds what it holds
+SHARED_TYPES: Final = frozenset({SubscriptionType.SHARED, SubscriptionType.KEY_SHARED})
+
+
+class ConsumerLink(Protocol):
+    """The way to one attached consumer."""
+
+    consumer_id: int
+    connected_at_ms: int
+
+    @property
+    def writable(self) -> bool: ...
+
+    def deliver(self, frame: FrameBuilder) -> None: ...
+
+    def session_changed(self, session: int, offset: int, reason: str) -> None: ...
+
+    def activated(self) -> None: ...
+
+    def end(self, error: ClusterError) -> None: ...
+
+
+class DeliveryEngine:
+    """What all pumps of a broker share."""
+
+    def __init__(self) -> None:
+        self.turns = Turns()
+        self.give_way = GiveWay()
+        self.deadlines = Deadlines()
+        self.cursors = CursorKeeper()
+
+    def close(self) -> None:
+        self.deadlines.close()
+        self.cursors.close()
+        self.give_way.close()
+
+
+class SubscriptionPump:
+    """One subscription of one topic. The core is made when the first consumer comes."""
+
+    def __init__(
+        self,
+        name: str,
+        subscription_id: int,
+        type: SubscriptionType,
+        topic: Topic,
+        engine: DeliveryEngine,
+        *,
+        policy: FailurePolicy,
+        start_offset: int,
+        created_at_ms: int,
+    ) -> None:
+        self.name = name
+        self.subscription_id = subscription_id
+        self.type = type
+        self.topic = topic
+        self.policy = policy
+        self.created_at_ms = created_at_ms
+        self.links: dict[int, ConsumerLink] = {}
+        self.queued = False
+        self.due_at_ms: int | None = None
+        self.dirty = False
+        self.closed: ClusterError | None = None
+        self.delivered = 0
+        self._engine = engine
+        self._core: Subscription | None = None
+        self._snapshot_stale = False
+        self._reading = False
+        self._cursor_lsn = 0
+        topic.state.cursors.setdefault(subscription_id, CursorSnapshot(floor=start_offset))
+        topic.subscriptions[name] = self
+        topic.listeners.add(self)
+
+    # -- what is so ------------------------------------------------------------------------------------------
+
+    @property
+    def cursor(self) -> CursorSnapshot:
+        """The cursor now."""
+        if self._core is not None and self._snapshot_stale:
+            self.store_snapshot()
+        return self.topic.state.cursors[self.subscription_id]
+
+    def store_snapshot(self) -> None:
+        """Put the cursor where heads are made from."""
+        if self._core is not None and self._snapshot_stale:
+            self.topic.state.cursors[self.subscription_id] = self._core.snapshot()
+            self._snapshot_stale = False
+
+    def statistics(self) -> SubscriptionStatistics | None:
+        """The core's; None while no consumer has come since the start."""
+        return None if self._core is None else self._core.statistics(self._engine.deadlines.now_ms())
+
+    def session_of(self, consumer_id: int) -> int:
+        session = None if self._core is None else self._core.session_of(consumer_id)
+        return 0 if session is None else session
+
+    # -- consumers -------------------------------------------------------------------------------------------
+
+    def core(self) -> Subscription:
+        if self._core is None:
+            self._core = Subscription.restore(
+                self.type,
+                self.topic.state.cursors[self.subscription_id],
+                head=self.topic.commit,
+                policy=self.policy,
+                first_session=now_ms() * 1000,  # above those of any earlier life
+                random=random.random,
+            )
+            if self.topic.start_offset > self._core.floor:
+                self._core.skipped(self._core.floor, self.topic.start_offset)
+        return self._core
+
+    def join(
+        self,
+        link: ConsumerLink,
+        name: str,
+        *,
+        credit_messages: int,
+        credit_bytes: int,
+        ack_timeout_ms: int | None,
+        key_filters: tuple[str, ...],
+    ) -> int:
+        """Attach a consumer; returns its session.
+
+        Raises:
+            ConsumerBusy, InvalidArgument.
+        """
+        if self.closed is not None:
+            raise self.closed
+        core = self.core()
+        core.grew(self.topic.commit)
+        effects = core.join(
+            link.consumer_id,
+            name,
+            self._engine.deadlines.now_ms(),
+            credit_messages=credit_messages,
+            credit_bytes=credit_bytes,
+            ack_timeout_ms=ack_timeout_ms,
+            key_filters=key_filters,
+        )
+        self._perform([effect for effect in effects if isinstance(effect, SessionEnded)])
+        self.links[link.consumer_id] = link
+        self._perform([effect for effect in effects if not isinstance(effect, SessionEnded)])
+        self.wake()
+        return self.session_of(link.consumer_id)
+
+    def leave(self, consumer_id: int) -> None:
+        if self.links.pop(consumer_id, None) is not None and self._core is not None:
+            self._perform(self._core.leave(consumer_id, self._engine.deadlines.now_ms()))
+            self.wake()
+
+    def grant(self, consumer_id: int, messages: int, size_bytes: int) -> None:
+        self.core().grant(consumer_id, messages, size_bytes)
+        self.wake()
+
+    def is_active(self, consumer_id: int) -> bool:
+        return self.type is not SubscriptionType.FAILOVER or next(iter(self.links), None) == consumer_id
+
+    # -- answers ---------------------------------------------------------------------------------------------
+
+    def ack(self, consumer_id: int, session: int, ranges: Sequence[Range]) -> None:
+        if self.core().ack(consumer_id, session, ranges):
+            self._changed()
+
+    def nack(
+        self, consumer_id: int, session: int, ranges: Sequence[Range], delay_ms: int, reason: str
+    ) -> None:
+        now = self._engine.deadlines.now_ms()
+        self._perform(self.core().nack(consumer_id, session, ranges, now, delay_ms=delay_ms, reason=reason))
+        self._changed()
+
+    def extend(self, consumer_id: int, session: int, ranges: Sequence[Range], extension_ms: int) -> None:
+        self.core().extend(consumer_id, session, ranges, extension_ms, self._engine.deadlines.now_ms())
+        self._want_tick()
+
+    def terminate(self, consumer_id: int, session: int, ranges: Sequence[Range], reason: str) -> None:
+        now = self._engine.deadlines.now_ms()
+        self._perform(self.core().terminate(consumer_id, session, ranges, now, reason=reason))
+        self._changed()
+
+    def seek(self, offset: int) -> None:
+        core = self.core()
+        core.grew(self.topic.commit)
+        self._perform(core.seek(offset, self._engine.deadlines.now_ms()))
+        self._changed()
+
+    def confirm(self, done: Committed) -> None:
+        """Call `done` when everything acknowledged so far is on stable storage."""
+        try:
+            self.write_cursor()
+        except ClusterError as error:
+            done(error)
+            return
+        self.topic.when_durable(self._cursor_lsn, done)
+
+    def _changed(self) -> None:
+        self._snapshot_stale = True
+        self._engine.cursors.note(self)
+        self._want_tick()
+        self._engine.turns.wake(self)
+
+    def write_cursor(self) -> None:
+        """Append the cursor's delta to the journal."""
+        if self._core is None or self.closed is not None:
+            return
+        self.topic.check_writable()
+        delta = self._core.take_dirty()
+        if delta is not None:
+            body = encode_cursor_body(self.subscription_id, encode_delta(delta))
+            self._cursor_lsn = self.topic.append_record(Kind.CURSOR, body)
+
+    # -- deliver ---------------------------------------------------------------------------------------------
+
+    def grew(self) -> None:
+        if self._core is not None and self.links:
+            self._core.grew(self.topic.commit)
+            self._engine.turns.wake(self)
+
+    def wake(self) -> None:
+        self._engine.turns.wake(self)
+
+    def tick(self) -> None:
+        if self._core is not None:
+            effects = self._core.tick(self._engine.deadlines.now_ms())
+            if effects:
+                self._changed()
+            self._perform(effects)
+            self._want_tick()
+            self.wake()
+
+    def _want_tick(self) -> None:
+        if self._core is not None:
+            self._engine.deadlines.want(self, self._core.next_deadline_ms())
+
+    def step(self) -> bool:
+        core = self._core
+        if core is None or self._reading or self.closed is not None or not self.links:
+            return False
+        plan = core.next_plan()
+        if plan is None:
+            return False
+        if plan.consumer_id is not None and not self._may_send(plan.consumer_id):
+            return False  # `on_credit` of its connection wakes us
+        try:
+            batches = self.topic.read(plan.start, plan.end_limit, self._read_bytes(plan))
+            if batches is None:
+                self._read_cold(plan)
+                return False
+            return self._dispatch(core, plan, batches)
+        except ClusterError as error:
+            self._give_up(error)
+            return False
+        except Exception:
+            log.exception("delivery_failed", extra={"event": "delivery_failed", "subscription": self.name})
+            self._give_up(
+                Internal(f"delivery of {self.topic.name} to {self.name} failed; see the broker's log")
+            )
+            return False
+
+    def _may_send(self, consumer_id: int) -> bool:
+        link = self.links.get(consumer_id)
+        return link is not None and (link.writable or (self.type in SHARED_TYPES and len(self.links) > 1))
+
+    @staticmethod
+    def _read_bytes(plan: Plan) -> int:
+        return FRAME_BYTES if plan.max_bytes is None else max(1, min(plan.max_bytes, FRAME_BYTES))
+
+    def _read_cold(self, plan: Plan) -> None:
+        """Bring the pages into memory in a thread; then the same step finds them there."""
+        self._reading = True
+
+        def done(result: object) -> None:
+            self._reading = False
+            if isinstance(result, ClusterError):
+                self._give_up(result)
+            elif isinstance(result, BaseException):
+                self._give_up(Internal(f"the log of {self.topic.name} could not be read: {result}"))
+            else:
+                self.wake()
+
+        work = self.topic.plan_cold_read(plan.start, plan.end_limit, self._read_bytes(plan))
+        self._engine.give_way.run(work, done)
+
+    def _dispatch(self, core: Subscription, plan: Plan, batches: Sequence[CachedBatch]) -> bool:
+        assert plan.consumer_id is not None
+        assert plan.session is not None
+        link = self.links[plan.consumer_id]
+        frame = FrameBuilder(plan.session)
+        ranges: list[Range] = []
+        left, left_bytes = plan.max_messages, plan.max_bytes
+        next_offset = plan.start
+        wanted = iter(plan.ranges)
+        current = next(wanted, None)
+        for batch in batches:
+            full = False
+            while current is not None and current[0] < batch.end:
+                first, end = max(current[0], batch.base), min(current[1], batch.end)
+                if first < end:
+                    if left <= 0 or (left_bytes is not None and left_bytes <= 0 and ranges):
+                        full = True
+                        break
+                    taken = frame.add(batch, first, end, left, plan.delivery_count)
+                    left -= taken.messages
+                    if left_bytes is not None:
+                        left_bytes -= taken.stored_bytes
+                    for piece in taken.ranges:
+                        if ranges and ranges[-1][1] == piece[0]:
+                            ranges[-1] = (ranges[-1][0], piece[1])
+                        else:
+                            ranges.append(piece)
+                    next_offset = taken.end
+                    if taken.end < end:
+                        full = True
+                        break
+                if current[1] > batch.end:
+                    break
+                current = next(wanted, None)
+            if full or current is None:
+                break
+            next_offset = max(next_offset, min(batch.end, plan.end_limit))
+        else:
+            if not batches:
+                next_offset = plan.end_limit  # no message is left there
+        next_offset = min(next_offset, plan.end_limit)
+        if not core.sent(plan, ranges, frame.stored_bytes, next_offset, self._engine.deadlines.now_ms()):
+            return True
+        if frame.messages:
+            self.delivered += frame.messages
+            link.deliver(frame)
+        else:
+            self._changed()  # holes were passed over: the cursor moved
+        self._want_tick()
+        return True
+
+    def _perform(self, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case SessionStarted():
+                    link = self.links.get(effect.consumer_id)
+                    if link is not None:
+                        link.session_changed(effect.session, effect.offset, effect.reason.value)
+                case SessionEnded():
+                    link = self.links.pop(effect.consumer_id, None)
+                    if link is not None:
+                        link.end(
+                            ConsumerBusy(
+                                f"another connection took the consumer's place in {self.name}",
+                                field="consumer",
+                                reason="taken_over",
+                            )
+                        )
+                case Activated():
+                    link = self.links.get(effect.consumer_id)
+                    if link is not None:
+                        link.activated()
+                case Expired():
+                    pass  # they are planned again by themselves; counted in the statistics
+                case Blocked() | Dropped():
+                    log.warning(
+                        "messages_exhausted",
+                        extra={
+                            "event": "messages_exhausted",
+                            "topic": self.topic.name,
+                            "subscription": self.name,
+                            "ranges": list(effect.ranges)[:8],
+                            "policy": "block" if isinstance(effect, Blocked) else "drop",
+                            "reason": effect.reason,
+                        },
+                    )
+                case DeadLetter():
+                    # policies that dead-letter come with the delivery work; nothing can set one yet
+                    self.core().dead_letter_failed(
+                        effect.generation, effect.ranges, self._engine.deadlines.now_ms()
+                    )
+
+    def _give_up(self, error: ClusterError) -> None:
+        """The log cannot be read: say so to every consumer; the subscription stays, for when it can."""
+        links = list(self.links.values())
+        for link in links:
+            self.leave(link.consumer_id)
+            link.end(error)
+
+    def close(self, error: ClusterError) -> None:
+        """The topic or the subscription is gone."""
+        self.closed = error
+        self.topic.listeners.discard(self)
+        for link in list(self.links.values()):
+            link.end(error)
+        self.links.clear()

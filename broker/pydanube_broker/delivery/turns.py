@@ -1,0 +1,61 @@
+"""Who delivers next: everything that has work takes turns in the loop, one small step each.
+
+There is no task, timer or thread per topic, subscription or consumer. A pump that has something to do is woken; it
+gets one step (one frame) a turn, in the order of waking. After 200 µs the rest waits for the next iteration of the
+loop, so that publishes, acknowledgements and answers come in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from typing import Final, Protocol
+
+__all__ = ["Pump", "Turns"]
+
+log = logging.getLogger("pydanube.delivery")
+
+SLICE_S: Final = 0.0002
+
+
+class Pump(Protocol):
+    """Something that delivers."""
+
+    queued: bool
+
+    def step(self) -> bool:
+        """Do one frame's work; whether there is more to do at once. Never raises."""
+        ...
+
+
+class Turns:
+    """Round-robin over the pumps that have work."""
+
+    def __init__(self) -> None:
+        self._queue: deque[Pump] = deque()
+        self._loop = asyncio.get_running_loop()
+        self._scheduled = False
+
+    def wake(self, pump: Pump) -> None:
+        if not pump.queued:
+            pump.queued = True
+            self._queue.append(pump)
+            if not self._scheduled:
+                self._scheduled = True
+                self._loop.call_soon(self._run)
+
+    def _run(self) -> None:
+        self._scheduled = False
+        queue, until = self._queue, time.perf_counter() + SLICE_S
+        while queue:
+            pump = queue.popleft()
+            pump.queued = False
+            if pump.step() and not pump.queued:
+                pump.queued = True
+                queue.append(pump)
+            if queue and time.perf_counter() > until:
+                self._scheduled = True
+                self._loop.call_soon(self._run)
+                return

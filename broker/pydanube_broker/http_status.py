@@ -1,0 +1,125 @@
+"""Port 9040: `/metrics`, `/healthz`, `/readyz`, `/status`."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+import uvicorn
+from pydanube_core.errors import PortInUse
+from pydanube_core.facts import BrokerFacts, Reason
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+__all__ = ["StatusServer", "listen"]
+
+
+class Shown(Protocol):
+    """What the pages show."""
+
+    def not_ready(self) -> tuple[Reason, ...]: ...
+
+    async def status(self) -> BrokerFacts: ...
+
+    def metrics(self) -> bytes: ...
+
+
+class _PrettyJson(JSONResponse):
+    def render(self, content: Any) -> bytes:
+        return json.dumps(content, ensure_ascii=False, indent=2, default=str).encode() + b"\n"
+
+
+def status_app(shown: Shown) -> Starlette:
+    async def healthz(request: Request) -> Response:
+        return PlainTextResponse("ok\n")
+
+    async def readyz(request: Request) -> Response:
+        reasons = [dataclasses.asdict(reason) for reason in shown.not_ready()]
+        return _PrettyJson({"ready": not reasons, "reasons": reasons}, status_code=503 if reasons else 200)
+
+    async def status(request: Request) -> Response:
+        return _PrettyJson(dataclasses.asdict(await shown.status()))
+
+    async def metrics(request: Request) -> Response:
+        return Response(shown.metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    pages: dict[str, Callable[[Request], Awaitable[Response]]] = {
+        "/healthz": healthz,
+        "/readyz": readyz,
+        "/status": status,
+        "/metrics": metrics,
+    }
+    return Starlette(routes=[Route(path, page, methods=["GET"]) for path, page in pages.items()])
+
+
+def listen(host: str, port: int, *, flag: str) -> socket.socket:
+    """A listening socket; port 0 takes any free one.
+
+    Raises:
+        PortInUse: naming the port and the flag that moves it.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host.strip("[]"), port))
+        listener.listen(128)
+        listener.setblocking(False)
+    except OSError as error:
+        listener.close()
+        raise PortInUse(
+            f"port {port} on {host} cannot be listened on ({error.strerror}): choose another with --{flag} or "
+            "--port-offset",
+            field=flag.replace("-", "_"),
+            value=port,
+            flag=f"--{flag}",
+        ) from None
+    return listener
+
+
+class _Server(uvicorn.Server):
+    """Uvicorn without its signal handlers: the command owns signals."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.up = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.up.set()
+
+
+class StatusServer:
+    """Serves the pages on a socket that listens already."""
+
+    def __init__(self, shown: Shown, listener: socket.socket) -> None:
+        self._listener = listener
+        self.port: int = listener.getsockname()[1]
+        self._server = _Server(
+            uvicorn.Config(
+                status_app(shown),
+                log_config=None,
+                access_log=False,
+                lifespan="off",
+                timeout_graceful_shutdown=1,
+                server_header=False,
+            )
+        )
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        self._task = asyncio.ensure_future(self._server._serve([self._listener]))
+        await self._server.up.wait()
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._server.should_exit = True
+            await self._task
+            self._task = None
+        self._listener.close()

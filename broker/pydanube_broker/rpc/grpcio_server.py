@@ -1,0 +1,204 @@
+"""Hot and cold handlers on grpcio's asyncio server."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+from pydanube_core.errors import ClusterError, Internal, PortInUse
+
+from pydanube_broker.rpc.hot import ColdHandler, HotStream, Route, StreamOpener
+
+__all__ = ["GrpcioServer"]
+
+log = logging.getLogger("pydanube.rpc")
+
+BUFFER_BYTES: Final = 1 << 20  # queued towards one client before its stream is told to wait
+RECEIVE_LIMIT_BYTES: Final = 64 << 20  # we refuse by our own limits, with our own words
+_STATUS: Final = {status.value[0]: status for status in grpc.StatusCode}
+
+_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", RECEIVE_LIMIT_BYTES),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.so_reuseport", 0),  # a second broker on the port must fail, not share it
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.http2.bdp_probe", 1),
+)
+
+
+class _Reply:
+    """One stream's way back: a bounded queue and a task that writes it out."""
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+        self._queue: deque[bytes] = deque()
+        self._bytes = 0
+        self._wake = asyncio.Event()
+        self._go_on = asyncio.Event()
+        self._go_on.set()
+        self._ended = False
+        self._full = False
+        self.error: ClusterError | None = None
+        self.stream: HotStream | None = None
+        self.finished = asyncio.Event()
+
+    def send(self, message: bytes) -> None:
+        if self._ended:
+            return
+        self._queue.append(message)
+        self._bytes += len(message)
+        if self._bytes >= BUFFER_BYTES:
+            self._full = True
+        self._wake.set()
+
+    @property
+    def writable(self) -> bool:
+        return not self._full and not self._ended
+
+    def pause_reading(self) -> None:
+        self._go_on.clear()
+
+    def resume_reading(self) -> None:
+        self._go_on.set()
+
+    async def may_read(self) -> None:
+        if not self._go_on.is_set():
+            await self._go_on.wait()
+
+    def end(self, error: ClusterError | None = None) -> None:
+        if not self._ended:
+            self._ended = True
+            self.error = error
+            self._wake.set()
+
+    async def run(self) -> None:
+        """Write until the stream was ended and everything has left."""
+        queue, write = self._queue, self._context.write
+        try:
+            while True:
+                while queue:
+                    message = queue.popleft()
+                    await write(message)
+                    self._bytes -= len(message)
+                    if self._full and self._bytes < BUFFER_BYTES // 2:
+                        self._full = False
+                        if self.stream is not None and not self._ended:
+                            self.stream.on_credit()
+                if self._ended:
+                    return
+                self._wake.clear()
+                await self._wake.wait()
+        finally:
+            self._ended = True
+            self.finished.set()
+
+
+async def _abort(context: Any, error: ClusterError) -> None:
+    trailing = (("danube-error-bin", error.to_json().encode()),)
+    await context.abort(_STATUS[error.grpc_status], f"{error.code}: {error.message}", trailing)
+
+
+class GrpcioServer:
+    """A gRPC server on one address.
+
+    Args:
+        host, port: port 0 takes any free one.
+        route: what it serves.
+        handlers: further grpcio handlers (health), if any.
+    """
+
+    def __init__(
+        self, *, host: str, port: int, flag: str, route: Route, handlers: tuple[Any, ...] = ()
+    ) -> None:
+        self._server = grpc.aio.server(options=_OPTIONS)
+        self._calls: set[asyncio.Task[Any]] = set()
+        methods = {path: self._stream(path, opener) for path, opener in route.streams.items()}
+        methods |= {path: self._unary(path, handler) for path, handler in route.cold.items()}
+        self._server.add_generic_rpc_handlers((_Table(methods), *handlers))
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        try:
+            self.port: int = self._server.add_insecure_port(address)
+        except RuntimeError as error:
+            self.port = 0
+            cause: Exception | None = error
+        else:
+            cause = None
+        if not self.port:
+            raise PortInUse(
+                f"port {port} on {host} is in use: choose another with --{flag} or --port-offset",
+                field=flag.replace("-", "_"),
+                value=port,
+                flag=f"--{flag}",
+            ) from cause
+
+    async def start(self) -> None:
+        await self._server.start()
+
+    async def stop(self, grace_s: float | None) -> None:
+        await self._server.stop(grace_s)
+
+    def _stream(self, path: str, opener: StreamOpener) -> Any:
+        async def handle(_: Any, context: Any) -> None:
+            reply = _Reply(context)
+            stream = opener(reply)
+            reply.stream = stream
+            writer = asyncio.ensure_future(reply.run())  # the call's own scope: cancelled and awaited below
+            reader = asyncio.ensure_future(self._read(path, stream, reply, context))
+            try:
+                await writer
+                if reply.error is not None:
+                    await _abort(context, reply.error)
+            finally:
+                for task in (reader, writer):
+                    task.cancel()
+                await asyncio.gather(reader, writer, return_exceptions=True)
+                stream.on_close()
+
+        return grpc.stream_stream_rpc_method_handler(handle)
+
+    async def _read(self, path: str, stream: HotStream, reply: _Reply, context: Any) -> None:
+        read = context.read
+        try:
+            while (message := await read()) is not grpc.aio.EOF:
+                stream.on_message(message)
+                await reply.may_read()
+            stream.on_half_close()
+        except ClusterError as error:
+            reply.end(error)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            if not isinstance(error, (grpc.aio.AioRpcError, grpc.aio.UsageError)):
+                log.exception("stream_failed", extra={"event": "stream_failed", "method": path})
+            reply.end(Internal("the broker failed on this stream; see its log", method=path))
+
+    def _unary(self, path: str, handler: ColdHandler) -> Any:
+        async def handle(request: bytes, context: Any) -> bytes:
+            try:
+                return await handler(request)
+            except ClusterError as error:
+                await _abort(context, error)
+            except asyncio.CancelledError:
+                raise
+            except Exception:
+                log.exception("call_failed", extra={"event": "call_failed", "method": path})
+                await _abort(context, Internal("the broker failed on this call; see its log", method=path))
+            raise AssertionError("abort raises")
+
+        return grpc.unary_unary_rpc_method_handler(handle)
+
+
+class _Table(grpc.GenericRpcHandler):  # type: ignore[misc]
+    def __init__(self, methods: dict[str, Any]) -> None:
+        self._methods = methods
+
+    def service(self, handler_call_details: Any) -> Any:
+        return self._methods.get(handler_call_details.method)

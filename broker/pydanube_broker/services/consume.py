@@ -1,0 +1,317 @@
+"""`danube.stream.Stream/Consume`: one consumer of a subscription, or one plain reader, on one topic."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Coroutine, Sequence
+from typing import Any, Final, Protocol
+
+from pydanube_core.errors import ClusterError, Internal, InvalidArgument
+from pydanube_core.generated import danube_stream_pb2 as pb
+from pydanube_core.names import TopicName, check_client_name, check_subscription
+from pydanube_core.positions import Position
+
+from pydanube_broker.delivery.frame_builder import FrameBuilder
+from pydanube_broker.delivery.pump import DeliveryEngine, SubscriptionPump
+from pydanube_broker.delivery.reader_pump import ReaderPump
+from pydanube_broker.rpc.hot import StreamReply
+from pydanube_broker.topics.topic import Topic, now_ms
+
+__all__ = ["ConsumeHost", "ConsumeStream"]
+
+log = logging.getLogger("pydanube.consume")
+
+_ids = itertools.count(now_ms() * 1000)  # above those of an earlier life of this broker
+HEAD: Final = "head"
+
+
+class ConsumeHost(Protocol):
+    """What the broker does for its consume streams."""
+
+    engine: DeliveryEngine
+
+    def start(self, work: Coroutine[Any, Any, None]) -> None: ...
+
+    def check_consume(self) -> None:
+        """Raise `Draining` where consumers are refused as a whole."""
+        ...
+
+    async def consumer_topic(self, name: TopicName) -> Topic: ...
+
+    async def subscription(
+        self, topic: Topic, name: str, *, type: str, start: Position, start_given: bool
+    ) -> SubscriptionPump:
+        """The subscription, made if it does not exist."""
+        ...
+
+
+class ConsumeStream:
+    """The life of one stream: open, then credit and answers one way, deliveries the other."""
+
+    def __init__(self, reply: StreamReply, host: ConsumeHost) -> None:
+        self.consumer_id = next(_ids)
+        self.connected_at_ms = now_ms()
+        self._reply = reply
+        self._host = host
+        self._opening = False
+        self._early: list[pb.ConsumeRequest] = []
+        self._topic: Topic | None = None
+        self._pump: SubscriptionPump | None = None
+        self._reader: ReaderPump | None = None
+        self._opened = False
+        self._active = True
+        self.closed = False
+
+    # -- from the client -------------------------------------------------------------------------------------
+
+    def on_message(self, message: bytes) -> None:
+        request = pb.ConsumeRequest.FromString(message)
+        kind = request.WhichOneof("kind")
+        if kind == "open":
+            if self._opening:
+                raise InvalidArgument("a consume stream is opened once", field="kind", value="open")
+            self._opening = True
+            self._host.start(self._open(request.open))
+        elif not self._opening:
+            raise InvalidArgument(
+                "a consume stream begins with its open message", field="kind", value=str(kind)
+            )
+        elif not self._opened:
+            self._early.append(request)
+        else:
+            self._handle(request)
+
+    def _handle(self, request: pb.ConsumeRequest) -> None:
+        try:
+            if self._pump is not None:
+                self._answer(self._pump, request)
+            elif self._reader is not None:
+                self._reader_request(self._reader, request)
+        except ClusterError as error:
+            self._fail(error)
+
+    def _answer(self, pump: SubscriptionPump, request: pb.ConsumeRequest) -> None:
+        match request.WhichOneof("kind"):
+            case "ack":
+                ack = request.ack
+                if ack.ranges:
+                    pump.ack(self.consumer_id, ack.session, _pairs(ack.ranges))
+                if ack.confirm:
+                    number = ack.confirm
+                    pump.confirm(lambda error: self._confirmed(number, error))
+            case "credit":
+                pump.grant(self.consumer_id, request.credit.messages, request.credit.bytes)
+            case "nack":
+                nack = request.nack
+                pump.nack(self.consumer_id, nack.session, _pairs(nack.ranges), nack.delay_ms, nack.reason)
+            case "extend":
+                pump.extend(
+                    self.consumer_id, request.extend.session, _pairs(request.extend.ranges), request.extend.ms
+                )
+            case "terminate":
+                terminate = request.terminate
+                pump.terminate(
+                    self.consumer_id, terminate.session, _pairs(terminate.ranges), terminate.reason
+                )
+            case "seek":
+                pump.seek(self._resolve(request.seek.position))
+                number = request.seek.request
+                if number:
+                    pump.confirm(lambda error: self._confirmed(number, error))
+            case kind:
+                raise InvalidArgument(f"a consumer does not send {kind}", field="kind", value=str(kind))
+
+    def _reader_request(self, reader: ReaderPump, request: pb.ConsumeRequest) -> None:
+        match request.WhichOneof("kind"):
+            case "credit":
+                reader.grant(request.credit.messages, request.credit.bytes)
+            case "seek":
+                offset, session = self._resolve(request.seek.position), next(_ids)
+                reader.seek(offset, session)
+                self.session_changed(session, offset, "seek")
+                if request.seek.request:
+                    self._confirmed(request.seek.request, None)
+            case kind:
+                raise InvalidArgument(
+                    f"a plain reader has no subscription and does not send {kind}",
+                    field="kind",
+                    value=str(kind),
+                )
+
+    def _resolve(self, text: str) -> int:
+        assert self._topic is not None
+        return self._topic.resolve(Position.parse(text, now_ms=now_ms()))
+
+    # -- opening ---------------------------------------------------------------------------------------------
+
+    async def _open(self, request: pb.OpenConsumer) -> None:
+        try:
+            name = TopicName.parse(request.topic)
+            start = Position.parse(request.start or "earliest", now_ms=now_ms(), field="start")
+            self._host.check_consume()
+            if request.subscription:
+                check_subscription(request.subscription)
+                await self._open_consumer(name, start, request)
+            else:
+                await self._open_reader(name, start, request)
+        except ClusterError as error:
+            self._fail(error)
+            return
+        except Exception:
+            log.exception("open_consumer_failed", extra={"event": "open_consumer_failed"})
+            self._fail(Internal("the broker could not open the consumer; see its log"))
+            return
+        early, self._early = self._early, []
+        for message in early:
+            if not self.closed:
+                self._handle(message)
+
+    async def _open_consumer(self, name: TopicName, start: Position, request: pb.OpenConsumer) -> None:
+        consumer_name = request.consumer_name or f"consumer-{self.consumer_id}"
+        check_client_name(consumer_name, field="consumer_name")
+        topic = await self._host.consumer_topic(name)
+        pump = await self._host.subscription(
+            topic, request.subscription, type=request.type, start=start, start_given=request.start_given
+        )
+        if self.closed:
+            return
+        session = pump.join(
+            self,
+            consumer_name,
+            credit_messages=request.credit_messages,
+            credit_bytes=request.credit_bytes,
+            ack_timeout_ms=request.ack_timeout_ms or None,
+            key_filters=tuple(request.key_filters),
+        )
+        self._topic, self._pump, self._opened = topic, pump, True
+        self._reply.send(
+            pb.ConsumeResponse(
+                opened=pb.ConsumerOpened(
+                    consumer_id=self.consumer_id,
+                    session=session,
+                    consumer_name=consumer_name,
+                    start_offset=pump.cursor.floor,
+                    head_offset=topic.commit,
+                    active=pump.is_active(self.consumer_id),
+                    topic_id=topic.topic_id,
+                    type=pump.type.value,
+                )
+            ).SerializeToString()
+        )
+
+    async def _open_reader(self, name: TopicName, start: Position, request: pb.OpenConsumer) -> None:
+        topic = await self._host.consumer_topic(name)
+        stop: int | None = None
+        if request.stop == HEAD:
+            stop = topic.commit
+        elif request.stop:
+            stop = topic.resolve(Position.parse(request.stop, now_ms=now_ms(), field="stop"))
+        position = topic.resolve(start)
+        if self.closed:
+            return
+        session = next(_ids)
+        engine = self._host.engine
+        self._reply.send(
+            pb.ConsumeResponse(
+                opened=pb.ConsumerOpened(
+                    consumer_id=self.consumer_id,
+                    session=session,
+                    consumer_name=request.consumer_name or f"reader-{self.consumer_id}",
+                    start_offset=position,
+                    head_offset=topic.commit,
+                    active=True,
+                    topic_id=topic.topic_id,
+                    type="reader",
+                    stop_offset=stop or 0,
+                )
+            ).SerializeToString()
+        )
+        self._topic, self._opened = topic, True
+        self._reader = ReaderPump(
+            topic,
+            self._reply,
+            position=position,
+            stop=stop,
+            session=session,
+            turns=engine.turns,
+            give_way=engine.give_way,
+            ended=self._ended,
+            failed=self._fail,
+        )
+        self._reader.grant(request.credit_messages, request.credit_bytes)
+
+    # -- to the client (ConsumerLink) ------------------------------------------------------------------------
+
+    @property
+    def writable(self) -> bool:
+        return self._reply.writable
+
+    def deliver(self, frame: FrameBuilder) -> None:
+        self._reply.send(frame.encode())
+
+    def session_changed(self, session: int, offset: int, reason: str) -> None:
+        if self._opened:
+            self._reply.send(
+                pb.ConsumeResponse(
+                    session=pb.SessionChanged(
+                        session=session, offset=offset, reason=reason, active=self._active
+                    )
+                ).SerializeToString()
+            )
+
+    def activated(self) -> None:
+        if self._opened and self._pump is not None:
+            session, offset = self._pump.session_of(self.consumer_id), self._pump.cursor.floor
+            self._reply.send(
+                pb.ConsumeResponse(
+                    session=pb.SessionChanged(session=session, offset=offset, reason="activated", active=True)
+                ).SerializeToString()
+            )
+
+    def end(self, error: ClusterError) -> None:
+        self._fail(error)
+
+    def _confirmed(self, number: int, error: ClusterError | None) -> None:
+        if not self.closed:
+            self._reply.send(
+                pb.ConsumeResponse(
+                    confirmed=pb.Confirmed(
+                        confirm=number, error=b"" if error is None else error.to_json().encode()
+                    )
+                ).SerializeToString()
+            )
+
+    def _ended(self, offset: int) -> None:
+        self._reply.send(pb.ConsumeResponse(end=pb.End(next_offset=offset)).SerializeToString())
+
+    def _fail(self, error: ClusterError) -> None:
+        if not self.closed:
+            self._reply.send(
+                pb.ConsumeResponse(failure=pb.Failure(error=error.to_json().encode())).SerializeToString()
+            )
+            self._reply.end(error)
+
+    # -- the rest of its life --------------------------------------------------------------------------------
+
+    def on_credit(self) -> None:
+        if self._pump is not None:
+            self._pump.wake()
+        elif self._reader is not None:
+            self._reader.wake()
+
+    def on_half_close(self) -> None:
+        self._reply.end()
+
+    def on_close(self) -> None:
+        self.closed = True
+        if self._pump is not None:
+            self._pump.leave(self.consumer_id)
+        if self._reader is not None:
+            self._reader.close()
+
+
+def _pairs(flat: Sequence[int]) -> list[tuple[int, int]]:
+    if len(flat) % 2:
+        raise InvalidArgument("ranges are pairs of first and end offset", field="ranges", value=len(flat))
+    return list(zip(flat[::2], flat[1::2], strict=True))

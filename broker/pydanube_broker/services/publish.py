@@ -1,0 +1,224 @@
+"""`danube.stream.Stream/Publish`: one producer on one topic."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any, Final, Protocol
+
+from pydanube_core.batch.validate import validate_batch
+from pydanube_core.errors import ClusterError, Internal, InvalidArgument
+from pydanube_core.frames import PUBLISH_BATCH_FIELD, read_bytes_field
+from pydanube_core.generated import danube_stream_pb2 as pb
+from pydanube_core.names import TopicName, check_client_name
+
+from pydanube_broker.rpc.hot import StreamReply
+from pydanube_broker.topics.producers import Appended, ProducerSession
+from pydanube_broker.topics.topic import Topic
+
+__all__ = ["PublishHost", "PublishStream"]
+
+log = logging.getLogger("pydanube.publish")
+
+_UNKNOWN_OFFSET: Final = (1 << 64) - 1
+WAITING_BYTES: Final = 16 << 20  # taken from one connection and not committed yet; then it is not read from
+
+
+class PublishHost(Protocol):
+    """What the broker does for its publish streams."""
+
+    durability: str
+
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a task of this broker's."""
+        ...
+
+    def check_publish(self) -> None:
+        """Raise `Draining`, `DiskFull` or `JournalReadOnly` where publishes are refused as a whole."""
+        ...
+
+    async def producer_topic(self, request: pb.OpenProducer) -> Topic:
+        """The topic, made if the request asks for it and the broker allows it."""
+        ...
+
+    def rejected(self, topic: str, error: ClusterError) -> None:
+        """Count a refused publish."""
+        ...
+
+
+class PublishStream:
+    """The life of one stream: open, then batches, each answered when it is committed."""
+
+    __slots__ = ("_host", "_open", "_reply", "_session", "_topic", "_waiting", "_waiting_bytes", "closed")
+
+    def __init__(self, reply: StreamReply, host: PublishHost) -> None:
+        self._reply = reply
+        self._host = host
+        self._topic: Topic | None = None
+        self._session: ProducerSession | None = None
+        self._open = False
+        self._waiting = 0
+        self._waiting_bytes = 0
+        self.closed = False
+
+    # -- from the client -------------------------------------------------------------------------------------
+
+    def on_message(self, message: bytes) -> None:
+        batch = read_bytes_field(PUBLISH_BATCH_FIELD, message)
+        if batch is not None:
+            self._publish(batch)
+            return
+        request = pb.PublishRequest.FromString(message)
+        if request.WhichOneof("kind") != "open" or self._open:
+            raise InvalidArgument("a publish stream begins with one open message", field="kind", value="open")
+        self._open = True
+        self._reply.pause_reading()
+        self._host.start(self._open_producer(request.open))
+
+    async def _open_producer(self, request: pb.OpenProducer) -> None:
+        try:
+            TopicName.parse(request.topic)
+            if request.producer_name:
+                check_client_name(request.producer_name, field="producer_name")
+            self._host.check_publish()
+            topic = await self._host.producer_topic(request)
+            if self.closed:
+                return
+            if request.producer_id:
+                session = topic.state.producers.resume(request.producer_id, request.producer_epoch)
+                self._opened(topic, session)
+            else:
+                name = request.producer_name or f"producer-{topic.state.producers.next_id}"
+                opened: asyncio.Future[ProducerSession] = asyncio.get_running_loop().create_future()
+
+                def done(session: ProducerSession, error: ClusterError | None) -> None:
+                    if opened.done():
+                        return
+                    if error is None:
+                        opened.set_result(session)
+                    else:
+                        opened.set_exception(error)
+
+                topic.open_producer(name, done)
+                session = await opened
+                if not self.closed:
+                    self._opened(topic, session)
+        except ClusterError as error:
+            self._fail(error)
+        except Exception:
+            log.exception("open_producer_failed", extra={"event": "open_producer_failed"})
+            self._fail(Internal("the broker could not open the producer; see its log"))
+
+    def _opened(self, topic: Topic, session: ProducerSession) -> None:
+        self._topic, self._session = topic, session
+        session.connections += 1
+        topic.producers_connected += 1
+        self._reply.send(
+            pb.PublishResponse(
+                opened=pb.ProducerOpened(
+                    producer_id=session.producer_id,
+                    producer_epoch=session.epoch,
+                    next_sequence=session.next_sequence,
+                    producer_name=session.name,
+                    topic_id=topic.topic_id,
+                    durability=self._host.durability,
+                    max_message_bytes=topic.max_message_bytes,
+                )
+            ).SerializeToString()
+        )
+        self._reply.resume_reading()
+
+    def _publish(self, data: memoryview) -> None:
+        """Validate, give out offsets, and answer once they are committed. Nothing here awaits."""
+        topic = self._topic
+        if topic is None:
+            raise InvalidArgument(
+                "a publish stream begins with its open message", field="kind", value="batch"
+            )
+        sequence = count = 0
+        try:
+            part = validate_batch(data, max_message_bytes=topic.max_message_bytes)
+            sequence, count = part.first_sequence, part.count
+            if not part.producer_id:
+                raise InvalidArgument(
+                    "a batch carries the producer id of its session", field="producer_id", value="0"
+                )
+            self._host.check_publish()
+            appended, duplicate = topic.append(data, part)
+        except ClusterError as error:
+            self._host.rejected(topic.name, error)
+            self._refuse(error, sequence or _peek_sequence(data), count)
+            return
+        size = len(data)
+        self._waiting += 1
+        self._waiting_bytes += size
+        if self._waiting_bytes > WAITING_BYTES:
+            self._reply.pause_reading()
+        end = 0 if appended.base_offset is None else appended.base_offset + appended.count
+        topic.when_committed(end, lambda error: self._answer(appended, duplicate, size, error))
+
+    def _answer(self, appended: Appended, duplicate: bool, size: int, error: ClusterError | None) -> None:
+        self._waiting -= 1
+        self._waiting_bytes -= size
+        if self.closed:
+            return
+        if error is not None:
+            self._refuse(error, appended.first_sequence, appended.count)
+            return
+        # On stable storage by now: the batch and everything before it in its topic (`Topic.committed`).
+        self._reply.send(
+            pb.PublishResponse(
+                receipt=pb.Receipt(
+                    first_sequence=appended.first_sequence,
+                    count=appended.count,
+                    base_offset=_UNKNOWN_OFFSET if appended.base_offset is None else appended.base_offset,
+                    append_time_ms=appended.append_time_ms,
+                    duplicate=duplicate,
+                )
+            ).SerializeToString()
+        )
+        if self._waiting_bytes <= WAITING_BYTES // 2:
+            self._reply.resume_reading()
+
+    def _refuse(self, error: ClusterError, sequence: int, count: int) -> None:
+        self._reply.send(
+            pb.PublishResponse(
+                failure=pb.Failure(error=error.to_json().encode(), first_sequence=sequence, count=count)
+            ).SerializeToString()
+        )
+
+    def _fail(self, error: ClusterError) -> None:
+        """The stream as a whole cannot go on."""
+        if not self.closed:
+            self._reply.send(
+                pb.PublishResponse(failure=pb.Failure(error=error.to_json().encode())).SerializeToString()
+            )
+            self._reply.end(error)
+
+    def end(self, error: ClusterError) -> None:
+        """End the stream from the broker's side (draining, topic deleted)."""
+        self._fail(error)
+
+    # -- the rest of its life --------------------------------------------------------------------------------
+
+    def on_credit(self) -> None:
+        """Answers are small and bounded by what was taken: nothing waits for room."""
+
+    def on_half_close(self) -> None:
+        if self._waiting and self._topic is not None:
+            self._topic.when_committed(self._topic.state.next_offset, lambda error: self._reply.end())
+        else:
+            self._reply.end()
+
+    def on_close(self) -> None:
+        self.closed = True
+        if self._session is not None and self._topic is not None:
+            self._session.connections -= 1
+            self._topic.producers_connected -= 1
+            self._session = None
+
+
+def _peek_sequence(data: memoryview) -> int:
+    """The sequence a refused batch claims, so that its producer knows which one was refused."""
+    return int.from_bytes(data[40:48], "little") if len(data) >= 72 else 0

@@ -1,0 +1,123 @@
+"""All topics of a broker behind its one journal: durable addresses become commit offsets here.
+
+The hub owns the log states between recovery and the catalog: a state whose topic the catalog does not know was
+deleted while the broker died, and is dropped.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from pydanube_core.errors import ClusterError, JournalReadOnly
+
+from pydanube_broker.journal import Journal, Kind, RecordHeader
+from pydanube_broker.topics.log_state import LogState, decode_head, encode_head
+from pydanube_broker.topics.topic import Topic
+
+__all__ = ["Hub"]
+
+log = logging.getLogger("pydanube.topics")
+
+Committed = Callable[[ClusterError | None], None]
+
+
+class Hub:
+    """The journal's owner."""
+
+    def __init__(self) -> None:
+        self.journal: Journal = None  # type: ignore[assignment]  # set by whoever opens the journal, before its use
+        self.states: dict[int, LogState] = {}
+        self.topics: dict[int, Topic] = {}
+        self.failure: JournalReadOnly | None = None
+        self.on_failure: Callable[[JournalReadOnly], None] = lambda error: None
+        self._pending: deque[tuple[int, Topic, int]] = deque()  # (durable at lsn, topic, end offset)
+        self._durable_waiters: deque[tuple[int, Committed]] = deque()
+
+    # -- JournalOwner ----------------------------------------------------------------------------------------
+
+    def restore(self, head: memoryview) -> None:
+        self.states = decode_head(head)
+
+    def replay(self, header: RecordHeader, body: memoryview) -> None:
+        topic_id = header.topic_id
+        if header.kind is Kind.TOPIC_CLOSE:
+            self.states.pop(topic_id, None)
+            return
+        state = self.states.get(topic_id)
+        if state is None:
+            state = self.states[topic_id] = LogState(topic_id)
+        state.apply(header, body)
+
+    def encode_head(self) -> Sequence[bytes]:
+        for topic in self.topics.values():
+            for subscription in topic.subscriptions.values():
+                subscription.store_snapshot()
+        return encode_head(self.states.values())
+
+    def durable(self, lsn: int) -> None:
+        pending, reached = self._pending, {}
+        while pending and pending[0][0] <= lsn:
+            _, topic, end = pending.popleft()
+            reached[topic] = end
+        for topic, end in reached.items():
+            topic.durable_offset = end
+            topic.committed()
+        waiters = self._durable_waiters
+        while waiters and waiters[0][0] <= lsn:
+            waiters.popleft()[1](None)
+
+    def failed(self, error: JournalReadOnly) -> None:
+        self.failure = error
+        self._pending.clear()
+        waiters, self._durable_waiters = self._durable_waiters, deque()
+        for _, done in waiters:
+            done(error)
+        for topic in self.topics.values():
+            topic.fail(error)
+        self.on_failure(error)
+
+    # -- for topics ------------------------------------------------------------------------------------------
+
+    def appended(self, lsn: int, topic: Topic, end_offset: int) -> None:
+        self._pending.append((lsn, topic, end_offset))
+
+    def when_durable(self, lsn: int, done: Committed) -> None:
+        """Call `done` once everything below `lsn` is on stable storage."""
+        if lsn <= self.journal.durable_lsn:
+            done(None)
+        elif self._durable_waiters and self._durable_waiters[-1][0] > lsn:
+            at = next(i for i, waiter in enumerate(self._durable_waiters) if waiter[0] > lsn)
+            self._durable_waiters.insert(at, (lsn, done))
+        else:
+            self._durable_waiters.append((lsn, done))
+
+    def adopt(self, topic: Topic) -> None:
+        self.states[topic.topic_id] = topic.state
+        self.topics[topic.topic_id] = topic
+
+    def take_state(self, topic_id: int) -> LogState:
+        """What the journal gave back of a topic; new where it has nothing."""
+        return self.states.setdefault(topic_id, LogState(topic_id))
+
+    def forget_unknown(self) -> list[int]:
+        """Drop the states that no topic took over; returns their ids."""
+        gone = [topic_id for topic_id in self.states if topic_id not in self.topics]
+        for topic_id in gone:
+            self.drop(topic_id)
+        return gone
+
+    def drop(self, topic_id: int) -> None:
+        """A topic was deleted: note it in the journal and forget where its batches are."""
+        state = self.states.pop(topic_id, None)
+        self.topics.pop(topic_id, None)
+        if state is not None and state.opened:
+            self.journal.append(Kind.TOPIC_CLOSE, topic_id, [])
+        self.journal.drop_topic(topic_id)
+
+    def collect(self) -> int:
+        """Delete journal segments that no topic needs any more."""
+        return self.journal.collect(
+            lambda topic_id: self.states[topic_id].start_offset if topic_id in self.states else None
+        )

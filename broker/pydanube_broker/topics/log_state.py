@@ -1,0 +1,200 @@
+"""What the journal must give back of a topic after a crash, and its bytes in heads and records.
+
+Pure. Little-endian. A head is a count of topics and, for each, the fields below; cursors are opaque here
+(`delivery.cursor_codec`). Bodies of the records that belong to a topic (ids are in the record's header)::
+
+    TOPIC_OPEN    u64 epoch, u64 start offset          PRODUCER   u64 producer id, u32 epoch, name (UTF-8)
+    TRIM_PREFIX   u64 new start offset                 CURSOR     u64 subscription id, cursor delta
+    TOPIC_CLOSE   nothing: the topic was deleted
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from pydanube_core.batch import BROKER_PART_BYTES, read_broker_part
+from pydanube_core.batch.layout import PRODUCER_PART
+
+from pydanube_broker.delivery.cursor import CursorSnapshot, apply_delta
+from pydanube_broker.delivery.cursor_codec import decode_delta, decode_snapshot, encode_snapshot
+from pydanube_broker.journal.records import Kind, RecordHeader
+from pydanube_broker.topics.producers import Appended, Producers
+
+__all__ = [
+    "LogState",
+    "decode_head",
+    "encode_cursor_body",
+    "encode_head",
+    "encode_open_body",
+    "encode_producer_body",
+    "encode_trim_body",
+]
+
+_COUNT: Final = struct.Struct("<II")  # topics, format of the entries
+_ENTRY: Final = struct.Struct("<QQQQQqQQQII")
+_PRODUCER: Final = struct.Struct("<QIIQI")  # id, epoch, name bytes, next sequence, recent batches
+_RECENT: Final = struct.Struct("<QIIQq")
+_CURSOR: Final = struct.Struct("<QI")  # subscription id, snapshot bytes
+_TWO: Final = struct.Struct("<QQ")
+_ONE: Final = struct.Struct("<Q")
+_OPEN_PRODUCER: Final = struct.Struct("<QI")
+_FORMAT: Final = 1
+_UNKNOWN_OFFSET: Final = (1 << 64) - 1
+
+
+@dataclass(slots=True)
+class LogState:
+    """One concrete topic's log, as far as it was appended. Offsets are half-open: `next_offset` is one past the last."""
+
+    topic_id: int
+    epoch: int = 0
+    start_offset: int = 0
+    next_offset: int = 0
+    tiered_offset: int = 0
+    append_time_ms: int = 0
+    messages: int = 0
+    stored_bytes: int = 0
+    opened: bool = False
+    producers: Producers = field(default_factory=Producers)
+    cursors: dict[int, CursorSnapshot] = field(default_factory=dict)
+
+    def apply(self, header: RecordHeader, body: memoryview) -> None:
+        """Replay one record of this topic."""
+        match header.kind:
+            case Kind.BATCH:
+                part = read_broker_part(body[:BROKER_PART_BYTES])
+                fields = PRODUCER_PART.unpack_from(body, BROKER_PART_BYTES)
+                count, producer_id, producer_epoch, sequence = fields[4], fields[8], fields[9], fields[11]
+                self.appended(part.base_offset, part.last_offset + 1, count, part.append_time_ms, len(body))
+                self.producers.appended(
+                    producer_id, producer_epoch, sequence, count, part.base_offset, part.append_time_ms
+                )
+            case Kind.TOPIC_OPEN:
+                epoch, start = _TWO.unpack_from(body)
+                self.opened = True
+                self.epoch = max(self.epoch, epoch)
+                self.start_offset = max(self.start_offset, start)
+                self.next_offset = max(self.next_offset, start)
+            case Kind.TRIM_PREFIX:
+                self.start_offset = max(self.start_offset, _ONE.unpack_from(body)[0])
+            case Kind.PRODUCER:
+                producer_id, epoch = _OPEN_PRODUCER.unpack_from(body)
+                self.producers.add(producer_id, epoch, bytes(body[_OPEN_PRODUCER.size :]).decode())
+            case Kind.CURSOR:
+                (subscription_id,) = _ONE.unpack_from(body)
+                delta = decode_delta(bytes(body[_ONE.size :]))
+                old = self.cursors.get(subscription_id, CursorSnapshot(floor=0))
+                self.cursors[subscription_id] = apply_delta(old, delta)
+            case _:
+                raise AssertionError(f"a record of kind {header.kind} does not belong to a topic")
+
+    def appended(self, base: int, end: int, count: int, time_ms: int, stored_bytes: int) -> None:
+        """Note a batch [base, end)."""
+        assert base >= self.next_offset, f"offset {base} was given out already ({self.next_offset} is next)"
+        self.next_offset = end
+        self.append_time_ms = max(self.append_time_ms, time_ms)
+        self.messages += count
+        self.stored_bytes += stored_bytes
+
+    def encode(self) -> bytes:
+        sessions = self.producers.sessions()
+        pieces = [
+            _ENTRY.pack(
+                self.topic_id,
+                self.epoch,
+                self.start_offset,
+                self.next_offset,
+                self.tiered_offset,
+                self.append_time_ms,
+                self.messages,
+                self.stored_bytes,
+                self.producers.next_id,
+                len(sessions),
+                len(self.cursors),
+            )
+        ]
+        for session in sessions:
+            name = session.name.encode()
+            pieces.append(
+                _PRODUCER.pack(
+                    session.producer_id, session.epoch, len(name), session.next_sequence, len(session.recent)
+                )
+            )
+            pieces.append(name)
+            for batch in session.recent:
+                base = _UNKNOWN_OFFSET if batch.base_offset is None else batch.base_offset
+                pieces.append(_RECENT.pack(batch.first_sequence, batch.count, 0, base, batch.append_time_ms))
+        for subscription_id, snapshot in self.cursors.items():
+            data = encode_snapshot(snapshot)
+            pieces += (_CURSOR.pack(subscription_id, len(data)), data)
+        return b"".join(pieces)
+
+
+def encode_head(states: Iterable[LogState]) -> list[bytes]:
+    """The head of these topics, in pieces."""
+    entries = [state.encode() for state in states if state.opened]
+    return [_COUNT.pack(len(entries), _FORMAT), *entries]
+
+
+def decode_head(head: memoryview) -> dict[int, LogState]:
+    """The states in a head; its checksum was verified."""
+    count, version = _COUNT.unpack_from(head)
+    assert version == _FORMAT, f"head entries of format {version}"
+    at = _COUNT.size
+    states: dict[int, LogState] = {}
+    for _ in range(count):
+        (
+            topic_id,
+            epoch,
+            start,
+            following,
+            tiered,
+            time_ms,
+            messages,
+            stored,
+            next_producer,
+            producers,
+            cursors,
+        ) = _ENTRY.unpack_from(head, at)
+        at += _ENTRY.size
+        state = LogState(topic_id, epoch, start, following, tiered, time_ms, messages, stored, opened=True)
+        state.producers.next_id = next_producer
+        for _ in range(producers):
+            producer_id, producer_epoch, name_bytes, sequence, recent = _PRODUCER.unpack_from(head, at)
+            at += _PRODUCER.size
+            session = state.producers.add(
+                producer_id, producer_epoch, bytes(head[at : at + name_bytes]).decode()
+            )
+            at += name_bytes
+            session.next_sequence = sequence
+            for _ in range(recent):
+                first, n, _, base, appended_ms = _RECENT.unpack_from(head, at)
+                at += _RECENT.size
+                offset = None if base == _UNKNOWN_OFFSET else base
+                session.recent.append(Appended(first, n, offset, appended_ms))
+        for _ in range(cursors):
+            subscription_id, length = _CURSOR.unpack_from(head, at)
+            at += _CURSOR.size
+            state.cursors[subscription_id] = decode_snapshot(bytes(head[at : at + length]))
+            at += length
+        states[topic_id] = state
+    return states
+
+
+def encode_open_body(epoch: int, start_offset: int) -> bytes:
+    return _TWO.pack(epoch, start_offset)
+
+
+def encode_trim_body(start_offset: int) -> bytes:
+    return _ONE.pack(start_offset)
+
+
+def encode_producer_body(producer_id: int, epoch: int, name: str) -> bytes:
+    return _OPEN_PRODUCER.pack(producer_id, epoch) + name.encode()
+
+
+def encode_cursor_body(subscription_id: int, delta: bytes) -> bytes:
+    return _ONE.pack(subscription_id) + delta

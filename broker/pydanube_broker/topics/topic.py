@@ -1,0 +1,255 @@
+"""One concrete reliable topic on its owner: append, commit, read.
+
+`append` gives out offsets and returns; nothing is promised yet. When the journal says that the batch is durable and
+the commit rule agrees, the commit offset passes it, and only then is the producer answered and the batch shown to
+anyone: reads, duplicates' answers, cursors and start positions see what lies below the commit offset.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from pydanube_core.batch import ProducerPart, broker_part
+from pydanube_core.commit_point import commit_offset
+from pydanube_core.errors import ClusterError, InvalidArgument
+from pydanube_core.positions import Position, PositionKind
+
+from pydanube_broker.journal import CachedBatch, Journal, Kind
+from pydanube_broker.topics.log_state import (
+    LogState,
+    encode_open_body,
+    encode_producer_body,
+    encode_trim_body,
+)
+from pydanube_broker.topics.producers import Appended, ProducerSession
+
+__all__ = ["LogListener", "Topic", "TopicHub"]
+
+#: called with None when the offset is committed, with the error when it never will be or nobody knows
+Committed = Callable[[ClusterError | None], None]
+
+
+class LogListener(Protocol):
+    """Whoever delivers from this log."""
+
+    def grew(self) -> None:
+        """The commit offset rose."""
+        ...
+
+
+class TopicHub(Protocol):
+    """What a topic needs of all topics together."""
+
+    journal: Journal
+
+    def appended(self, lsn: int, topic: Topic, end_offset: int) -> None: ...
+
+    def when_durable(self, lsn: int, done: Committed) -> None: ...
+
+
+def now_ms() -> int:
+    """The broker's clock: milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+class Topic:
+    """See the module. Single user: the loop."""
+
+    __slots__ = (
+        "_hub",
+        "_waiters",
+        "closed",
+        "commit",
+        "durable_offset",
+        "listeners",
+        "max_message_bytes",
+        "messages_in",
+        "name",
+        "options",
+        "producers_connected",
+        "readers",
+        "state",
+        "subscriptions",
+    )
+
+    def __init__(
+        self, name: str, state: LogState, hub: TopicHub, *, max_message_bytes: int, options: Any
+    ) -> None:
+        self.name = name
+        self.state = state
+        self.options = options  # the catalog's record of the topic
+        self.max_message_bytes = max_message_bytes
+        self.durable_offset = state.next_offset
+        self.commit = state.next_offset
+        self.listeners: set[LogListener] = set()
+        self.subscriptions: dict[str, Any] = {}
+        self.readers = 0
+        self.producers_connected = 0
+        self.messages_in = 0
+        self.closed: ClusterError | None = None
+        self._hub = hub
+        self._waiters: deque[tuple[int, Committed]] = deque()
+
+    @property
+    def topic_id(self) -> int:
+        return self.state.topic_id
+
+    @property
+    def start_offset(self) -> int:
+        return self.state.start_offset
+
+    # -- write -----------------------------------------------------------------------------------------------
+
+    def append(self, data: bytes | memoryview, part: ProducerPart) -> tuple[Appended, bool]:
+        """Append a validated batch, or find the answer a retry was given before.
+
+        Returns:
+            The batch's place, and whether it is a duplicate. Wait with `when_committed` before saying so to anyone.
+
+        Raises:
+            ProducerUnknown, ProducerFenced, OutOfSequence, DiskFull, JournalReadOnly: nothing was stored.
+        """
+        if self.closed is not None:
+            raise self.closed
+        state = self.state
+        if part.producer_id:
+            known = state.producers.check(
+                part.producer_id, part.producer_epoch, part.first_sequence, part.count
+            )
+            if known is not None:
+                return known, True
+        journal = self._hub.journal
+        journal.check_room(len(data))
+        self._open()
+        base, end = state.next_offset, state.next_offset + part.count
+        time_ms = max(now_ms(), state.append_time_ms)
+        head = broker_part(base_offset=base, last_offset=end - 1, epoch=state.epoch, append_time_ms=time_ms)
+        lsn = journal.append_batch(
+            state.topic_id, head, data, base=base, end=end, count=part.count, time_ms=time_ms
+        )
+        state.appended(base, end, part.count, time_ms, len(head) + len(data))
+        state.producers.appended(
+            part.producer_id, part.producer_epoch, part.first_sequence, part.count, base, time_ms
+        )
+        self.messages_in += part.count
+        self._hub.appended(lsn, self, end)
+        return Appended(part.first_sequence, part.count, base, time_ms), False
+
+    def when_committed(self, end_offset: int, done: Committed) -> None:
+        """Call `done` once everything below `end_offset` is committed; at once where it is."""
+        if end_offset <= self.commit:
+            done(None)
+        else:
+            # offsets are waited for in the order they were given out, but for retries, which find theirs pending
+            if self._waiters and self._waiters[-1][0] > end_offset:
+                at = next(i for i, waiter in enumerate(self._waiters) if waiter[0] > end_offset)
+                self._waiters.insert(at, (end_offset, done))
+            else:
+                self._waiters.append((end_offset, done))
+
+    def open_producer(self, name: str, done: Callable[[ProducerSession, ClusterError | None], None]) -> None:
+        """Begin a session: a new id, durable before `done` is called."""
+        if self.closed is not None:
+            raise self.closed
+        self._open()
+        producers = self.state.producers
+        session = producers.add(producers.next_id, 1, name)
+        lsn = self._hub.journal.append(
+            Kind.PRODUCER, self.topic_id, [encode_producer_body(session.producer_id, session.epoch, name)]
+        )
+        self._hub.when_durable(lsn, lambda error: done(session, error))
+
+    def _open(self) -> None:
+        if not self.state.opened:
+            self._hub.journal.append(
+                Kind.TOPIC_OPEN, self.topic_id, [encode_open_body(self.state.epoch, self.state.start_offset)]
+            )
+            self.state.opened = True
+
+    def take_epoch(self, epoch: int) -> None:
+        """Go on under a newer epoch of ownership."""
+        if epoch > self.state.epoch:
+            self.state.epoch = epoch
+            if self.state.opened:
+                self.state.opened = False
+                self._open()
+
+    def append_record(self, kind: Kind, body: bytes) -> int:
+        """Append a record of this topic that is not a batch; returns the LSN at which it is durable."""
+        self._open()
+        return self._hub.journal.append(kind, self.topic_id, [body])
+
+    def check_writable(self) -> None:
+        """Raise what stands in the way of any record of this topic."""
+        if self._hub.journal.read_only is not None:
+            raise self._hub.journal.read_only
+
+    def when_durable(self, lsn: int, done: Committed) -> None:
+        self._hub.when_durable(lsn, done)
+
+    def trim(self, start_offset: int) -> None:
+        """Give up everything below an offset (retention, tiering)."""
+        if start_offset > self.state.start_offset:
+            self.append_record(Kind.TRIM_PREFIX, encode_trim_body(start_offset))
+            self.state.start_offset = start_offset
+
+    # -- commit ----------------------------------------------------------------------------------------------
+
+    def committed(self) -> None:
+        """Move the commit offset as far as the rule allows, and tell who waits."""
+        commit = commit_offset(committed=self.commit, local_durable=self.durable_offset)
+        if commit == self.commit:
+            return
+        self.commit = commit
+        waiters = self._waiters
+        while waiters and waiters[0][0] <= commit:
+            # What is said from here on is true after a power cut: the batch and all before it in this topic were
+            # covered by a completed fdatasync of the journal.
+            waiters.popleft()[1](None)
+        for listener in tuple(self.listeners):
+            listener.grew()
+
+    def fail(self, error: ClusterError) -> None:
+        """Nothing that waits will be committed, as far as anyone knows."""
+        waiters, self._waiters = self._waiters, deque()
+        for _, done in waiters:
+            done(error)
+
+    # -- read ------------------------------------------------------------------------------------------------
+
+    def read(self, offset: int, end: int, max_bytes: int) -> list[CachedBatch] | None:
+        """Committed batches from `offset` on; see `Journal.read`."""
+        return self._hub.journal.read(self.topic_id, offset, min(end, self.commit), max_bytes)
+
+    def plan_cold_read(self, offset: int, end: int, max_bytes: int) -> Callable[[], Sequence[CachedBatch]]:
+        """What a worker thread is to do where `read` said None."""
+        journal = self._hub.journal
+        plan = journal.plan_read(self.topic_id, offset, min(end, self.commit), max_bytes)
+        return journal.read_planned(plan)
+
+    def resolve(self, position: Position) -> int:
+        """The offset of a position among what is committed: between start and commit offset, both inclusive.
+
+        Raises:
+            InvalidArgument: an offset beyond the end.
+        """
+        match position.kind:
+            case PositionKind.EARLIEST:
+                return self.start_offset
+            case PositionKind.LATEST:
+                return self.commit
+            case PositionKind.OFFSET:
+                if position.value > self.commit:
+                    raise InvalidArgument(
+                        f"offset {position.value} is beyond the end of {self.name}: {self.commit} is next",
+                        field="position",
+                        value=str(position),
+                        next_offset=self.commit,
+                    )
+                return max(position.value, self.start_offset)
+            case PositionKind.TIME:
+                found = self._hub.journal.offset_at_time(self.topic_id, position.value)
+                return self.commit if found is None else min(max(found, self.start_offset), self.commit)
