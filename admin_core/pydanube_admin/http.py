@@ -56,16 +56,17 @@ class HttpFace:
     """The ASGI application.
 
     Args:
-        rpc: answers `/rpc`.
+        rpc: answers `/rpc`. None: `/rpc` is 404.
         mcp: answers `/mcp`; its lifespan is run with ours. None: `/mcp` is 404.
         allowed_hosts: names beside the loopback ones that Host and Origin may have, without port; `*` allows any.
     """
 
     def __init__(
-        self, rpc: JsonRpc, *, mcp: AsgiApp | None = None, allowed_hosts: Collection[str] = ()
+        self, rpc: JsonRpc | None, *, mcp: AsgiApp | None = None, allowed_hosts: Collection[str] = ()
     ) -> None:
         self._rpc = rpc
         self._mcp = mcp
+        self._paths = [path for path, answerer in (("/rpc", rpc), ("/mcp", mcp)) if answerer is not None]
         self._allowed_hosts = frozenset(host.lower() for host in allowed_hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -95,6 +96,7 @@ class HttpFace:
             assert self._mcp is not None
             await self._mcp(scope, _replay(body, receive), send)
             return
+        assert self._rpc is not None
         answer = await self._rpc.handle(body, principal=headers.get("danube-principal"))
         if answer is None:
             await send({"type": "http.response.start", "status": 204, "headers": []})
@@ -111,11 +113,12 @@ class HttpFace:
         if origin is not None and not self._is_allowed(_host_name(origin)):
             raise _HttpError(403, _foreign("Origin", origin))
         path: str = scope["path"]
-        methods = _METHODS.get(path)
-        if methods is None or (path == "/mcp" and self._mcp is None):
+        if path not in self._paths:
+            there = " and ".join(f"POST {known}" for known in self._paths)
             raise _HttpError(
-                404, InvalidArgument(f"there is no {path[:100]}; there are POST /rpc and POST /mcp")
+                404, InvalidArgument(f"there is no {path[:100]} here; there is {there}", field="path")
             )
+        methods = _METHODS[path]
         if scope["method"] not in methods:
             error = InvalidArgument(
                 f"{path} takes POST, not {scope['method']}", field="method", value=scope["method"]

@@ -1,1 +1,55 @@
-"""The MCP face of the admin core."""
+"""The MCP face of the admin core: `build_server`, `run_stdio`, `run_http`, `http_face`, `print_config`.
+
+The SDK is imported when a name that needs it is first used; without it, that is a typed error that names the extra.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+from pydanube_core.errors import MissingExtra
+
+if TYPE_CHECKING:
+    from pydanube_mcp.client_config import McpClient, find_program, print_config
+    from pydanube_mcp.clusters import parse_connections
+    from pydanube_mcp.run import http_face, mcp_app, run_http, run_stdio
+    from pydanube_mcp.server import DanubeServer, build_server
+    from pydanube_mcp.tools import Profile
+
+__all__ = [
+    "DanubeServer",
+    "McpClient",
+    "Profile",
+    "build_server",
+    "find_program",
+    "http_face",
+    "mcp_app",
+    "parse_connections",
+    "print_config",
+    "run_http",
+    "run_stdio",
+]
+
+_HOMES: Final = {
+    **dict.fromkeys(("McpClient", "find_program", "print_config"), "client_config"),
+    "parse_connections": "clusters",
+    **dict.fromkeys(("http_face", "mcp_app", "run_http", "run_stdio"), "run"),
+    **dict.fromkeys(("DanubeServer", "build_server"), "server"),
+    "Profile": "tools",
+}
+assert set(_HOMES) == set(__all__), "a name is exported but has no home, or the other way round"
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return getattr(import_module(f"{__name__}.{home}"), name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("mcp", "mcp_types"):
+            raise
+        raise MissingExtra(
+            'the MCP server is not installed: pip install "pydanube[mcp]"', extra="mcp"
+        ) from error

@@ -1,0 +1,116 @@
+"""Paste-ready configuration of the usual MCP clients.
+
+Formats as the clients' documentation has them in November 2026: Claude Desktop, Cursor and Windsurf read an object
+`mcpServers`, Visual Studio Code one named `servers` whose entries have a `type`; Claude Code is told by a command.
+The program is given by its absolute path, since none of them starts a login shell that would know ours.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+
+from pydanube_admin.arguments import close_names
+from pydanube_core.errors import ClusterError, InvalidArgument
+
+__all__ = ["McpClient", "find_program", "print_config"]
+
+SERVER_NAME = "danube"
+
+
+class McpClient(StrEnum):
+    CLAUDE_DESKTOP = "claude-desktop"  # claude_desktop_config.json
+    CLAUDE_CODE = "claude-code"  # a command for a shell
+    CURSOR = "cursor"  # ~/.cursor/mcp.json, or .cursor/mcp.json of a project
+    WINDSURF = "windsurf"  # ~/.codeium/windsurf/mcp_config.json
+    VSCODE = "vscode"  # .vscode/mcp.json, or mcp.json of the user profile
+
+
+def find_program(argv0: str | None = None) -> Path:
+    """The absolute path of the `danube` program: the one that runs, the one beside this Python, or one on the path.
+
+    Args:
+        argv0: how this process was started; `sys.argv[0]` if None.
+
+    Raises:
+        ClusterError: there is none.
+    """
+    candidates: list[Path] = []
+    started = Path(sys.argv[0] if argv0 is None else argv0)
+    if started.stem == SERVER_NAME:
+        candidates.append(started if started.is_absolute() else Path.cwd() / started)
+    scripts = Path(sys.executable).parent  # not resolved: in a virtual environment it is a link to elsewhere
+    candidates += [scripts / SERVER_NAME, scripts / f"{SERVER_NAME}.exe"]
+    found = shutil.which(SERVER_NAME)
+    if found:
+        candidates.append(Path(found).absolute())
+    for candidate in candidates:
+        if candidate.is_file() and os.access(candidate, os.X_OK):
+            return Path(os.path.normpath(candidate))
+    raise InvalidArgument(
+        "the program `danube` is not to be found beside this Python or on the path; install it with "
+        '`pip install "pydanube[mcp]"`',
+        field="command",
+    )
+
+
+def print_config(
+    client: McpClient | str,
+    *,
+    arguments: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
+    program: Path | None = None,
+) -> str:
+    """The text to paste, without a newline at its end.
+
+    Args:
+        client: whose configuration.
+        arguments: further ones of `danube mcp`, such as `["--read-only"]`.
+        env: for the server's process, such as `DANUBE_ADMIN_ENDPOINT`.
+        program: absolute path of `danube`; found if None.
+
+    Raises:
+        InvalidArgument: a client we do not know.
+    """
+    try:
+        known = McpClient(client)
+    except ValueError:
+        names = [each.value for each in McpClient]
+        close = close_names(str(client), names)
+        hint = f"did you mean {' or '.join(close)}?" if close else f"one of {', '.join(names)}"
+        error: ClusterError = InvalidArgument(
+            f"--print-config {str(client)!r}: {hint}", field="print-config", value=str(client), allowed=names
+        )
+        raise error from None
+    command = str(program or find_program())
+    args = ["mcp", *arguments]
+    entry: dict[str, object] = {"command": command, "args": args}
+    if env:
+        entry["env"] = dict(env)
+    match known:
+        case McpClient.CLAUDE_CODE:
+            settings = [word for name, value in (env or {}).items() for word in ("--env", f"{name}={value}")]
+            # Options stand before the name; what follows the dashes is the server's own command.
+            words = [
+                "claude",
+                "mcp",
+                "add",
+                "--transport",
+                "stdio",
+                *settings,
+                SERVER_NAME,
+                "--",
+                command,
+                *args,
+            ]
+            return shlex.join(words)
+        case McpClient.VSCODE:
+            return json.dumps({"servers": {SERVER_NAME: {"type": "stdio", **entry}}}, indent=2)
+        case McpClient.CLAUDE_DESKTOP | McpClient.CURSOR | McpClient.WINDSURF:
+            return json.dumps({"mcpServers": {SERVER_NAME: entry}}, indent=2)

@@ -1,0 +1,167 @@
+"""Topics, subscriptions and brokers as MCP resources, with completion of their names.
+
+    danube://topic/{namespace}/{topic}                          topics.describe
+    danube://subscription/{namespace}/{topic}/{subscription}    subscriptions.lag
+    danube://broker/{broker_id}                                 brokers.status
+
+With several clusters each takes `?cluster=NAME`. Completion is served from the lists of operations and is silent
+about what it cannot reach: a client's drop-down is no place for an error.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from mcp import MCPError
+from mcp.types import INTERNAL_ERROR, INVALID_PARAMS, Completion, ResourceTemplate
+from pydanube_core.errors import ClusterError, InvalidArgument, Retryable, TopicNotFound
+from pydanube_core.names import TopicName
+
+from pydanube_mcp.clusters import CLUSTER, Clusters
+
+__all__ = ["JSON_TYPE", "complete", "read_resource", "template_list"]
+
+MAX_COMPLETIONS: Final = 100  # the protocol's limit
+JSON_TYPE: Final = "application/json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Template:
+    kind: str
+    parts: tuple[str, ...]
+    title: str
+    description: str
+    operation: str
+    arguments: Callable[..., dict[str, Any]]  # from the parts, by name
+
+    @property
+    def uri(self) -> str:
+        return f"danube://{self.kind}/" + "/".join(f"{{{part}}}" for part in self.parts)
+
+
+_TEMPLATES: Final = (
+    _Template(
+        kind="broker",
+        parts=("broker_id",),
+        title="Broker",
+        description="The broker, as get_broker_status shows it",
+        operation="brokers.status",
+        arguments=lambda broker_id: {},
+    ),
+    _Template(
+        kind="subscription",
+        parts=("namespace", "topic", "subscription"),
+        title="Subscription",
+        description="How far one subscription is behind, as get_consumer_lag shows it",
+        operation="subscriptions.lag",
+        arguments=lambda namespace, topic, subscription: {
+            "topic": f"/{namespace}/{topic}",
+            "subscription": subscription,
+            "limit": 1000,
+        },
+    ),
+    _Template(
+        kind="topic",
+        parts=("namespace", "topic"),
+        title="Topic",
+        description="One topic, as describe_topic shows it",
+        operation="topics.describe",
+        arguments=lambda namespace, topic: {"topic": f"/{namespace}/{topic}"},
+    ),
+)
+
+
+def template_list(clusters: Clusters) -> list[ResourceTemplate]:
+    query = f"{{?{CLUSTER}}}" if clusters.several else ""
+    return [
+        ResourceTemplate(
+            uri_template=template.uri + query,
+            name=template.kind,
+            title=template.title,
+            description=template.description,
+            mime_type=JSON_TYPE,
+        )
+        for template in _TEMPLATES
+    ]
+
+
+async def read_resource(clusters: Clusters, uri: str, *, principal: str | None) -> str:
+    """The resource as JSON text.
+
+    Raises:
+        MCPError: -32602 if there is no such resource, -32603 if it cannot be read now; `data` has the URI and our
+            error object.
+    """
+    try:
+        template, parts, query = _parse(uri)
+        client, _, _ = clusters.pick(query)
+        result = await client.call(template.operation, template.arguments(**parts), principal=principal)
+        if template.kind == "broker" and result["broker_id"] != parts["broker_id"]:
+            raise InvalidArgument(
+                f"there is no broker {parts['broker_id'][:64]}; the broker here is {result['broker_id']}",
+                field="broker_id",
+                value=parts["broker_id"][:64],
+            )
+    except ClusterError as error:
+        code = INTERNAL_ERROR if isinstance(error, Retryable) else INVALID_PARAMS
+        raise MCPError(code=code, message=str(error), data={"uri": uri, "error": error.to_dict()}) from error
+    return json.dumps(result, ensure_ascii=False, separators=(",", ":"))
+
+
+def _parse(uri: str) -> tuple[_Template, dict[str, str], dict[str, str]]:
+    """The template of a URI, its parts by name, and what stands in the query."""
+    try:
+        split = urlsplit(uri)
+    except ValueError:
+        split = urlsplit("")
+    values = [unquote(part) for part in split.path.removeprefix("/").split("/")]
+    for template in _TEMPLATES:
+        if split.scheme == "danube" and split.netloc == template.kind and len(values) == len(template.parts):
+            query = {name: given[0] for name, given in parse_qs(split.query).items()}
+            return template, dict(zip(template.parts, values, strict=True)), query
+    raise InvalidArgument(
+        f"there is no resource {uri[:200]}; there are {', '.join(template.uri for template in _TEMPLATES)}",
+        field="uri",
+        value=uri[:200],
+    )
+
+
+async def complete(clusters: Clusters, name: str, prefix: str, given: Mapping[str, str]) -> Completion:
+    """Names that the part `name` of a template may have, once the parts in `given` are known."""
+    try:
+        hits = sorted(
+            {value for value in await _names(clusters, name, prefix, given) if value.startswith(prefix)}
+        )
+    except ClusterError:
+        hits = []
+    return Completion(values=hits[:MAX_COMPLETIONS], total=len(hits), has_more=len(hits) > MAX_COMPLETIONS)
+
+
+async def _names(clusters: Clusters, name: str, prefix: str, given: Mapping[str, str]) -> list[str]:
+    if name == CLUSTER:
+        return list(clusters.names)
+    client, _, _ = clusters.pick({CLUSTER: given.get(CLUSTER)})
+    page: dict[str, Any] = {"limit": 1000}
+    match name:
+        case "broker_id":
+            return [(await client.call("brokers.status"))["broker_id"]]
+        case "subscription" if "topic" in given:
+            topic = f"/{given.get('namespace', 'default')}/{given['topic']}"
+            try:
+                listed = await client.call("subscriptions.list", page | {"topic": topic})
+            except TopicNotFound:
+                return []
+            return [item["subscription"] for item in listed["items"]]
+        case "topic" | "namespace":
+            if "namespace" in given:
+                page["namespace"] = given["namespace"]
+            names = [
+                TopicName.parse(item["topic"]) for item in (await client.call("topics.list", page))["items"]
+            ]
+            return [topic.name if name == "topic" else topic.namespace for topic in names]
+        case _:
+            return []

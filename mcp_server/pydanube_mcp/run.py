@@ -1,0 +1,109 @@
+"""Running the server: over stdio for a client that starts us, over HTTP beside JSON-RPC."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import asynccontextmanager
+
+import anyio
+from mcp.server.transport_security import TransportSecuritySettings
+from pydanube_admin.http import MAX_BODY_BYTES, AsgiApp, HttpFace, http_server
+from pydanube_admin.jsonrpc import JsonRpc
+from pydanube_admin.remote import DEFAULT_ADMIN_URL, OpsClient
+
+from pydanube_mcp.server import DanubeServer, build_server
+from pydanube_mcp.tools import Profile
+
+__all__ = ["http_face", "mcp_app", "run_http", "run_stdio"]
+
+
+def mcp_app(server: DanubeServer) -> AsgiApp:
+    """The ASGI application of streamable HTTP, for `HttpFace(mcp=…)`, whose guard must stand in front of it."""
+    app: AsgiApp = server.streamable_http_app(
+        streamable_http_path="/mcp",
+        max_request_body_size=MAX_BODY_BYTES,
+        # HttpFace has checked Host and Origin against its own list, which may be longer than the SDK's.
+        transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
+    )
+    return app
+
+
+@asynccontextmanager
+async def http_face(
+    connections: Mapping[str, str] | str = DEFAULT_ADMIN_URL,
+    *,
+    rpc: bool = True,
+    profile: Profile | str = Profile.DEFAULT,
+    read_only: bool = False,
+    timeout_s: float = 10.0,
+    principal: str | None = None,
+    allowed_hosts: Collection[str] = (),
+) -> AsyncIterator[HttpFace]:
+    """The application of port 8765, `/rpc` and `/mcp`, with the connections it needs, closed at the end.
+
+        async with http_face(admin_url) as app, http_server(sock, app):
+            ...
+
+    `/rpc` speaks for the first of several clusters. A read-only face has no `/rpc`, which could change things.
+    """
+    server = build_server(
+        connections, profile=profile, read_only=read_only, timeout_s=timeout_s, principal=principal
+    )
+    first = connections if isinstance(connections, str) else next(iter(connections.values()))
+    ops = OpsClient(first, timeout_s=timeout_s, principal=principal, face="jsonrpc")
+    async with server, ops:
+        yield HttpFace(
+            JsonRpc(ops) if rpc and not read_only else None, mcp=mcp_app(server), allowed_hosts=allowed_hosts
+        )
+
+
+def run_stdio(
+    connections: Mapping[str, str] | str = DEFAULT_ADMIN_URL,
+    *,
+    profile: Profile | str = Profile.DEFAULT,
+    read_only: bool = False,
+    timeout_s: float = 10.0,
+    principal: str | None = None,
+) -> None:
+    """Serve on stdin and stdout until stdin ends. Logs must go to stderr."""
+
+    async def serve() -> None:
+        async with build_server(
+            connections, profile=profile, read_only=read_only, timeout_s=timeout_s, principal=principal
+        ) as server:
+            await server.run_stdio_async()
+
+    anyio.run(serve)
+
+
+def run_http(
+    sock: socket.socket,
+    connections: Mapping[str, str] | str = DEFAULT_ADMIN_URL,
+    *,
+    profile: Profile | str = Profile.DEFAULT,
+    read_only: bool = False,
+    timeout_s: float = 10.0,
+    principal: str | None = None,
+    allowed_hosts: Collection[str] = (),
+    grace_s: float = 5.0,
+) -> None:
+    """Serve `/mcp` on a bound socket until SIGINT or SIGTERM, then finish what is under way within `grace_s`."""
+
+    async def serve() -> None:
+        async with http_face(
+            connections,
+            rpc=False,
+            profile=profile,
+            read_only=read_only,
+            timeout_s=timeout_s,
+            principal=principal,
+            allowed_hosts=allowed_hosts,
+        ) as app:
+            with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+                async with http_server(sock, app, grace_s=grace_s):
+                    async for _ in signals:
+                        break
+
+    anyio.run(serve)

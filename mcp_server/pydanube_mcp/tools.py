@@ -1,0 +1,113 @@
+"""Operations as MCP tools: what a client lists, and what a call answers.
+
+Everything comes from the registry. All four annotations are always set, because the protocol's defaults are the
+pessimistic ones and clients act on them. Results and errors are structured; their text is the same JSON, for clients
+that read only text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any
+
+from mcp.types import CallToolResult, TextContent, Tool, ToolAnnotations
+from pydanube_admin.arguments import close_names, shown
+from pydanube_admin.operation import Effect, Operation
+from pydanube_admin.registry import TOOLS
+from pydanube_core.errors import ClusterError, InvalidArgument, ReadOnly
+
+from pydanube_mcp.clusters import CLUSTER, Clusters
+
+__all__ = ["Profile", "error_result", "find_tool", "ok_result", "tool_list"]
+
+
+class Profile(StrEnum):
+    DEFAULT = "default"  # what most conversations need, to keep a model's context small
+    FULL = "full"
+
+
+def tool_list(profile: Profile, *, read_only: bool, clusters: Clusters) -> list[Tool]:
+    """The tools to list, by name: the same bytes each time, which is what prompt caches want."""
+    return [
+        _tool(operation, clusters)
+        for operation in TOOLS.values()
+        if (profile is Profile.FULL or operation.default_profile)
+        and not (read_only and operation.effect is not Effect.READ)
+    ]
+
+
+def _tool(operation: Operation, clusters: Clusters) -> Tool:
+    return Tool(
+        name=operation.tool,
+        title=operation.title,
+        description=operation.summary,
+        input_schema=_input_schema(operation, clusters),
+        output_schema=operation.output_schema,
+        annotations=ToolAnnotations(
+            read_only_hint=operation.effect is Effect.READ,
+            destructive_hint=operation.effect is Effect.DESTROY,
+            # Made twice, a call has no further effect: a second create or delete is refused.
+            idempotent_hint=True,
+            open_world_hint=False,
+        ),
+    )
+
+
+def _input_schema(operation: Operation, clusters: Clusters) -> dict[str, Any]:
+    schema = operation.input_schema
+    if not clusters.several:
+        return schema
+    cluster = {"type": "string", "enum": list(clusters.names), "description": "Which cluster"}
+    return schema | {
+        "properties": {CLUSTER: cluster, **schema["properties"]},
+        "required": [CLUSTER, *schema.get("required", ())],
+    }
+
+
+def find_tool(name: str, *, read_only: bool) -> Operation:
+    """The operation behind a tool. One that the profile does not list can be called all the same.
+
+    Raises:
+        ReadOnly: it would change something and the server may not.
+        InvalidArgument: no such tool; says which are close.
+    """
+    operation = TOOLS.get(name)
+    if operation is None:
+        close = close_names(name.replace(".", "_"), TOOLS)
+        hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(TOOLS)}"
+        raise InvalidArgument(
+            f"there is no tool {shown(name)!r}; {hint}",
+            field="tool",
+            value=shown(name),
+            did_you_mean=close,
+            next=[TOOLS[known].next_call({}, "the tool of that name") for known in close],
+        )
+    if read_only and operation.effect is not Effect.READ:
+        raise ReadOnly(
+            f"{name} would change the cluster, and this MCP server was started with --read-only; start it without, "
+            "or use the command line",
+            field="tool",
+            value=name,
+        )
+    return operation
+
+
+def ok_result(result: Mapping[str, Any]) -> CallToolResult:
+    return CallToolResult(content=[_text(result)], structured_content=dict(result))
+
+
+def error_result(error: ClusterError, *, cluster: str | None = None) -> CallToolResult:
+    """An error as a result that the model sees; calls it proposes name the cluster they are for."""
+    body = error.to_dict()
+    if cluster is not None:
+        body["next"] = [
+            step | {"arguments": {CLUSTER: cluster} | step["arguments"]} if step.get("tool") else step
+            for step in body["next"]
+        ]
+    return CallToolResult(is_error=True, content=[_text({"error": body})], structured_content={"error": body})
+
+
+def _text(value: Mapping[str, Any]) -> TextContent:
+    return TextContent(type="text", text=json.dumps(value, ensure_ascii=False, separators=(",", ":")))
