@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Final
 from zlib import crc32
 
@@ -50,7 +50,7 @@ def _pack(code: str, values: Sequence[int], field: str) -> bytes:
         ) from error
 
 
-def _offsets(items: Sequence[bytes]) -> bytes:
+def _offsets(items: Sequence[bytes] | Sequence[str]) -> bytes:
     return struct.pack(
         f"<{len(items) + 1}i", 0, *accumulate(map(len, items))
     )  # a third faster than array("i", …)
@@ -60,6 +60,17 @@ def _ragged(parts: list[bytes], items: Sequence[bytes]) -> None:
     """Append one variable-length column: offsets, pad, bytes, pad."""
     append_padded(parts, _offsets(items))
     append_padded(parts, b"".join(items))
+
+
+def _texts(parts: list[bytes], items: Sequence[str]) -> None:
+    """Append a column of text; ASCII, the usual, is encoded all at once."""
+    text = "".join(items)
+    data = text.encode()
+    if len(data) == len(text):
+        append_padded(parts, _offsets(items))
+        append_padded(parts, data)
+    else:
+        _ragged(parts, [item.encode() for item in items])
 
 
 def _fixed(parts: list[bytes], code: str, values: Sequence[int], field: str) -> None:
@@ -135,8 +146,9 @@ def encode_batch(
         _same(count, attributes, "attributes")
         counts = [len(a) if a else 0 for a in attributes]
         append_padded(parts, _pack("i", [0, *accumulate(counts)], "attributes"))
-        _ragged(parts, [k.encode() for a in attributes if a for k in a])
-        _ragged(parts, [v.encode() for a in attributes if a for v in a.values()])
+        given = [a for a in attributes if a]
+        _texts(parts, [*chain.from_iterable(given)])
+        _texts(parts, [*chain.from_iterable([a.values() for a in given])])
     if publish_times_ms is not None:
         columns |= Column.PUBLISH_TIME
         _same(count, publish_times_ms, "publish_times_ms")
@@ -146,7 +158,7 @@ def encode_batch(
         columns |= Column.PRODUCERS
         parts.append(len(producers).to_bytes(8, "little"))
         _fixed(parts, "Q", [number for number, _ in producers], "producers")
-        _ragged(parts, [name.encode() for _, name in producers])
+        _texts(parts, [name for _, name in producers])
         if len(producers) > 1:
             columns |= Column.PRODUCER_INDEX
             assert producer_index is not None

@@ -88,6 +88,10 @@ class _Pick(Protocol):
     @property
     def count(self) -> int: ...
 
+    def numbers(self, first: int) -> Ints:
+        """`first` and the row, of the rows taken."""
+        ...
+
     def fixed(self, values: Ints) -> Ints:
         """The values of the rows taken."""
         ...
@@ -109,6 +113,9 @@ class _Span:
     def __init__(self, start: int, stop: int) -> None:
         self._start, self._stop, self.count = start, stop, stop - start
 
+    def numbers(self, first: int) -> Ints:
+        return np.arange(first + self._start, first + self._stop, dtype=np.int64)
+
     def fixed(self, values: Ints) -> Ints:
         return values[self._start : self._stop]
 
@@ -128,6 +135,10 @@ class _Rows:
 
     def __init__(self, rows: Ints) -> None:
         self._rows, self.count = rows, len(rows)
+
+    def numbers(self, first: int) -> Ints:
+        numbers: Ints = self._rows + first
+        return numbers
 
     def fixed(self, values: Ints) -> Ints:
         return values[self._rows]
@@ -158,12 +169,12 @@ def _gather(data: Buffer, starts: Ints, lengths: Ints) -> bytes:
     """
     if not len(starts):
         return b""
-    longest = int(lengths.max())
-    if not longest:
-        return b""
-    if int(lengths.min()) == longest:
+    length = int(lengths[0])
+    if not np.count_nonzero(lengths != length):
+        if not length:
+            return b""
         # overlapping windows one byte apart: a view, so taking a row copies just that row
-        windows = np.ndarray((len(data) - longest + 1,), f"V{longest}", data, strides=(1,))
+        windows = np.ndarray((len(data) - length + 1,), f"V{length}", data, strides=(1,))
         return windows[starts].tobytes()
     stops = starts + lengths
     first, end = int(starts[0]), int(stops[-1])
@@ -218,20 +229,18 @@ def _rebuild(data: Buffer, part: ProducerPart, pick: _Pick) -> tuple[bytes, int]
     if (at := view.column_start(Column.PRODUCERS)) is not None:
         columns |= Column.PRODUCERS
         columns |= _producers(parts, data, at, view, pick)
-    first_sequence = part.first_sequence
-    if (at := view.column_start(Column.SEQUENCE)) is not None or isinstance(pick, _Rows):
+    at = view.column_start(Column.SEQUENCE)
+    first = part.first_sequence
+    sequences = pick.numbers(first) if at is None else pick.fixed(np.frombuffer(data, "<i8", n, at))
+    first_sequence = int(sequences[0])
+    if int(sequences[-1]) - first_sequence != pick.count - 1 or at is not None:
         columns |= Column.SEQUENCE
-        sequences = np.arange(n) + first_sequence if at is None else np.frombuffer(data, "<i8", n, at)
-        taken = pick.fixed(sequences)
-        first_sequence = int(taken[0])
-        append_padded(parts, taken.astype("<i8").tobytes())
-    else:
-        first_sequence += int(pick.fixed(np.arange(n))[0])
+        append_padded(parts, sequences.astype("<i8").tobytes())
     if (at := view.column_start(Column.SCHEMAS)) is not None:
         columns |= Column.SCHEMAS
         _schemas(parts, data, at, n, pick)
     at = view.column_start(Column.OFFSET_DELTA)
-    deltas = pick.fixed(np.arange(n) if at is None else np.frombuffer(data, "<u4", n, at))
+    deltas = pick.numbers(0) if at is None else pick.fixed(np.frombuffer(data, "<u4", n, at))
     first_delta = int(deltas[0])
     if int(deltas[-1]) - first_delta != pick.count - 1:  # they rise, so this tells of holes
         columns |= Column.OFFSET_DELTA

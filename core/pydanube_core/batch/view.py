@@ -287,6 +287,14 @@ class BatchView:
         start = at + padded(4 * (n + 1))
         return _cut(bytes(self._data[start : start + max(offsets[-1], 0)]), offsets)
 
+    def _texts(self, at: int, n: int) -> list[str]:
+        try:
+            return list(map(bytes.decode, self._slices(at, n)))
+        except UnicodeDecodeError as error:
+            raise InvalidArgument(
+                f"text in a batch is not UTF-8: {error}", field="batch", value=at
+            ) from error
+
     def payloads(self) -> list[bytes]:
         """The payloads, one bytes object a message."""
         part, at = self.part, PRODUCER_PART_BYTES
@@ -323,9 +331,11 @@ class BatchView:
         entries = self.ints(at, n + 1)
         at += padded(4 * (n + 1))
         total = entries[-1]
-        names = [name.decode("utf-8", "replace") for name in self._slices(at, total)]
-        values = [v.decode("utf-8", "replace") for v in self._slices(self._ragged_end(at, total), total)]
-        return [dict(zip(names[a:b], values[a:b], strict=False)) for a, b in itertools.pairwise(entries)]
+        pairs = zip(self._texts(at, total), self._texts(self._ragged_end(at, total), total), strict=True)
+        try:  # one iterator through all pairs: a third of the cost of slicing them for each message
+            return [dict(itertools.islice(pairs, count)) for count in map(sub, entries[1:], entries)]
+        except ValueError:
+            raise InvalidArgument("attribute offsets fall", field="attributes", value=total) from None
 
     def publish_times_ms(self) -> list[int]:
         """Publish time of each message, milliseconds since 1970, by the producer's clock."""
@@ -340,10 +350,7 @@ class BatchView:
         if at is None:
             return []
         rows = self._int32(at)
-        names = self._slices(at + 8 + 8 * rows, rows)
-        return list(
-            zip(self.ints(at + 8, rows, "Q"), (n.decode("utf-8", "replace") for n in names), strict=True)
-        )
+        return list(zip(self.ints(at + 8, rows, "Q"), self._texts(at + 8 + 8 * rows, rows), strict=True))
 
     def producer_index(self) -> tuple[int, ...] | None:
         """Index of each message into `producers()`; None where one producer wrote them all."""
