@@ -165,7 +165,7 @@ def produce(
         producer={
             "name": producer_name,
             "partitions": partitions,
-            "dispatch_strategy": "non_reliable" if non_reliable else "reliable",
+            "dispatch_strategy": "non_reliable" if non_reliable else None,
             "schema": schema_subject,
             "compression": compression,
         },

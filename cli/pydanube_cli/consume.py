@@ -1,0 +1,310 @@
+"""`danube consume`: a topic on stdout, as a plain reader or with a subscription that remembers.
+
+A message is acknowledged after its line has left the process, so that what a pipe's reader never got comes again.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+import anyio
+import typer
+from pydanube_core.errors import ClusterError, ConditionNotMet, InvalidArgument, TopicNotFound
+from pydanube_core.names import TopicName, check_subscription
+from pydanube_core.positions import Position, PositionKind
+from pydanube_core.units import parse_duration_s
+
+from pydanube_cli.bounds import Bounds
+from pydanube_cli.command import Common, command
+from pydanube_cli.formats import Format, Received, formatter
+from pydanube_cli.outlet import Outlet
+from pydanube_cli.render import prose
+from pydanube_cli.runtime import run_async, terminate_like_interrupt
+
+if TYPE_CHECKING:
+    from pydanube_client import Batch, Client
+
+__all__ = ["consume"]
+
+CREDIT_MESSAGES: Final = 20_000
+CREDIT_BYTES: Final = 16 << 20  # with what the process itself needs, far below the 300 MiB it may take
+QUIET_S: Final = 0.5  # without a message this long, ask whether there is anything left below the head
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Job:
+    topic: str
+    subscription: str | None
+    type: str
+    consumer: str | None
+    start: str | None
+    until: Position | None
+    count: int | None
+    exit: bool
+    for_s: float | None
+    ack: bool
+    key_filters: tuple[str, ...]
+    format: Format
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """The first messages of a batch, where not all are wanted."""
+
+    payloads: Sequence[bytes]
+    _messages: Sequence[Any]
+
+    def messages(self) -> Sequence[Any]:
+        return self._messages
+
+
+@command(
+    examples=[
+        "danube consume logs --exit",
+        "danube consume logs --from time:-15m --format json",
+        "danube consume logs -s billing --count 10 --for 10s",
+        "danube consume logs --exit --format raw | cmp - /var/log/dpkg.log",
+    ]
+)
+def consume(
+    *,
+    common: Common,
+    topic: Annotated[
+        str, typer.Argument(metavar="TOPIC", help="/namespace/topic; a bare name is in /default")
+    ],
+    subscription: Annotated[
+        str | None,
+        typer.Option(
+            "-s", "--subscription", metavar="S", help="Remember what was read; without: a plain reader."
+        ),
+    ] = None,
+    sub_type: Annotated[
+        Literal["exclusive", "shared", "failover", "key-shared"], typer.Option("--sub-type", help="With -s.")
+    ] = "exclusive",
+    consumer: Annotated[
+        str | None, typer.Option("--consumer", metavar="NAME", help="With -s: our name.")
+    ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="POS",
+            help="earliest, latest, offset:42, time:2026-01-31T12:00:00Z, time:-15m [default: earliest]",
+        ),
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option("--until", metavar="POS", help="End before this position.")
+    ] = None,
+    count: Annotated[
+        int | None, typer.Option("--count", min=1, metavar="N", help="End after N messages.")
+    ] = None,
+    exit: Annotated[bool, typer.Option("--exit", help="End where the topic ended at the start.")] = False,
+    for_: Annotated[
+        str | None,
+        typer.Option("--for", metavar="DURATION", help="End after this time; exit 6 if --count was not met."),
+    ] = None,
+    ack: Annotated[
+        Literal["auto", "none"], typer.Option("--ack", help="auto: once a line has left.")
+    ] = "auto",
+    key_filter: Annotated[
+        list[str] | None,
+        typer.Option("--key-filter", metavar="GLOB", help="Keys to receive; with key-shared."),
+    ] = None,
+    format: Annotated[
+        Format | None, typer.Option("--format", help="text escapes what is not; raw is bytes [default: text]")
+    ] = None,
+) -> int:
+    """Read a topic to stdout, one message a line; follows it until told to end."""
+    name = str(TopicName.parse(topic))
+    if subscription is None and (consumer is not None or key_filter or sub_type != "exclusive"):
+        raise InvalidArgument(
+            "--sub-type, --consumer and --key-filter are of a subscription: add -s NAME",
+            field="subscription",
+            value=None,
+        )
+    now_ms = time.time_ns() // 1_000_000
+    if start is not None:
+        Position.parse(start, now_ms=now_ms, field="from")
+    job = _Job(
+        topic=name,
+        subscription=None if subscription is None else check_subscription(subscription),
+        type=sub_type,
+        consumer=consumer,
+        start=start,
+        until=None if until is None else Position.parse(until, now_ms=now_ms, field="until"),
+        count=count,
+        exit=exit,
+        for_s=None if for_ is None else parse_duration_s(for_, field="for"),
+        ack=ack == "auto",
+        key_filters=tuple(key_filter or ()),
+        format=format or (Format.JSON if common.as_json else Format.TEXT),
+    )
+    terminate_like_interrupt()
+    taken = run_async(partial(_consume, job, common))
+    if job.count is not None and job.for_s is not None and taken < job.count:
+        raise ConditionNotMet(
+            f"{taken} of {job.count} messages came within {job.for_s:g} s", received=taken, wanted=job.count
+        )
+    return 0
+
+
+async def _consume(job: _Job, common: Common) -> int:
+    """Returns how many messages were written."""
+    from pydanube_client import Retry, connect
+
+    sys.stdout.flush()  # from here on the descriptor is written to directly
+    retry = Retry(max_elapsed_s=common.timeout_s)
+    async with (
+        Outlet() as outlet,
+        connect(common.broker_url, principal=common.principal, retry=retry) as client,
+        _receiver(job, client) as receiver,
+    ):
+        bounds = await _bounds(job, common)
+        started = time.monotonic()
+        with anyio.move_on_after(job.for_s):
+            await _pump(job, common, receiver, bounds, outlet)
+        if not common.as_json:
+            prose(f"{bounds.taken:,} messages in {time.monotonic() - started:.1f} s")
+        return bounds.taken
+
+
+class _receiver:
+    """The reader or consumer of the job; a missing topic is not created, the error says how to."""
+
+    def __init__(self, job: _Job, client: Client) -> None:
+        credit = CREDIT_MESSAGES if job.count is None else min(CREDIT_MESSAGES, job.count)
+        if job.subscription is None:
+            self._receiver: Any = client.reader(
+                job.topic,
+                start=job.start or "earliest",
+                stop="head" if job.exit else _stop(job.until),
+                credit_messages=credit,
+                credit_bytes=CREDIT_BYTES,
+            )
+        else:
+            self._receiver = client.consumer(
+                job.topic,
+                job.subscription,
+                type=job.type,
+                name=job.consumer,
+                start=job.start,
+                key_filters=job.key_filters,
+                credit_messages=credit,
+                credit_bytes=CREDIT_BYTES,
+            )
+
+    async def __aenter__(self) -> Any:
+        try:
+            return await self._receiver.__aenter__()
+        except TopicNotFound as error:
+            raise _explained(error) from None
+
+    async def __aexit__(self, *error: Any) -> Any:
+        return await self._receiver.__aexit__(*error)
+
+
+def _stop(until: Position | None) -> str | None:
+    if until is None:
+        return None
+    return "head" if until.kind is PositionKind.LATEST else str(until)
+
+
+def _explained(error: TopicNotFound) -> TopicNotFound:
+    if not error.next:
+        topic = str(error.details.get("topic") or "TOPIC")
+        error.suggest(
+            "topics.create",
+            tool="create_topic",
+            command=f"danube topics create {topic}",
+            arguments={"topic": topic},
+            why="consume does not create topics; produce does",
+        )
+    return error
+
+
+async def _bounds(job: _Job, common: Common) -> Bounds:
+    """What ends this consumption on our side. A plain reader's one stop is the broker's to keep."""
+    by_broker = job.subscription is None and not (job.exit and job.until)
+    if by_broker or not (job.exit or job.until):
+        return Bounds(partitions=(0,), count=job.count)  # never ends by partition
+    from pydanube_cli.heads import topic_heads
+
+    heads = (await topic_heads(common.broker_url, job.topic, timeout_s=common.timeout_s)).next_offsets
+    ends = dict(heads) if job.exit else {}
+    end_time_ms: int | None = None
+    if job.until is not None:
+        match job.until.kind:
+            case PositionKind.EARLIEST:
+                ends = dict.fromkeys(heads, 0)
+            case PositionKind.LATEST:
+                ends = dict(heads)
+            case PositionKind.OFFSET:
+                ends = {p: min(job.until.value, ends.get(p, job.until.value)) for p in heads}
+            case PositionKind.TIME:
+                end_time_ms = job.until.value
+    return Bounds(partitions=tuple(heads), ends=ends, end_time_ms=end_time_ms, count=job.count)
+
+
+async def _pump(job: _Job, common: Common, receiver: Any, bounds: Bounds, outlet: Outlet) -> None:
+    """Write and acknowledge until the bounds are reached or the receiver ends."""
+    render = formatter(job.format)
+    acknowledge = job.ack and job.subscription is not None
+    # With a subscription, the last messages below the head may be acknowledged already, or be with another consumer:
+    # they never come, and only the broker knows. A plain reader is ended by the broker.
+    ask_when_quiet = job.exit and job.subscription is not None
+    quiet_since: float | None = None
+    batches = receiver.batches()
+    while not bounds.reached:
+        batch: Batch | None = None
+        with anyio.move_on_after(QUIET_S if ask_when_quiet else None) as waiting:
+            batch = await anext(batches, None)
+        if waiting.cancelled_caught:
+            batches = receiver.batches()  # cancelling ended the iterator; the receiver has lost nothing
+            quiet_since = quiet_since or time.monotonic()
+            if await _nothing_left(job, common, bounds, quiet_s=time.monotonic() - quiet_since):
+                break
+            continue
+        if batch is None:
+            break  # the reader is at its stop
+        quiet_since = None
+        wanted = bounds.take(batch.partition, batch.offsets, int(batch.append_time.timestamp() * 1000))
+        if wanted == len(batch):
+            await outlet.write(render(batch))
+            if acknowledge:
+                await batch.ack()
+        elif wanted:
+            messages = batch.messages()[:wanted]
+            part: Received = _Part(batch.payloads[:wanted], messages)
+            await outlet.write(render(part))
+            if acknowledge:
+                for message in messages:
+                    await message.ack()
+    await batches.aclose()
+
+
+async def _nothing_left(job: _Job, common: Common, bounds: Bounds, *, quiet_s: float) -> bool:
+    """Whether everything below the bounds has been handed to some consumer or was acknowledged before."""
+    from pydanube_admin.remote import OpsClient
+
+    arguments = {"topic": job.topic, "subscription": job.subscription, "limit": 1000}
+    try:
+        async with OpsClient(
+            common.admin_url, timeout_s=common.timeout_s, principal=common.principal, face="cli"
+        ) as ops:
+            items = (await ops.call("subscriptions.lag", arguments))["items"]
+    except ClusterError:
+        # Without the admin port silence is all there is to go by.
+        return quiet_s >= common.timeout_s
+    for item in items:
+        end = bounds.ends.get(item["partition"])
+        if end is None or item["partition"] in bounds.ended:
+            continue
+        undelivered = item["lag_messages"] - item["in_flight"]
+        if undelivered > max(0, item["next_offset"] - end):
+            return False
+    return bool(items)

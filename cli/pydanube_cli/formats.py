@@ -1,0 +1,114 @@
+"""How consumed messages look on stdout: text, raw, hex, JSON.
+
+`raw` is the payload's bytes and a line end, so that `produce -f F` and `consume --format raw` give F again. `text` is
+for eyes: what is no UTF-8 or would drive the terminal is escaped, and a message stays one line. All formats take a
+batch and give the bytes to write at once.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any, Final, Protocol, assert_never
+
+__all__ = ["Format", "Received", "formatter", "json_object", "rfc3339"]
+
+# Anything a terminal might act on, and the line end that would make two lines of one message. \t is harmless.
+_CONTROL: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+
+
+class Format(StrEnum):
+    TEXT = "text"
+    RAW = "raw"
+    JSON = "json"
+    HEX = "hex"
+
+
+class Received(Protocol):
+    """What a format needs of a batch of the SDK."""
+
+    @property
+    def payloads(self) -> Sequence[bytes]: ...
+
+    def messages(self) -> Sequence[Any]: ...
+
+
+def formatter(format: Format) -> Callable[[Received], bytes]:
+    """The function that turns a batch into the bytes to write; every message ends with `\\n`."""
+    match format:
+        case Format.RAW:
+            return _raw
+        case Format.TEXT:
+            return _text
+        case Format.HEX:
+            return _hex
+        case Format.JSON:
+            return _json
+        case _:
+            assert_never(format)
+
+
+def _raw(batch: Received) -> bytes:
+    return b"\n".join((*batch.payloads, b""))
+
+
+def _text(batch: Received) -> bytes:
+    payloads = batch.payloads
+    # Ordinary log lines, the usual case, cost two scans in C and no Python per message.
+    joined = b"".join(payloads)
+    if joined.isascii() and _CONTROL.search(joined) is None:
+        return b"\n".join((*payloads, b""))
+    return "".join([_escaped(payload) + "\n" for payload in payloads]).encode()
+
+
+def _escaped(payload: bytes) -> str:
+    text = payload.decode("utf-8", "backslashreplace")
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\t" else c.encode("unicode_escape").decode() for c in text)
+
+
+def _hex(batch: Received) -> bytes:
+    return "".join([payload.hex() + "\n" for payload in batch.payloads]).encode()
+
+
+def _json(batch: Received) -> bytes:
+    dump = json.dumps
+    return "".join(
+        [dump(json_object(message), ensure_ascii=False) + "\n" for message in batch.messages()]
+    ).encode()
+
+
+def json_object(message: Any) -> dict[str, Any]:
+    """One line of `consume --json` (INTERFACE chapter 4)."""
+    body: dict[str, Any] = {
+        "topic": message.topic,
+        "partition": message.partition,
+        "offset": message.offset,
+        "append_time": rfc3339(message.append_time),
+        "publish_time": rfc3339(message.publish_time),
+        "producer": message.producer,
+        "delivery_count": message.delivery_count,
+        "schema_subject": None,
+        "schema_version": None,
+        "key": message.key,
+        "attributes": dict(message.attributes),
+    }
+    if (schema := message.schema) is not None:
+        # The delivery carries the schema's id; its subject is the registry's to know.
+        body["schema_subject_reason"] = f"schema id {schema.schema_id}"
+        body["schema_version"] = schema.schema_version
+    try:
+        body["payload"] = message.payload.decode()
+    except UnicodeDecodeError:
+        body["payload_base64"] = base64.b64encode(message.payload).decode()
+    return body
+
+
+def rfc3339(moment: datetime) -> str:
+    """UTC, milliseconds: `2026-01-31T12:00:00.000Z`."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"

@@ -1,0 +1,78 @@
+"""Where a topic ends now: the next offset of each partition, asked of the broker's client port.
+
+`consume SUBSCRIPTION --exit` needs it, and a consumer's own messages do not tell. A plain reader that starts at
+`latest` is opened and left: its first answer has the head, and it leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import anyio
+from pydanube_client.grpc_transport import GrpcTransport
+from pydanube_core.errors import ClusterError, DeadlineExceeded, Internal, Unavailable
+from pydanube_core.generated.danube_stream_pb2 import (
+    ConsumeRequest,
+    ConsumeResponse,
+    OpenConsumer,
+    ResolveRequest,
+    ResolveResponse,
+)
+
+__all__ = ["Heads", "topic_heads"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heads:
+    topic: str
+    next_offsets: dict[int | None, int]  # partition (None: not partitioned) → one past the last message
+
+
+async def topic_heads(url: str, topic: str, *, timeout_s: float) -> Heads:
+    """The heads of all partitions of `topic`.
+
+    Raises:
+        TopicNotFound: there is none.
+        Unavailable: the broker does not answer.
+        DeadlineExceeded: not within `timeout_s`.
+    """
+    transport = GrpcTransport(url)
+    try:
+        with anyio.fail_after(timeout_s):
+            request = ResolveRequest(topic=topic).SerializeToString()
+            resolved = ResolveResponse.FromString(await transport.resolve(request, timeout_s=timeout_s))
+            return Heads(
+                topic=resolved.topic,
+                next_offsets={
+                    index if resolved.partitioned else None: await _head(part.broker_url or url, part.topic)
+                    for index, part in enumerate(resolved.partitions)
+                },
+            )
+    except TimeoutError:
+        raise DeadlineExceeded(
+            f"{url} did not say within {timeout_s:g} s where {topic} ends", topic=topic, timeout_s=timeout_s
+        ) from None
+    finally:
+        await transport.aclose()
+
+
+async def _head(url: str, topic: str) -> int:
+    transport = GrpcTransport(url)
+    stream = transport.consume()
+    try:
+        opening = ConsumeRequest(open=OpenConsumer(topic=topic, start="latest"))
+        await stream.write(opening.SerializeToString())
+        data = await stream.read()
+        if data is None:
+            raise Unavailable(f"{url} ended the stream at once", topic=topic)
+        answer = ConsumeResponse.FromString(data)
+        match answer.WhichOneof("kind"):
+            case "opened":
+                return int(answer.opened.head_offset)
+            case "failure":
+                raise ClusterError.from_json(answer.failure.error.decode())
+            case other:
+                raise Internal(f"{url} answered a reader's open with {other}", topic=topic)
+    finally:
+        await stream.aclose()
+        await transport.aclose()

@@ -1,0 +1,93 @@
+"""Stdout as a place to write bytes to without stopping the event loop.
+
+A pipe whose reader is slow blocks the writer; in the loop that would also stop acks, credit and keep-alives. So a
+thread writes, one piece at a time; a daemon thread, for a reader that never reads again must not keep the process
+from ending. A regular file never blocks for long: there the loop writes itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import queue
+import stat
+import sys
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+__all__ = ["Outlet"]
+
+
+class Outlet:
+    """Writes whole pieces to a descriptor, in order. One `write` at a time."""
+
+    def __init__(self, descriptor: int | None = None) -> None:
+        self._descriptor = sys.stdout.fileno() if descriptor is None else descriptor
+        if sys.platform == "win32":
+            import msvcrt
+
+            msvcrt.setmode(self._descriptor, os.O_BINARY)
+        self._direct = stat.S_ISREG(os.fstat(self._descriptor).st_mode)
+        self._pieces: queue.SimpleQueue[tuple[bytes, Callable[[OSError | None], None]] | None] = (
+            queue.SimpleQueue()
+        )
+        self.written_bytes = 0
+
+    async def __aenter__(self) -> Self:
+        if not self._direct:
+            threading.Thread(target=self._run, name="danube output", daemon=True).start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._pieces.put(None)
+
+    async def write(self, data: bytes) -> None:
+        """Write all of `data`; returns when it has left the process.
+
+        Raises:
+            OSError: BrokenPipeError when the reader is gone.
+
+        Cancelled, the piece is still written, as far as the reader takes it.
+        """
+        if self._direct:
+            self._write_all(data)
+        else:
+            loop = asyncio.get_running_loop()
+            done: asyncio.Future[None] = loop.create_future()
+
+            def settle(error: OSError | None) -> None:
+                if done.done():
+                    return
+                if error is None:
+                    done.set_result(None)
+                else:
+                    done.set_exception(error)
+
+            def report(error: OSError | None) -> None:
+                try:
+                    loop.call_soon_threadsafe(settle, error)
+                except RuntimeError:
+                    return  # the loop is closed: nobody waits any more
+
+            self._pieces.put((data, report))
+            await done
+        self.written_bytes += len(data)
+
+    def _run(self) -> None:
+        while (piece := self._pieces.get()) is not None:
+            data, report = piece
+            try:
+                self._write_all(data)
+            except OSError as error:
+                report(error)
+            else:
+                report(None)
+
+    def _write_all(self, data: bytes) -> None:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(self._descriptor, rest) :]
