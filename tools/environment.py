@@ -33,6 +33,9 @@ TOOLS: Final = ROOT / ".tools"
 LOG: Final = TOOLS / "install.log"
 
 EXTRAS: Final = {"run": "broker,mcp", "dev": "dev"}
+# The compiler of the protos, in dev, needs protobuf 6. Without this `make test` would take version 7 away from
+# under a broker that `make run` has started.
+ALSO: Final = ("protobuf<7",)
 # A level also satisfies the levels listed: dev holds broker and mcp.
 SATISFIES: Final = {"run": ("run",), "dev": ("dev", "run")}
 # Settings of the user's which would send packages elsewhere than into .venv. Mirrors and certificates stay.
@@ -194,7 +197,11 @@ def has_pip() -> bool:
 def install(uv: str | None, requirement: str, lock: int) -> None:
     # Bytecode is compiled when a module is first imported: compiling all of it here costs more than it saves.
     if uv:
-        run([uv, "pip", "install", "--python", PYTHON, "-e", requirement], doing="installing", lock=lock)
+        run(
+            [uv, "pip", "install", "--python", PYTHON, "-e", requirement, *ALSO],
+            doing="installing",
+            lock=lock,
+        )
         return
     if not has_pip():
         run([PYTHON, "-I", "-m", "ensurepip", "--upgrade"], doing="adding pip", lock=lock)
@@ -209,7 +216,7 @@ def install(uv: str | None, requirement: str, lock: int) -> None:
         "--progress-bar",
         "off",
     ]
-    run([*pip, "-e", requirement], doing="installing", lock=lock)
+    run([*pip, "-e", requirement, *ALSO], doing="installing", lock=lock)
 
 
 def make(level: str, stamp: str, lock: int) -> None:

@@ -64,7 +64,7 @@ def run(command: list[str | Path], path: Path, **variables: str) -> subprocess.C
 def stamp_of(clone: Path) -> str:
     with (clone / "pyproject.toml").open("rb") as file:
         sums = subprocess.run(["cksum"], stdin=file, capture_output=True, text=True, check=True).stdout
-    return f"2 {sums.strip()} {clone.resolve()}"
+    return f"3 {sums.strip()} {clone.resolve()}"
 
 
 def finish(clone: Path, level: str) -> None:
@@ -154,7 +154,7 @@ def fake_pip(clone: Path, programs: Path) -> Path:
         "import os, pathlib, sys, time\n"
         "if '--version' in sys.argv: sys.exit()\n"
         "calls = pathlib.Path(os.environ['CALLS'])\n"
-        "with calls.open('a') as file: file.write(sys.argv[-1] + '\\n')\n"
+        "with calls.open('a') as file: file.write(sys.argv[sys.argv.index('-e') + 1] + '\\n')\n"
         "print('Collecting something')\n"
         "if os.environ.get('FAIL'): print('no route to host'); sys.exit(7)\n",
         encoding="utf-8",
