@@ -1,0 +1,398 @@
+"""The client: connections to brokers, and the producers and consumers that use them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import time
+import warnings
+import weakref
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from types import TracebackType
+from typing import Any, Final, Self
+
+from pydanube_core.errors import ClosedResource, DispatchMismatch, InvalidArgument, Retryable
+from pydanube_core.generated import danube_stream_pb2 as pb
+from pydanube_core.names import TopicName, check_client_name, check_subscription
+from pydanube_core.positions import Position
+
+from pydanube_client.consumer import Consumer, Reader, Receiver
+from pydanube_client.events import EventHub
+from pydanube_client.facts import ClientEvent, ClientEventKind, ClientStatistics, from_ms
+from pydanube_client.grpc_transport import GrpcTransport, Tls, parse_url
+from pydanube_client.producer import Producer
+from pydanube_client.retry import Retry
+from pydanube_client.transport import Transport, TransportFactory
+
+__all__ = ["DEFAULT_URL", "Client", "connect"]
+
+DEFAULT_URL: Final = "http://127.0.0.1:6650"
+_RESOLVE_TIMEOUT_S: Final = 10.0
+_TYPES: Final = ("exclusive", "shared", "failover", "key-shared")
+_STRATEGIES: Final = ("reliable", "non_reliable")
+
+_Partitions = tuple[str, list[tuple[int | None, str]]]
+
+
+def connect(
+    url: str | None = None,
+    *,
+    token: str | None = None,
+    tls: Tls | None = None,
+    principal: str | None = None,
+    retry: Retry | None = None,
+) -> Client:
+    """A client of the cluster at `url`; use it as `async with connect() as client`.
+
+    Nothing is sent before the first producer, consumer or reader is opened.
+
+    Args:
+        url: `http://host:port` of any broker; None: `DANUBE_BROKER_URL`, or http://127.0.0.1:6650.
+        token: sent as a bearer token.
+        tls: certificates; `https://` alone uses the system's authorities.
+        principal: who acts, for the audit.
+        retry: how long retryable failures are tried again; `Retry(max_elapsed_s=60)` by default.
+
+    Raises:
+        InvalidArgument: the url is none.
+    """
+    url = url or os.environ.get("DANUBE_BROKER_URL") or DEFAULT_URL
+    parse_url(url)
+
+    def transport(to: str) -> Transport:
+        return GrpcTransport(to, token=token, tls=tls, principal=principal)
+
+    return Client(url, transport, retry or Retry())
+
+
+class Client:
+    """Connections to a cluster; made by `connect`. Bound to the event loop whose block it is used in."""
+
+    def __init__(self, url: str, transport: TransportFactory, retry: Retry) -> None:
+        self._url = url
+        self._make = transport
+        self._retry = retry
+        self._transports: dict[str, Transport] = {}
+        self._owners: dict[str, str] = {}  # concrete topic → url, as a Resolve just said; used once
+        self._events = EventHub()
+        self._producers: set[Producer] = set()
+        self._receivers: set[Receiver] = set()
+        self._reconnects = 0
+        self._open = False
+        self._unclosed = weakref.finalize(self, _warn_unclosed, url)
+        self._unclosed.detach()
+
+    # -- the block -------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        if self._open:
+            raise ClosedResource("this client is in use already; call connect() again for another")
+        self._open = True
+        self._unclosed = weakref.finalize(self, _warn_unclosed, self._url)
+        self._unclosed.atexit = False
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close every connection. Producers that are still open drop what they have not stored."""
+        self._open = False
+        self._unclosed.detach()
+        for receiver in list(self._receivers):
+            await receiver.aclose()
+        for producer in list(self._producers):
+            await producer.aclose()
+        self._events.close()
+        transports = list(self._transports.values())
+        self._transports.clear()
+        for transport in transports:
+            await transport.aclose()
+
+    # -- what it is for --------------------------------------------------------------------------------------
+
+    def producer(
+        self,
+        topic: str,
+        *,
+        name: str | None = None,
+        partitions: int | None = None,
+        dispatch_strategy: str | None = "reliable",
+        routing: str = "key",
+        schema: str | None = None,
+        compression: str = "none",
+        linger_ms: float = 0.0,
+        batch_bytes: int = 262_144,
+        window_messages: int = 100_000,
+        window_bytes: int = 67_108_864,
+    ) -> Producer:
+        """A producer; `async with` opens it and creates the topic where the cluster allows that.
+
+        Args:
+            topic: `/ns/topic`, `ns/topic` or `topic` (in `default`).
+            name: unique in the topic: opening the name again takes it over and fences the older producer off.
+                None: the broker makes one up.
+            partitions: create the topic with that many if it does not exist; an existing topic must agree.
+                None: whatever the topic has.
+            dispatch_strategy: `reliable` or `non_reliable`, of the topic to create; an existing one must agree.
+                None: whatever the topic has.
+            routing: `key` (messages without a key in turn), `round-robin`, or `explicit` (`partition=` in each send).
+            schema: subject whose schema the messages carry.
+            compression: of payloads: `none`, `lz4` or `zstd`.
+            linger_ms: wait that long for company. At 0 a lone message leaves at once, and load makes batches by
+                itself: while 5 are in flight, the next one gathers.
+            batch_bytes: a batch is closed at this size, 1 MiB at most.
+            window_messages, window_bytes: how much may be handed over and unanswered.
+        """
+        name_of = TopicName.parse(topic)
+        if name is not None:
+            check_client_name(name, field="name")
+        if partitions is not None and partitions < 1:
+            raise InvalidArgument(
+                f"partitions is at least 1, got {partitions}", field="partitions", value=partitions
+            )
+        if dispatch_strategy is not None and dispatch_strategy not in _STRATEGIES:
+            raise InvalidArgument(
+                f"dispatch_strategy {dispatch_strategy!r}: use reliable or non_reliable",
+                field="dispatch_strategy", value=dispatch_strategy,
+            )  # fmt: skip
+        request = pb.ResolveRequest(
+            topic=str(name_of),
+            create=True,
+            partitions=partitions or 0,
+            dispatch_strategy=dispatch_strategy or "",
+        )
+        producer = Producer(
+            topic=str(name_of),
+            prepare=self._preparer(request),
+            locate=self._locate,
+            emit=self._emit,
+            closed=self._producers.discard,
+            retry=self._retry,
+            name=name,
+            dispatch_strategy=dispatch_strategy or "",
+            routing=routing,
+            schema=schema,
+            compression=compression,
+            linger_ms=linger_ms,
+            batch_bytes=batch_bytes,
+            window_messages=window_messages,
+            window_bytes=window_bytes,
+        )
+        self._producers.add(producer)
+        return producer
+
+    def consumer(
+        self,
+        topic: str,
+        subscription: str,
+        *,
+        type: str = "exclusive",
+        name: str | None = None,
+        start: str = "earliest",
+        start_must_apply: bool = False,
+        key_filters: Sequence[str] = (),
+        credit_messages: int = 10_000,
+        credit_bytes: int = 33_554_432,
+        ack_timeout_ms: int | None = None,
+    ) -> Consumer:
+        """A consumer of a subscription, over all partitions; `async with` opens it and makes the subscription.
+
+        Args:
+            subscription: its name; the cursor belongs to it and stays.
+            type: `exclusive`, `shared`, `failover` or `key-shared`.
+            name: of this consumer; the same name takes over from itself.
+            start: where a new subscription begins; an existing one goes on where it is.
+            start_must_apply: refuse a subscription that exists, instead of leaving `start` out of account.
+            key_filters: glob patterns; only for key-shared.
+            credit_messages, credit_bytes: how much may be on its way and not taken, over all partitions together.
+            ack_timeout_ms: when an unacknowledged message comes again; None: the subscription's policy.
+
+        Raises (on entering):
+            ConsumerBusy: somebody else has the exclusive subscription.
+        """
+        check_subscription(subscription)
+        if type not in _TYPES:
+            raise InvalidArgument(f"type {type!r}: use {', '.join(_TYPES)}", field="type", value=type)
+        if ack_timeout_ms is not None and ack_timeout_ms < 1:
+            raise InvalidArgument(
+                f"ack_timeout_ms is at least 1, got {ack_timeout_ms}",
+                field="ack_timeout_ms",
+                value=ack_timeout_ms,
+            )
+        if name is not None:
+            check_client_name(name, field="name")
+        full = str(TopicName.parse(topic))
+        consumer = Consumer(
+            topic=full,
+            subscription=subscription,
+            role="consumer",
+            prepare=self._preparer(pb.ResolveRequest(topic=full)),
+            locate=self._locate,
+            emit=self._emit,
+            closed=self._receivers.discard,
+            retry=self._retry,
+            type=type,
+            name=name or "",
+            start=_position(start, "start", "earliest"),
+            start_given=start_must_apply,
+            stop="",
+            key_filters=tuple(key_filters),
+            credit_messages=credit_messages,
+            credit_bytes=credit_bytes,
+            ack_timeout_ms=ack_timeout_ms or 0,
+        )
+        self._receivers.add(consumer)
+        return consumer
+
+    def reader(
+        self,
+        topic: str,
+        *,
+        start: str = "earliest",
+        stop: str | None = None,
+        credit_messages: int = 10_000,
+        credit_bytes: int = 33_554_432,
+    ) -> Reader:
+        """A plain reader over all partitions: no subscription, nothing left behind.
+
+        Args:
+            start: position of the first message.
+            stop: position to end before; `head`: what is there when it opens. None: follow the topic for ever.
+        """
+        full = str(TopicName.parse(topic))
+        reader = Reader(
+            topic=full,
+            subscription="",
+            role="reader",
+            prepare=self._preparer(pb.ResolveRequest(topic=full)),
+            locate=self._locate,
+            emit=self._emit,
+            closed=self._receivers.discard,
+            retry=self._retry,
+            type="",
+            name="",
+            start=_position(start, "start", "earliest"),
+            start_given=True,
+            stop=stop if stop == "head" else _position(stop, "stop", ""),
+            key_filters=(),
+            credit_messages=credit_messages,
+            credit_bytes=credit_bytes,
+            ack_timeout_ms=0,
+        )
+        self._receivers.add(reader)
+        return reader
+
+    def events(self) -> AsyncIterator[ClientEvent]:
+        """What happens to the connections, from the call on; ends when the client closes."""
+        return self._events.listen()
+
+    def statistics(self) -> ClientStatistics:
+        return ClientStatistics(
+            url=self._url,
+            connections=len(self._transports),
+            producers=len(self._producers),
+            consumers=len(self._receivers),
+            reconnects=self._reconnects,
+        )
+
+    # -- inside ----------------------------------------------------------------------------------------------
+
+    def _transport(self, url: str) -> Transport:
+        if not self._open:
+            raise ClosedResource("the client is used outside its block: `async with connect() as client`")
+        transport = self._transports.get(url)
+        if transport is None:
+            transport = self._transports[url] = self._make(url)
+        return transport
+
+    def _preparer(self, request: pb.ResolveRequest) -> Callable[[], Coroutine[Any, Any, _Partitions]]:
+        async def prepare() -> _Partitions:
+            response = await self._resolve_with_retry(request)
+            if (
+                request.partitions
+                and (len(response.partitions) if response.partitioned else 1) != request.partitions
+            ):
+                raise InvalidArgument(
+                    f"{response.topic} has {len(response.partitions)} partitions, not {request.partitions}",
+                    field="partitions", value=request.partitions,
+                )  # fmt: skip
+            if request.dispatch_strategy and response.dispatch_strategy not in (
+                "",
+                request.dispatch_strategy,
+            ):
+                raise DispatchMismatch(
+                    f"{response.topic} is {response.dispatch_strategy}, not {request.dispatch_strategy}",
+                    topic=response.topic, field="dispatch_strategy", value=request.dispatch_strategy,
+                )  # fmt: skip
+            return response.topic, [
+                (index if response.partitioned else None, partition.topic)
+                for index, partition in enumerate(response.partitions)
+            ]
+
+        return prepare
+
+    async def _resolve_with_retry(self, request: pb.ResolveRequest) -> pb.ResolveResponse:
+        since, attempt = time.monotonic(), 0
+        while True:
+            try:
+                return await self._resolve(request)
+            except Retryable as error:
+                attempt += 1
+                left_s = since + self._retry.max_elapsed_s - time.monotonic()
+                if left_s <= 0:
+                    raise
+                delay_s = self._retry.delay_s(
+                    attempt, draw=random.random(), retry_after_ms=error.retry_after_ms
+                )
+                await asyncio.sleep(min(delay_s, left_s))
+
+    async def _resolve(self, request: pb.ResolveRequest) -> pb.ResolveResponse:
+        transport = self._transport(self._url)
+        data = await transport.resolve(request.SerializeToString(), timeout_s=_RESOLVE_TIMEOUT_S)
+        response = pb.ResolveResponse.FromString(data)
+        for partition in response.partitions:
+            self._owners[partition.topic] = partition.broker_url or self._url
+        return response
+
+    async def _locate(self, concrete_topic: str) -> Transport:
+        """The transport to the topic's owner, asked anew for each connection: it may have moved."""
+        url = self._owners.pop(concrete_topic, None)
+        if url is None:
+            await self._resolve(pb.ResolveRequest(topic=concrete_topic))
+            url = self._owners.pop(concrete_topic, self._url)
+        return self._transport(url)
+
+    def _emit(
+        self, kind: ClientEventKind, role: str, topic: str, url: str, attempt: int, reason: str
+    ) -> None:
+        if kind is ClientEventKind.RECONNECTING:
+            self._reconnects += 1
+        now = from_ms(time.time_ns() // 1_000_000)
+        self._events.emit(
+            ClientEvent(
+                kind=kind,
+                role=role,
+                topic=topic,
+                url=url or self._url,
+                time=now,
+                attempt=attempt,
+                reason=reason,
+            )
+        )
+
+
+def _position(text: str | None, field: str, default: str) -> str:
+    """A position in the form for the wire, where relative times are absolute."""
+    if text is None:
+        return default
+    return str(Position.parse(text, now_ms=time.time_ns() // 1_000_000, field=field))
+
+
+def _warn_unclosed(url: str) -> None:
+    warnings.warn(
+        f"a client of {url} was not closed: use `async with connect()`", ResourceWarning, stacklevel=2
+    )

@@ -1,0 +1,556 @@
+"""One consumer, or reader, on one partition: a stream, its session, its credit.
+
+* Credit: the broker may send `credit_messages` and `credit_bytes` (stored bytes, as carried in the frames) that the
+  application has not taken. What was taken is granted again when it is half of the whole, so the local buffer is
+  bounded by the credit, plus one delivery in bytes.
+* Session: a reconnect or a seek begins a new one. What was buffered for the old one is dropped (the broker delivers
+  it again), acknowledgements for the old one are dropped and counted. A plain reader has nothing to acknowledge: it
+  keeps its buffer over a reconnect and goes on behind it.
+* Control messages (credit, acks, nacks …) go through one queue with one writer; acks are ranges gathered for some
+  milliseconds, so the queue stays short, and who sends anything else waits until it was written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pydanube_core.errors import (
+    ClosedResource,
+    ClusterError,
+    ConsumerBusy,
+    Internal,
+    InvalidArgument,
+    Retryable,
+    Unavailable,
+)
+from pydanube_core.frames import CONSUME_DELIVERY_FIELD, decode_delivery, read_bytes_field
+from pydanube_core.generated import danube_stream_pb2 as pb
+
+from pydanube_client.acks import AckGatherer
+from pydanube_client.facts import ClientEventKind
+from pydanube_client.message import DecodedBatch, Delivered
+from pydanube_client.retry import Retry
+from pydanube_client.tasks import TaskOwner
+from pydanube_client.transport import Stream, Transport, copy_of
+
+__all__ = ["ConsumeLane", "ConsumeOptions"]
+
+ACK_FLUSH_S: Final = (
+    0.002  # a lone ack waits this long for company; a busy consumer flushes after each delivery
+)
+
+
+SETTLED_S: Final = 1.0  # a stream that lasted this long, or delivered, ends an outage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumeOptions:
+    """What a lane needs from its consumer and its client. `subscription` is empty for a reader."""
+
+    topic: str
+    partition: int | None
+    concrete_topic: str
+    subscription: str
+    type: str
+    consumer_name: str
+    start: str
+    start_given: bool
+    stop: str
+    key_filters: tuple[str, ...]
+    ack_timeout_ms: int
+    credit_messages: int
+    credit_bytes: int
+    retry: Retry
+    locate: Callable[[str], Coroutine[Any, Any, Transport]]
+    ready: Callable[[Delivered], None]
+    changed: Callable[[], None]  # the lane ended, failed, or its session changed
+    emit: Callable[[ClientEventKind, str, int, str], None]
+
+
+class ConsumeLane:
+    """Receives deliveries and hands them to the consumer, in order."""
+
+    def __init__(self, options: ConsumeOptions) -> None:
+        self._options = options
+        self.topic = options.topic
+        self.partition = options.partition
+        self.concrete_topic = options.concrete_topic
+        self.opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.stale_acks = 0
+        self.acks = AckGatherer(0, self._arm, self._note_stale)
+        self.acks.expire()
+        # Deliveries of an older generation are void. Credit belongs to an epoch: a subscription's stream starts with
+        # its whole credit, so what an older stream delivered may not be granted again; a reader's buffer lives on.
+        self.generation = 0
+        self.epoch = 0
+        self.ended = False
+        self.error: ClusterError | None = None
+        self.consumer_name = options.consumer_name
+        self.active = False
+        self.unconfirmed = False  # acks were sent in this session since the broker last confirmed
+        self._next_offset = -1  # a reader's place: one past the last message received
+        self._stop_offset = -1
+        self._outbox: deque[bytes] = deque()
+        self._sleeper: asyncio.Future[None] | None = None
+        self._written: list[asyncio.Future[None]] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._stream_error: ClusterError | None = None
+        self._connected = False
+        self._requests: dict[int, asyncio.Future[None]] = {}
+        self._last_request = 0
+        self._url = ""
+        self._failed_since: float | None = None
+        # the broker's remaining credit, and what was taken since the last grant
+        self.credit_messages = 0
+        self.credit_bytes = 0
+        self._taken_messages = 0
+        self._taken_bytes = 0
+        # counters
+        self.received_messages = 0
+        self.received_bytes = 0
+        self.redelivered_messages = 0
+        self.nacked_messages = 0
+        self.stale_messages = 0
+        self.reconnects = 0
+        self._acked_before = 0
+        self._opened_at = 0.0
+
+    @property
+    def reader(self) -> bool:
+        return not self._options.subscription
+
+    @property
+    def acked_messages(self) -> int:
+        return self._acked_before + self.acks.acked
+
+    def _note_stale(self, messages: int) -> None:
+        self.stale_acks += messages
+
+    # -- the application's side ------------------------------------------------------------------------------
+
+    def taken(self, delivered: Delivered, messages: int) -> None:
+        """The application took some messages, the bytes of the batch with the last of them: send gathered acks, and
+        grant credit again when half of it is used."""
+        delivered.taken += messages
+        if delivered.epoch != self.epoch:
+            return
+        size_bytes = delivered.size_bytes if delivered.taken == len(delivered) else 0
+        self._taken_messages += messages
+        self._taken_bytes += size_bytes
+        if self.acks.next >= 0:
+            self.flush()
+        options = self._options
+        if (
+            2 * self._taken_messages >= options.credit_messages
+            or 2 * self._taken_bytes >= options.credit_bytes
+        ) and self._connected:
+            self._grant()
+
+    def _grant(self) -> None:
+        messages, size_bytes = self._taken_messages, self._taken_bytes
+        self._taken_messages = self._taken_bytes = 0
+        self.credit_messages += messages
+        self.credit_bytes += size_bytes
+        self._post(pb.ConsumeRequest(credit=pb.Credit(messages=messages, bytes=size_bytes)))
+
+    def _arm(self) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(ACK_FLUSH_S, self._flush_by_timer)
+
+    def _flush_by_timer(self) -> None:
+        self._timer = None
+        self.flush()
+
+    def flush(self) -> None:
+        """Send the gathered acks now."""
+        ranges = self.acks.take()
+        if ranges:
+            self.unconfirmed = True
+            self._post(pb.ConsumeRequest(ack=pb.Ack(session=self.acks.session, ranges=ranges)))
+
+    async def confirm(self) -> None:
+        """Send the gathered acks and wait until every ack of this session is durable.
+
+        Raises:
+            Unavailable: the stream was lost before the answer; the acks of that session may be lost, and then their
+                messages are delivered again.
+            ClusterError: the broker's refusal.
+        """
+        if self.error is not None:
+            raise copy_of(self.error)
+        if self.reader:
+            return
+        if not self._connected:
+            raise Unavailable(f"{self.concrete_topic}: not connected; acknowledged messages may come again")
+        request = self._request()
+        ack = pb.Ack(session=self.acks.session, ranges=self.acks.take(), confirm=request)
+        await self._ask(request, pb.ConsumeRequest(ack=ack))
+        self.unconfirmed = False
+
+    async def seek(self, position: str) -> None:
+        """Move the subscription's cursor (a reader's place) and drop what is buffered.
+
+        Safe to repeat, and repeated over reconnects for as long as the client's `Retry` says.
+        """
+        since = time.monotonic()
+        attempt = 0
+        while True:
+            if self.error is not None:
+                raise copy_of(self.error)
+            try:
+                if not self._connected:
+                    raise Unavailable(f"{self.concrete_topic}: not connected")
+                request = self._request()
+                await self._ask(request, pb.ConsumeRequest(seek=pb.Seek(position=position, request=request)))
+                return
+            except Unavailable as error:
+                attempt += 1
+                if time.monotonic() - since >= self._options.retry.max_elapsed_s:
+                    raise
+                delay_s = self._options.retry.delay_s(
+                    attempt, draw=random.random(), retry_after_ms=error.retry_after_ms
+                )
+                await asyncio.sleep(delay_s)
+
+    async def nack(self, acks: AckGatherer, ranges: Sequence[int], delay_ms: int | None, reason: str) -> None:
+        if delay_ms is not None and delay_ms < 0:
+            raise InvalidArgument(
+                f"delay_ms is not negative, got {delay_ms}", field="delay_ms", value=delay_ms
+            )
+        if self._current(acks, ranges):
+            self.nacked_messages += sum(ranges[1::2]) - sum(ranges[::2])
+            nack = pb.Nack(session=acks.session, ranges=ranges, delay_ms=delay_ms, reason=reason)
+            await self._send(pb.ConsumeRequest(nack=nack))
+
+    async def extend(self, acks: AckGatherer, ranges: Sequence[int], ms: int) -> None:
+        if ms <= 0:
+            raise InvalidArgument(f"ms is positive, got {ms}", field="ms", value=ms)
+        if self._current(acks, ranges):
+            await self._send(pb.ConsumeRequest(extend=pb.Extend(session=acks.session, ranges=ranges, ms=ms)))
+
+    async def terminate(self, acks: AckGatherer, ranges: Sequence[int], reason: str) -> None:
+        if self._current(acks, ranges):
+            terminate = pb.Terminate(session=acks.session, ranges=ranges, reason=reason)
+            await self._send(pb.ConsumeRequest(terminate=terminate))
+
+    def _current(self, acks: AckGatherer, ranges: Sequence[int]) -> bool:
+        """Whether a verb about these messages still means anything; acks given before it go first."""
+        if acks.error is not None:
+            raise copy_of(acks.error)
+        if acks.stale:
+            self._note_stale(sum(ranges[1::2]) - sum(ranges[::2]))
+            return False
+        self.flush()
+        return True
+
+    # -- control messages ------------------------------------------------------------------------------------
+
+    def _request(self) -> int:
+        self._last_request += 1
+        return self._last_request
+
+    async def _ask(self, request: int, message: pb.ConsumeRequest) -> None:
+        answer = self._requests[request] = asyncio.get_running_loop().create_future()
+        self._post(message)
+        try:
+            await answer
+        finally:
+            self._requests.pop(request, None)
+
+    def _post(self, message: pb.ConsumeRequest) -> None:
+        if self._connected:
+            self._outbox.append(message.SerializeToString())
+            self._nudge()
+
+    async def _send(self, message: pb.ConsumeRequest) -> None:
+        """Post and wait until it was written, or the stream is lost (then the session ends, and with it the need)."""
+        if not self._connected:
+            return
+        self._post(message)
+        written = asyncio.get_running_loop().create_future()
+        self._written.append(written)
+        await written
+
+    def _nudge(self) -> None:
+        sleeper = self._sleeper
+        if sleeper is not None and not sleeper.done():
+            sleeper.set_result(None)
+
+    # -- life ------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Keep a stream open until cancelled, ended, or failed for good."""
+        try:
+            await self._run()
+        except asyncio.CancelledError:
+            self._die(ClosedResource(f"the consumer of {self.topic} is closed", topic=self.topic))
+            raise
+        except Exception as error:
+            self._die(Internal(f"the consumer's task failed: {error!r}", topic=self.topic))
+            raise
+
+    async def _run(self) -> None:
+        attempt = 0
+        retry = self._options.retry
+        while not self.ended:
+            try:
+                await self._connect_and_receive()
+                continue  # only a reader at its end comes back
+            except ClusterError as error:
+                failure = error
+            was_open = self.opened.done()
+            self._options.emit(ClientEventKind.DISCONNECTED, self._url, 0, failure.message)
+            # After a reconnect our own former stream may still hold the exclusive slot, until the broker notices.
+            again = isinstance(failure, Retryable) or (was_open and isinstance(failure, ConsumerBusy))
+            now = time.monotonic()
+            if was_open and now - self._opened_at > SETTLED_S:
+                self._failed_since = None  # it worked for a while: this is another outage
+            attempt = 1 if self._failed_since is None else attempt + 1
+            if self._failed_since is None:
+                self._failed_since = now
+            if not again or now - self._failed_since >= retry.max_elapsed_s:
+                self._die(failure)
+                return
+            delay_s = retry.delay_s(attempt, draw=random.random(), retry_after_ms=failure.retry_after_ms)
+            self._options.emit(ClientEventKind.RECONNECTING, self._url, attempt, failure.message)
+            await asyncio.sleep(min(delay_s, self._failed_since + retry.max_elapsed_s - now))
+
+    async def _connect_and_receive(self) -> None:
+        options = self._options
+        transport = await options.locate(options.concrete_topic)
+        if self._url and transport.url != self._url:
+            options.emit(ClientEventKind.MOVED, transport.url, 0, "the topic has another owner")
+        self._url = transport.url
+        stream = transport.consume()
+        tasks = TaskOwner()
+        try:
+            await self._open(stream)
+            options.emit(ClientEventKind.CONNECTED, self._url, 0, "")
+            self._stream_error = None
+            reader = tasks.start(self._read(stream), name=f"consume {options.concrete_topic}")
+            try:
+                await self._write(stream)
+            except Retryable as error:
+                await asyncio.wait([reader], timeout=1.0)  # it knows why
+                if not self.ended:
+                    raise self._stream_error or error from None
+        finally:
+            self._disconnect()
+            await tasks.aclose()
+            await stream.aclose()
+
+    async def _open(self, stream: Stream) -> None:
+        options = self._options
+        again = self.opened.done()
+        request = pb.OpenConsumer(
+            topic=options.concrete_topic,
+            subscription=options.subscription,
+            type=options.type,
+            consumer_name=self.consumer_name,
+            start=options.start,
+            start_given=options.start_given and not again,
+            stop=options.stop,
+            key_filters=options.key_filters,
+            ack_timeout_ms=options.ack_timeout_ms,
+        )
+        # A reader keeps what it has buffered, so it may not get its whole credit anew.
+        kept_messages = kept_bytes = 0
+        if again and self.reader:
+            if self._next_offset >= 0:
+                request.start = f"offset:{self._next_offset}"
+            if self._stop_offset >= 0:
+                request.stop = f"offset:{self._stop_offset}"
+            kept_messages = options.credit_messages - self.credit_messages - self._taken_messages
+            kept_bytes = options.credit_bytes - self.credit_bytes - self._taken_bytes
+        self.credit_messages = max(0, options.credit_messages - kept_messages)
+        self.credit_bytes = max(0, options.credit_bytes - kept_bytes)
+        self._taken_messages = self._taken_bytes = 0
+        request.credit_messages, request.credit_bytes = self.credit_messages, self.credit_bytes
+        await stream.write(pb.ConsumeRequest(open=request).SerializeToString())
+        data = await stream.read()
+        if data is None:
+            raise Unavailable(
+                f"{options.concrete_topic}: the broker ended the stream at once", topic=options.topic
+            )
+        response = pb.ConsumeResponse.FromString(data)
+        match response.WhichOneof("kind"):
+            case "opened":
+                opened = response.opened
+            case "failure":
+                raise ClusterError.from_json(response.failure.error.decode())
+            case other:
+                raise Internal(f"the broker answered a consumer's open with {other}", topic=options.topic)
+        self.consumer_name = opened.consumer_name or self.consumer_name
+        self.active = opened.active
+        if options.stop:
+            self._stop_offset = opened.stop_offset
+        if self._next_offset < 0:
+            self._next_offset = opened.start_offset
+        self._begin_session(opened.session)
+        self._outbox.clear()
+        self._connected = True
+        self._opened_at = time.monotonic()
+        if again:
+            self.reconnects += 1
+        else:
+            self.opened.set_result(None)
+
+    def _begin_session(self, session: int) -> None:
+        old = self.acks
+        if not old.stale:
+            old.expire()
+        self._acked_before += old.acked
+        self.unconfirmed = False
+        self.acks = AckGatherer(session, self._arm, self._note_stale)
+        if self.reader:
+            self.acks.fail(
+                InvalidArgument(
+                    "a plain reader leaves nothing behind: only consumers of a subscription acknowledge",
+                    field="subscription", value=None,
+                )
+            )  # fmt: skip
+
+    def _disconnect(self) -> None:
+        """The stream is lost: whoever waits for an answer on it is told, and the session is over."""
+        if not self._connected:
+            return
+        self._connected = False
+        if not self.reader:
+            self.generation += 1
+            self.epoch += 1
+            self.unconfirmed = False
+            if not self.acks.stale:
+                self.acks.expire()
+        self._outbox.clear()
+        for waiter in self._written:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._written.clear()
+        lost = Unavailable(
+            f"{self.concrete_topic}: the connection was lost before the answer", topic=self.topic
+        )
+        for answer in self._requests.values():
+            if not answer.done():
+                answer.set_exception(copy_of(lost))
+        self._options.changed()
+
+    async def _write(self, stream: Stream) -> None:
+        outbox = self._outbox
+        loop = asyncio.get_running_loop()
+        while True:
+            if self._stream_error is not None:
+                raise self._stream_error
+            if self.ended:
+                return
+            if outbox:
+                await stream.write(outbox.popleft())
+                continue
+            if self._written:
+                for waiter in self._written:
+                    if not waiter.done():
+                        waiter.set_result(None)
+                self._written.clear()
+            self._sleeper = loop.create_future()
+            try:
+                await self._sleeper
+            finally:
+                self._sleeper = None
+
+    # -- what the broker sends -------------------------------------------------------------------------------
+
+    async def _read(self, stream: Stream) -> None:
+        try:
+            while not self.ended:
+                data = await stream.read()
+                if data is None:
+                    raise Unavailable(
+                        f"the broker ended the stream of {self.concrete_topic}", topic=self.topic
+                    )
+                frame = read_bytes_field(CONSUME_DELIVERY_FIELD, data)
+                if frame is not None:
+                    self._deliver(frame)
+                else:
+                    self._control(pb.ConsumeResponse.FromString(data))
+        except ClusterError as error:
+            self._stream_error = error
+        except Exception as error:
+            self._stream_error = Internal(f"a delivery could not be read: {error!r}", topic=self.topic)
+        self._nudge()
+
+    def _deliver(self, frame: memoryview) -> None:
+        session, parts = decode_delivery(frame)
+        self._failed_since = None
+        acks = self.acks
+        decoded: DecodedBatch | None = None
+        carried: object = None
+        for part in parts:
+            size = 0
+            if decoded is None or part.batch is not carried:
+                decoded, carried, size = DecodedBatch(part.batch), part.batch, len(part.batch)
+            delivered = Delivered(decoded, part, self, size)
+            messages = len(delivered)
+            self.credit_messages -= messages
+            self.credit_bytes -= size
+            self.received_messages += messages
+            self.received_bytes += size
+            if part.delivery_count > 1:
+                self.redelivered_messages += messages
+            if session == acks.session:
+                self._next_offset = part.end
+                self._options.ready(delivered)
+            else:
+                self.drop(delivered)
+
+    def drop(self, delivered: Delivered) -> None:
+        """A delivery of a session that is over: what is left of it counts as stale, and its credit is given back."""
+        left = len(delivered) - delivered.taken
+        self.stale_messages += left
+        self.taken(delivered, left)
+
+    def _control(self, response: pb.ConsumeResponse) -> None:
+        match response.WhichOneof("kind"):
+            case "confirmed":
+                confirmed = response.confirmed
+                error = ClusterError.from_json(confirmed.error.decode()) if confirmed.error else None
+                self._answered(confirmed.confirm, error)
+            case "session":
+                change = response.session
+                self.active = change.active
+                self.generation += 1
+                self._begin_session(change.session)
+                self._next_offset = change.offset
+                self._options.changed()
+                self._answered(change.request, None)
+            case "end":
+                self.ended = True
+                self._next_offset = response.end.next_offset
+                self._options.changed()
+            case "failure":
+                raise ClusterError.from_json(response.failure.error.decode())
+            case other:
+                raise Internal(f"the broker sent {other} on a consumer's stream", topic=self.topic)
+
+    def _answered(self, request: int, error: ClusterError | None) -> None:
+        answer = self._requests.get(request)
+        if answer is not None and not answer.done():
+            if error is None:
+                answer.set_result(None)
+            else:
+                answer.set_exception(error)
+
+    def _die(self, error: ClusterError) -> None:
+        self.error = error
+        self.acks.fail(error)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not self.opened.done():
+            self.opened.set_exception(copy_of(error))
+            self.opened.exception()  # seen: the opener may have been cancelled
+        self._options.changed()

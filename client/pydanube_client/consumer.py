@@ -1,0 +1,415 @@
+"""Consumers and readers: one stream of messages over the lanes of all partitions.
+
+Deliveries queue up in the order of arrival, so each partition keeps its order and none starves. `async for` hands out
+messages of the current delivery without suspending; between deliveries it gives the loop one turn, so that reading,
+acks and credit go on while the application is busy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from itertools import islice, repeat
+from operator import length_hint
+from types import TracebackType
+from typing import Any, Final, Self
+
+from pydanube_core.errors import ClosedResource, ClusterError, DeadlineExceeded, InvalidArgument
+from pydanube_core.positions import Position
+
+from pydanube_client.consume_lane import ConsumeLane, ConsumeOptions
+from pydanube_client.facts import ClientEventKind, ConsumerStatistics
+from pydanube_client.message import Batch, Delivered, Message
+from pydanube_client.retry import Retry
+from pydanube_client.tasks import TaskOwner
+from pydanube_client.transport import Transport, copy_of
+
+__all__ = ["Consumer", "Reader", "Receiver"]
+
+_LEAVE_S: Final = 5.0
+_NOTHING: Final[Iterator[Message]] = iter(())
+
+
+class Receiver:
+    """What consumers and readers share; made by `client.consumer(…)` and `client.reader(…)`, used as `async with`.
+
+    Iteration ends when the receiver is closed, or a reader reaches its stop. It raises the `ClusterError` that ended
+    it for good: a fatal one, or a retryable one that lasted longer than the client's `Retry`. Losing the connection
+    in between is not an end; see `statistics()` and `client.events()`.
+    """
+
+    def __init__(
+        self,
+        *,
+        topic: str,
+        subscription: str,
+        role: str,
+        prepare: Callable[[], Coroutine[Any, Any, tuple[str, list[tuple[int | None, str]]]]],
+        locate: Callable[[str], Coroutine[Any, Any, Transport]],
+        emit: Callable[[ClientEventKind, str, str, str, int, str], None],
+        closed: Callable[[Receiver], None],
+        retry: Retry,
+        type: str,
+        name: str,
+        start: str,
+        start_given: bool,
+        stop: str,
+        key_filters: tuple[str, ...],
+        credit_messages: int,
+        credit_bytes: int,
+        ack_timeout_ms: int,
+    ) -> None:
+        for field, value in (("credit_messages", credit_messages), ("credit_bytes", credit_bytes)):
+            if value < 1:
+                raise InvalidArgument(f"{field} is at least 1, got {value}", field=field, value=value)
+        self._topic = topic
+        self._subscription = subscription
+        self._role = role
+        self._prepare = prepare
+        self._locate = locate
+        self._emit = emit
+        self._closed_callback = closed
+        self._retry = retry
+        self._type = type
+        self._name = name
+        self._start = start
+        self._start_given = start_given
+        self._stop = stop
+        self._key_filters = key_filters
+        self._credit_messages = credit_messages
+        self._credit_bytes = credit_bytes
+        self._ack_timeout_ms = ack_timeout_ms
+        self._tasks = TaskOwner()
+        self._lanes: list[ConsumeLane] = []
+        self._ready: deque[Delivered] = deque()
+        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._open = False
+        self._entered = False
+        self._close_requested = False
+        # the delivery that is being handed out: its messages, as an iterator; the offsets under it tell what is left
+        self._current: Iterator[Message] = _NOTHING
+        self._offsets: Iterator[int] = iter(())
+        self._delivered: Delivered | None = None
+        self._low = 0
+
+    # -- the block -------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        try:
+            self._topic, partitions = await self._prepare()
+            self._lanes = [self._lane(index, concrete, len(partitions)) for index, concrete in partitions]
+            for lane in self._lanes:
+                self._tasks.start(lane.run(), name=f"{self._role} {self._topic}")
+            for lane in self._lanes:
+                await lane.opened
+        except BaseException:
+            await self._tasks.aclose()
+            self._closed_callback(self)
+            raise
+        self._open = self._entered = True
+        return self
+
+    def _lane(self, index: int | None, concrete: str, lanes: int) -> ConsumeLane:
+        def emit(kind: ClientEventKind, url: str, attempt: int, reason: str) -> None:
+            self._emit(kind, self._role, concrete, url, attempt, reason)
+
+        return ConsumeLane(
+            ConsumeOptions(
+                topic=self._topic,
+                partition=index,
+                concrete_topic=concrete,
+                subscription=self._subscription,
+                type=self._type,
+                consumer_name=self._name,
+                start=self._start,
+                start_given=self._start_given,
+                stop=self._stop,
+                key_filters=self._key_filters,
+                ack_timeout_ms=self._ack_timeout_ms,
+                credit_messages=max(1, self._credit_messages // lanes),
+                credit_bytes=max(1, self._credit_bytes // lanes),
+                retry=self._retry,
+                locate=self._locate,
+                ready=self._arrived,
+                changed=self._changed,
+                emit=emit,
+            )
+        )
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            if not self._subscription:
+                return
+            try:
+                async with asyncio.timeout(_LEAVE_S):
+                    await self._confirm()
+            except ClusterError:
+                if kind is None and not any(lane.error for lane in self._lanes):
+                    raise
+            except TimeoutError as late:
+                if kind is None:
+                    raise DeadlineExceeded(
+                        f"{self._topic}: the broker did not confirm the acks within {_LEAVE_S:g} s; their messages "
+                        "may come again", topic=self._topic, subscription=self._subscription,
+                    ) from late  # fmt: skip
+        finally:
+            await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close at once; iterations that wait end. Acks that were not sent are lost: their messages come again."""
+        self._open = False
+        self._wake(everyone=True)
+        await self._tasks.aclose()
+        self._ready.clear()
+        self._current = _NOTHING
+        self._delivered = None
+        self._closed_callback(self)
+
+    @property
+    def topic(self) -> str:
+        return self._topic
+
+    @property
+    def name(self) -> str:
+        """The consumer's name; the broker's choice if none was given."""
+        return self._lanes[0].consumer_name if self._lanes else self._name
+
+    # -- taking messages -------------------------------------------------------------------------------------
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Message:
+        for message in self._current:
+            return message
+        while await self._next_delivery(yield_first=True):
+            for message in self._current:
+                return message
+        raise StopAsyncIteration
+
+    async def receive(
+        self, max_messages: int = 100, max_bytes: int | None = None, max_wait_s: float = 1.0
+    ) -> list[Message]:
+        """The messages that are here, waiting up to `max_wait_s` for the first; [] when it stays quiet.
+
+        Args:
+            max_messages: at most that many.
+            max_bytes: of payload; the first message is returned whatever its size.
+            max_wait_s: 0 takes only what has arrived.
+
+        Returns [] also when a reader is at its stop. Cancelling loses nothing.
+        """
+        if max_messages < 1:
+            raise InvalidArgument("max_messages is at least 1", field="max_messages", value=max_messages)
+        self._check_usable()
+        taken: list[Message] = []
+        size = 0
+        try:
+            async with asyncio.timeout(max_wait_s if max_wait_s > 0 else None):
+                while len(taken) < max_messages:
+                    if max_bytes is None:
+                        more = list(islice(self._current, max_messages - len(taken)))
+                        taken += more
+                        if more:
+                            continue
+                    else:
+                        for message in self._current:
+                            size += len(message.payload)
+                            if taken and size > max_bytes:
+                                self._put_back(message)
+                                return taken
+                            taken.append(message)
+                            if len(taken) == max_messages:
+                                return taken
+                    if not self._ready and (taken or max_wait_s <= 0):
+                        self._finish_delivery()
+                        self._raise_failure(taken)
+                        break
+                    if not await self._next_delivery(yield_first=not taken):
+                        break
+        except TimeoutError:
+            pass
+        return taken
+
+    async def batches(self) -> AsyncIterator[Batch]:
+        """Iterate by batch: what is left of each delivery, its columns as lists. The fast way to consume."""
+        while True:
+            left = length_hint(self._offsets)
+            if not left:
+                if not await self._next_delivery(yield_first=True):
+                    return
+                left = length_hint(self._offsets)
+            delivered = self._delivered
+            assert delivered is not None
+            batch = Batch(delivered, len(delivered) - left)
+            self._current = _NOTHING
+            self._offsets = iter(())
+            yield batch
+
+    async def seek(self, position: str) -> None:
+        """Move to a position (`earliest`, `latest`, `offset:42`, `time:-15m` …), in every partition.
+
+        When it returns, what is handed out next comes from there. Acks of messages received before have no effect.
+        An offset means the same number in every partition.
+        """
+        self._check_usable()
+        Position.parse(position, now_ms=time.time_ns() // 1_000_000)
+        await _all(lane.seek(position) for lane in self._lanes)
+        self._changed()
+
+    def statistics(self) -> ConsumerStatistics:
+        lanes = self._lanes
+        received = sum(lane.received_messages for lane in lanes)
+        stale = sum(lane.stale_messages for lane in lanes)
+        buffered = length_hint(self._offsets) + sum(map(len, self._ready))
+        return ConsumerStatistics(
+            received_messages=received,
+            received_bytes=sum(lane.received_bytes for lane in lanes),
+            taken_messages=received - stale - buffered,
+            acked_messages=sum(lane.acked_messages for lane in lanes),
+            nacked_messages=sum(lane.nacked_messages for lane in lanes),
+            redelivered_messages=sum(lane.redelivered_messages for lane in lanes),
+            buffered_messages=buffered,
+            stale_messages=stale,
+            stale_acks=sum(lane.stale_acks for lane in lanes),
+            credit_messages=sum(lane.credit_messages for lane in lanes),
+            credit_bytes=sum(lane.credit_bytes for lane in lanes),
+            reconnects=sum(lane.reconnects for lane in lanes),
+        )
+
+    # -- inside ----------------------------------------------------------------------------------------------
+
+    def _check_usable(self) -> None:
+        if not self._open:
+            what = "closed" if self._entered else "used outside its block"
+            raise ClosedResource(f"the {self._role} of {self._topic} is {what}", topic=self._topic)
+
+    def _arrived(self, delivered: Delivered) -> None:
+        self._ready.append(delivered)
+        self._wake()
+
+    def _changed(self) -> None:
+        """A lane ended, failed or changed its session: void what is buffered of older sessions."""
+        current = self._delivered
+        if current is not None and not current.current:
+            left = length_hint(self._offsets)
+            self._current, self._offsets, self._delivered = _NOTHING, iter(()), None
+            current.lane.taken(current, len(current) - left - current.taken)
+            current.lane.drop(current)
+        if any(not delivered.current for delivered in self._ready):
+            kept = [delivered for delivered in self._ready if delivered.current]
+            void = [delivered for delivered in self._ready if not delivered.current]
+            self._ready.clear()
+            self._ready.extend(kept)
+            for delivered in void:
+                delivered.lane.drop(delivered)
+        self._wake(everyone=True)
+
+    def _wake(self, *, everyone: bool = False) -> None:
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                if not everyone:
+                    return
+
+    def _finish_delivery(self) -> None:
+        """The current delivery has been handed out whole: its credit goes back, gathered acks leave."""
+        delivered = self._delivered
+        if delivered is not None and not length_hint(self._offsets):
+            self._delivered = None
+            delivered.lane.taken(delivered, len(delivered) - delivered.taken)
+
+    def _put_back(self, message: Message) -> None:
+        """Undo taking the current delivery's latest message."""
+        delivered = self._delivered
+        assert delivered is not None
+        self._begin(delivered, len(delivered) - length_hint(self._offsets) - 1)
+
+    def _begin(self, delivered: Delivered, low: int) -> None:
+        self._delivered = delivered
+        self._offsets = iter(delivered.offsets[low:])
+        payloads = delivered.batch.payloads(delivered.low + low, delivered.high)
+        self._current = map(Message, repeat(delivered), self._offsets, payloads)
+
+    async def _next_delivery(self, *, yield_first: bool) -> bool:
+        """Make the next delivery the current one; False at the end."""
+        self._finish_delivery()
+        if yield_first and self._ready:
+            await asyncio.sleep(0)
+        while True:
+            if length_hint(self._offsets):
+                return True  # another task was quicker and left something
+            if not self._open:
+                if self._entered:
+                    return False
+                self._check_usable()
+            if self._ready:
+                self._begin(self._ready.popleft(), 0)
+                return True
+            self._raise_failure(())
+            if all(lane.ended for lane in self._lanes):
+                return False
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            try:
+                await waiter
+            except asyncio.CancelledError:
+                if waiter.done() and not waiter.cancelled():
+                    self._wake()  # it was this one's turn: pass it on
+                raise
+
+    def _raise_failure(self, taken: object) -> None:
+        if not taken:
+            for lane in self._lanes:
+                if lane.error is not None:
+                    raise copy_of(lane.error)
+
+    async def _confirm(self) -> None:
+        await _all(lane.confirm() for lane in self._lanes if lane.acks.next >= 0 or lane.unconfirmed)
+
+
+class Consumer(Receiver):
+    """A consumer of a subscription. Leaving the block waits until the acks given are durable, 5 s at most.
+
+    At least once: a message that was not acknowledged, or whose ack was lost with a connection, comes again, with a
+    higher `delivery_count` where the broker knows of the first delivery.
+    """
+
+    @property
+    def subscription(self) -> str:
+        return self._subscription
+
+    @property
+    def active(self) -> bool:
+        """False for the standby of a failover subscription."""
+        return any(lane.active for lane in self._lanes)
+
+    async def flush_acks(self) -> None:
+        """Send the acks given so far and wait until they are durable: they survive a crash of the broker.
+
+        That is the acks of the present session: those of a session that a reconnect ended are void where the broker
+        had not got them, and their messages come again.
+
+        Raises:
+            Unavailable: the connection was lost before the answer; acknowledged messages may come again.
+        """
+        self._check_usable()
+        self._raise_failure(())
+        await self._confirm()
+
+
+class Reader(Receiver):
+    """A plain reader: no subscription, no acks, nothing left behind. Ends at its `stop`, if it has one."""
+
+
+async def _all(work: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Do all of it, side by side; raises the first error when all have ended."""
+    results = await asyncio.gather(*work, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result

@@ -1,0 +1,146 @@
+"""What the SDK tells its user: receipts, summaries, events, statistics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+__all__ = [
+    "ClientEvent",
+    "ClientEventKind",
+    "ClientStatistics",
+    "ConsumerStatistics",
+    "OffsetRange",
+    "ProducerStatistics",
+    "Receipt",
+    "SchemaRef",
+    "SendSummary",
+    "from_ms",
+]
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def from_ms(time_ms: int) -> datetime:
+    """Milliseconds since 1970 as an aware UTC datetime, without a float in between."""
+    return _EPOCH + timedelta(milliseconds=time_ms)
+
+
+class Receipt(NamedTuple):
+    """Where one message is, and how safe it is there.
+
+    A named tuple and not a dataclass, because one is made per awaited send: 0.3 µs instead of 1.2.
+
+    Fields:
+        topic: the partitioned topic, or the topic itself.
+        partition: index, None for a topic without partitions.
+        offset: within the partition.
+        append_time: by the broker's clock, UTC.
+        durability: `fsynced`, `replicated` or `memory`; reached when the receipt was written.
+        duplicate: a retry of what the log held already; the offset is that of the first time.
+    """
+
+    topic: str
+    partition: int | None
+    offset: int
+    append_time: datetime
+    durability: str
+    duplicate: bool
+
+
+class SchemaRef(NamedTuple):
+    """The schema a message was written with."""
+
+    schema_id: int
+    schema_version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetRange:
+    """Messages of one partition; both offsets are inclusive, as INTERFACE chapter 4 shows them."""
+
+    partition: int | None
+    first_offset: int
+    last_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendSummary:
+    """What `send_many` stored: how many messages, where, and how safe. `ranges` ascend per partition."""
+
+    count: int
+    ranges: tuple[OffsetRange, ...]
+    durability: str
+
+
+class ClientEventKind(StrEnum):
+    CONNECTED = "connected"
+    DISCONNECTED = "disconnected"
+    RECONNECTING = "reconnecting"
+    MOVED = "moved"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientEvent:
+    """A change of one stream. `dropped` counts events this listener was too slow for, before this one."""
+
+    kind: ClientEventKind
+    role: str  # producer, consumer or reader
+    topic: str  # concrete: a partition's own name
+    url: str
+    time: datetime
+    attempt: int = 0
+    reason: str = ""
+    dropped: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientStatistics:
+    url: str
+    connections: int
+    producers: int
+    consumers: int
+    reconnects: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerStatistics:
+    """Counters since the producer was opened; `waiting_*` is handed over and not yet answered."""
+
+    sent_messages: int
+    sent_bytes: int
+    acknowledged_messages: int
+    failed_messages: int
+    duplicate_messages: int
+    waiting_messages: int
+    waiting_bytes: int
+    blocked_senders: int
+    written_batches: int
+    resent_batches: int
+    reconnects: int
+    sessions: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerStatistics:
+    """Counters since the consumer was opened.
+
+    `buffered_messages` were received and not taken yet. `stale_messages` were received for a session that ended
+    (reconnect, seek) before they were taken, `stale_acks` are acknowledgements of such messages: the broker
+    delivers both again. `credit_*` is what the broker may still send.
+    """
+
+    received_messages: int
+    received_bytes: int
+    taken_messages: int
+    acked_messages: int
+    nacked_messages: int
+    redelivered_messages: int
+    buffered_messages: int
+    stale_messages: int
+    stale_acks: int
+    credit_messages: int
+    credit_bytes: int
+    reconnects: int

@@ -1,0 +1,378 @@
+"""Messages as the application sees them: light windows onto a delivered batch.
+
+A delivery is decoded once; a `Message` holds its payload, its offset and the delivery it came with, and reads
+everything else from there when it is asked.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from functools import cached_property
+from itertools import pairwise, repeat
+from typing import TYPE_CHECKING, Self
+
+from pydanube_core.batch import BROKER_PART_BYTES, PRODUCER_PART_BYTES, BatchView, Codec, Column
+from pydanube_core.batch.layout import padded
+from pydanube_core.errors import InvalidArgument, Misuse
+from pydanube_core.frames import DeliveryPart
+
+from pydanube_client.facts import SchemaRef, from_ms
+
+if TYPE_CHECKING:
+    from pydanube_client.acks import AckGatherer
+    from pydanube_client.consume_lane import ConsumeLane
+
+__all__ = ["Batch", "DecodedBatch", "Delivered", "Message"]
+
+
+class DecodedBatch:
+    """A stored batch, verified; columns are decoded when first used and kept for its other parts."""
+
+    def __init__(self, stored: bytes | memoryview) -> None:
+        self.stored_bytes = len(stored)
+        self.view = BatchView.stored(stored)
+        self._body = memoryview(stored)[BROKER_PART_BYTES:]
+        self.offsets: Sequence[int] = self.view.offsets()
+
+    @cached_property
+    def _payloads(self) -> list[bytes]:
+        return self.view.payloads()
+
+    def payloads(self, low: int, high: int) -> list[bytes]:
+        """Payloads of messages [low, high). A small part of a large plain batch is cut out without the rest."""
+        part = self.view.part
+        if high - low == part.count:
+            return self._payloads
+        if part.codec is not Codec.NONE or "_payloads" in self.__dict__ or 4 * (high - low) > part.count:
+            return self._payloads[low:high]
+        try:
+            ends = struct.unpack_from(f"<{high - low + 1}i", self._body, PRODUCER_PART_BYTES + 4 * low)
+        except struct.error:
+            raise InvalidArgument("a column reaches beyond the batch", field="batch", value=low) from None
+        if any(a > b for a, b in pairwise((0, *ends))):
+            raise InvalidArgument("payload offsets fall", field="batch", value=low)
+        start = PRODUCER_PART_BYTES + padded(4 * (part.count + 1))
+        data = bytes(self._body[start + ends[0] : start + ends[-1]])
+        return [data[a - ends[0] : b - ends[0]] for a, b in pairwise(ends)]
+
+    @cached_property
+    def keys(self) -> list[bytes | None] | None:
+        return self.view.keys()
+
+    @cached_property
+    def attributes(self) -> list[dict[str, str]] | None:
+        return self.view.attributes()
+
+    @cached_property
+    def publish_times_ms(self) -> list[int]:
+        return self.view.publish_times_ms()
+
+    def producer(self, index: int) -> str:
+        """The producer's name; its id, decimal, where the batch has no name."""
+        table = self._producers
+        if not table:
+            return str(self.view.part.producer_id)
+        rows = self._producer_index
+        number, name = table[0 if rows is None else rows[index]]
+        return name or str(number)
+
+    @cached_property
+    def _producers(self) -> list[tuple[int, str]]:
+        return self.view.producers()
+
+    @cached_property
+    def _producer_index(self) -> tuple[int, ...] | None:
+        return self.view.producer_index()
+
+    def schema(self, index: int) -> SchemaRef | None:
+        table = self.view.schemas()
+        part = self.view.part
+        number, version = (
+            (part.schema_id, part.schema_version) if table is None else table[0][table[1][index]]
+        )
+        return SchemaRef(number, version) if number else None
+
+    @property
+    def has_keys(self) -> bool:
+        return bool(self.view.part.columns & Column.KEY)
+
+
+class Delivered:
+    """The messages [low, high) of a batch, as one delivery brought them."""
+
+    __slots__ = (
+        "acks", "batch", "delivery_count", "epoch", "generation", "high", "lane", "low", "offsets", "size_bytes", "taken",
+    )  # fmt: skip
+
+    def __init__(self, batch: DecodedBatch, part: DeliveryPart, lane: ConsumeLane, size_bytes: int) -> None:
+        offsets = batch.offsets
+        if isinstance(offsets, range):
+            self.low = max(0, part.first - offsets.start)
+            self.high = min(len(offsets), part.end - offsets.start)
+        else:
+            self.low, self.high = bisect_left(offsets, part.first), bisect_left(offsets, part.end)
+        if self.low >= self.high:
+            raise InvalidArgument(
+                f"a delivery of offsets {part.first} to {part.end} names no message of its batch",
+                field="first", value=part.first,
+            )  # fmt: skip
+        self.batch = batch
+        self.offsets = offsets[self.low : self.high]
+        self.delivery_count = part.delivery_count
+        self.lane = lane
+        self.acks: AckGatherer = lane.acks
+        self.generation = lane.generation
+        self.epoch = lane.epoch
+        self.size_bytes = (
+            size_bytes  # stored bytes it was charged with; 0 where its batch came with another part
+        )
+        self.taken = 0  # messages whose credit was given back
+
+    @property
+    def current(self) -> bool:
+        """Whether the session that delivered it still lasts."""
+        return self.generation == self.lane.generation
+
+    def __len__(self) -> int:
+        return self.high - self.low
+
+    def index(self, offset: int) -> int:
+        """Row in the batch of the message with that offset."""
+        offsets = self.batch.offsets
+        return offset - offsets.start if isinstance(offsets, range) else bisect_left(offsets, offset)
+
+    def ranges(self, low: int = 0) -> Iterator[tuple[int, int]]:
+        """Runs of consecutive offsets from the `low`-th message on, as [first, end)."""
+        offsets = self.offsets[low:]
+        if isinstance(offsets, range):
+            yield offsets.start, offsets.stop
+            return
+        first = previous = offsets[0]
+        for offset in offsets[1:]:
+            if offset != previous + 1:
+                yield first, previous + 1
+                first = offset
+            previous = offset
+        yield first, previous + 1
+
+
+class Message:
+    """A message received. Made by consumers; `Message.new` makes one to send.
+
+    `payload` and `offset` are attributes at hand; the rest is looked up in the delivery. The payload stays valid for
+    as long as the message is held; so does the memory of the whole delivery.
+    """
+
+    __slots__ = ("_delivered", "offset", "payload")
+
+    payload: bytes
+    offset: int
+
+    def __init__(self, delivered: Delivered | _Unsent, offset: int, payload: bytes) -> None:
+        self._delivered = delivered
+        self.offset = offset
+        self.payload = payload
+
+    @classmethod
+    def new(
+        cls, payload: bytes, *, key: str | None = None, attributes: Mapping[str, str] | None = None
+    ) -> Self:
+        """A message to give to `send_many`."""
+        return cls(_Unsent(key, attributes or {}), -1, payload)
+
+    def __repr__(self) -> str:
+        if isinstance(self._delivered, _Unsent):
+            return f"<Message unsent, {len(self.payload)} bytes>"
+        return (
+            f"<Message {self._delivered.lane.concrete_topic} offset {self.offset}, {len(self.payload)} bytes>"
+        )
+
+    @property
+    def _from(self) -> Delivered:
+        if isinstance(self._delivered, _Unsent):
+            raise Misuse(
+                "this message was made to be sent; only received messages have a place and can be acked"
+            )
+        return self._delivered
+
+    @property
+    def topic(self) -> str:
+        """The full name; of the partitioned topic where there are partitions."""
+        return self._from.lane.topic
+
+    @property
+    def partition(self) -> int | None:
+        return self._from.lane.partition
+
+    @property
+    def key(self) -> str | None:
+        delivered = self._delivered
+        if isinstance(delivered, _Unsent):
+            return delivered.key
+        keys = delivered.batch.keys
+        key = None if keys is None else keys[delivered.index(self.offset)]
+        return None if key is None else key.decode("utf-8", "replace")
+
+    @property
+    def attributes(self) -> Mapping[str, str]:
+        delivered = self._delivered
+        if isinstance(delivered, _Unsent):
+            return delivered.attributes
+        table = delivered.batch.attributes
+        return {} if table is None else table[delivered.index(self.offset)]
+
+    @property
+    def producer(self) -> str:
+        delivered = self._from
+        return delivered.batch.producer(delivered.index(self.offset))
+
+    @property
+    def publish_time(self) -> datetime:
+        """The producer's claim, UTC; of messages batched together, when the first was handed over."""
+        delivered = self._from
+        return from_ms(delivered.batch.publish_times_ms[delivered.index(self.offset)])
+
+    @property
+    def append_time(self) -> datetime:
+        """When the broker took it, by its clock, UTC; never falls within a partition."""
+        return from_ms(self._from.batch.view.append_time_ms)
+
+    @property
+    def delivery_count(self) -> int:
+        """1 for the first delivery."""
+        return self._from.delivery_count
+
+    @property
+    def schema(self) -> SchemaRef | None:
+        delivered = self._from
+        return delivered.batch.schema(delivered.index(self.offset))
+
+    async def ack(self) -> None:
+        """Mark as done. Gathered and sent within milliseconds; `consumer.flush_acks()` waits until that is durable.
+
+        An ack of a delivery from before a reconnect or a seek has no effect: the broker delivers the message again.
+
+        Raises:
+            ClusterError: the consumer has failed or is closed.
+        """
+        acks = self._delivered.acks
+        offset = self.offset
+        if offset == acks.next:
+            acks.next = offset + 1
+        else:
+            acks.note(offset, offset + 1)
+
+    async def nack(self, delay_ms: int | None = None, reason: str = "") -> None:
+        """Ask for redelivery, after `delay_ms`, or after the subscription's back-off."""
+        delivered = self._from
+        await delivered.lane.nack(delivered.acks, (self.offset, self.offset + 1), delay_ms, reason)
+
+    async def extend(self, ms: int) -> None:
+        """Put the ack deadline off to `ms` from now."""
+        delivered = self._from
+        await delivered.lane.extend(delivered.acks, (self.offset, self.offset + 1), ms)
+
+    async def terminate(self, reason: str = "") -> None:
+        """Give the message up: no redelivery, whatever the policy; to the dead-letter topic where there is one."""
+        delivered = self._from
+        await delivered.lane.terminate(delivered.acks, (self.offset, self.offset + 1), reason)
+
+
+class _NoAcks:
+    """Stands where a received message has its gatherer."""
+
+    __slots__ = ()
+    next = -2
+
+    def note(self, first: int, end: int) -> None:
+        raise Misuse("this message was made to be sent; only received messages can be acked")
+
+
+class _Unsent:
+    """What a message made by `Message.new` has in place of a delivery."""
+
+    __slots__ = ("attributes", "key")
+    acks = _NoAcks()
+
+    def __init__(self, key: str | None, attributes: Mapping[str, str]) -> None:
+        self.key = key
+        self.attributes = attributes
+
+
+class Batch:
+    """Messages of one partition that arrived together, with the same `delivery_count`.
+
+    Columns are parallel lists. A batch here need not be a batch as the producer sent it.
+    """
+
+    __slots__ = ("_delivered", "_low", "payloads")
+
+    def __init__(self, delivered: Delivered, low: int = 0) -> None:
+        self._delivered = delivered
+        self._low = low  # the messages before were taken one by one
+        self.payloads: list[bytes] = delivered.batch.payloads(delivered.low + low, delivered.high)
+
+    def __len__(self) -> int:
+        return len(self.payloads)
+
+    def __repr__(self) -> str:
+        return f"<Batch {self._delivered.lane.concrete_topic} of {len(self)} from offset {self.offsets[0]}>"
+
+    @property
+    def topic(self) -> str:
+        return self._delivered.lane.topic
+
+    @property
+    def partition(self) -> int | None:
+        return self._delivered.lane.partition
+
+    @property
+    def offsets(self) -> Sequence[int]:
+        """Offsets, ascending; a `range` unless there are holes."""
+        return self._delivered.offsets[self._low :]
+
+    @property
+    def keys(self) -> list[str | None]:
+        delivered = self._delivered
+        keys = delivered.batch.keys
+        if keys is None:
+            return [None] * len(self)
+        own = keys[delivered.low + self._low : delivered.high]
+        return [None if key is None else key.decode("utf-8", "replace") for key in own]
+
+    @property
+    def attributes(self) -> list[Mapping[str, str]]:
+        delivered = self._delivered
+        table = delivered.batch.attributes
+        return [{}] * len(self) if table is None else [*table[delivered.low + self._low : delivered.high]]
+
+    @property
+    def append_time(self) -> datetime:
+        return from_ms(self._delivered.batch.view.append_time_ms)
+
+    @property
+    def delivery_count(self) -> int:
+        return self._delivered.delivery_count
+
+    def messages(self) -> list[Message]:
+        return [*map(Message, repeat(self._delivered), self.offsets, self.payloads)]
+
+    def _flat_ranges(self) -> tuple[int, ...]:
+        return tuple(edge for run in self._delivered.ranges(self._low) for edge in run)
+
+    async def ack(self) -> None:
+        """Mark all as done; see `Message.ack`."""
+        for first, end in self._delivered.ranges(self._low):
+            self._delivered.acks.note(first, end)
+
+    async def nack(self, delay_ms: int | None = None, reason: str = "") -> None:
+        await self._delivered.lane.nack(self._delivered.acks, self._flat_ranges(), delay_ms, reason)
+
+    async def extend(self, ms: int) -> None:
+        await self._delivered.lane.extend(self._delivered.acks, self._flat_ranges(), ms)
+
+    async def terminate(self, reason: str = "") -> None:
+        await self._delivered.lane.terminate(self._delivered.acks, self._flat_ranges(), reason)

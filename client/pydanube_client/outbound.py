@@ -1,0 +1,223 @@
+"""A batch on its way out, and the light handle each of its messages hands to the sender.
+
+A batch gathers columns in plain lists, is encoded once, and is answered once. A handle is two references: nothing
+per message is created in asyncio unless somebody awaits, and then one answer wakes all waiters of its batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator, Mapping
+from datetime import datetime
+from typing import Any, Final
+
+from pydanube_core.batch import BatchView, Codec, encode_batch
+from pydanube_core.errors import ClusterError
+from pydanube_core.frames import PUBLISH_BATCH_FIELD, write_bytes_field
+
+from pydanube_client.facts import Receipt, from_ms
+from pydanube_client.transport import copy_of
+
+__all__ = ["OutBatch", "PendingSend", "Session"]
+
+_ATTRIBUTE_BYTES: Final = 8  # two offsets an entry
+assert _ATTRIBUTE_BYTES == 2 * 4
+
+
+class Session:
+    """A producer session as the broker opened it: whose sequence numbers the batches carry."""
+
+    __slots__ = ("durability", "epoch", "next_sequence", "producer_id", "producer_name", "schema")
+
+    def __init__(
+        self,
+        *,
+        producer_id: int,
+        epoch: int,
+        next_sequence: int,
+        producer_name: str,
+        durability: str,
+        schema: tuple[int, int],
+    ) -> None:
+        self.producer_id = producer_id
+        self.epoch = epoch
+        self.next_sequence = next_sequence
+        self.producer_name = producer_name
+        self.durability = durability
+        self.schema = schema
+
+
+class OutBatch:
+    """Messages of one partition that travel together.
+
+    Life: gathering (`payloads` grows) → encoded (`wire`, sequence taken) → answered (`base_offset` ≥ 0 or `error`).
+    A refusal further ahead may send an encoded batch back to be encoded again for a new session (`reopen`).
+
+    `bytes` counts payloads, keys and attributes: what the window is charged with.
+    """
+
+    __slots__ = (
+        "_waiters",
+        "append_time",
+        "attributes",
+        "base_offset",
+        "bytes",
+        "count",
+        "duplicate",
+        "durability",
+        "error",
+        "error_seen",
+        "first_sequence",
+        "keys",
+        "partition",
+        "payloads",
+        "publish_time_ms",
+        "topic",
+        "wire",
+        "writes",
+    )  # fmt: skip
+
+    def __init__(self, topic: str, partition: int | None) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.payloads: list[bytes] = []
+        self.keys: dict[int, bytes] | None = None  # by index: most batches have none
+        self.attributes: dict[int, Mapping[str, str]] | None = None
+        self.bytes = 0
+        self.count = 0  # set when encoded
+        self.publish_time_ms = 0
+        self.wire = b""
+        self.first_sequence = -1
+        self.writes = 0  # how often it was handed to a transport
+        self.base_offset = -1
+        self.append_time: datetime | None = None
+        self.durability = ""
+        self.duplicate = False
+        self.error: ClusterError | None = None
+        self.error_seen = False
+        self._waiters: list[asyncio.Future[None]] | None = None
+
+    def __len__(self) -> int:
+        return self.count or len(self.payloads)
+
+    @property
+    def answered(self) -> bool:
+        return self.base_offset >= 0 or self.error is not None
+
+    # -- out -------------------------------------------------------------------------------------------------
+
+    def encode(self, session: Session, codec: Codec) -> None:
+        """Take the session's next sequence numbers and make the bytes that every retry will send."""
+        count = len(self.payloads)
+        keys, attributes = self.keys, self.attributes
+        batch = encode_batch(
+            self.payloads,
+            producer_id=session.producer_id,
+            producer_epoch=session.epoch,
+            first_sequence=session.next_sequence,
+            publish_time_ms=self.publish_time_ms,
+            keys=None if keys is None else [keys.get(i) for i in range(count)],
+            attributes=None if attributes is None else [attributes.get(i) for i in range(count)],
+            producers=((session.producer_id, session.producer_name),),
+            schema=session.schema,
+            codec=codec,
+        )
+        self.wire = write_bytes_field(PUBLISH_BATCH_FIELD, (batch,))
+        self.count = count
+        self.first_sequence = session.next_sequence
+        session.next_sequence += count
+        self.payloads = []
+        self.keys = self.attributes = None
+
+    def reopen(self) -> None:
+        """Undo `encode`. Only for a batch of which it is known that it was not stored."""
+        view = BatchView(self.wire[-self._batch_bytes() :])
+        self.payloads = view.payloads()
+        keys = view.keys()
+        if keys is not None:
+            self.keys = {i: key for i, key in enumerate(keys) if key is not None}
+        attributes = view.attributes()
+        if attributes is not None:
+            self.attributes = {i: entry for i, entry in enumerate(attributes) if entry}
+        self.wire = b""
+        self.count = self.writes = 0
+        self.first_sequence = -1
+
+    def _batch_bytes(self) -> int:
+        size = len(self.wire) - 1
+        # the length's varint is what the bytes in front of it leave over: 1 to 4 bytes for up to 4 MiB
+        for varint in range(1, 5):
+            if (size - varint).bit_length() <= 7 * varint:
+                return size - varint
+        raise AssertionError("a batch beyond the frame limit was encoded")
+
+    # -- answered --------------------------------------------------------------------------------------------
+
+    def store(self, base_offset: int, append_time_ms: int, durability: str, *, duplicate: bool) -> None:
+        assert not self.answered
+        self.base_offset = base_offset
+        self.append_time = from_ms(append_time_ms)
+        self.durability = durability
+        self.duplicate = duplicate
+        self._finish()
+
+    def fail(self, error: ClusterError) -> None:
+        assert not self.answered
+        self.error = error
+        self._finish()
+
+    def _finish(self) -> None:
+        self.count = len(self)
+        self.wire = b""
+        self.payloads = []
+        self.keys = self.attributes = None
+        if self._waiters is not None:
+            for waiter in self._waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+            self._waiters = None
+
+    def __await__(self) -> Generator[Any, None, None]:
+        """Wait until the batch is answered; does not raise its error. Cancelling one waiter leaves the others."""
+        if not self.answered:
+            waiter = asyncio.get_running_loop().create_future()
+            if self._waiters is None:
+                self._waiters = [waiter]
+            else:
+                self._waiters.append(waiter)
+            yield from waiter
+        assert self.answered
+
+    def receipt(self, index: int) -> Receipt:
+        """The receipt of one message; raises its error."""
+        if self.error is not None:
+            self.error_seen = True
+            raise copy_of(self.error)
+        assert self.append_time is not None
+        return Receipt(
+            self.topic, self.partition, self.base_offset + index, self.append_time, self.durability, self.duplicate
+        )  # fmt: skip
+
+
+class PendingSend:
+    """A message handed over; await it for its receipt, as often as you like, or drop it.
+
+    Awaiting raises the message's `ClusterError`. A failure that nobody awaits is raised by `flush()` and by leaving
+    the producer's block. Cancelling the await does not take the message back: it will be stored.
+    """
+
+    __slots__ = ("_batch", "_index")
+
+    def __init__(self, batch: OutBatch, index: int) -> None:
+        self._batch = batch
+        self._index = index
+
+    def done(self) -> bool:
+        """Whether the receipt, or the error, is there."""
+        return self._batch.answered
+
+    def __await__(self) -> Generator[Any, None, Receipt]:
+        batch = self._batch
+        if batch.base_offset < 0 and batch.error is None:
+            yield from batch.__await__()
+        return batch.receipt(self._index)

@@ -1,0 +1,590 @@
+"""The producer: one window over the lanes of all partitions.
+
+`send_nowait` is the hot path: two list appends and a handle. It is written flat, on purpose; everything unusual
+(keys, attributes, several partitions, a full window, a closed producer) branches off to slower code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from itertools import islice
+from types import TracebackType
+from typing import Any, Final, Self
+
+from pydanube_core.batch import BATCH_TARGET_BYTES, MAX_BATCH_BYTES, MAX_BATCH_MESSAGES, parse_codec
+from pydanube_core.errors import ClosedResource, ClusterError, InvalidArgument, MessageTooLarge, WindowFull
+
+from pydanube_client.facts import ClientEventKind, OffsetRange, ProducerStatistics, Receipt, SendSummary
+from pydanube_client.message import Message
+from pydanube_client.outbound import OutBatch, PendingSend
+from pydanube_client.publish_lane import LaneCounters, LaneOptions, PublishLane
+from pydanube_client.retry import Retry
+from pydanube_client.routing import Router, Routing
+from pydanube_client.tasks import TaskOwner
+from pydanube_client.transport import Transport, copy_of
+
+__all__ = ["Payload", "Producer"]
+
+Payload = bytes | bytearray | memoryview
+
+MESSAGE_OVERHEAD_BYTES: Final = (
+    16  # its share of the offset columns; also what bounds a batch of empty messages
+)
+_ATTRIBUTE_OVERHEAD_BYTES: Final = 8
+_CHUNK_MESSAGES: Final = (
+    1024  # of send_many: big enough to vanish in the mean, small enough for one turn of the loop
+)
+_LEAVE_S: Final = 5.0  # how long leaving the block by an exception may take
+
+assert BATCH_TARGET_BYTES // MESSAGE_OVERHEAD_BYTES <= MAX_BATCH_MESSAGES
+# a message of the largest size, with what columns cost it, still makes a legal batch
+_LARGEST_BYTES: Final = MAX_BATCH_BYTES - 4096
+
+
+class Producer:
+    """Publishes to one topic; made by `client.producer(…)`, used as `async with`.
+
+    Order: messages of one partition are stored in the order of the send calls. Leaving the block flushes; leaving it
+    by an exception waits 5 s at most and drops what is not stored by then.
+
+    The window: at most `window_messages` and `window_bytes` are handed over and unanswered. `send` waits for room,
+    in turn; `send_nowait` raises `WindowFull`. A message larger than the whole window passes when it is empty.
+    """
+
+    def __init__(
+        self,
+        *,
+        topic: str,
+        prepare: Callable[[], Coroutine[Any, Any, tuple[str, list[tuple[int | None, str]]]]],
+        locate: Callable[[str], Coroutine[Any, Any, Transport]],
+        emit: Callable[[ClientEventKind, str, str, str, int, str], None],
+        closed: Callable[[Producer], None],
+        retry: Retry,
+        name: str | None,
+        dispatch_strategy: str,
+        routing: str,
+        schema: str | None,
+        compression: str,
+        linger_ms: float,
+        batch_bytes: int,
+        window_messages: int,
+        window_bytes: int,
+    ) -> None:
+        for field, value, low in (
+            ("linger_ms", linger_ms, 0),
+            ("batch_bytes", batch_bytes, 1),
+            ("window_messages", window_messages, 1),
+            ("window_bytes", window_bytes, 1),
+        ):
+            if not value >= low:
+                raise InvalidArgument(f"{field} is at least {low}, got {value}", field=field, value=value)
+        self._topic = topic
+        self._prepare = prepare
+        self._locate = locate
+        self._emit = emit
+        self._closed = closed
+        self._retry = retry
+        self._name = name or ""
+        self._dispatch_strategy = dispatch_strategy
+        self._routing = Routing.parse(routing)
+        self._schema = schema or ""
+        self._codec = parse_codec(compression)
+        self._linger_s = linger_ms / 1000
+        self._batch_bytes = min(batch_bytes, BATCH_TARGET_BYTES)
+        self._window_messages = window_messages
+        self._window_bytes = window_bytes
+        self._free_messages = 0  # no room: a producer outside its block takes the slow path, which says why
+        self._free_bytes = 0
+        self._shut: ClusterError | None = ClosedResource(
+            f"the producer on {topic} is used outside its block", topic=topic
+        )
+        self._blocked: deque[tuple[asyncio.Future[None], int, int]] = deque()
+        self._lanes: list[PublishLane] = []
+        self._only: PublishLane | None = None
+        self._router = Router(self._routing, 1)
+        self._tasks = TaskOwner()
+        self._counters = LaneCounters()
+        self._taken_messages = 0  # answered so far, kept for the statistics
+        self._taken_bytes = 0
+        self._max_message_bytes = 0
+        self._unseen: deque[OutBatch] = deque(maxlen=1024)  # failed, and nobody awaited them yet
+
+    # -- the block -------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        """Open the producer on every partition.
+
+        Raises:
+            ClusterError: the topic cannot be had, or the broker not be reached within the client's `Retry`.
+        """
+        try:
+            self._topic, partitions = await self._prepare()
+            self._router = Router(self._routing, len(partitions))
+            self._lanes = [self._lane(index, concrete) for index, concrete in partitions]
+            for lane in self._lanes:
+                self._tasks.start(lane.run(), name=f"publish {self._topic}")
+            for lane in self._lanes:
+                await lane.opened
+        except BaseException:
+            await self._tasks.aclose()
+            self._closed(self)
+            raise
+        self._max_message_bytes = min(lane.max_message_bytes for lane in self._lanes) or MAX_BATCH_BYTES
+        plain = len(self._lanes) == 1 and self._routing is not Routing.EXPLICIT
+        self._only = self._lanes[0] if plain else None
+        self._shut = None
+        self._free_messages, self._free_bytes = self._window_messages, self._window_bytes
+        return self
+
+    def _lane(self, index: int | None, concrete: str) -> PublishLane:
+        def emit(kind: ClientEventKind, url: str, attempt: int, reason: str) -> None:
+            self._emit(kind, "producer", concrete, url, attempt, reason)
+
+        return PublishLane(
+            LaneOptions(
+                topic=self._topic,
+                partition=index,
+                concrete_topic=concrete,
+                producer_name=self._name,
+                dispatch_strategy=self._dispatch_strategy,
+                schema_subject=self._schema,
+                codec=self._codec,
+                linger_s=self._linger_s,
+                batch_bytes=self._batch_bytes,
+                retry=self._retry,
+                locate=self._locate,
+                released=self._release,
+                died=self._shut_down,
+                emit=emit,
+                counters=self._counters,
+            )
+        )
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                await self.flush()
+            else:
+                try:
+                    async with asyncio.timeout(_LEAVE_S):
+                        await self.flush()
+                except (ClusterError, TimeoutError):
+                    pass  # the block's own exception is the one to show
+        finally:
+            await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close at once. What is not stored by now fails with `ClosedResource`."""
+        self._shut_down(ClosedResource(f"the producer on {self._topic} is closed", topic=self._topic))
+        await self._tasks.aclose()
+        self._closed(self)
+
+    @property
+    def topic(self) -> str:
+        """The full name, `/ns/topic`."""
+        return self._topic
+
+    @property
+    def name(self) -> str:
+        """The producer's name; the broker's choice if none was given."""
+        session = self._lanes[0].session if self._lanes else None
+        return session.producer_name if session else self._name
+
+    @property
+    def partitions(self) -> int | None:
+        """How many partitions the topic has; None for a topic without."""
+        return (
+            None if len(self._lanes) == 1 and self._lanes[0].gathering.partition is None else len(self._lanes)
+        )
+
+    # -- sending ---------------------------------------------------------------------------------------------
+
+    def send_nowait(
+        self,
+        payload: Payload,
+        *,
+        key: str | None = None,
+        attributes: Mapping[str, str] | None = None,
+        partition: int | None = None,
+    ) -> PendingSend:
+        """Hand a message over; returns at once with an awaitable of its `Receipt`.
+
+        The message leaves at the end of this loop tick, or when one of the batches in flight is answered.
+
+        Raises:
+            WindowFull: await `flush()`, an earlier handle, or use `send`, which waits. Nothing was taken.
+            MessageTooLarge: checked here, before a sequence number is taken. Nothing was taken.
+            ClusterError: the producer is closed or fenced.
+        """
+        lane = self._only
+        if lane is None or key is not None or attributes is not None or type(payload) is not bytes:
+            return self._send_any(payload, key, attributes, partition)
+        size = len(payload)
+        if size > self._max_message_bytes or partition:
+            return self._send_any(payload, key, attributes, partition)
+        size += MESSAGE_OVERHEAD_BYTES
+        free_messages = self._free_messages - 1
+        free_bytes = self._free_bytes - size
+        if free_messages < 0 or free_bytes < 0:
+            self._reserve(1, size)
+        else:
+            self._free_messages = free_messages
+            self._free_bytes = free_bytes
+        batch = lane.gathering
+        total = batch.bytes + size
+        if total > lane.limit_bytes and batch.bytes:
+            batch = lane.seal()
+            total = size
+        batch.bytes = total
+        payloads = batch.payloads
+        index = len(payloads)
+        payloads.append(payload)
+        if not index:
+            lane.first_message()
+        return PendingSend(batch, index)
+
+    async def send(
+        self,
+        payload: Payload,
+        *,
+        key: str | None = None,
+        attributes: Mapping[str, str] | None = None,
+        partition: int | None = None,
+    ) -> Receipt:
+        """Publish a message and wait until it is stored as durably as the topic promises.
+
+        Cancelled while it waits for room in the window, it had no effect. Cancelled later (a deadline, for example),
+        the message has been handed over and will be stored; sending it again would store it twice.
+
+        Raises:
+            ClusterError: not stored; or, with `details["outcome"] == "unknown"`, possibly stored.
+        """
+        if (
+            self._free_messages <= 0
+            or self._free_bytes < len(payload) + MESSAGE_OVERHEAD_BYTES
+            or self._blocked
+        ):
+            size = self._measure(payload, key, attributes)
+            await self._room(1, size)
+            # given back and taken again without a turn of the loop in between: the hot path does its own counting
+            self._free_messages += 1
+            self._free_bytes += size
+        return await self.send_nowait(payload, key=key, attributes=attributes, partition=partition)
+
+    async def send_many(self, messages: Iterable[Payload | Message]) -> SendSummary:
+        """Publish payloads or messages, in order, as fast as the window lets them; returns when all are stored.
+
+        Args:
+            messages: taken lazily, so that it may be larger than memory. A `Message` brings its key and attributes.
+
+        Raises:
+            ClusterError: of the first message that failed; those before and after it may be stored. Its attribute
+                `acknowledged` is the `SendSummary` of what is, `details["acknowledged"]` its count.
+        """
+        source = iter(messages)
+        ledger = _Ledger()
+        try:
+            while chunk := list(islice(source, _CHUNK_MESSAGES)):
+                if self._only is not None and set(map(type, chunk)) == {bytes}:
+                    await self._extend(self._only, chunk, ledger)  # type: ignore[arg-type]
+                else:
+                    for entry in chunk:
+                        await self._add(entry, ledger)
+                ledger.collect()
+                await asyncio.sleep(0)
+            await ledger.rest()
+        except ClusterError as error:
+            raise await ledger.failed(error, self._durability) from error
+        return ledger.summary(self._durability)
+
+    async def flush(self) -> None:
+        """Send what has gathered without lingering and wait until everything handed over so far is answered.
+
+        Raises:
+            ClusterError: the first failure that nobody has awaited yet.
+        """
+        for batch in [batch for lane in self._lanes for batch in lane.hurry()]:
+            await batch
+        failed = [batch for batch in self._unseen if not batch.error_seen]
+        self._unseen.clear()
+        if failed:
+            for batch in failed:
+                batch.error_seen = True
+            assert failed[0].error is not None
+            raise copy_of(failed[0].error, messages=sum(map(len, failed)))
+
+    def statistics(self) -> ProducerStatistics:
+        counters = self._counters
+        waiting = [b for lane in self._lanes for b in lane.unanswered()]
+        waiting_messages, waiting_bytes = sum(map(len, waiting)), sum(b.bytes for b in waiting)
+        return ProducerStatistics(
+            sent_messages=self._taken_messages + waiting_messages,
+            sent_bytes=self._taken_bytes + waiting_bytes,
+            acknowledged_messages=counters.acknowledged_messages,
+            failed_messages=counters.failed_messages,
+            duplicate_messages=counters.duplicate_messages,
+            waiting_messages=waiting_messages,
+            waiting_bytes=waiting_bytes,
+            blocked_senders=len(self._blocked),
+            written_batches=counters.written_batches,
+            resent_batches=counters.resent_batches,
+            reconnects=counters.reconnects,
+            sessions=counters.sessions,
+        )
+
+    # -- the slower roads ------------------------------------------------------------------------------------
+
+    @property
+    def _durability(self) -> str:
+        session = self._lanes[0].session
+        return session.durability if session else ""
+
+    def _measure(self, payload: Payload, key: str | None, attributes: Mapping[str, str] | None) -> int:
+        """Bytes a message takes of the window; raises `MessageTooLarge` or `InvalidArgument`."""
+        if not isinstance(payload, (bytes, bytearray, memoryview)):
+            raise InvalidArgument(
+                f"a payload is bytes, got {type(payload).__name__}; encode text with .encode()",
+                field="payload",
+                value=type(payload).__name__,
+            )
+        payload_bytes = payload.nbytes if isinstance(payload, memoryview) else len(payload)
+        size = payload_bytes
+        if key is not None:
+            size += len(key.encode())
+        if attributes:
+            size += sum(len(k.encode()) + len(v.encode()) for k, v in attributes.items())
+            size += _ATTRIBUTE_OVERHEAD_BYTES * len(attributes)
+        if self._shut is None and (payload_bytes > self._max_message_bytes or size > _LARGEST_BYTES):
+            raise MessageTooLarge(
+                f"{self._topic}: a message of {size} bytes; the topic takes {self._max_message_bytes} of payload",
+                field="payload", value=size, topic=self._topic, max_message_bytes=self._max_message_bytes,
+            )  # fmt: skip
+        return size + MESSAGE_OVERHEAD_BYTES
+
+    def _send_any(
+        self,
+        payload: Payload,
+        key: str | None,
+        attributes: Mapping[str, str] | None,
+        partition: int | None,
+    ) -> PendingSend:
+        size = self._measure(payload, key, attributes)
+        if self._shut is not None:
+            raise copy_of(self._shut)
+        lane = self._lanes[self._router.pick(key, partition)]
+        self._reserve(1, size)
+        batch = lane.gathering
+        if batch.bytes + size > lane.limit_bytes and batch.bytes:
+            batch = lane.seal()
+        batch.bytes += size
+        index = len(batch.payloads)
+        batch.payloads.append(bytes(payload))
+        if key is not None:
+            if batch.keys is None:
+                batch.keys = {}
+            batch.keys[index] = key.encode()
+        if attributes:
+            if batch.attributes is None:
+                batch.attributes = {}
+            batch.attributes[index] = dict(attributes)
+        if not index:
+            lane.first_message()
+        return PendingSend(batch, index)
+
+    async def _add(self, entry: Payload | Message, ledger: _Ledger) -> None:
+        if isinstance(entry, Message):
+            payload: Payload = entry.payload
+            key, attributes = entry.key, entry.attributes or None
+        else:
+            payload, key, attributes = entry, None, None
+        size = self._measure(payload, key, attributes)
+        await self._room(1, size)
+        self._free_messages += 1
+        self._free_bytes += size
+        ledger.note(self._send_any(payload, key, attributes, None)._batch, 1)
+
+    async def _extend(self, lane: PublishLane, payloads: list[bytes], ledger: _Ledger) -> None:
+        """Add plain payloads by the slice: ≈ 0.1 µs a message."""
+        start = 0
+        while start < len(payloads):
+            rest = payloads[start:] if start else payloads
+            sizes = list(map(len, rest))
+            if max(sizes) > self._max_message_bytes:
+                at = next(i for i, size in enumerate(sizes) if size > self._max_message_bytes)
+                if at == 0:
+                    self._measure(rest[0], None, None)
+                rest, sizes = rest[:at], sizes[:at]
+            total = sum(sizes) + MESSAGE_OVERHEAD_BYTES * len(rest)
+            if lane.gathering.bytes + total > lane.limit_bytes:
+                room = lane.limit_bytes - lane.gathering.bytes
+                count = total = 0
+                for size in sizes:
+                    if total + size + MESSAGE_OVERHEAD_BYTES > room:
+                        break
+                    total += size + MESSAGE_OVERHEAD_BYTES
+                    count += 1
+                if count == 0 and lane.gathering.bytes:
+                    lane.seal()
+                    continue
+                if count == 0:  # larger than a batch: it travels alone
+                    count, total = 1, sizes[0] + MESSAGE_OVERHEAD_BYTES
+                rest = rest[:count]
+            if len(rest) > self._window_messages:
+                rest = rest[: self._window_messages]
+                total = sum(map(len, rest)) + MESSAGE_OVERHEAD_BYTES * len(rest)
+            before = lane.gathering
+            if self._blocked or self._free_messages < len(rest) or self._free_bytes < total:
+                await self._room(len(rest), total)
+                if lane.gathering is not before or lane.gathering.bytes + total > lane.limit_bytes:
+                    # others have used the batch while this waited; give back and measure anew
+                    self._give_back(len(rest), total)
+                    continue
+            else:
+                self._reserve(len(rest), total)
+            batch = lane.gathering
+            first = not batch.payloads
+            batch.payloads += rest
+            batch.bytes += total
+            if first:
+                lane.first_message()
+            ledger.note(batch, len(rest))
+            start += len(rest)
+
+    # -- the window ------------------------------------------------------------------------------------------
+
+    def _fits(self, count: int, size: int) -> bool:
+        empty = self._free_messages == self._window_messages and self._free_bytes == self._window_bytes
+        return (self._free_messages >= count and self._free_bytes >= size) or empty
+
+    def _reserve(self, count: int, size: int) -> None:
+        if self._shut is not None:
+            raise copy_of(self._shut)
+        if not self._fits(count, size):
+            raise WindowFull(
+                f"{self._topic}: {self._window_messages - self._free_messages} messages of "
+                f"{self._window_bytes - self._free_bytes} bytes wait for their receipts; await some of them",
+                topic=self._topic, window_messages=self._window_messages, window_bytes=self._window_bytes,
+            )  # fmt: skip
+        self._free_messages -= count
+        self._free_bytes -= size
+
+    async def _room(self, count: int, size: int) -> None:
+        """Reserve, waiting in turn."""
+        if self._shut is not None:
+            raise copy_of(self._shut)
+        if not self._blocked and self._fits(count, size):
+            self._reserve(count, size)
+            return
+        waiter = asyncio.get_running_loop().create_future()
+        self._blocked.append((waiter, count, size))
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+                self._give_back(count, size)  # granted in the same tick as the cancellation
+            raise
+
+    def _release(self, batch: OutBatch) -> None:
+        """A batch was answered."""
+        self._taken_messages += len(batch)
+        self._taken_bytes += batch.bytes
+        if batch.error is not None:
+            self._unseen.append(batch)
+        self._give_back(len(batch), batch.bytes)
+
+    def _give_back(self, count: int, size: int) -> None:
+        if self._shut is not None:
+            return  # no room ever again
+        self._free_messages += count
+        self._free_bytes += size
+        assert self._free_messages <= self._window_messages
+        while self._blocked:
+            waiter, count, size = self._blocked[0]
+            if not waiter.done():
+                if not self._fits(count, size):
+                    break
+                self._free_messages -= count
+                self._free_bytes -= size
+                waiter.set_result(None)
+            self._blocked.popleft()
+
+    def _shut_down(self, error: ClusterError) -> None:
+        """Take no more messages: the producer was closed, fenced, or met a fatal error."""
+        if self._shut is None:
+            self._shut = error
+        self._free_messages = self._free_bytes = 0
+        while self._blocked:
+            waiter, _, _ = self._blocked.popleft()
+            if not waiter.done():
+                waiter.set_exception(copy_of(error))
+
+
+class _Ledger:
+    """What `send_many` has handed over: batches in order, turned into offset ranges as they are answered."""
+
+    __slots__ = ("_count", "_pending", "_ranges")
+
+    def __init__(self) -> None:
+        self._pending: deque[tuple[OutBatch, int, int]] = deque()  # batch, first index, messages
+        self._ranges: dict[int | None, list[list[int]]] = {}
+        self._count = 0
+
+    def note(self, batch: OutBatch, messages: int) -> None:
+        first = len(batch.payloads) - messages
+        if self._pending:
+            last, at, count = self._pending[-1]
+            if last is batch and at + count == first:
+                self._pending[-1] = (batch, at, count + messages)
+                return
+        self._pending.append((batch, first, messages))
+
+    def _settle(self, batch: OutBatch, first: int, messages: int) -> None:
+        if batch.error is not None:
+            batch.error_seen = True
+            raise copy_of(batch.error)
+        self._count += messages
+        start = batch.base_offset + first
+        ranges = self._ranges.setdefault(batch.partition, [])
+        if ranges and ranges[-1][1] == start:
+            ranges[-1][1] = start + messages
+        else:
+            ranges.append([start, start + messages])
+
+    def collect(self) -> None:
+        """Settle what has been answered, so that a long run does not hold all its batches."""
+        while self._pending and self._pending[0][0].answered:
+            self._settle(*self._pending.popleft())
+
+    async def rest(self) -> None:
+        while self._pending:
+            await self._pending[0][0]
+            self._settle(*self._pending.popleft())
+
+    async def failed(self, error: ClusterError, durability: str) -> ClusterError:
+        """The error to raise, after everything handed over has been answered."""
+        while self._pending:
+            batch, first, messages = self._pending.popleft()
+            await batch
+            if batch.error is None:
+                self._settle(batch, first, messages)
+            else:
+                batch.error_seen = True
+        final = copy_of(error, acknowledged=self._count)
+        # an attribute of this one instance: its class has to stay that of the failure
+        final.acknowledged = self.summary(durability)  # type: ignore[attr-defined]
+        return final
+
+    def summary(self, durability: str) -> SendSummary:
+        return SendSummary(
+            count=self._count,
+            ranges=tuple(
+                OffsetRange(partition=partition, first_offset=start, last_offset=end - 1)
+                for partition, ranges in self._ranges.items()
+                for start, end in ranges
+            ),
+            durability=durability,
+        )

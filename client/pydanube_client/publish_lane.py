@@ -1,0 +1,489 @@
+"""One producer on one partition: a stream, its session, and the batches in flight.
+
+Invariants
+
+* Batches are written in the order of their sequence numbers, at most `MAX_IN_FLIGHT` of them unanswered, and each
+  retry within a session sends the same bytes. The broker takes a batch only if its sequence is the next one.
+* A batch is answered exactly once: stored, or failed with a typed error.
+
+What a failure means
+
+* Stream lost, or a retryable failure of one batch (disk full, draining, another owner …): the stream is given up,
+  and after a back-off a new one resumes the same session (producer id and epoch) and sends everything unanswered
+  again, from the oldest. What the log holds already is answered as a duplicate with its first offsets.
+* A fatal failure of one batch: its messages fail. What was in flight behind it has been refused as well, because the
+  sequence has a gap now, and is known not to be stored; so it goes back in the queue. What was in flight before it is
+  waited for. Then a *new session* is opened (a higher epoch: copies of the refused batches that may still sit in a
+  connection are fenced off) and the queue goes on with new sequence numbers. Sending other bytes under old numbers
+  in the old session would be wrong exactly if such a copy arrived late.
+* PRODUCER_UNKNOWN, OUT_OF_SEQUENCE, or a session that came back as another: whether the batches in flight are stored
+  is unknown, and sending them anew could double them. They fail with `details.outcome = "unknown"`; what was not
+  written yet goes on in a new session. PRODUCER_FENCED: the same, and nothing goes on: somebody else has the name.
+* Retryable failures for longer than `Retry.max_elapsed_s`: everything that waits fails; what had been written, with
+  `outcome = "unknown"`, so that the next attempt starts a new session as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pydanube_core.batch import BATCH_TARGET_BYTES, Codec
+from pydanube_core.errors import (
+    ClosedResource,
+    ClusterError,
+    Internal,
+    OutOfSequence,
+    ProducerFenced,
+    ProducerUnknown,
+    Retryable,
+    Unavailable,
+)
+from pydanube_core.generated import danube_stream_pb2 as pb
+
+from pydanube_client.facts import ClientEventKind
+from pydanube_client.outbound import OutBatch, Session
+from pydanube_client.retry import Retry
+from pydanube_client.tasks import TaskOwner
+from pydanube_client.transport import Stream, Transport, copy_of
+
+__all__ = ["MAX_IN_FLIGHT", "LaneCounters", "LaneOptions", "PublishLane"]
+
+MAX_IN_FLIGHT: Final = 5  # the broker remembers the last 8 batches of a session (DESIGN 6)
+assert MAX_IN_FLIGHT < 8
+
+
+@dataclass(slots=True, kw_only=True)
+class LaneCounters:
+    """Shared by the lanes of a producer."""
+
+    acknowledged_messages: int = 0
+    failed_messages: int = 0
+    duplicate_messages: int = 0
+    written_batches: int = 0
+    resent_batches: int = 0
+    reconnects: int = 0
+    sessions: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneOptions:
+    """What a lane needs from its producer and its client."""
+
+    topic: str  # as the user knows it
+    partition: int | None
+    concrete_topic: str
+    producer_name: str
+    dispatch_strategy: str
+    schema_subject: str
+    codec: Codec
+    linger_s: float
+    batch_bytes: int
+    retry: Retry
+    locate: Callable[[str], Coroutine[Any, Any, Transport]]
+    released: Callable[[OutBatch], None]  # the batch was answered: its room in the window is free again
+    died: Callable[[ClusterError], None]  # no message of this lane will ever go out again
+    emit: Callable[[ClientEventKind, str, int, str], None]
+    counters: LaneCounters = field(default_factory=LaneCounters)
+
+    def __post_init__(self) -> None:
+        assert 1 <= self.batch_bytes <= BATCH_TARGET_BYTES
+
+
+class PublishLane:
+    """Takes messages (`gathering`), sends them, and answers their batches. Everything but `run` is synchronous."""
+
+    def __init__(self, options: LaneOptions) -> None:
+        self._options = options
+        self.limit_bytes = options.batch_bytes
+        self.gathering = OutBatch(options.topic, options.partition)
+        self.waker: asyncio.Future[None] | None = None  # set while the lane waits for a first message
+        self.max_message_bytes = 0
+        self.session: Session | None = None
+        self.opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._sealed: deque[OutBatch] = deque()
+        self._in_flight: deque[OutBatch] = deque()
+        self._logged_below = 0  # the log held every sequence below when this stream was opened
+        self._unwritten = 0  # how many at the right end of in_flight this stream has not seen
+        self._sleeper: asyncio.Future[None] | None = None
+        self._stream_error: ClusterError | None = None
+        self._renew = False  # open a new session once in_flight is empty
+        self._hurry = False
+        self._failed_since: float | None = None
+        self._url = ""
+        self.dead: ClusterError | None = None
+
+    # -- taking messages -------------------------------------------------------------------------------------
+
+    def seal(self) -> OutBatch:
+        """Close the gathering batch and return the next one."""
+        if self.gathering.payloads:
+            self._sealed.append(self.gathering)
+            self.gathering = OutBatch(self._options.topic, self._options.partition)
+            if self._sleeper is not None:
+                self.nudge()
+        return self.gathering
+
+    def first_message(self) -> None:
+        """The gathering batch has got its first message."""
+        self.gathering.publish_time_ms = time.time_ns() // 1_000_000
+        if self.waker is not None:
+            self.nudge()
+
+    def nudge(self) -> None:
+        """Wake the lane's task; it runs at the end of this loop tick."""
+        self.waker = None
+        sleeper = self._sleeper
+        if sleeper is not None and not sleeper.done():
+            sleeper.set_result(None)
+
+    def hurry(self) -> list[OutBatch]:
+        """Send what has gathered without lingering; returns every batch that is not answered, oldest first."""
+        waiting = self.unanswered()
+        if waiting:
+            self._hurry = True
+            self.nudge()
+        return waiting
+
+    def unanswered(self) -> list[OutBatch]:
+        """Every batch that has messages and no answer, oldest first."""
+        waiting = [*self._in_flight, *self._sealed]
+        if self.gathering.payloads:
+            waiting.append(self.gathering)
+        return waiting
+
+    # -- life ------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Keep a stream open until cancelled, or until the producer is fenced."""
+        try:
+            await self._run()
+        except asyncio.CancelledError:
+            self._die(
+                ClosedResource(f"the producer on {self._options.topic} is closed", topic=self._options.topic)
+            )
+            raise
+        except Exception as error:  # a defect of ours must reach the senders, not a log
+            self._die(Internal(f"the producer's task failed: {error!r}", topic=self._options.topic))
+            raise
+
+    async def _run(self) -> None:
+        attempt = 0
+        while True:
+            try:
+                await self._connect_and_send()
+                attempt = 0
+                continue  # a new session was asked for
+            except ClusterError as error:
+                failure = error
+            if not self._settle(failure):
+                return
+            attempt = 1 if self._failed_since is None else attempt + 1
+            now = time.monotonic()
+            if self._failed_since is None or not self._waiting:
+                self._failed_since = now  # an outage counts from when somebody waits for its end
+            retry = self._options.retry
+            if now - self._failed_since >= retry.max_elapsed_s:
+                self._give_up(failure)
+                if self.session is None:
+                    return  # it never opened: whoever opens it has the error
+                self._failed_since = now
+            delay_s = retry.delay_s(attempt, draw=random.random(), retry_after_ms=failure.retry_after_ms)
+            self._options.emit(ClientEventKind.RECONNECTING, self._url, attempt, failure.message)
+            left_s = max(0.0, self._failed_since + retry.max_elapsed_s - now)
+            await asyncio.sleep(min(delay_s, left_s) if self._waiting else delay_s)
+
+    @property
+    def _waiting(self) -> bool:
+        return bool(self._in_flight or self._sealed or self.gathering.payloads or not self.opened.done())
+
+    async def _connect_and_send(self) -> None:
+        """One stream, from open to failure; returns when the session is to be renewed."""
+        options = self._options
+        transport = await options.locate(options.concrete_topic)
+        if self._url and transport.url != self._url:
+            options.emit(ClientEventKind.MOVED, transport.url, 0, "the topic has another owner")
+        self._url = transport.url
+        stream = transport.publish()
+        tasks = TaskOwner()
+        try:
+            await self._open(stream)
+            options.emit(ClientEventKind.CONNECTED, self._url, 0, "")
+            self._stream_error = None
+            self._unwritten = len(self._in_flight)
+            reader = tasks.start(self._read(stream), name=f"publish-receipts {options.concrete_topic}")
+            try:
+                await self._write(stream)
+            except Retryable as error:
+                # a write only learns that the stream is over; the reader is about to learn why
+                await asyncio.wait([reader], timeout=1.0)
+                raise self._stream_error or error from None
+        finally:
+            await tasks.aclose()
+            await stream.aclose()
+
+    async def _open(self, stream: Stream) -> None:
+        options, session = self._options, self.session
+        request = pb.OpenProducer(
+            topic=options.concrete_topic,
+            producer_name=session.producer_name if session else options.producer_name,
+            dispatch_strategy=options.dispatch_strategy,
+            schema_subject=options.schema_subject,
+        )
+        resume = session is not None and not self._renew
+        if session is not None and resume:
+            request.producer_id, request.producer_epoch = session.producer_id, session.epoch
+        await stream.write(pb.PublishRequest(open=request).SerializeToString())
+        data = await stream.read()
+        if data is None:
+            raise Unavailable(
+                f"{options.concrete_topic}: the broker ended the stream at once", topic=options.topic
+            )
+        response = pb.PublishResponse.FromString(data)
+        match response.WhichOneof("kind"):
+            case "opened":
+                opened = response.opened
+            case "failure":
+                raise ClusterError.from_json(response.failure.error.decode())
+            case other:
+                raise Internal(f"the broker answered a producer's open with {other}", topic=options.topic)
+        if resume and session is not None:
+            if (opened.producer_id, opened.producer_epoch) != (session.producer_id, session.epoch):
+                raise ProducerUnknown(
+                    f"{options.topic}: the producer's session came back as another", topic=options.topic
+                )
+            if not self._in_flight:
+                session.next_sequence = opened.next_sequence
+            self._logged_below = opened.next_sequence
+        else:
+            assert not self._in_flight, (
+                "a new session must not begin before the old one's batches are answered"
+            )
+            self.session = Session(
+                producer_id=opened.producer_id,
+                epoch=opened.producer_epoch,
+                next_sequence=opened.next_sequence,
+                producer_name=opened.producer_name or options.producer_name,
+                durability=opened.durability,
+                schema=(opened.schema_id, opened.schema_version),
+            )
+            self._renew = False
+            self._logged_below = opened.next_sequence
+            options.counters.sessions += 1
+        self.max_message_bytes = opened.max_message_bytes
+        if not self.opened.done():
+            self.opened.set_result(None)
+        elif self._failed_since is not None:
+            options.counters.reconnects += 1
+        if not self._in_flight:
+            self._failed_since = None
+
+    # -- writing ---------------------------------------------------------------------------------------------
+
+    async def _write(self, stream: Stream) -> None:
+        counters = self._options.counters
+        while True:
+            if self._stream_error is not None:
+                raise self._stream_error
+            batch = self._next()
+            if batch is None:
+                if self._renew and not self._in_flight:
+                    return
+                await self._sleep()
+                continue
+            batch.writes += 1
+            counters.written_batches += 1
+            if batch.writes > 1:
+                counters.resent_batches += 1
+            await stream.write(batch.wire)
+
+    def _next(self) -> OutBatch | None:
+        """The batch to write now, None when there is nothing to do but wait."""
+        if self._unwritten:
+            batch = self._in_flight[-self._unwritten]
+            self._unwritten -= 1
+            return batch
+        if self._renew or len(self._in_flight) >= MAX_IN_FLIGHT:
+            return None
+        if self._sealed:
+            batch = self._sealed.popleft()
+        elif self.gathering.payloads and self._linger_left_s() <= 0:
+            batch = self.gathering
+            self.gathering = OutBatch(self._options.topic, self._options.partition)
+        else:
+            return None
+        assert self.session is not None
+        batch.encode(self.session, self._options.codec)
+        self._in_flight.append(batch)
+        return batch
+
+    def _linger_left_s(self) -> float:
+        if self._options.linger_s == 0 or self._hurry:
+            return 0.0
+        age_s = time.time() - self.gathering.publish_time_ms / 1000
+        # a wall clock that was set back must not hold a message for longer than asked
+        return min(self._options.linger_s - age_s, self._options.linger_s)
+
+    async def _sleep(self) -> None:
+        """Wait for a message, an answer or a failure. The sleeper of a full pipe is not woken by messages."""
+        if not self.gathering.payloads and not self._sealed:
+            self._hurry = False
+        loop = asyncio.get_running_loop()
+        self._sleeper = sleeper = loop.create_future()
+        timer = None
+        if len(self._in_flight) < MAX_IN_FLIGHT and not self._renew:
+            if self.gathering.payloads:
+                timer = loop.call_later(self._linger_left_s(), self.nudge)
+            else:
+                self.waker = sleeper
+        try:
+            await sleeper
+        finally:
+            self._sleeper = self.waker = None
+            if timer is not None:
+                timer.cancel()
+
+    # -- answers ---------------------------------------------------------------------------------------------
+
+    async def _read(self, stream: Stream) -> None:
+        """Take answers until the stream fails; the failure is left for the writer, who owns the stream."""
+        try:
+            while True:
+                data = await stream.read()
+                if data is None:
+                    raise Unavailable(
+                        f"the broker ended the stream of {self._options.concrete_topic}",
+                        topic=self._options.topic,
+                    )
+                self._answer(pb.PublishResponse.FromString(data))
+                if self._sleeper is not None:
+                    self.nudge()
+        except ClusterError as error:
+            self._stream_error = error
+        except Exception as error:
+            self._stream_error = Internal(f"an answer of the broker could not be read: {error!r}")
+        self.nudge()
+
+    def _answer(self, response: pb.PublishResponse) -> None:
+        """Handle one answer.
+
+        Raises:
+            ClusterError: the stream cannot go on.
+        """
+        kind = response.WhichOneof("kind")
+        if kind == "receipt":
+            receipt = response.receipt
+            batch = self._take(receipt.first_sequence)
+            if batch is None or batch.count != receipt.count:
+                raise Internal(
+                    "the broker acknowledged a batch that is not in flight", sequence=receipt.first_sequence
+                )
+            assert self.session is not None
+            counters = self._options.counters
+            counters.acknowledged_messages += batch.count
+            if receipt.duplicate:
+                counters.duplicate_messages += batch.count
+            # On stable storage by now: the broker writes a receipt only when the durability that it named at open is
+            # reached (`fsynced`: after fdatasync of the journal).
+            batch.store(
+                receipt.base_offset,
+                receipt.append_time_ms,
+                self.session.durability,
+                duplicate=receipt.duplicate,
+            )
+            self._failed_since = None
+            self._options.released(batch)
+        elif kind == "failure":
+            error = ClusterError.from_json(response.failure.error.decode())
+            if not response.failure.HasField("first_sequence"):
+                raise error
+            self._refused(response.failure.first_sequence, error)
+        else:
+            raise Internal(f"the broker sent {kind} on a producer's stream")
+
+    def _take(self, first_sequence: int) -> OutBatch | None:
+        """Remove the batch with that sequence from those in flight."""
+        for i, batch in enumerate(self._in_flight):
+            if batch.first_sequence == first_sequence:
+                if i >= len(self._in_flight) - self._unwritten:
+                    return None  # answered without having been written: nonsense
+                del self._in_flight[i]
+                return batch
+        return None
+
+    def _refused(self, first_sequence: int, error: ClusterError) -> None:
+        at = next((i for i, b in enumerate(self._in_flight) if b.first_sequence == first_sequence), None)
+        if at is None:
+            return  # it went back in the queue when a batch before it was refused: this is the gap's echo
+        if isinstance(error, (Retryable, ProducerFenced, ProducerUnknown, OutOfSequence)):
+            raise error
+        batch = self._in_flight[at]
+        if first_sequence < self._logged_below:
+            raise OutOfSequence(f"the broker refuses a batch that its log holds: {error.message}")
+        stored_unknown = error.details.get("outcome") == "unknown"
+        if not stored_unknown:
+            while len(self._in_flight) > at + 1:
+                behind = self._in_flight.pop()
+                behind.reopen()
+                self._sealed.appendleft(behind)
+            self._unwritten = 0
+        self._in_flight.remove(batch)
+        self._renew = True
+        self._fail(batch, error)
+
+    # -- failure ---------------------------------------------------------------------------------------------
+
+    def _settle(self, failure: ClusterError) -> bool:
+        """Draw the consequences of a lost stream; False when the lane is over."""
+        self._options.emit(ClientEventKind.DISCONNECTED, self._url, 0, failure.message)
+        if isinstance(failure, Retryable):
+            return True
+        if self.session is None:
+            self._die(failure)
+            return False
+        self._fail_in_flight(failure)
+        if isinstance(failure, (ProducerUnknown, OutOfSequence)):
+            return True
+        self._die(failure)
+        return False
+
+    def _give_up(self, failure: ClusterError) -> None:
+        if self.session is None:
+            self._die(failure)
+            return
+        self._fail_in_flight(failure)
+        self._fail_queue(failure)
+
+    def _fail_in_flight(self, error: ClusterError) -> None:
+        if self._in_flight:
+            self._renew = True
+        while self._in_flight:
+            batch = self._in_flight.popleft()
+            self._fail(batch, copy_of(error, outcome="unknown"))
+        self._unwritten = 0
+        if not isinstance(error, Retryable):
+            self._renew = True
+
+    def _fail_queue(self, error: ClusterError) -> None:
+        self.seal()
+        while self._sealed:
+            self._fail(self._sealed.popleft(), copy_of(error, outcome="not_stored"))
+
+    def _fail(self, batch: OutBatch, error: ClusterError) -> None:
+        self._options.counters.failed_messages += len(batch)
+        batch.fail(error)
+        self._options.released(batch)
+
+    def _die(self, error: ClusterError) -> None:
+        self.dead = error
+        self._options.died(error)
+        if not self.opened.done():
+            self.opened.set_exception(copy_of(error))
+            self.opened.exception()  # seen: the opener may have been cancelled
+        self._fail_in_flight(error)
+        self._fail_queue(error)

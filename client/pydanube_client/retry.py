@@ -1,0 +1,46 @@
+"""When to try again: exponential back-off with full jitter, bounded by time.
+
+Pure: the caller brings the random number and the elapsed time. Full jitter (a uniform draw between 0 and the
+exponential bound) is the variant of the AWS architecture blog's comparison that spreads a herd best.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pydanube_core.errors import InvalidArgument
+
+__all__ = ["Retry"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retry:
+    """How long and how often a retryable failure is tried again.
+
+    Args:
+        max_elapsed_s: from the first failure of an outage until the error is raised to whoever waits. 0: at once.
+        initial_s: bound of the first delay; doubles with each attempt.
+        max_delay_s: bound of any delay.
+    """
+
+    max_elapsed_s: float = 60.0
+    initial_s: float = 0.05
+    max_delay_s: float = 2.0
+
+    def __post_init__(self) -> None:
+        for name in ("max_elapsed_s", "initial_s", "max_delay_s"):
+            value = getattr(self, name)
+            if not value >= 0:
+                raise InvalidArgument(
+                    f"retry.{name} is not negative, got {value}", field=f"retry.{name}", value=value
+                )
+
+    def delay_s(self, attempt: int, *, draw: float, retry_after_ms: int | None = None) -> float:
+        """Seconds to wait before attempt number `attempt` (the first retry is 1).
+
+        Args:
+            draw: a random number in [0, 1).
+            retry_after_ms: the broker's wish; the delay is never below it.
+        """
+        bound = min(self.max_delay_s, self.initial_s * 2.0 ** min(attempt - 1, 32))
+        return max(bound * draw, (retry_after_ms or 0) / 1000)

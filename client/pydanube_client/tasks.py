@@ -1,0 +1,51 @@
+"""The tasks of one owner: started here, held here, ended here.
+
+Not an anyio task group: that binds to the task which entered it and to strict nesting, while a client is opened and
+closed from fixtures, exit stacks and the sync facade's thread, producers and consumers in any order. What a task
+group promises is kept: nothing outlives `aclose`, and a failure is handed on (each lane catches everything and
+fails whoever waits for it).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+__all__ = ["TaskOwner"]
+
+
+class TaskOwner:
+    """Owns asyncio tasks until they end or `aclose` ends them."""
+
+    __slots__ = ("_tasks",)
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def start(self, work: Coroutine[Any, Any, None], *, name: str) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    @staticmethod
+    async def end(task: asyncio.Task[Any]) -> None:
+        """Cancel a task and wait until it has gone; its own outcome is not raised here."""
+        task.cancel()
+        await asyncio.wait([task])
+        if not task.cancelled():
+            task.exception()  # marks it as seen: a lane has handed it on already
+
+    async def aclose(self) -> None:
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+            for task in tasks:
+                if not task.cancelled():
+                    task.exception()

@@ -1,0 +1,126 @@
+"""Topics of the in-memory cluster: batches in order, and the sessions of idempotent producers."""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from pydanube_core.batch import BatchView, broker_part, read_producer_part
+from pydanube_core.errors import MessageTooLarge, OutOfSequence, ProducerFenced, ProducerUnknown
+from pydanube_core.positions import Position, PositionKind
+
+__all__ = ["MemoryTopic", "ProducerState", "Stored"]
+
+_REMEMBERED: Final = 8  # batches a producer, as in the broker
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A batch with its broker part; offsets [base, end)."""
+
+    base: int
+    end: int
+    append_time_ms: int
+    data: bytes
+
+
+@dataclass(slots=True)
+class ProducerState:
+    producer_id: int
+    epoch: int
+    name: str
+    next_sequence: int = 0
+    recent: deque[tuple[int, Stored]] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
+
+
+class MemoryTopic:
+    """One concrete topic (a partition is one). Its offsets have no gaps."""
+
+    def __init__(self, name: str, topic_id: int, *, dispatch_strategy: str, max_message_bytes: int) -> None:
+        self.name = name
+        self.topic_id = topic_id
+        self.dispatch_strategy = dispatch_strategy
+        self.max_message_bytes = max_message_bytes
+        self.log: list[Stored] = []
+        self._bases: list[int] = []
+        self.next_offset = 0
+        self.producers: dict[int, ProducerState] = {}
+        self.listeners: set[Callable[[], None]] = set()
+
+    # -- producers -------------------------------------------------------------------------------------------
+
+    def open_producer(self, name: str, producer_id: int, epoch: int, *, new_id: int) -> ProducerState:
+        if producer_id:
+            return self._session(producer_id, epoch)
+        name = name or f"producer-{new_id}"
+        for state in self.producers.values():
+            if state.name == name:
+                state.epoch += 1
+                return state
+        state = self.producers[new_id] = ProducerState(new_id, 1, name)
+        return state
+
+    def _session(self, producer_id: int, epoch: int) -> ProducerState:
+        state = self.producers.get(producer_id)
+        if state is None or epoch > state.epoch:
+            raise ProducerUnknown(f"{self.name} does not know producer {producer_id}", outcome="unknown")
+        if epoch < state.epoch:
+            raise ProducerFenced(f"producer {state.name} was opened again", outcome="unknown")
+        return state
+
+    def append(self, data: memoryview) -> tuple[Stored, bool]:
+        """Store a batch; returns it, and whether it was there before."""
+        part = read_producer_part(data)
+        state = self._session(part.producer_id, part.producer_epoch)
+        for first_sequence, stored in state.recent:
+            if first_sequence == part.first_sequence and stored.end - stored.base == part.count:
+                return stored, True
+        if part.first_sequence != state.next_sequence:
+            raise OutOfSequence(
+                f"sequence {part.first_sequence} came, {state.next_sequence} is next", field="first_sequence"
+            )
+        largest = max(map(len, BatchView(data, part=part).payloads()))
+        if largest > self.max_message_bytes:
+            raise MessageTooLarge(
+                f"{self.name}: a message of {largest} bytes, the topic takes {self.max_message_bytes}",
+                field="payload", value=largest,
+            )  # fmt: skip
+        base, end = self.next_offset, self.next_offset + part.count
+        now_ms = max(time.time_ns() // 1_000_000, self.log[-1].append_time_ms if self.log else 0)
+        head = broker_part(base_offset=base, last_offset=end - 1, epoch=1, append_time_ms=now_ms)
+        stored = Stored(base, end, now_ms, head + data)
+        self.log.append(stored)
+        self._bases.append(base)
+        self.next_offset = end
+        state.next_sequence += part.count
+        state.recent.append((part.first_sequence, stored))
+        for listener in list(self.listeners):
+            listener()
+        return stored, False
+
+    # -- reading ---------------------------------------------------------------------------------------------
+
+    def batch_at(self, offset: int) -> Stored | None:
+        """The batch that holds `offset`; None at the end."""
+        if offset >= self.next_offset:
+            return None
+        return self.log[bisect_right(self._bases, offset) - 1]
+
+    def offset_of(self, text: str) -> int:
+        """The offset a position stands for now."""
+        position = Position.parse(text, now_ms=time.time_ns() // 1_000_000)
+        match position.kind:
+            case PositionKind.EARLIEST:
+                return 0
+            case PositionKind.LATEST:
+                return self.next_offset
+            case PositionKind.OFFSET:
+                return min(position.value, self.next_offset)
+            case PositionKind.TIME:
+                return next(
+                    (b.base for b in self.log if b.append_time_ms >= position.value), self.next_offset
+                )

@@ -1,0 +1,60 @@
+"""The seam between the SDK and what carries its bytes.
+
+A transport leads to one broker. Streams carry whole protobuf messages as bytes, in both directions, as
+`danube_stream.proto` describes them; the gRPC adapter and the in-memory cluster speak the very same bytes, and one
+conformance suite runs over both.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from pydanube_core.errors import ClusterError
+
+__all__ = ["Stream", "Transport", "TransportFactory", "copy_of"]
+
+
+class Stream(Protocol):
+    """A bidirectional stream. Every failure is a `ClusterError`; a lost connection is `Unavailable`."""
+
+    async def write(self, message: bytes) -> None:
+        """Send one message; returns when the transport took it. One write at a time."""
+        ...
+
+    async def read(self) -> bytes | None:
+        """The next message, None when the other side ended the stream in order. One read at a time."""
+        ...
+
+    async def aclose(self) -> None:
+        """End the stream. Never raises, may be called again."""
+        ...
+
+
+class Transport(Protocol):
+    """A way to one broker."""
+
+    @property
+    def url(self) -> str: ...
+
+    async def resolve(self, request: bytes, *, timeout_s: float) -> bytes:
+        """Call `Resolve` with an encoded `ResolveRequest`; returns an encoded `ResolveResponse`."""
+        ...
+
+    def publish(self) -> Stream: ...
+
+    def consume(self) -> Stream: ...
+
+    async def aclose(self) -> None: ...
+
+
+class TransportFactory(Protocol):
+    """Makes the transport to the broker at this url."""
+
+    def __call__(self, url: str, /) -> Transport: ...
+
+
+def copy_of(error: ClusterError, **details: object) -> ClusterError:
+    """The same error again, for another waiter: one instance raised in many tasks would mix their tracebacks."""
+    facts = ClusterError.from_dict(error.to_dict() | {"details": error.details | details})
+    facts.__cause__ = error.__cause__ or error
+    return facts
