@@ -81,7 +81,7 @@ class BrokerMetrics:
     def render(self, gathered: Gathered) -> bytes:
         """The text of `/metrics`."""
         registry = CollectorRegistry(auto_describe=False)
-        registry.register(_Once(self._families(gathered)))  # type: ignore[arg-type]
+        registry.register(_Once(self._families(gathered)))
         return generate_latest(registry)
 
     def _families(self, now: Gathered) -> Iterator[Metric]:
@@ -183,9 +183,7 @@ class BrokerMetrics:
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:
-    family = GaugeMetricFamily(name, text)
-    family.add_metric([], value)
-    return family
+    return GaugeMetricFamily(name, text, value=value)
 
 
 class _Once:

@@ -33,6 +33,8 @@ class ConsumeHost(Protocol):
 
     def start(self, work: Coroutine[Any, Any, None]) -> None: ...
 
+    def gone(self, stream: ConsumeStream) -> None: ...
+
     def check_consume(self) -> None:
         """Raise `Draining` where consumers are refused as a whole."""
         ...
@@ -305,6 +307,7 @@ class ConsumeStream:
 
     def on_close(self) -> None:
         self.closed = True
+        self._host.gone(self)
         if self._pump is not None:
             self._pump.leave(self.consumer_id)
         if self._reader is not None:

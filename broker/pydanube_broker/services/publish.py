@@ -34,6 +34,10 @@ class PublishHost(Protocol):
         """Run a task of this broker's."""
         ...
 
+    def gone(self, stream: PublishStream) -> None:
+        """The stream has ended."""
+        ...
+
     def check_publish(self) -> None:
         """Raise `Draining`, `DiskFull` or `JournalReadOnly` where publishes are refused as a whole."""
         ...
@@ -213,6 +217,7 @@ class PublishStream:
 
     def on_close(self) -> None:
         self.closed = True
+        self._host.gone(self)
         if self._session is not None and self._topic is not None:
             self._session.connections -= 1
             self._topic.producers_connected -= 1

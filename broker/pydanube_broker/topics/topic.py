@@ -61,6 +61,8 @@ class Topic:
     __slots__ = (
         "_hub",
         "_waiters",
+        "assigned_epoch",
+        "bytes_in",
         "closed",
         "commit",
         "durable_offset",
@@ -89,6 +91,8 @@ class Topic:
         self.readers = 0
         self.producers_connected = 0
         self.messages_in = 0
+        self.bytes_in = 0
+        self.assigned_epoch = 0
         self.closed: ClusterError | None = None
         self._hub = hub
         self._waiters: deque[tuple[int, Committed]] = deque()
@@ -135,6 +139,7 @@ class Topic:
             part.producer_id, part.producer_epoch, part.first_sequence, part.count, base, time_ms
         )
         self.messages_in += part.count
+        self.bytes_in += len(head) + len(data)
         self._hub.appended(lsn, self, end)
         return Appended(part.first_sequence, part.count, base, time_ms), False
 
@@ -163,19 +168,14 @@ class Topic:
         self._hub.when_durable(lsn, lambda error: done(session, error))
 
     def _open(self) -> None:
-        if not self.state.opened:
+        """Before the first record of an epoch of ownership: say which epoch it is."""
+        state = self.state
+        if not state.opened or state.epoch < self.assigned_epoch:
+            epoch = max(state.epoch, self.assigned_epoch)
             self._hub.journal.append(
-                Kind.TOPIC_OPEN, self.topic_id, [encode_open_body(self.state.epoch, self.state.start_offset)]
+                Kind.TOPIC_OPEN, self.topic_id, [encode_open_body(epoch, state.start_offset)]
             )
-            self.state.opened = True
-
-    def take_epoch(self, epoch: int) -> None:
-        """Go on under a newer epoch of ownership."""
-        if epoch > self.state.epoch:
-            self.state.epoch = epoch
-            if self.state.opened:
-                self.state.opened = False
-                self._open()
+            state.epoch, state.opened = epoch, True
 
     def append_record(self, kind: Kind, body: bytes) -> int:
         """Append a record of this topic that is not a batch; returns the LSN at which it is durable."""

@@ -1,0 +1,371 @@
+"""A broker in one process: data directory, journal, topics, delivery, services, ports.
+
+`async with Broker(settings, ops=…)` starts it and stops it. Start: lock the directory, read the journal (nothing is
+changed before all of it is understood), open the metadata store, take the topics, bind the ports, then serve. Stop:
+unready, refuse new publishes as retryable, finish what was taken, make cursors durable, close.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from types import TracebackType
+from typing import Any, Final, Self
+
+import anyio
+from pydanube_core.errors import ClusterError, Draining, NotImplementedYet, TopicNotFound
+from pydanube_core.generated import danube_stream_pb2 as pb
+from pydanube_core.names import TopicName
+from pydanube_core.positions import Position
+from pydanube_core.services import OPS, STREAM
+from pydanube_storage.metadata import EmbeddedStore
+
+from pydanube_broker.data_dir import FORMAT_VERSION, DataDir
+from pydanube_broker.delivery.pump import DeliveryEngine, SubscriptionPump
+from pydanube_broker.health import Health
+from pydanube_broker.http_status import StatusServer, listen
+from pydanube_broker.journal import (
+    Disk,
+    HelperPreparer,
+    HelperSyncer,
+    Journal,
+    JournalOptions,
+)
+from pydanube_broker.journal.helper import InlineSyncer, Syncer
+from pydanube_broker.metrics import BrokerMetrics
+from pydanube_broker.port import BrokerPort
+from pydanube_broker.rpc.grpcio_server import GrpcioServer
+from pydanube_broker.rpc.hot import Route, StreamReply
+from pydanube_broker.services.consume import ConsumeStream
+from pydanube_broker.services.health import HealthService
+from pydanube_broker.services.publish import PublishStream
+from pydanube_broker.services.resolve import Resolve
+from pydanube_broker.settings import Settings
+from pydanube_broker.topics.hub import Hub
+from pydanube_broker.topics.registry import Registry
+from pydanube_broker.topics.topic import Topic
+
+__all__ = ["Broker"]
+
+log = logging.getLogger("pydanube.broker")
+
+OpsHandler = Callable[[bytes], Awaitable[bytes]]
+MAINTENANCE_S: Final = 5.0
+
+
+class Broker:
+    """See the module.
+
+    Args:
+        settings: as `load_settings` gives them.
+        ops: serves `danube.ops/Call`: request bytes to response bytes. It may be set later, before the start.
+
+    Raises (on entering): any `ClusterError` of the start: `DATA_DIR_LOCKED`, `PORT_IN_USE`, `CORRUPT_JOURNAL` …
+    """
+
+    def __init__(self, settings: Settings, *, ops: OpsHandler | None = None) -> None:
+        self.settings = settings
+        self.durability = "memory" if settings.data.memory else "fsynced"
+        self.metrics = BrokerMetrics(topic_series_limit=settings.metrics.topic_series_limit)
+        self.started_at = time.monotonic()
+        self._ops = ops
+        self._stack = contextlib.AsyncExitStack()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._streams: set[PublishStream | ConsumeStream] = set()
+        self._servers: list[GrpcioServer] = []
+        self._closing = False
+        # made on entering
+        self.data_dir: DataDir
+        self.engine: DeliveryEngine
+        self.health: Health
+        self.hub: Hub
+        self.journal: Journal
+        self.registry: Registry
+        self.port: BrokerPort = BrokerPort(self)
+        self.broker_url = ""
+        self.admin_url = ""
+        self.metrics_url = ""
+        self.recovered: dict[str, Any] = {}
+
+    def set_ops(self, handler: OpsHandler) -> None:
+        self._ops = handler
+
+    # -- start -----------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._start()
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self._stack.aclose()
+            raise
+        return self
+
+    async def _start(self) -> None:
+        settings, stack = self.settings, self._stack
+        settings.check_startable()
+        if settings.server.grpc_runtime != "grpcio":
+            raise NotImplementedYet(
+                "the gRPC runtime 'own' comes with a later version: use --grpc-runtime grpcio",
+                field="server.grpc_runtime",
+                value=settings.server.grpc_runtime,
+            )
+        begun = time.monotonic()
+        self.data_dir = stack.enter_context(DataDir(settings.data.dir))
+        path = self.data_dir.path
+        self.engine = DeliveryEngine()
+        stack.callback(self.engine.close)
+        self.health = Health(
+            path,
+            min_free_bytes=settings.data.min_free_bytes,
+            explicit=settings.is_set("data.min_free_bytes"),
+            memory=settings.data.memory,
+        )
+        self.health.start()
+        stack.callback(self.health.close)
+        self.hub = Hub()
+        self.hub.on_failure = self._journal_failed
+        self.journal = self._open_journal()
+        stack.push_async_callback(self._close_journal)
+        found = self.journal.recover()
+        store = await stack.enter_async_context(
+            EmbeddedStore(path / "metadata.sqlite", pending=self.engine.give_way.pending)
+        )
+        self.registry = Registry(self.hub, self.engine, store, settings)
+        await self._bind(stack)
+        await stack.enter_async_context(
+            self.registry.opened(self.data_dir.broker_id, self.broker_url, self.admin_url)
+        )
+        await self.journal.begin()
+        self.registry.begin()
+        self.health.recovering = False
+        self.recovered = {
+            "records": found.records,
+            "torn_bytes": found.torn_bytes,
+            "seconds": round(time.monotonic() - begun, 3),
+        }
+        for server in self._servers:
+            await server.start()
+        self._spawn(self._maintain())
+        stack.push_async_callback(self._stop_tasks)
+        log.info(
+            "broker_ready",
+            extra={"event": "broker_ready", "grpc": self.broker_url, "data_dir": str(path), **self.recovered},
+        )
+
+    def _open_journal(self) -> Journal:
+        settings = self.settings.journal
+        disk = Disk()
+        syncer: Syncer = InlineSyncer(disk) if self.data_dir.memory else HelperSyncer()
+        self.hub.journal = Journal(
+            self.data_dir.path / "journal",
+            JournalOptions(segment_bytes=settings.segment_bytes, tail_cache_bytes=settings.tail_cache_bytes),
+            self.hub,
+            disk=disk,
+            syncer=syncer,
+            preparer=HelperPreparer(),
+        )
+        return self.hub.journal
+
+    async def _close_journal(self) -> None:
+        if self.health.recovering:
+            self.journal.abandon()
+        else:
+            await self.journal.close()
+
+    async def _bind(self, stack: contextlib.AsyncExitStack) -> None:
+        server = self.settings.server
+        health = HealthService(lambda: not self.health.reasons())
+        grpc = GrpcioServer(
+            host=server.host,
+            port=server.grpc_port,
+            flag="grpc-port",
+            route=Route(
+                streams={
+                    STREAM["Publish"].path: self._publish_stream,
+                    STREAM["Consume"].path: self._consume_stream,
+                },
+                cold={STREAM["Resolve"].path: Resolve(self), **health.cold},
+            ),
+        )
+        self._servers.append(grpc)
+        stack.push_async_callback(grpc.stop, 0)
+        admin = GrpcioServer(
+            host=server.host,
+            port=server.admin_port,
+            flag="admin-port",
+            route=Route(streams={}, cold={OPS["Call"].path: self._call, **health.cold}),
+        )
+        self._servers.append(admin)
+        stack.push_async_callback(admin.stop, 0)
+        status = StatusServer(self.port, listen(server.host, server.metrics_port, flag="metrics-port"))
+        stack.push_async_callback(status.stop)
+        await status.start()
+        host = f"[{server.host}]" if ":" in server.host else server.host
+        self.broker_url = (server.advertised_url or f"http://{host}:{grpc.port}").rstrip("/")
+        self.admin_url = f"http://{host}:{admin.port}"
+        self.metrics_url = f"http://{host}:{status.port}"
+
+    async def _call(self, request: bytes) -> bytes:
+        if self._ops is None:
+            raise NotImplementedYet("this broker was started without an admin core")
+        return await self._ops(request)
+
+    def ready_info(self) -> dict[str, Any]:
+        """The fields of the ready line (INTERFACE chapter 3), but for `http`."""
+        return {
+            "event": "ready",
+            "version": self.port.version,
+            "format_version": FORMAT_VERSION,
+            "broker_id": str(self.data_dir.broker_id),
+            "pid": os.getpid(),
+            "data_dir": None if self.data_dir.memory else str(self.data_dir.path),
+            "grpc": self.broker_url,
+            "admin": self.admin_url,
+            "metrics": self.metrics_url,
+            "http": None,
+            "grpc_runtime": self.settings.server.grpc_runtime,
+            "durability": self.durability,
+            "recovered": self.recovered,
+        }
+
+    # -- stop ------------------------------------------------------------------------------------------------
+
+    async def drain(self, grace_s: float) -> None:
+        """Refuse new publishes, finish what was taken, make cursors durable, end the streams as retryable."""
+        if self.health.draining:
+            return
+        self.health.draining = True
+        log.info("broker_draining", extra={"event": "broker_draining", "grace_s": grace_s})
+        error = Draining("the broker is shutting down; connect again in a moment", retry_after_ms=500)
+        with anyio.move_on_after(grace_s):
+            await self._settled()
+            self.engine.cursors.flush()
+            await self._settled()
+            for stream in tuple(self._streams):
+                stream.end(error)
+            await asyncio.gather(*(server.stop(min(1.0, grace_s / 2)) for server in self._servers))
+            # what consumers acknowledged while their streams ended
+            self.engine.cursors.flush()
+            await self._settled()
+
+    async def _settled(self) -> None:
+        """Everything appended so far is durable, and its producers were answered."""
+        if self.journal.read_only is not None:
+            return
+        done = asyncio.get_running_loop().create_future()
+
+        def settle(error: ClusterError | None) -> None:
+            if not done.done():
+                done.set_result(None)
+
+        self.hub.when_durable(self.journal.next_lsn, settle)
+        await done
+        await asyncio.sleep(0)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with anyio.CancelScope(shield=True):
+            await self.drain(2.0)
+            await self._stack.aclose()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("task_failed", exc_info=task.exception(), extra={"event": "task_failed"})
+
+    async def _stop_tasks(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _maintain(self) -> None:
+        """Retention and the journal's clean-up, every few seconds."""
+        while True:
+            await asyncio.sleep(MAINTENANCE_S)
+            if self.journal.read_only is None:
+                self.registry.apply_retention()
+                self.hub.collect()
+
+    def _journal_failed(self, error: ClusterError) -> None:
+        self.health.journal_error = self.hub.failure
+
+    # -- for the streams -------------------------------------------------------------------------------------
+
+    def _publish_stream(self, reply: StreamReply) -> PublishStream:
+        stream = PublishStream(reply, self)
+        self._streams.add(stream)
+        return stream
+
+    def _consume_stream(self, reply: StreamReply) -> ConsumeStream:
+        stream = ConsumeStream(reply, self)
+        self._streams.add(stream)
+        return stream
+
+    def gone(self, stream: PublishStream | ConsumeStream) -> None:
+        self._streams.discard(stream)
+
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        self._spawn(work)
+
+    def check_publish(self) -> None:
+        self.health.check_publish()
+
+    def check_consume(self) -> None:
+        self.health.check_consume()
+
+    def rejected(self, topic: str, error: ClusterError) -> None:
+        self.metrics.rejected[topic, error.code] += 1
+
+    async def producer_topic(self, request: pb.OpenProducer) -> Topic:
+        name = TopicName.parse(request.topic)
+        topic = self.registry.find(name)
+        if topic is None and request.create:
+            _, parts = await self.topic_parts(
+                name, create=True, partitions=0, dispatch_strategy=request.dispatch_strategy or "reliable"
+            )
+            topic = parts[0]
+        if topic is None:
+            raise self.registry.not_found(name)
+        self.registry.check_strategy(topic, request.dispatch_strategy)
+        return topic
+
+    async def consumer_topic(self, name: TopicName) -> Topic:
+        topic = self.registry.find(name)
+        if topic is None:
+            raise self.registry.not_found(name)
+        return topic
+
+    async def subscription(
+        self, topic: Topic, name: str, *, type: str, start: Position, start_given: bool
+    ) -> SubscriptionPump:
+        return await self.registry.subscribe(topic, name, type=type, start=start, start_given=start_given)
+
+    async def topic_parts(
+        self, name: TopicName, *, create: bool, partitions: int, dispatch_strategy: str
+    ) -> tuple[bool, Sequence[Topic]]:
+        found = self.registry.parts(name)
+        if not found[1] and create:
+            if not self.settings.topics.auto_create:
+                raise TopicNotFound(
+                    f"topic {name} does not exist, and this broker does not make topics by itself "
+                    "(topics.auto_create = false)",
+                    field="topic",
+                    value=str(name),
+                )
+            self.health.check_publish()
+            await self.registry.create(name, partitions=partitions, dispatch_strategy=dispatch_strategy)
+            found = self.registry.parts(name)
+        if not found[1]:
+            raise self.registry.not_found(name)
+        return found

@@ -1,0 +1,93 @@
+"""Whether this broker takes publishes and consumers, and why not.
+
+One place for what stands in the way: recovery, draining, a journal that failed, too little disk. `/readyz`, refusals
+and the status all read it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Any, Final
+
+from pydanube_core.errors import ClusterError, DiskFull, Draining, JournalReadOnly, Unavailable
+from pydanube_core.facts import Reason
+
+__all__ = ["Health"]
+
+SAMPLE_S: Final = 1.0
+RELAXED_SHARE: Final = 20  # an unset min_free_bytes is at most a 20th of the disk, so that small disks work
+
+
+class Health:
+    """State of one broker. Single user: the loop."""
+
+    def __init__(self, folder: Path, *, min_free_bytes: int, explicit: bool, memory: bool) -> None:
+        self._folder = folder
+        self._min_free = 0 if memory else min_free_bytes
+        self._explicit = explicit
+        self._timer: asyncio.TimerHandle | None = None
+        self.recovering = True
+        self.draining = False
+        self.journal_error: JournalReadOnly | None = None
+        self.disk: dict[str, Any] = {}
+        self._disk_error: DiskFull | None = None
+
+    def start(self) -> None:
+        self._sample()
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _sample(self) -> None:
+        stat = os.statvfs(self._folder)
+        total, free = stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize
+        guard = self._min_free if self._explicit else min(self._min_free, total // RELAXED_SHARE)
+        self.disk = {"free_bytes": free, "total_bytes": total, "guard_bytes": guard}
+        self._disk_error = None
+        if free < guard:
+            self._disk_error = DiskFull(
+                f"{free} bytes are free in {self._folder}, publishing stops below {guard}: free space, or lower "
+                "data.min_free_bytes. Nothing was stored; it goes on by itself",
+                field="data.min_free_bytes",
+                value=guard,
+                free_bytes=free,
+                retry_after_ms=int(SAMPLE_S * 1000),
+            )
+        self._timer = asyncio.get_running_loop().call_later(SAMPLE_S, self._sample)
+
+    def check_publish(self) -> None:
+        """Raise what refuses every publish now."""
+        error = self._publish_error()
+        if error is not None:
+            raise error
+
+    def check_consume(self) -> None:
+        """Raise what refuses every consumer now. A journal that failed can still be read."""
+        if self.draining:
+            raise Draining("the broker is shutting down; try again in a moment", retry_after_ms=500)
+        if self.recovering:
+            raise Unavailable("the broker is still reading its journal; try again", retry_after_ms=500)
+
+    def _publish_error(self) -> ClusterError | None:
+        if self.journal_error is not None:
+            return self.journal_error
+        if self.draining:
+            return Draining("the broker is shutting down; try again in a moment", retry_after_ms=500)
+        return self._disk_error
+
+    def reasons(self) -> tuple[Reason, ...]:
+        """Why this broker is not ready; empty when it is."""
+        found: list[Reason] = []
+        if self.recovering:
+            found.append(Reason(code="RECOVERING", message="the journal is being read"))
+        if self.draining:
+            found.append(Reason(code="DRAINING", message="the broker is shutting down"))
+        if self.journal_error is not None:
+            found.append(Reason(code="JOURNAL_READ_ONLY", message=self.journal_error.message))
+        if self._disk_error is not None:
+            found.append(Reason(code="DISK_GUARD", message=self._disk_error.message))
+        return tuple(found)

@@ -1,0 +1,297 @@
+"""The broker as the admin core and the status pages see it (`pydanube_core.facts.ClusterPort`)."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import math
+import os
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pydanube_core.errors import SubscriptionNotFound
+from pydanube_core.facts import BrokerFacts, ConsumerFacts, Reason, SubscriptionFacts, TopicFacts
+from pydanube_core.names import TopicName
+
+from pydanube_broker.delivery.pump import SubscriptionPump
+from pydanube_broker.metrics import Gathered, SubscriptionSample, TopicSample
+from pydanube_broker.topics.topic import Topic, now_ms
+
+if TYPE_CHECKING:
+    from pydanube_broker.broker import Broker
+
+__all__ = ["BrokerPort"]
+
+
+class BrokerPort:
+    """Facts, read at the moment they are asked for, and the changes an operation may make."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        try:
+            self.version = importlib.metadata.version("pydanube")
+        except importlib.metadata.PackageNotFoundError:
+            self.version = "0+source"
+
+    # -- topics ----------------------------------------------------------------------------------------------
+
+    async def topics(self) -> Sequence[TopicFacts]:
+        registry = self._broker.registry
+        facts = [self._topic(topic) for topic in registry.topics]
+        facts += [self._parent(record.topic) for record in registry.catalog.index.all_partitioned()]
+        return sorted(facts, key=lambda fact: fact.topic)
+
+    async def topic(self, topic: str) -> Sequence[TopicFacts]:
+        name = TopicName.parse(topic)
+        partitioned, parts = self._broker.registry.parts(name)
+        if not parts:
+            raise self._broker.registry.not_found(name)
+        facts = [self._topic(part) for part in parts]
+        return [self._parent(name), *facts] if partitioned else facts
+
+    async def create_topic(
+        self,
+        topic: str,
+        *,
+        partitions: int,
+        dispatch_strategy: str,
+        durability: str,
+        options: Mapping[str, Any],
+    ) -> None:
+        self._broker.health.check_publish()
+        await self._broker.registry.create(
+            TopicName.parse(topic),
+            partitions=partitions,
+            dispatch_strategy=dispatch_strategy,
+            durability=durability,
+            options=dict(options),
+            must_be_new=True,
+        )
+
+    async def delete_topic(self, topic: str) -> None:
+        await self._broker.registry.delete(TopicName.parse(topic))
+
+    def _topic(self, topic: Topic) -> TopicFacts:
+        record, state = topic.options, topic.state
+        parent = record.parent
+        journal_bytes = self._broker.journal.stored_bytes(topic.topic_id, topic.start_offset)
+        return TopicFacts(
+            topic=topic.name,
+            topic_id=topic.topic_id,
+            parent=None if parent is None else str(parent),
+            partition=record.partition,
+            partitions=0,
+            dispatch_strategy=record.dispatch_strategy.value,
+            durability="memory" if self._broker.data_dir.memory else record.durability.value,
+            created_at_ms=record.created_at_ms,
+            owner=str(self._broker.data_dir.broker_id),
+            epoch=max(state.epoch, topic.assigned_epoch),
+            start_offset=topic.start_offset,
+            next_offset=topic.commit,
+            tiered_offset=None,
+            messages=topic.commit - topic.start_offset,
+            bytes=journal_bytes,
+            journal_bytes=journal_bytes,
+            object_bytes=0,
+            producers=topic.producers_connected,
+            consumers=sum(len(pump.links) for pump in topic.subscriptions.values()) + topic.readers,
+            subscriptions=tuple(sorted(topic.subscriptions)),
+            policies=dict(record.settings.policies),
+            schema=record.settings.schema,
+        )
+
+    def _parent(self, name: TopicName) -> TopicFacts:
+        """A partitioned topic as the sum of its parts."""
+        record = self._broker.registry.catalog.index.partitioned(name)
+        assert record is not None
+        parts = [self._topic(topic) for topic in self._broker.registry.parts(name)[1]]
+        settings = record.spec.settings
+        return TopicFacts(
+            topic=str(name),
+            topic_id=record.parent_id,
+            parent=None,
+            partition=None,
+            partitions=record.spec.partitions,
+            dispatch_strategy=settings.dispatch_strategy.value,
+            durability="memory" if self._broker.data_dir.memory else settings.durability.value,
+            created_at_ms=record.spec.created_at_ms,
+            owner=str(self._broker.data_dir.broker_id),
+            epoch=max((part.epoch for part in parts), default=0),
+            start_offset=0,
+            next_offset=0,
+            tiered_offset=None,
+            messages=sum(part.messages for part in parts),
+            bytes=sum(part.bytes for part in parts),
+            journal_bytes=sum(part.journal_bytes for part in parts),
+            object_bytes=0,
+            producers=sum(part.producers for part in parts),
+            consumers=sum(part.consumers for part in parts),
+            subscriptions=tuple(sorted({name for part in parts for name in part.subscriptions})),
+            policies=dict(settings.policies),
+            schema=settings.schema,
+        )
+
+    # -- subscriptions ---------------------------------------------------------------------------------------
+
+    async def subscriptions(self, topic: str | None, subscription: str | None) -> Sequence[SubscriptionFacts]:
+        registry = self._broker.registry
+        if topic is None:
+            topics: Sequence[Topic] = sorted(registry.topics, key=lambda one: one.name)
+        else:
+            name = TopicName.parse(topic)
+            topics = registry.parts(name)[1]
+            if not topics:
+                raise registry.not_found(name)
+        found = [
+            self._subscription(one, pump)
+            for one in topics
+            for pump in sorted(one.subscriptions.values(), key=lambda pump: pump.name)
+            if subscription is None or pump.name == subscription
+        ]
+        if not found and subscription is not None:
+            raise SubscriptionNotFound(
+                f"{topic or 'no topic'} has no subscription {subscription!r}",
+                field="subscription",
+                value=subscription,
+                existing=sorted({pump for one in topics for pump in one.subscriptions})[:20],
+            )
+        return found
+
+    def _subscription(self, topic: Topic, pump: SubscriptionPump) -> SubscriptionFacts:
+        cursor = pump.cursor
+        statistics = pump.statistics()
+        floor = max(cursor.floor, topic.start_offset)
+        behind = floor < topic.commit
+        journal = self._broker.journal
+        consumers = () if statistics is None else statistics.consumers
+        return SubscriptionFacts(
+            topic=topic.name,
+            partition=topic.options.partition,
+            subscription=pump.name,
+            subscription_id=pump.subscription_id,
+            type=pump.type.value,
+            start_offset=topic.start_offset,
+            next_offset=topic.commit,
+            next_unacked=cursor.floor,
+            acked_above=sum(end - start for start, end in cursor.acknowledged),
+            in_flight=0 if statistics is None else statistics.in_flight,
+            redelivered=0 if statistics is None else statistics.redelivered,
+            dead_lettered=0 if statistics is None else statistics.dead_lettered,
+            lag_bytes=self._lag_bytes(topic, floor) if behind else 0,
+            oldest_unread_append_ms=journal.time_at_offset(topic.topic_id, floor) if behind else None,
+            consumers=tuple(
+                ConsumerFacts(
+                    consumer_id=str(consumer.consumer_id),
+                    name=consumer.name,
+                    active=consumer.active,
+                    credit_messages=consumer.credit_messages,
+                    in_flight=consumer.in_flight,
+                    connected_at_ms=pump.links[consumer.consumer_id].connected_at_ms
+                    if consumer.consumer_id in pump.links
+                    else now_ms(),
+                )
+                for consumer in consumers
+            ),
+            blocked_reason=None
+            if statistics is None or statistics.blocked_by is None
+            else f"offset {statistics.blocked_by.offset}: {statistics.blocked_by.reason}",
+            created_at_ms=pump.created_at_ms,
+        )
+
+    def _lag_bytes(self, topic: Topic, offset: int) -> int:
+        return self._broker.journal.stored_bytes(topic.topic_id, offset)
+
+    # -- the broker ------------------------------------------------------------------------------------------
+
+    def not_ready(self) -> tuple[Reason, ...]:
+        return self._broker.health.reasons()
+
+    async def status(self) -> BrokerFacts:
+        broker = self._broker
+        journal = broker.journal.statistics()
+        sync_s = sorted(journal.fsync_s)
+        reasons = broker.health.reasons()
+        listen = {"grpc": broker.broker_url, "admin": broker.admin_url, "metrics": broker.metrics_url}
+        return BrokerFacts(
+            version=self.version,
+            broker_id=str(broker.data_dir.broker_id),
+            pid=os.getpid(),
+            uptime_s=round(time.monotonic() - broker.started_at, 1),
+            durability=broker.durability,
+            grpc_runtime=broker.settings.server.grpc_runtime,
+            data_dir=None if broker.data_dir.memory else str(broker.data_dir.path),
+            listen=listen,
+            disk=dict(broker.health.disk),
+            journal={
+                "bytes": journal.bytes,
+                "segments": journal.segments,
+                "ready_segments": journal.ready_segments,
+                "durable_lsn": journal.durable_lsn,
+                "waiting_bytes": journal.waiting_bytes,
+                "tail_cache_bytes": journal.tail_cache_bytes,
+                "syncs": journal.syncs,
+                "fsync_p50_ms": _percentile_ms(sync_s, 0.5),
+                "fsync_p99_ms": _percentile_ms(sync_s, 0.99),
+            },
+            tier={"enabled": False},
+            topics=len(broker.registry.topics),
+            read_only=journal.read_only,
+            ready=not reasons,
+            reasons=reasons,
+        )
+
+    def metrics(self) -> bytes:
+        broker = self._broker
+        journal = broker.journal.statistics()
+        now = now_ms()
+        topics: list[TopicSample] = []
+        subscriptions: list[SubscriptionSample] = []
+        for topic in broker.registry.topics:
+            pumps = list(topic.subscriptions.values())
+            topics.append(
+                TopicSample(
+                    topic=topic.name,
+                    messages_in=topic.messages_in,
+                    bytes_in=topic.bytes_in,
+                    producers=topic.producers_connected,
+                    consumers=sum(len(pump.links) for pump in pumps) + topic.readers,
+                    subscriptions=len(pumps),
+                )
+            )
+            for pump in pumps:
+                floor = max(pump.cursor.floor, topic.start_offset)
+                acked = sum(end - start for start, end in pump.cursor.acknowledged)
+                lag = topic.commit - floor - acked
+                oldest = broker.journal.time_at_offset(topic.topic_id, floor) if lag else None
+                statistics = pump.statistics()
+                subscriptions.append(
+                    SubscriptionSample(
+                        topic=topic.name,
+                        subscription=pump.name,
+                        lag_messages=lag,
+                        oldest_unread_age_s=0.0
+                        if not lag
+                        else None
+                        if oldest is None
+                        else (now - oldest) / 1000,
+                        active_consumers=len(pump.links),
+                        messages_out=pump.delivered,
+                        redelivered=0 if statistics is None else statistics.redelivered,
+                    )
+                )
+        return broker.metrics.render(
+            Gathered(
+                broker_id=str(broker.data_dir.broker_id),
+                version=self.version,
+                journal_bytes=journal.bytes,
+                journal_read_only=journal.read_only,
+                topics=topics,
+                subscriptions=subscriptions,
+            )
+        )
+
+
+def _percentile_ms(ascending_s: Sequence[float], share: float) -> float | None:
+    if not ascending_s:
+        return None
+    return round(ascending_s[min(len(ascending_s) - 1, math.floor(len(ascending_s) * share))] * 1000, 3)

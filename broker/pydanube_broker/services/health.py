@@ -1,0 +1,30 @@
+"""`grpc.health.v1.Health/Check` on every gRPC port, for orchestrators' probes.
+
+Its two messages are one field each, so they are read and written here rather than through another generated file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from pydanube_broker.rpc.hot import ColdHandler
+
+__all__ = ["HealthService"]
+
+_SERVING: Final = bytes((0x08, 1))  # HealthCheckResponse.status = SERVING
+_NOT_SERVING: Final = bytes((0x08, 2))
+
+
+class HealthService:
+    """Answers SERVING while `ready` says so, whatever service is asked for."""
+
+    def __init__(self, ready: Callable[[], bool]) -> None:
+        self._ready = ready
+
+    @property
+    def cold(self) -> Mapping[str, ColdHandler]:
+        return {"/grpc.health.v1.Health/Check": self._check}
+
+    async def _check(self, request: bytes) -> bytes:
+        return _SERVING if self._ready() else _NOT_SERVING

@@ -1,0 +1,62 @@
+"""`danube.stream.Stream/Resolve`: where a topic is, how many partitions it has; made when asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from pydanube_core.errors import InvalidArgument
+from pydanube_core.generated import danube_stream_pb2 as pb
+from pydanube_core.names import TopicName
+
+from pydanube_broker.topics.topic import Topic
+
+__all__ = ["Resolve", "ResolveHost"]
+
+
+class ResolveHost(Protocol):
+    """What the broker does for look-ups."""
+
+    broker_url: str
+
+    async def topic_parts(
+        self, name: TopicName, *, create: bool, partitions: int, dispatch_strategy: str
+    ) -> tuple[bool, Sequence[Topic]]:
+        """Whether the topic is partitioned, and its concrete topics in order."""
+        ...
+
+
+class Resolve:
+    """The cold handler."""
+
+    def __init__(self, host: ResolveHost) -> None:
+        self._host = host
+
+    async def __call__(self, data: bytes) -> bytes:
+        request = pb.ResolveRequest.FromString(data)
+        name = TopicName.parse(request.topic)
+        strategy = request.dispatch_strategy or "reliable"
+        if strategy not in ("reliable", "non_reliable"):
+            raise InvalidArgument(
+                f"dispatch_strategy {strategy!r}: use reliable or non_reliable",
+                field="dispatch_strategy",
+                value=strategy,
+            )
+        partitioned, topics = await self._host.topic_parts(
+            name, create=request.create, partitions=request.partitions, dispatch_strategy=strategy
+        )
+        return pb.ResolveResponse(
+            topic=str(name),
+            dispatch_strategy=strategy if not topics else topics[0].options.dispatch_strategy.value,
+            partitions=[
+                pb.Partition(
+                    topic=topic.name,
+                    topic_id=topic.topic_id,
+                    broker_url=self._host.broker_url,
+                    epoch=topic.state.epoch,
+                )
+                for topic in topics
+            ],
+            partitioned=partitioned,
+            max_message_bytes=min((topic.max_message_bytes for topic in topics), default=0),
+        ).SerializeToString()

@@ -1,0 +1,299 @@
+"""The topics and subscriptions this broker serves: the catalog's records brought to life over the journal's state.
+
+The catalog (metadata) says what exists, the journal says what is in it. Both are read at the start and joined by
+id: a state whose topic the catalog does not know was deleted while the broker died; a topic without a state is
+empty.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from difflib import get_close_matches
+from typing import Any
+
+from pydanube_core.errors import (
+    AlreadyExists,
+    DispatchMismatch,
+    InvalidArgument,
+    NotImplementedYet,
+    TopicNotFound,
+)
+from pydanube_core.names import TopicName
+from pydanube_core.positions import Position
+from pydanube_storage.metadata import MetadataStore
+
+from pydanube_broker.cluster.lone import LoneBroker
+from pydanube_broker.cluster.records import (
+    DispatchStrategy,
+    Durability,
+    SubscriptionRecord,
+    TopicRecord,
+    TopicSettings,
+)
+from pydanube_broker.cluster.topic_catalog import TopicCatalog
+from pydanube_broker.delivery.policy import FailurePolicy, PoisonPolicy
+from pydanube_broker.delivery.pump import DeliveryEngine, SubscriptionPump
+from pydanube_broker.delivery.subscription import SubscriptionType
+from pydanube_broker.settings import Settings
+from pydanube_broker.topics.hub import Hub
+from pydanube_broker.topics.topic import Topic, now_ms
+
+__all__ = ["Registry"]
+
+log = logging.getLogger("pydanube.topics")
+
+
+class Registry:
+    """See the module. Look-ups are immediate; changes go through the catalog first."""
+
+    def __init__(self, hub: Hub, engine: DeliveryEngine, store: MetadataStore, settings: Settings) -> None:
+        self._hub = hub
+        self._engine = engine
+        self._store = store
+        self._settings = settings
+        self._topics: dict[TopicName, Topic] = {}
+        self.catalog = TopicCatalog(store, wall_ms=now_ms)
+        self.lone: LoneBroker
+
+    # -- start -----------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def opened(self, broker_id: int, broker_url: str, admin_url: str) -> AsyncIterator[None]:
+        """Register this broker, take office, load and assign the topics; on leaving, sign off."""
+        async with LoneBroker(
+            self._store, broker_id=broker_id, broker_url=broker_url, admin_url=admin_url, catalog=self.catalog
+        ) as self.lone:
+            for record in self.catalog.index.topics():
+                self._adopt(record)
+            yield
+
+    def begin(self) -> None:
+        """The journal takes records from now on."""
+        gone = self._hub.forget_unknown()
+        if gone:
+            log.info("topics_dropped", extra={"event": "topics_dropped", "count": len(gone)})
+
+    def _adopt(self, record: TopicRecord) -> Topic:
+        limits = [self._settings.topics.max_message_bytes]
+        policy = record.settings.policies.get("max_message_size")
+        if isinstance(policy, int) and policy > 0:
+            limits.append(policy)
+        topic = Topic(
+            record.name,
+            self._hub.take_state(record.topic_id),
+            self._hub,
+            max_message_bytes=min(limits),
+            options=record,
+        )
+        topic.assigned_epoch = self.lone.epoch(record.topic_id)
+        self._hub.adopt(topic)
+        self._topics[record.topic] = topic
+        for subscription in self.catalog.index.subscriptions(record.topic_id):
+            self._pump(topic, subscription)
+        known = {pump.subscription_id for pump in topic.subscriptions.values()}
+        for gone in [number for number in topic.state.cursors if number not in known]:
+            del topic.state.cursors[gone]
+        return topic
+
+    def _pump(self, topic: Topic, record: SubscriptionRecord) -> SubscriptionPump:
+        delivery = self._settings.delivery
+        policy = FailurePolicy(
+            max_redelivery_count=delivery.max_redelivery_count,
+            ack_timeout_ms=int(delivery.ack_timeout * 1000),
+            poison_policy=PoisonPolicy.BLOCK,
+        )
+        return SubscriptionPump(
+            record.name,
+            record.subscription_id,
+            SubscriptionType(record.type),
+            topic,
+            self._engine,
+            policy=policy,
+            start_offset=record.start_offset,
+            created_at_ms=record.spec.created_at_ms,
+        )
+
+    # -- look-ups --------------------------------------------------------------------------------------------
+
+    @property
+    def topics(self) -> Sequence[Topic]:
+        """Every concrete topic, in no order."""
+        return list(self._topics.values())
+
+    def find(self, name: TopicName) -> Topic | None:
+        """A concrete topic."""
+        return self._topics.get(name)
+
+    def parts(self, name: TopicName) -> tuple[bool, Sequence[Topic]]:
+        """Whether the topic is partitioned, and its concrete topics by index; empty for an unknown one."""
+        topic = self._topics.get(name)
+        if topic is not None:
+            return False, [topic]
+        found = [self._topics[record.topic] for record in self.catalog.index.partitions(name)]
+        return True, found
+
+    def not_found(self, name: TopicName) -> TopicNotFound:
+        """The error for a topic that is not there, with what would help."""
+        close = get_close_matches(
+            str(name),
+            {str(topic.base) for topic in self._topics} | {str(topic) for topic in self._topics},
+            n=3,
+        )
+        hint = f"; did you mean {close[0]}?" if close else ""
+        error = TopicNotFound(
+            f"topic {name} does not exist{hint}", field="topic", value=str(name), similar=close
+        )
+        return error.suggest(
+            "topics.create",
+            tool="create_topic",
+            command=f"danube topics create {name}",
+            arguments={"topic": str(name)},
+            why="create it",
+        )
+
+    def check_strategy(self, topic: Topic, strategy: str) -> None:
+        """Raise `DispatchMismatch` where a producer asks for the other dispatch strategy."""
+        actual = topic.options.dispatch_strategy.value
+        if strategy and strategy != actual:
+            raise DispatchMismatch(
+                f"topic {topic.name} is {actual}, the producer asks for {strategy}: use the topic's strategy",
+                field="dispatch_strategy",
+                value=strategy,
+                actual=actual,
+            )
+
+    # -- changes ---------------------------------------------------------------------------------------------
+
+    async def create(
+        self,
+        name: TopicName,
+        *,
+        partitions: int,
+        dispatch_strategy: str,
+        durability: str | None = None,
+        options: dict[str, Any] | None = None,
+        must_be_new: bool = False,
+    ) -> Sequence[Topic]:
+        """Create a topic. One that exists already is given back, unless `must_be_new`."""
+        strategy = _choice(DispatchStrategy, dispatch_strategy, "dispatch_strategy")
+        if strategy is DispatchStrategy.NON_RELIABLE:
+            raise NotImplementedYet(
+                "non-reliable topics come with the delivery work: use dispatch_strategy reliable",
+                field="dispatch_strategy",
+                value=dispatch_strategy,
+            )
+        level = _choice(Durability, durability or "fsynced", "durability")
+        if level is Durability.REPLICATED:
+            raise NotImplementedYet(
+                "durability replicated comes with the cluster: use fsynced",
+                field="durability",
+                value=durability,
+            )
+        settings = TopicSettings(dispatch_strategy=strategy, durability=level, **(options or {}))
+        try:
+            records = await self.catalog.create_topic(name, partitions=partitions, settings=settings)
+        except AlreadyExists:
+            # two producers may create the same topic in the same instant; both go on with it
+            _, found = self.parts(name)
+            if must_be_new or not found:
+                raise
+            return found
+        await self.lone.assign(records)
+        return [
+            self._topics[record.topic] if record.topic in self._topics else self._adopt(record)
+            for record in records
+        ]
+
+    async def delete(self, name: TopicName) -> None:
+        """Delete a topic with all its partitions, subscriptions and messages."""
+        if self.catalog.index.find_topic(name) is None and self.catalog.index.partitioned(name) is None:
+            raise self.not_found(name)
+        for record in await self.catalog.delete_topic(name):
+            topic = self._topics.pop(record.topic, None)
+            if topic is None:
+                continue
+            error = TopicNotFound(f"topic {record.name} was deleted", field="topic", value=record.name)
+            topic.closed = error
+            for pump in list(topic.subscriptions.values()):
+                pump.close(error)
+            topic.subscriptions.clear()
+            for listener in tuple(topic.listeners):
+                listener.grew()
+                wake = getattr(listener, "wake", None)
+                if wake is not None:
+                    wake()
+            topic.fail(error)
+            self._hub.drop(topic.topic_id)
+
+    async def subscribe(
+        self, topic: Topic, name: str, *, type: str, start: Position, start_given: bool
+    ) -> SubscriptionPump:
+        """The subscription of that name, made if it is new."""
+        pump = topic.subscriptions.get(name)
+        wanted = _choice(SubscriptionType, type or "exclusive", "type")
+        if pump is None:
+            record, created = await self.catalog.ensure_subscription(
+                topic.options.topic_id, name, type=wanted.value, start_offset=topic.resolve(start)
+            )
+            pump = topic.subscriptions.get(name)
+            if pump is None:
+                if topic.closed is not None:
+                    raise topic.closed
+                pump = self._pump(topic, record)
+            if created:
+                return pump
+        assert isinstance(pump, SubscriptionPump)
+        if start_given:
+            raise InvalidArgument(
+                f"subscription {name} of {topic.name} exists; a start position counts for a new one only. Move it "
+                "with `danube subscriptions seek`, or leave the position out",
+                field="start",
+                value=str(start),
+            ).suggest(
+                "subscriptions.seek",
+                tool="seek_subscription",
+                command=f"danube subscriptions seek {topic.name} {name} --to {start}",
+                arguments={"topic": topic.name, "subscription": name, "to": str(start)},
+                why="move the existing subscription",
+            )
+        if type and pump.type is not wanted:
+            raise InvalidArgument(
+                f"subscription {name} of {topic.name} is {pump.type.value}, not {wanted.value}: use its type or "
+                "another name",
+                field="type",
+                value=type,
+                actual=pump.type.value,
+            )
+        return pump
+
+    # -- retention -------------------------------------------------------------------------------------------
+
+    def apply_retention(self) -> None:
+        """Give up the oldest messages beyond `journal.retention_bytes` and `journal.retention_age`, by segment."""
+        limits = self._settings.journal
+        if limits.retention_bytes is None and limits.retention_age is None:
+            return
+        sealed = self._hub.journal.sealed()
+        excess = sum(size for _, size, _ in sealed) - (limits.retention_bytes or 0)
+        oldest_ms = None if limits.retention_age is None else now_ms() - int(limits.retention_age * 1000)
+        for _, size, runs in sealed:
+            too_big = limits.retention_bytes is not None and excess > 0
+            too_old = oldest_ms is not None and all(run.last_time_ms < oldest_ms for run in runs.values())
+            if not (too_big or too_old):
+                return
+            excess -= size
+            for topic_id, run in runs.items():
+                topic = self._hub.topics.get(topic_id)
+                if topic is not None:
+                    topic.trim(run.end)
+
+
+def _choice(kind: Any, text: str, field: str) -> Any:
+    """The member of a `StrEnum` by its value."""
+    try:
+        return kind(text)
+    except ValueError:
+        words = ", ".join(member.value for member in kind)
+        raise InvalidArgument(f"{field} {text!r}: use one of {words}", field=field, value=text) from None
