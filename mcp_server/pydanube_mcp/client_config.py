@@ -96,14 +96,15 @@ def print_config(
     match known:
         case McpClient.CLAUDE_CODE:
             settings = [word for name, value in (env or {}).items() for word in ("--env", f"{name}={value}")]
-            # Options stand before the name; what follows the dashes is the server's own command.
+            # Options stand before the name, and --env, which takes any number of words, not right before it; what
+            # follows the dashes is the server's own command.
             words = [
                 "claude",
                 "mcp",
                 "add",
+                *settings,
                 "--transport",
                 "stdio",
-                *settings,
                 SERVER_NAME,
                 "--",
                 command,

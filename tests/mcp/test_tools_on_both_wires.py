@@ -1,0 +1,313 @@
+"""Tools, called by the SDK's own client in memory, over the 2025 wire and the 2026 wire alike."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+import anyio
+import pytest
+from mcp import Client
+from mcp.types import CallToolResult, TextContent
+from pydanube_admin import OPERATIONS, AdminCore
+from pydanube_admin.testing import BROKER_ID, MemoryCluster, serve_ops
+from pydanube_core.errors import InvalidArgument
+from pydanube_mcp import build_server, parse_connections
+
+pytestmark = pytest.mark.anyio
+
+DEFAULT_TOOLS = [
+    "create_topic",
+    "describe_topic",
+    "get_broker_status",
+    "get_consumer_lag",
+    "list_subscriptions",
+    "list_topics",
+]
+
+
+@pytest.fixture(params=["legacy", "auto"])
+def mode(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+async def client(admin_url: str, mode: str) -> AsyncIterator[Client]:
+    with anyio.fail_after(60):
+        async with build_server(admin_url, profile="full") as server, Client(server, mode=mode) as client:
+            # In memory, a client that may choose takes the newest.
+            assert client.protocol_version == ("2026-07-28" if mode == "auto" else "2025-11-25")
+            yield client
+
+
+def body(result: CallToolResult, *, error: bool = False) -> dict[str, Any]:
+    """The structured content, which the text repeats for clients that read only text."""
+    assert result.is_error is error, result
+    structured = result.structured_content
+    assert isinstance(structured, dict)
+    assert isinstance(result.content[0], TextContent)
+    assert json.loads(result.content[0].text) == structured
+    return structured
+
+
+async def test_the_topic_and_its_lag_are_told(client: Client) -> None:
+    topics = body(await client.call_tool("list_topics", {}))
+    assert [item["topic"] for item in topics["items"]] == ["/default/orders", "/shop/clicks"]
+    lag = body(await client.call_tool("get_consumer_lag", {"subscription": "billing"}))
+    assert (lag["items"][0]["lag_messages"], lag["items"][0]["oldest_unread_age_s"]) == (40, 90.5)
+
+
+async def test_every_tool_answers_within_its_output_schema(client: Client) -> None:
+    # The client validates structured content against the schema; a result that does not fit would raise.
+    for tool, arguments in (
+        ("list_topics", {"limit": 1}),
+        ("describe_topic", {"topic": "orders"}),
+        ("describe_topic", {"topic": "/shop/clicks"}),
+        ("create_topic", {"topic": "fresh", "partitions": 2}),
+        ("list_subscriptions", {}),
+        ("get_consumer_lag", {}),
+        ("get_broker_status", {}),
+    ):
+        body(await client.call_tool(tool, arguments))
+
+
+async def test_tools_are_listed_by_name_with_four_annotations_and_both_schemas(client: Client) -> None:
+    listed = (await client.list_tools()).tools
+    assert [tool.name for tool in listed] == sorted([*DEFAULT_TOOLS, "delete_topic"])
+    for tool in listed:
+        notes = tool.annotations
+        assert notes is not None
+        assert None not in (
+            notes.read_only_hint,
+            notes.destructive_hint,
+            notes.idempotent_hint,
+            notes.open_world_hint,
+        )
+        assert tool.title
+        assert tool.description
+        assert tool.output_schema is not None
+        assert tool.output_schema["type"] == tool.input_schema["type"] == "object"
+    hints = {tool.name: tool.annotations for tool in listed}
+    assert [name for name, notes in hints.items() if notes and notes.destructive_hint] == ["delete_topic"]
+    assert [name for name, notes in hints.items() if notes and not notes.read_only_hint] == [
+        "create_topic",
+        "delete_topic",
+    ]
+
+
+async def test_an_error_is_structured_and_names_the_next_tool(client: Client) -> None:
+    error = body(await client.call_tool("describe_topic", {"topic": "ordres"}), error=True)["error"]
+    assert (error["code"], error["retryable"]) == ("TOPIC_NOT_FOUND", False)
+    step = error["next"][0]
+    assert (step["tool"], step["arguments"]) == ("describe_topic", {"topic": "/default/orders"})
+    body(await client.call_tool(step["tool"], step["arguments"]))
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "field"),
+    [
+        ("describe_topic", {}, "topic"),
+        ("list_topics", {"limit": "many"}, "limit"),
+        ("create_topic", {"topic": "x", "partition": 3}, "partition"),
+        ("create_topic", {"topic": "bad name!"}, "topic"),
+        ("list_topics", {"page": "rubbish"}, "page"),
+        ("list_topics", {"cluster": "prod"}, "cluster"),
+        ("lst_topics", {}, "tool"),
+        ("topics.list", {}, "tool"),
+    ],
+)
+async def test_argument_errors_are_ours(
+    client: Client, tool: str, arguments: dict[str, Any], field: str
+) -> None:
+    result = await client.call_tool(tool, arguments)
+    error = body(result, error=True)["error"]
+    assert error["details"]["field"] == field
+    assert "pydantic" not in json.dumps(error)
+
+
+async def test_deletion_is_not_offered_yet_and_says_who_can(client: Client, cluster: MemoryCluster) -> None:
+    error = body(await client.call_tool("delete_topic", {"topic": "orders"}), error=True)["error"]
+    assert error["code"] == "NOT_IMPLEMENTED"
+    assert error["next"][0]["command"] == "danube topics delete orders"
+    assert len(await cluster.topics()) == 4
+
+
+async def test_resources_are_read_and_their_names_completed(client: Client) -> None:
+    templates = {
+        template.uri_template for template in (await client.list_resource_templates()).resource_templates
+    }
+    assert templates == {
+        "danube://topic/{namespace}/{topic}",
+        "danube://subscription/{namespace}/{topic}/{subscription}",
+        "danube://broker/{broker_id}",
+    }
+    for uri, field, value in (
+        ("danube://topic/default/orders", "topic", "/default/orders"),
+        (f"danube://broker/{BROKER_ID}", "pid", 4242),
+        ("danube://subscription/default/orders/billing", "total", 1),
+    ):
+        content = (await client.read_resource(uri)).contents[0]
+        assert content.mime_type == "application/json"
+        assert json.loads(getattr(content, "text"))[field] == value  # noqa: B009 - the union of text and blob
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "danube://topic/default/nope",
+        "danube://topic/default",
+        "danube://topic/default/bad%20name!",
+        "danube://subscription/default/orders/nope",
+        "danube://broker/1",
+        "danube://nothing/x",
+        "file:///etc/passwd",
+    ],
+)
+async def test_a_resource_that_is_not_there_is_invalid_params(client: Client, uri: str) -> None:
+    with pytest.raises(Exception) as caught:
+        await client.read_resource(uri)
+    assert getattr(caught.value, "code", None) == -32602
+    assert uri in str(getattr(caught.value, "data", ""))
+
+
+async def test_names_are_completed(client: Client) -> None:
+    from mcp.types import ResourceTemplateReference
+
+    async def complete(uri: str, name: str, value: str, given: dict[str, str] | None = None) -> list[str]:
+        result = await client.complete(
+            ResourceTemplateReference(type="ref/resource", uri=uri), {"name": name, "value": value}, given
+        )
+        return result.completion.values
+
+    topic = "danube://topic/{namespace}/{topic}"
+    assert await complete(topic, "namespace", "") == ["default", "shop"]
+    assert await complete(topic, "topic", "o", {"namespace": "default"}) == ["orders"]
+    subscription = "danube://subscription/{namespace}/{topic}/{subscription}"
+    assert await complete(subscription, "subscription", "b", {"namespace": "default", "topic": "orders"}) == [
+        "billing"
+    ]
+    assert await complete(subscription, "subscription", "", {"topic": "nowhere"}) == []
+    assert await complete("danube://broker/{broker_id}", "broker_id", "1") == [BROKER_ID]
+
+
+async def test_the_server_says_who_it_is_and_how_to_ask_for_lag(client: Client) -> None:
+    assert client.server_info.name == "danube"
+    assert client.instructions is not None
+    assert "get_consumer_lag" in client.instructions
+
+
+async def test_while_the_broker_is_down_tools_are_listed_and_calls_are_unavailable(mode: str) -> None:
+    with anyio.fail_after(60):
+        async with (
+            build_server("http://127.0.0.1:1", timeout_s=5) as server,
+            Client(server, mode=mode) as client,
+        ):
+            assert [tool.name for tool in (await client.list_tools()).tools] == DEFAULT_TOOLS
+            error = body(await client.call_tool("list_topics", {}), error=True)["error"]
+            assert (error["code"], error["retryable"]) == ("UNAVAILABLE", True)
+            assert "danube up" in error["message"]
+
+
+async def test_a_read_only_server_hides_and_refuses_what_changes(
+    admin_url: str, mode: str, cluster: MemoryCluster
+) -> None:
+    with anyio.fail_after(60):
+        async with (
+            build_server(admin_url, profile="full", read_only=True) as server,
+            Client(server, mode=mode) as client,
+        ):
+            assert [tool.name for tool in (await client.list_tools()).tools] == DEFAULT_TOOLS[1:]
+            error = body(await client.call_tool("create_topic", {"topic": "x"}), error=True)["error"]
+            assert error["code"] == "READ_ONLY"
+    assert len(await cluster.topics()) == 4
+
+
+async def test_several_clusters_are_told_apart_by_an_argument(admin_url: str, mode: str) -> None:
+    other = MemoryCluster()
+    other.add_topic("/default/staging-only")
+    with anyio.fail_after(60):
+        async with serve_ops(AdminCore(other).serve_call) as other_url:
+            connections = parse_connections([f"prod={admin_url}", f"staging={other_url}"], admin_url="unused")
+            async with build_server(connections) as server, Client(server, mode=mode) as client:
+                for tool in (await client.list_tools()).tools:
+                    assert tool.input_schema["properties"]["cluster"]["enum"] == ["prod", "staging"]
+                    assert "cluster" in tool.input_schema["required"]
+                listed = body(await client.call_tool("list_topics", {"cluster": "staging"}))
+                assert [item["topic"] for item in listed["items"]] == ["/default/staging-only"]
+                for arguments in ({}, {"cluster": "prd"}, {"cluster": 3}):
+                    error = body(await client.call_tool("list_topics", arguments), error=True)["error"]
+                    assert error["details"]["field"] == "cluster"
+                missing = {"topic": "staging-onli", "cluster": "staging"}
+                error = body(await client.call_tool("describe_topic", missing), error=True)["error"]
+                assert error["next"][0]["arguments"] == {
+                    "cluster": "staging",
+                    "topic": "/default/staging-only",
+                }
+                read = await client.read_resource("danube://topic/default/staging-only?cluster=staging")
+                assert "staging-only" in str(read.contents[0])
+
+
+async def test_a_tool_registered_with_the_sdk_is_served_beside_ours(admin_url: str, mode: str) -> None:
+    with anyio.fail_after(60):
+        async with build_server(admin_url) as server:
+
+            @server.tool()
+            async def extra(word: str) -> str:
+                """Say it again."""
+                return word
+
+            async with Client(server, mode=mode) as client:
+                assert "extra" in [tool.name for tool in (await client.list_tools()).tools]
+                result = await client.call_tool("extra", {"word": "again"})
+                assert result.structured_content == {"result": "again"}
+
+
+@pytest.mark.parametrize("several", [False, True])
+async def test_what_a_model_must_read_stays_small(several: bool) -> None:
+    connections = {f"c{n}": "http://127.0.0.1:1" for n in range(3 if several else 1)}
+    with anyio.fail_after(60):
+        async with build_server(connections, profile="full") as server:
+            tools = await server.list_tools()
+    visible = sum(
+        len(tool.name)
+        + len(tool.description or "")
+        + len(json.dumps(tool.input_schema, separators=(",", ":")))
+        for tool in tools
+    )
+    # 4k tokens at four bytes each are for the whole default profile; seven operations must leave room for the rest.
+    assert visible <= 16_000 * len(tools) / 27, visible
+    assert len(server.instructions or "") < 1_200
+    assert '"title"' not in json.dumps([tool.input_schema for tool in tools])
+
+
+async def test_the_list_is_the_same_bytes_each_time(admin_url: str) -> None:
+    dumps = []
+    for _ in range(2):
+        async with build_server(admin_url) as server:
+            dumps.append([tool.model_dump_json() for tool in await server.list_tools()])
+    assert dumps[0] == dumps[1]
+
+
+async def test_building_a_server_leaves_logging_alone() -> None:
+    before = list(logging.getLogger().handlers)
+    async with build_server():
+        assert logging.getLogger().handlers == before
+
+
+def test_connections_are_checked() -> None:
+    assert parse_connections([], admin_url="http://a:1") == {"default": "http://a:1"}
+    assert parse_connections(["a=http://x:1", "b=http://y:2"], admin_url="") == {
+        "a": "http://x:1",
+        "b": "http://y:2",
+    }
+    for bad in (["x"], ["=http://x:1"], ["a="], ["a b=http://x:1"], ["a=http://x:1", "a=http://y:1"]):
+        with pytest.raises(InvalidArgument):
+            parse_connections(bad, admin_url="")
+    with pytest.raises(InvalidArgument):
+        build_server({"a": "not a url"})
+
+
+def test_every_operation_has_a_tool_in_the_full_profile() -> None:
+    assert {operation.tool for operation in OPERATIONS.values()} == {*DEFAULT_TOOLS, "delete_topic"}
