@@ -200,17 +200,25 @@ class ClusterError(Exception):
     @staticmethod
     def from_dict(body: Mapping[str, Any]) -> ClusterError:
         """Rebuild an error that came over the wire; an unknown code becomes INTERNAL and keeps its name."""
+        details, steps, wait_ms = body.get("details"), body.get("next"), body.get("retry_after_ms")
         return error_for(
             str(body.get("code", "INTERNAL")),
             str(body.get("message", "")),
-            dict(body.get("details") or {}),
-            list(body.get("next") or []),
-            body.get("retry_after_ms"),
+            details if isinstance(details, Mapping) else {},
+            [step for step in steps if isinstance(step, Mapping)] if isinstance(steps, list) else [],
+            wait_ms if isinstance(wait_ms, int) else None,
         )
 
     @staticmethod
     def from_json(text: str) -> ClusterError:
-        return ClusterError.from_dict(json.loads(text))
+        """Rebuild an error; text that holds none becomes `Internal` and says so: an error path must not fail."""
+        try:
+            body = json.loads(text)
+        except ValueError:
+            body = None
+        if not isinstance(body, Mapping):
+            return error_for("INTERNAL", f"the other side sent an error that cannot be read: {text[:200]!r}")
+        return ClusterError.from_dict(body)
 
 
 class Retryable(ClusterError):

@@ -114,6 +114,10 @@ def decode_delivery(frame: Buffer) -> tuple[int, list[DeliveryPart]]:
             if stored:
                 batch = view[at : at + stored]
                 at += stored
+            elif not i:
+                raise InvalidArgument(
+                    "the first part of a delivery frame has no batch", field="frame", value=i
+                )
             parts.append(DeliveryPart(first, end, delivery_count, batch))
     except struct.error as error:
         raise InvalidArgument("a delivery frame is cut short", field="frame", value=len(view)) from error

@@ -72,8 +72,21 @@ class TopicName:
         return TopicName(self.namespace, match["base"]) if match else self
 
     def part(self, index: int) -> TopicName:
-        """The name of partition `index` of this topic."""
-        return TopicName(self.namespace, f"{self.name}-part-{index}")
+        """The name of partition `index` (0 to 999 999) of this topic.
+
+        Raises:
+            InvalidName: the topic's own name leaves no room for the suffix.
+        """
+        assert 0 <= index < 1_000_000
+        name = f"{self.name}-part-{index}"
+        if len(name) > MAX_PART_CHARS:
+            raise InvalidName(
+                f"{name!r} has {len(name)} characters, at most {MAX_PART_CHARS} are taken: shorten the topic's name",
+                field="topic",
+                value=str(self),
+                rule=_RULE,
+            )
+        return TopicName(self.namespace, name)
 
 
 def check_namespace(text: str, *, field: str = "namespace") -> str:

@@ -41,7 +41,8 @@ class Position:
             case "offset" if rest.isascii() and rest.isdigit() and len(rest) <= 19:
                 return cls(PositionKind.OFFSET, int(rest))
             case "time" if rest.startswith("-"):
-                return cls(PositionKind.TIME, now_ms - int(parse_duration_s(rest[1:], field=field) * 1000))
+                ago_ms = round(parse_duration_s(rest[1:], field=field) * 1000)
+                return cls(PositionKind.TIME, max(0, now_ms - ago_ms))
             case "time" if rest:
                 return cls(PositionKind.TIME, parse_time_ms(rest, field=field))
         raise InvalidArgument(f"{field}: {text!r} is not a position; {_FORMS}", field=field, value=text)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from pydanube_core.errors import InvalidArgument
 
 __all__ = ["format_time", "parse_bytes", "parse_duration_s", "parse_time_ms"]
 
-_DURATION: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h|d)?\s*\Z")
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+_DURATION: Final = re.compile(r"\s*([0-9]{1,20}(?:\.[0-9]{1,20})?)\s*(ms|s|m|h|d)?\s*\Z")
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_SIZE: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?i?B?)\s*\Z", re.IGNORECASE)
+_LONGEST_S: Final = 1e11  # 3 000 years: beyond it no calendar can show when it is over
+_SIZE: Final = re.compile(r"\s*([0-9]{1,20}(?:\.[0-9]{1,20})?)\s*([KMGT]?i?B?)\s*\Z", re.IGNORECASE)
 _FACTORS: Final = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4}
 _FACTORS_BINARY: Final = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
@@ -20,11 +23,15 @@ _FACTORS_BINARY: Final = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40
 def parse_duration_s(text: str | float, *, field: str) -> float:
     """Seconds from `90s`, `5m`, `24h`, `100ms`, `1d` or a bare number of seconds."""
     if isinstance(text, (int, float)) and not isinstance(text, bool):
-        if text < 0:
-            raise InvalidArgument(f"{field}: a duration is not negative, got {text}", field=field, value=text)
+        if not 0 <= text <= _LONGEST_S:  # also true of NaN
+            raise InvalidArgument(
+                f"{field}: a duration is 0 to {_LONGEST_S:.0f} seconds, got {text}",
+                field=field,
+                value=str(text),
+            )
         return float(text)
     match = _DURATION.match(str(text))
-    if match is None:
+    if match is None or float(match[1]) * _SECONDS[match[2] or "s"] > _LONGEST_S:
         raise InvalidArgument(
             f"{field}: {text!r} is not a duration; write 90s, 5m, 24h or 100ms", field=field, value=text
         )
@@ -34,8 +41,10 @@ def parse_duration_s(text: str | float, *, field: str) -> float:
 def parse_bytes(text: str | int, *, field: str) -> int:
     """Bytes from `32MiB`, `1GiB`, `64kB` or a bare number."""
     if isinstance(text, int) and not isinstance(text, bool):
-        if text < 0:
-            raise InvalidArgument(f"{field}: a size is not negative, got {text}", field=field, value=text)
+        if not 0 <= text < 1 << 63:
+            raise InvalidArgument(
+                f"{field}: a size is 0 to 2^63-1 bytes, got {text}", field=field, value=str(text)
+            )
         return text
     match = _SIZE.match(str(text))
     if match is None:
@@ -48,7 +57,11 @@ def parse_bytes(text: str | int, *, field: str) -> int:
     factor = _FACTORS_BINARY[unit[0]] if unit.endswith("i") and len(unit) == 2 else _FACTORS.get(unit)
     if factor is None:
         raise InvalidArgument(f"{field}: {text!r} has an unknown unit", field=field, value=text)
-    return int(float(match[1]) * factor)
+    size = float(match[1]) * factor
+    if not size < 1 << 63:
+        raise InvalidArgument(f"{field}: {text!r} is more than 2^63-1 bytes", field=field, value=text)
+    # whole numbers without a float: it would round beyond 2^53
+    return int(match[1]) * factor if match[1].isdigit() else int(size)
 
 
 def parse_time_ms(text: str, *, field: str) -> int:
@@ -61,10 +74,19 @@ def parse_time_ms(text: str, *, field: str) -> int:
         raise InvalidArgument(
             f"{field}: {text!r} is not an RFC 3339 time such as 2026-01-31T12:00:00Z", field=field, value=text
         )
-    return int(value.timestamp() * 1000)
+    return (value - _EPOCH) // _MILLISECOND  # a float of seconds would lose a millisecond now and then
 
 
 def format_time(time_ms: int) -> str:
-    """RFC 3339, UTC, milliseconds: `2026-01-31T12:00:00.000Z`."""
-    moment = datetime.fromtimestamp(time_ms / 1000, UTC)
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{time_ms % 1000:03d}Z"
+    """RFC 3339, UTC, milliseconds: `2026-01-31T12:00:00.000Z`.
+
+    Raises:
+        InvalidArgument: outside the years 1 to 9999, which the form cannot show.
+    """
+    try:
+        moment = _EPOCH + time_ms * _MILLISECOND
+    except OverflowError:
+        raise InvalidArgument(
+            f"{time_ms} ms since 1970 is outside the years 1 to 9999", field="time", value=time_ms
+        ) from None
+    return moment.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
