@@ -7,14 +7,23 @@ costs a few nanoseconds a message and consumer, in C; a loop over messages in Py
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import compress
+from itertools import accumulate, compress
 from typing import Final
 
 from pydanube_broker.delivery.consumer import Consumer
 from pydanube_broker.delivery.ranges import Range, ranges_of
 from pydanube_broker.delivery.window import Chunk
 
-__all__ = ["MAX_ROUTED", "NOBODY", "head_of", "indices_for", "masks_for", "round_robin"]
+__all__ = [
+    "MAX_ROUTED",
+    "NOBODY",
+    "affordable",
+    "head_of",
+    "indices_for",
+    "learn_keys",
+    "masks_for",
+    "round_robin",
+]
 
 NOBODY: Final = 255
 MAX_ROUTED: Final = 250  # consumers that one routed part can be spread over; one byte a message
@@ -56,10 +65,33 @@ def head_of(ranges: Sequence[Range], messages: int) -> list[Range]:
     return kept
 
 
+def affordable(consumer: Consumer, indices: Sequence[int], sizes: Sequence[int] | None) -> int:
+    """How many of a consumer's messages, from the first, its credit allows: always one while it has any."""
+    if not consumer.has_credit:
+        return 0
+    fitting = min(len(indices), consumer.credit_messages)
+    if sizes is None or consumer.credit_bytes is None:
+        return fitting
+    for at, size in enumerate(accumulate(map(sizes.__getitem__, indices[:fitting]))):
+        if size > consumer.credit_bytes:
+            return max(at, 1)
+    return fitting
+
+
+def learn_keys(placed: Sequence[tuple[Chunk, int]], keys: Sequence[str]) -> None:
+    """Remember the key of each message of the masks, in order."""
+    at = 0
+    for chunk, mask in placed:
+        chunk.keyed |= mask
+        for start, end in ranges_of(mask, 0):
+            chunk.keys.update(zip(range(start, end), keys[at : at + end - start], strict=True))
+            at += end - start
+
+
 def round_robin(
-    consumers: Sequence[Consumer], first: int, messages: int, sizes: Sequence[int] | None
+    consumers: Sequence[Consumer], messages: int, sizes: Sequence[int] | None
 ) -> tuple[bytearray, int]:
-    """Deal messages one by one to consumers that still have credit, beginning with number `first`.
+    """Deal messages one by one to consumers that still have credit, beginning with the first.
 
     Returns:
         (who, next): `who` is shorter than `messages` when credit ran out; `next` is whose turn is next.
@@ -67,7 +99,7 @@ def round_robin(
     left = [c.credit_messages for c in consumers]
     bytes_left = [c.credit_bytes for c in consumers]
     who = bytearray()
-    turn = first
+    turn = 0
     count = len(consumers)
     for message in range(messages):
         for _ in range(count):

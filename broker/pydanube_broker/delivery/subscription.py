@@ -41,7 +41,7 @@ key); behind a blocked one nothing is sent in any case.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import pairwise
 from typing import Final, assert_never
@@ -62,11 +62,21 @@ from pydanube_broker.delivery.effects import (
     SessionReason,
     SessionStarted,
 )
+from pydanube_broker.delivery.key_slots import UNROUTED, KeySlots
 from pydanube_broker.delivery.plan import Plan, Selection
 from pydanube_broker.delivery.planning import barrier, first_blocked, next_ready
 from pydanube_broker.delivery.policy import FailurePolicy, PoisonPolicy
 from pydanube_broker.delivery.ranges import Range, check_ranges, normalise, ranges_of, subtract, total
-from pydanube_broker.delivery.routing import MAX_ROUTED, head_of, indices_for, masks_for, round_robin
+from pydanube_broker.delivery.routing import (
+    MAX_ROUTED,
+    NOBODY,
+    affordable,
+    head_of,
+    indices_for,
+    learn_keys,
+    masks_for,
+    round_robin,
+)
 from pydanube_broker.delivery.window import Chunk, Flight, Poison, Wait, Window
 
 __all__ = ["BlockedBy", "Subscription", "SubscriptionStatistics", "SubscriptionType"]
@@ -75,6 +85,8 @@ __all__ = ["BlockedBy", "Subscription", "SubscriptionStatistics", "SubscriptionT
 DEFAULT_SPAN_MESSAGES: Final = 65_536
 # One slice of a shared subscription: about one full batch, so that batches are seldom cut and turns are fair.
 SLICE_MESSAGES: Final = 4_096
+# Key-shared: messages read but held for their consumer; more would make slow consumers expensive for fast ones.
+HELD_MESSAGES: Final = 16_384
 ACK_TIMEOUT: Final = "ack timeout"
 
 
@@ -131,6 +143,7 @@ class Subscription:
         "_random",
         "_redelivered",
         "_sessions",
+        "_slots",
         "_span",
         "_stale",
         "_turn",
@@ -172,6 +185,9 @@ class Subscription:
         self._policy = policy or FailurePolicy()
         self._span = span_messages
         self._ordered_retry = type is SubscriptionType.KEY_SHARED if ordered_retry is None else ordered_retry
+        self._slots: KeySlots | None = None
+        if type is SubscriptionType.KEY_SHARED:
+            self._slots = self._window.listener = KeySlots(ordered_retry=self._ordered_retry)
         self._random = random
         self._sessions = first_session
         self._consumers: list[Consumer] = []  # by arrival
@@ -208,6 +224,11 @@ class Subscription:
     @property
     def policy(self) -> FailurePolicy:
         return self._policy
+
+    @property
+    def needs_keys(self) -> bool:
+        """Whether `routed` needs the keys: key-shared while a consumer has key filters."""
+        return self._slots is not None and self._slots.filtered
 
     def session_of(self, consumer_id: int) -> int | None:
         """The consumer's session, None if it is not attached."""
@@ -287,10 +308,12 @@ class Subscription:
                 value=name,
                 holder=holder,
             )
+        if self._slots is not None and place is None:
+            self._slots.check_room()
         effects: list[Effect] = []
+        old: Consumer | None = None
         if place is not None:
             old = self._consumers.pop(place)
-            self._release(old)
             effects.append(
                 SessionEnded(
                     consumer_id=old.consumer_id, session=old.session, reason=SessionReason.TAKEN_OVER
@@ -309,6 +332,13 @@ class Subscription:
         )
         # A take-over keeps its place: a standby that reconnects does not go to the end of the line.
         self._consumers.insert(len(self._consumers) if place is None else place, consumer)
+        if self._slots is not None:
+            if old is None:
+                self._slots.add(consumer, self._window)
+            else:
+                self._slots.replace(old, consumer, self._window)
+        if old is not None:
+            self._release(old)
         self._window.version += 1
         effects.append(self._session_started(consumer, SessionReason.JOINED))
         if self._type is SubscriptionType.FAILOVER and self._consumers[0] is consumer:
@@ -322,6 +352,8 @@ class Subscription:
             return []
         was_active = self._consumers[0] is consumer
         self._consumers.remove(consumer)
+        if self._slots is not None:
+            self._slots.remove(consumer, self._window)
         self._release(consumer)
         self._window.version += 1
         if self._type is SubscriptionType.FAILOVER and was_active and self._consumers:
@@ -336,9 +368,12 @@ class Subscription:
             )
         consumer = self._find(consumer_id)
         if consumer is not None:
+            had_credit = consumer.has_credit
             consumer.credit_messages += messages
             if consumer.credit_bytes is not None:
                 consumer.credit_bytes += size_bytes
+            if self._slots is not None and not had_credit and consumer.has_credit:
+                self._slots.stirred = True
 
     def _find(self, consumer_id: int) -> Consumer | None:
         for consumer in self._consumers:
@@ -389,6 +424,8 @@ class Subscription:
         """
         if max_messages is not None and max_messages < 1:
             return None
+        if self._slots is not None:
+            return self._plan_by_key(self._slots, max_messages)
         window = self._window
         if self._type is SubscriptionType.SHARED:
             consumer = self._whose_turn()
@@ -408,16 +445,45 @@ class Subscription:
                 return self._plan(consumer, tuple(found[0]), limit, found[1] + 1, fresh=False)
         if stop is not None:
             return None  # whatever is unseen lies behind the barrier
+        if self._type is SubscriptionType.SHARED and all(c.single for c in self._consumers):
+            return self._plan_routed(window.room(self._span), max_messages)
         end = window.fresh_limit(self._head)
         room = window.room(self._span)
         if window.next >= end or room < 1:
             return None
-        ranges = ((window.next, end),)
-        if self._type is SubscriptionType.SHARED and all(c.single for c in self._consumers):
-            credit = sum(c.credit_messages for c in self._dealt() if c.has_credit)
-            limit = min(credit, room, SLICE_MESSAGES, max_messages or SLICE_MESSAGES)
-            return self._plan(None, ranges, limit, window.fresh_count(), fresh=True)
-        return self._plan(consumer, ranges, min(limit, room), window.fresh_count(), fresh=True)
+        limit = min(limit, room)
+        return self._plan(consumer, ((window.next, end),), limit, window.fresh_count(), fresh=True)
+
+    def _plan_by_key(self, slots: KeySlots, max_messages: int | None) -> Plan | None:
+        window = self._window
+        if window.ready and slots.stirred:
+            unknown = slots.unknown_keys(window)
+            if unknown:
+                return self._plan(None, tuple(unknown), total(unknown), 1, fresh=False)
+            found = slots.next_held(window, limit=max_messages or SLICE_MESSAGES)
+            if found is not None:
+                consumer, ranges, delivered = found
+                return self._plan(consumer, tuple(ranges), total(ranges), delivered + 1, fresh=False)
+            slots.stirred = False
+        room = min(window.room(self._span), HELD_MESSAGES - window.ready)
+        return self._plan_routed(room, max_messages)
+
+    def _plan_routed(self, room: int, max_messages: int | None) -> Plan | None:
+        """A plan for unseen messages that are then spread over all consumers with credit."""
+        window = self._window
+        end = window.fresh_limit(self._head)
+        dealt = self._dealt()
+        if not dealt or window.next >= end or room < 1:
+            return None
+        limit = min(
+            sum(c.credit_messages for c in dealt), room, max_messages or SLICE_MESSAGES, SLICE_MESSAGES
+        )
+        sizes = [c.credit_bytes for c in dealt]
+        limited = [size for size in sizes if size is not None]
+        return replace(
+            self._plan(None, ((window.next, end),), limit, window.fresh_count(), fresh=True),
+            max_bytes=sum(limited) if len(limited) == len(sizes) else None,
+        )
 
     def _plan(
         self, consumer: Consumer | None, ranges: tuple[Range, ...], limit: int, count: int, *, fresh: bool
@@ -434,8 +500,9 @@ class Subscription:
         )
 
     def _dealt(self) -> list[Consumer]:
-        """The consumers that one routed part may be dealt to, the next in turn first."""
-        return (self._consumers[self._turn :] + self._consumers[: self._turn])[:MAX_ROUTED]
+        """The consumers with credit that one routed part may be dealt to, the next in turn first."""
+        turns = self._consumers[self._turn :] + self._consumers[: self._turn]
+        return [c for c in turns if c.has_credit][:MAX_ROUTED]
 
     def _whose_turn(self) -> Consumer | None:
         count = len(self._consumers)
@@ -491,17 +558,24 @@ class Subscription:
         next_offset: int,
         now_ms: int,
         *,
+        slots: Sequence[int] | None = None,
+        keys: Sequence[str] | None = None,
         sizes: Sequence[int] | None = None,
     ) -> list[Selection] | None:
         """Decide who gets which message of a part read for a plan without consumer, and take note of it.
 
         Args:
             ranges, next_offset: as for `sent`.
+            slots: key-shared: the slot of each message, from the hash of its key.
+            keys: key-shared, while `needs_keys`: each message's key (routing key, else producer name).
             sizes: bytes of each message, to be charged to byte credits; None charges nothing.
 
         Returns:
-            What to send to whom, in order; messages in no selection were not accepted now and are planned again.
-            None if the plan no longer holds.
+            What to send to whom, in order. Messages in no selection are held, acknowledged or planned again; the
+            shell forgets them. None if the plan no longer holds.
+
+        Raises:
+            InvalidArgument: the answer does not fit the plan; a bug of the shell.
         """
         window = self._window
         if plan.ticket != window.version:
@@ -509,48 +583,109 @@ class Subscription:
         if plan.consumer_id is not None:
             raise InvalidArgument("a plan with a consumer is answered by sent()", field="plan")
         messages = self._check_answer(plan, ranges, next_offset)
-        if sizes is not None and len(sizes) != messages:
-            raise InvalidArgument(
-                f"sizes: {len(sizes)} for {messages} messages", field="sizes", value=len(sizes)
-            )
+        for field, column in (("slots", slots), ("keys", keys), ("sizes", sizes)):
+            if column is not None and len(column) != messages:
+                raise InvalidArgument(
+                    f"{field}: {len(column)} for {messages} messages", field=field, value=len(column)
+                )
+        if self._slots is not None:
+            if slots is None:
+                raise InvalidArgument("slots: a key-shared subscription needs them", field="slots")
+            return self._routed_by_key(self._slots, plan, ranges, next_offset, now_ms, slots, keys, sizes)
         consumers = self._dealt()
-        who, turn = round_robin(consumers, 0, messages, sizes)
+        who, turn = round_robin(consumers, messages, sizes)
         if len(who) < messages:
             ranges = head_of(ranges, len(who))
             next_offset = ranges[-1][1] if ranges else plan.start
         placed = window.place(ranges, next_offset)
+        selections = [
+            self._launch(plan, placed, who, index, indices_for(who, index), consumer, sizes, now_ms)
+            for index, consumer in enumerate(consumers)
+            if index in who
+        ]
         if who:
             self._turn = self._consumers.index(consumers[turn])
-        return self._deal(plan, placed, who, consumers, sizes, now_ms)
+        return selections
 
-    def _deal(
+    def _routed_by_key(
+        self,
+        table: KeySlots,
+        plan: Plan,
+        ranges: Sequence[Range],
+        next_offset: int,
+        now_ms: int,
+        slots: Sequence[int],
+        keys: Sequence[str] | None,
+        sizes: Sequence[int] | None,
+    ) -> list[Selection]:
+        window = self._window
+        if not plan.fresh:
+            self._learn_keys(plan, ranges, next_offset, keys)
+            return []
+        who = table.route(slots, keys)
+        chosen: list[tuple[Consumer, list[int]]] = []
+        for consumer in self._consumers:
+            if consumer.slot_index not in who:
+                continue
+            indices = indices_for(who, consumer.slot_index)
+            fitting = affordable(consumer, indices, sizes)
+            for index in indices[fitting:]:
+                who[index] = NOBODY
+            if fitting:
+                chosen.append((consumer, indices[:fitting]))
+        placed = window.place(ranges, next_offset, slots)
+        if keys is not None and table.filtered:
+            learn_keys(placed, keys)
+        selections = [
+            self._launch(plan, placed, who, consumer.slot_index, indices, consumer, sizes, now_ms)
+            for consumer, indices in chosen
+        ]
+        if NOBODY in who:
+            for chunk, mask in masks_for(placed, who, NOBODY):
+                window.make_ready(chunk, mask)
+        if UNROUTED in who:
+            for chunk, mask in masks_for(placed, who, UNROUTED):
+                self._unrouted += mask.bit_count()
+                window.close(chunk, mask)
+            window.settle()
+        return selections
+
+    def _learn_keys(
+        self, plan: Plan, ranges: Sequence[Range], next_offset: int, keys: Sequence[str] | None
+    ) -> None:
+        """Held messages were read again because their keys are needed now."""
+        if keys is None:
+            raise InvalidArgument("keys: key filters are in use; give the key of every message", field="keys")
+        at = 0
+        for start, end in ranges:
+            for chunk, mask in self._window.locate([(start, end)]).items():
+                learn_keys([(chunk, mask)], keys[at : at + mask.bit_count()])
+                at += mask.bit_count()
+        self._close_missing(plan, ranges, next_offset)
+        self._window.version += 1
+
+    def _launch(
         self,
         plan: Plan,
         placed: list[tuple[Chunk, int]],
         who: bytearray,
-        consumers: Sequence[Consumer],
+        index: int,
+        indices: list[int],
+        consumer: Consumer,
         sizes: Sequence[int] | None,
         now_ms: int,
-    ) -> list[Selection]:
-        selections: list[Selection] = []
-        for index, consumer in enumerate(consumers):
-            indices = indices_for(who, index)
-            if not indices:
-                continue
-            for chunk, mask in masks_for(placed, who, index):
-                self._window.launch(chunk, mask, consumer, now_ms)
-            consumer.launched(len(indices), 0 if sizes is None else sum(sizes[i] for i in indices))
-            if plan.delivery_count > 1:
-                self._redelivered += len(indices)
-            selections.append(
-                Selection(
-                    consumer_id=consumer.consumer_id,
-                    session=consumer.session,
-                    indices=indices,
-                    delivery_count=plan.delivery_count,
-                )
-            )
-        return selections
+    ) -> Selection:
+        for chunk, mask in masks_for(placed, who, index):
+            self._window.launch(chunk, mask, consumer, now_ms)
+        consumer.launched(len(indices), 0 if sizes is None else sum(map(sizes.__getitem__, indices)))
+        if plan.delivery_count > 1:
+            self._redelivered += len(indices)
+        return Selection(
+            consumer_id=consumer.consumer_id,
+            session=consumer.session,
+            indices=indices,
+            delivery_count=plan.delivery_count,
+        )
 
     def _check_answer(self, plan: Plan, ranges: Sequence[Range], next_offset: int) -> int:
         """The number of messages in an answer that fits its plan."""
@@ -846,6 +981,8 @@ class Subscription:
                 f"offset: {offset} is not in the topic; give 0 to {self._head}", field="offset", value=offset
             )
         self._window.reset(offset)
+        if self._slots is not None:
+            self._slots.clear()
         effects: list[Effect] = []
         for consumer in self._consumers:
             consumer.session = self._next_session()
@@ -1006,7 +1143,7 @@ class Subscription:
                     oldest_in_flight_age_ms=now_ms - oldest[c.consumer_id]
                     if c.consumer_id in oldest
                     else None,
-                    slots=None,
+                    slots=None if self._slots is None else self._slots.owned(c),
                 )
                 for c in self._consumers
             ),
@@ -1015,6 +1152,8 @@ class Subscription:
     def check(self) -> None:
         """Assert the invariants; for tests."""
         self._window.check()
+        if self._slots is not None:
+            self._slots.check(self._window)
         assert self._window.room(self._span) >= 0
         for consumer in self._consumers:
             held = sum(

@@ -20,6 +20,7 @@ were in flight for the first time start again at 1.
 from __future__ import annotations
 
 import heapq
+from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Protocol, TypeAlias
@@ -38,6 +39,7 @@ CHUNK_OFFSETS: Final = 8192
 MERGE_OFFSETS: Final = 256
 # Timer and dirty lists are swept when more than half of them, and at least this many entries, are dead.
 SWEEP_ENTRIES: Final = 64
+NO_SLOTS: Final = array("H")  # shared by all chunks that need none
 
 assert MERGE_OFFSETS <= CHUNK_OFFSETS
 
@@ -96,6 +98,7 @@ class Chunk:
         "flights",
         "history",
         "history_dirty",
+        "keyed",
         "keys",
         "open",
         "poisons",
@@ -117,8 +120,11 @@ class Chunk:
         self.history: dict[tuple[int, int], int] = {}
         self.dirty = 0  # acknowledged since the last delta
         self.history_dirty = False
-        self.slots: list[int] = []  # key-shared: the slot of each offset, -1 where there is no message
-        self.keys: dict[int, str] = {}  # key-shared with filters: the key of each offset's bit
+        # Key-shared: the slot of each offset (0 where there is no message); with filters the key of each bit, and
+        # the mask of bits whose key is known.
+        self.slots = NO_SLOTS
+        self.keys: dict[int, str] = {}
+        self.keyed = 0
 
     def local(self, start: int, end: int) -> int:
         """The mask of the part of `[start, end)` that lies in this chunk."""
@@ -149,9 +155,9 @@ class StateListener(Protocol):
 
     def ready_added(self, chunk: Chunk, mask: int) -> None: ...
     def ready_removed(self, chunk: Chunk, mask: int) -> None: ...
-    def stop_added(self, chunk: Chunk, mask: int) -> None: ...
-    def stop_removed(self, chunk: Chunk, mask: int) -> None: ...
-    def flight_removed(self, chunk: Chunk, mask: int) -> None: ...
+    def stop_added(self, chunk: Chunk, mask: int, *, retry: bool) -> None: ...
+    def stop_removed(self, chunk: Chunk, mask: int, *, retry: bool) -> None: ...
+    def flight_removed(self, chunk: Chunk, mask: int, consumer: Consumer) -> None: ...
 
 
 class Window:
@@ -257,9 +263,10 @@ class Window:
                     bound = CHUNK_OFFSETS
                 cut = min(end, chunk.start + bound)
                 if slots is not None:
-                    if len(chunk.slots) < start - chunk.start:
-                        chunk.slots += [-1] * (start - chunk.start - len(chunk.slots))
-                    chunk.slots += slots[taken : taken + cut - start]
+                    if chunk.slots is NO_SLOTS:
+                        chunk.slots = array("H")
+                    chunk.slots.extend([0] * (start - chunk.start - len(chunk.slots)))
+                    chunk.slots.extend(slots[taken : taken + cut - start])
                 taken += cut - start
                 mask = ((1 << (cut - start)) - 1) << (start - chunk.start)
                 chunk.end = cut
@@ -365,7 +372,7 @@ class Window:
         self._set_timer(due_ms, wait)
         self.version += 1
         if self.listener is not None:
-            self.listener.stop_added(chunk, mask)
+            self.listener.stop_added(chunk, mask, retry=True)
 
     def poison(self, chunk: Chunk, mask: int, reason: str, deliveries: int, *, blocked: bool) -> Poison:
         """Stateless messages are not sent again."""
@@ -374,7 +381,7 @@ class Window:
         if blocked:
             self.blocked += mask.bit_count()
             if self.listener is not None:
-                self.listener.stop_added(chunk, mask)
+                self.listener.stop_added(chunk, mask, retry=False)
         self.version += 1
         return poison
 
@@ -389,7 +396,7 @@ class Window:
             if flight.deadline_ms is not None:
                 self._timer_died()
         if self.listener is not None:
-            self.listener.flight_removed(flight.chunk, mask)
+            self.listener.flight_removed(flight.chunk, mask, flight.consumer)
 
     def end_wait(self, wait: Wait, mask: int) -> None:
         """Waiting messages become stateless."""
@@ -400,7 +407,7 @@ class Window:
             self._timer_died()
         self.version += 1
         if self.listener is not None:
-            self.listener.stop_removed(wait.chunk, mask)
+            self.listener.stop_removed(wait.chunk, mask, retry=True)
 
     def end_poison(self, poison: Poison, mask: int) -> None:
         """Poisoned messages become stateless."""
@@ -408,7 +415,7 @@ class Window:
         if poison.blocked:
             self.blocked -= mask.bit_count()
             if self.listener is not None:
-                self.listener.stop_removed(poison.chunk, mask)
+                self.listener.stop_removed(poison.chunk, mask, retry=False)
         if not poison.mask:
             poison.chunk.poisons.remove(poison)
         self.version += 1
