@@ -35,6 +35,9 @@ AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024
 BODY_TIMEOUT_S: Final = 30.0  # for a body to arrive; a stuck upload must not hold its connection for ever
+DISCARD_BYTES: Final = 64 * 1024 * 1024  # of a body that is too large, before its sender is cut off
+DISCARD_S: Final = 5.0
+DISCARD_PAUSE_S: Final = 0.5
 MAX_PRINCIPAL_CHARS: Final = 256
 
 # Methods beside POST: the 2025 wire ends its sessions with DELETE. Its GET stream is for what a server pushes by
@@ -180,6 +183,8 @@ async def _read_body(headers: dict[str, str], receive: Receive) -> bytes | None:
     """The whole body; None if the client left. Declared or not, it is at most `MAX_BODY_BYTES`."""
     declared = headers.get("content-length", "0")
     if len(declared) > 19 or not declared.isdecimal() or int(declared) > MAX_BODY_BYTES:
+        if "expect" not in headers:  # with `Expect: 100-continue` nothing is under way yet
+            await _discard(receive)
         raise _too_large()
     body = bytearray()
     try:
@@ -190,12 +195,33 @@ async def _read_body(headers: dict[str, str], receive: Receive) -> bytes | None:
                     return None
                 body += message.get("body", b"")
                 if len(body) > MAX_BODY_BYTES:
-                    raise _too_large()
+                    break
                 if not message.get("more_body", False):
                     return bytes(body)
     except TimeoutError as error:
         late = InvalidArgument(f"the body did not arrive within {BODY_TIMEOUT_S:g} s")
         raise _HttpError(408, late, (("connection", "close"),)) from error
+    await _discard(receive)
+    raise _too_large()
+
+
+async def _discard(receive: Receive) -> None:
+    """Let a client finish sending, within bounds.
+
+    Closed upon while it still sends, its system throws our answer away with the connection, and it never learns why.
+    """
+    taken = 0
+    with anyio.move_on_after(DISCARD_S):
+        while taken <= DISCARD_BYTES:
+            with anyio.move_on_after(DISCARD_PAUSE_S) as pause:
+                message = await receive()
+            if (
+                pause.cancelled_caught
+                or message["type"] == "http.disconnect"
+                or not message.get("more_body", False)
+            ):
+                return
+            taken += len(message.get("body", b""))
 
 
 def _too_large() -> _HttpError:

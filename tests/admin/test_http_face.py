@@ -136,6 +136,15 @@ async def test_a_body_of_the_limit_is_taken_and_one_byte_more_is_413(web: httpx.
     assert (answer.status_code, answer.json()["error"]["details"]["max_bytes"]) == (413, MAX_BODY_BYTES)
 
 
+async def test_who_asks_before_sending_too_much_is_answered_at_once(url: str) -> None:
+    async with await anyio.connect_tcp("127.0.0.1", int(url.rpartition(":")[2])) as stream:
+        await stream.send(
+            b"POST /rpc HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            b"Content-Length: 99999999\r\nExpect: 100-continue\r\n\r\n"
+        )
+        assert (await stream.receive()).startswith(b"HTTP/1.1 413 ")
+
+
 async def test_a_chunked_body_beyond_the_limit_is_413_before_it_has_all_come(url: str) -> None:
     port = int(url.rpartition(":")[2])
     async with await anyio.connect_tcp("127.0.0.1", port) as stream:
