@@ -27,7 +27,7 @@ from pydanube_storage.metadata import EmbeddedStore
 from pydanube_broker.data_dir import FORMAT_VERSION, DataDir
 from pydanube_broker.delivery.pump import DeliveryEngine, SubscriptionPump
 from pydanube_broker.health import Health
-from pydanube_broker.http_status import StatusServer, listen
+from pydanube_broker.http_status import StatusServer
 from pydanube_broker.journal import (
     Disk,
     HelperPreparer,
@@ -40,6 +40,7 @@ from pydanube_broker.metrics import BrokerMetrics
 from pydanube_broker.port import BrokerPort
 from pydanube_broker.rpc.grpcio_server import GrpcioServer
 from pydanube_broker.rpc.hot import Route, StreamReply
+from pydanube_broker.rpc.listening import listen
 from pydanube_broker.services.consume import ConsumeStream
 from pydanube_broker.services.health import HealthService
 from pydanube_broker.services.publish import PublishStream
@@ -100,8 +101,9 @@ class Broker:
         try:
             await self._start()
         except BaseException:
-            with anyio.CancelScope(shield=True):
-                await self._stack.aclose()
+            await (
+                self._stack.aclose()
+            )  # no scope around it: what is closed there has scopes of its own, entered before
             raise
         return self
 
@@ -270,8 +272,9 @@ class Broker:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with anyio.CancelScope(shield=True):
+        try:
             await self.drain(2.0)
+        finally:
             await self._stack.aclose()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:

@@ -10,14 +10,13 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 import uvicorn
-from pydanube_core.errors import PortInUse
 from pydanube_core.facts import BrokerFacts, Reason
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-__all__ = ["StatusServer", "listen"]
+__all__ = ["StatusServer"]
 
 
 class Shown(Protocol):
@@ -56,31 +55,6 @@ def status_app(shown: Shown) -> Starlette:
         "/metrics": metrics,
     }
     return Starlette(routes=[Route(path, page, methods=["GET"]) for path, page in pages.items()])
-
-
-def listen(host: str, port: int, *, flag: str) -> socket.socket:
-    """A listening socket; port 0 takes any free one.
-
-    Raises:
-        PortInUse: naming the port and the flag that moves it.
-    """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host.strip("[]"), port))
-        listener.listen(128)
-        listener.setblocking(False)
-    except OSError as error:
-        listener.close()
-        raise PortInUse(
-            f"port {port} on {host} cannot be listened on ({error.strerror}): choose another with --{flag} or "
-            "--port-offset",
-            field=flag.replace("-", "_"),
-            value=port,
-            flag=f"--{flag}",
-        ) from None
-    return listener
 
 
 class _Server(uvicorn.Server):

@@ -9,9 +9,10 @@ from typing import Any, Final
 
 import grpc
 import grpc.aio
-from pydanube_core.errors import ClusterError, Internal, PortInUse
+from pydanube_core.errors import ClusterError, Internal
 
 from pydanube_broker.rpc.hot import ColdHandler, HotStream, Route, StreamOpener
+from pydanube_broker.rpc.listening import listen, port_in_use
 
 __all__ = ["GrpcioServer"]
 
@@ -123,21 +124,13 @@ class GrpcioServer:
         methods = {path: self._stream(path, opener) for path, opener in route.streams.items()}
         methods |= {path: self._unary(path, handler) for path, handler in route.cold.items()}
         self._server.add_generic_rpc_handlers((_Table(methods), *handlers))
-        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        # Asked for by ourselves first: grpc's own failure is a line of C++ on stderr and no reason.
+        listen(host, port, flag=flag).close()
+        address = f"[{host.strip('[]')}]:{port}" if ":" in host else f"{host}:{port}"
         try:
             self.port: int = self._server.add_insecure_port(address)
-        except RuntimeError as error:
-            self.port = 0
-            cause: Exception | None = error
-        else:
-            cause = None
-        if not self.port:
-            raise PortInUse(
-                f"port {port} on {host} is in use: choose another with --{flag} or --port-offset",
-                field=flag.replace("-", "_"),
-                value=port,
-                flag=f"--{flag}",
-            ) from cause
+        except RuntimeError as error:  # taken in between
+            raise port_in_use(host, port, flag=flag, why=str(error)) from error
 
     async def start(self) -> None:
         await self._server.start()

@@ -140,6 +140,7 @@ class Registry:
             str(name),
             {str(topic.base) for topic in self._topics} | {str(topic) for topic in self._topics},
             n=3,
+            cutoff=0.75,
         )
         hint = f"; did you mean {close[0]}?" if close else ""
         error = TopicNotFound(
