@@ -8,10 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from pydanube_broker.journal.sync_program import full_sync, rename_new
+
 __all__ = ["Disk"]
 
 _NOWAIT: Final = getattr(os, "RWF_NOWAIT", 0)
-_F_FULLFSYNC: Final = 51  # macOS: fsync alone leaves the drive's cache
+_HAS_PWRITEV: Final = hasattr(os, "pwritev")  # macOS before 11 has none
 Buffer = bytes | bytearray | memoryview
 
 
@@ -21,14 +23,14 @@ class Disk:
     def open_rw(self, path: Path) -> int:
         return os.open(path, os.O_RDWR | os.O_CLOEXEC)
 
+    def open_ro(self, path: Path) -> int:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
     def create(self, path: Path) -> int:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
 
     def close(self, fd: int) -> None:
         os.close(fd)
-
-    def duplicate(self, fd: int) -> int:
-        return os.dup(fd)
 
     def size(self, fd: int) -> int:
         return os.fstat(fd).st_size
@@ -36,10 +38,14 @@ class Disk:
     def pwritev(self, fd: int, buffers: Sequence[Buffer], at: int) -> None:
         """Write all of the buffers (at most IOV_MAX of them)."""
         total = sum(map(len, buffers))
-        done = os.pwritev(fd, buffers, at)
-        while done < total:  # a signal, or a disk that is running full: the rest decides which
-            rest = memoryview(b"".join(buffers))[done:]
-            done += os.pwrite(fd, rest, at + done)
+        done = os.pwritev(fd, buffers, at) if _HAS_PWRITEV else 0
+        if done < total:  # a signal, or a disk that is running full: the rest decides which
+            rest = memoryview(b"".join(buffers))
+            while done < total:
+                step = os.pwrite(fd, rest[done:], at + done)
+                if step <= 0:
+                    raise OSError(errno.EIO, "a write took nothing")
+                done += step
 
     def pread(self, fd: int, count: int, at: int) -> bytes:
         return os.pread(fd, count, at)
@@ -63,19 +69,18 @@ class Disk:
         if hasattr(os, "fdatasync"):
             os.fdatasync(fd)
         else:
-            import fcntl  # macOS only
-
-            fcntl.fcntl(fd, _F_FULLFSYNC)
+            full_sync(fd)
 
     def sync_dir(self, path: Path) -> None:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            os.fsync(fd)
+            full_sync(fd)
         finally:
             os.close(fd)
 
     def rename(self, old: Path, new: Path) -> None:
-        os.replace(old, new)
+        """Give a file its name; FileExistsError where that is taken, unlike `os.rename`."""
+        rename_new(old, new)
 
     def unlink(self, path: Path) -> None:
         os.unlink(path)

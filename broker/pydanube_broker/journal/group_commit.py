@@ -74,6 +74,7 @@ class GroupCommit:
         self._syncing = False
         self._group = 0
         self._unsynced: list[_Target] = []
+        self._in_flight: list[_Target] = []
         self._retired: list[_Target] = []
         self._slots = 0
         self.failed: OSError | None = None
@@ -143,12 +144,12 @@ class GroupCommit:
             return
         self._syncing = True
         self._group = 0
-        slots = tuple(target.slot for target in self._unsynced)
-        self._unsynced = []
-        self._syncer.sync(slots, self.written)
+        self._in_flight, self._unsynced = self._unsynced, []
+        self._syncer.sync(tuple(target.slot for target in self._in_flight), self.written)
 
     def _synced(self, lsn: int, error: OSError | None, seconds: float) -> None:
         self._syncing = False
+        self._in_flight = []
         if error is not None:
             self._fail(error)
             return
@@ -165,14 +166,15 @@ class GroupCommit:
 
     def _retire(self) -> None:
         """Close segments whose last byte is durable."""
-        waiting = {target.slot for target in self._unsynced}
-        waiting.update(item[0].slot for item in self._pending)
-        if self._syncing or waiting & {target.slot for target in self._retired}:
+        if not self._retired:
             return
+        busy = {target.slot for target in (*self._unsynced, *self._in_flight)}
+        busy.update(item[0].slot for item in self._pending)
         for target in self._retired:
-            self._syncer.forget(target.slot)
-            self._disk.close(target.fd)
-        self._retired = []
+            if target.slot not in busy:
+                self._syncer.forget(target.slot)
+                self._disk.close(target.fd)
+        self._retired = [target for target in self._retired if target.slot in busy]
 
     def _fail(self, error: OSError) -> None:
         if self.failed is None:

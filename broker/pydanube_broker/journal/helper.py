@@ -8,6 +8,7 @@ Its death counts as a failed sync, since an error that it had seen would be lost
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import json
 import socket
@@ -215,7 +216,12 @@ class HelperPreparer:
         assert self._asked is None, "one segment at a time"
         self._asked = base_lsn
         if self._process is None:
-            self._process = _Process(self._answer, self._death)
+            try:
+                self._process = _Process(self._answer, self._death)
+            except OSError as error:  # no process or no descriptor to be had now
+                self._asked = None
+                asyncio.get_running_loop().call_soon(self.done, base_lsn, error)
+                return
         order = json.dumps(
             {
                 "path": str(path),
@@ -263,7 +269,8 @@ class InlinePreparer:
             self._disk.sync_dir(path.parent)
         except OSError as problem:
             error = problem
-            temporary.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                self._disk.unlink(temporary)
         asyncio.get_running_loop().call_soon(self.done, base_lsn, error)
 
     def close(self) -> None:

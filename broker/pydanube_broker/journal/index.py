@@ -5,7 +5,7 @@ memory; a sealed segment's stand in a sidecar file `<segment>.index` that is wri
 old journal costs no memory. Both answer to the same binary search. A sidecar that is missing or damaged is made
 anew from its segment.
 
-Sidecar, little-endian: `DANUBEIX`, u32 version, u32 topics, u64 base LSN, u64 end LSN, u32 crc of what follows,
+Sidecar, little-endian: `DANUBEIX`, u32 version, u32 topics, u64 base LSN, u64 end LSN, u32 crc of all but itself,
 u32 0; per topic u64 id, u64 entries; then per topic the columns u64 base offset, u64 end offset, i64 append time,
 u64 position << 32 | body bytes.
 """
@@ -28,7 +28,8 @@ _HEAD: Final = struct.Struct("<8sIIQQII")
 _TOPIC: Final = struct.Struct("<QQ")
 _MAGIC: Final = b"DANUBEIX"
 _VERSION: Final = 1
-_ENTRY_BYTES: Final = 32
+
+Buffer = bytes | memoryview
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,14 +134,24 @@ class SegmentIndex:
         run.append(base, end, time_ms, position, body_bytes)
         return run if new else None
 
-    def encode(self) -> list[bytes]:
-        """The sidecar's bytes, in pieces."""
+    def snapshot(self) -> SegmentIndex:
+        """The same columns under a table of its own, for another thread; nothing may be added to either."""
+        copy = SegmentIndex(self.base_lsn)
+        copy.end_lsn, copy.runs = self.end_lsn, dict(self.runs)
+        return copy
+
+    def encode(self) -> list[Buffer]:
+        """The sidecar's bytes, in pieces that are views of the columns."""
         topics = sorted(self.runs)
-        pieces = [_TOPIC.pack(topic, len(self.runs[topic])) for topic in topics]
+        pieces: list[Buffer] = [_TOPIC.pack(topic, len(self.runs[topic])) for topic in topics]
         for topic in topics:
             run = self.runs[topic]
-            pieces += (bytes(run.bases), bytes(run.ends), bytes(run.times), bytes(run.places))
-        crc = 0
+            pieces += (
+                memoryview(column).cast("B")  # type: ignore[arg-type]
+                for column in (run.bases, run.ends, run.times, run.places)
+            )
+        head = _HEAD.pack(_MAGIC, _VERSION, len(topics), self.base_lsn, self.end_lsn, 0, 0)
+        crc = crc32(head)
         for piece in pieces:
             crc = crc32(piece, crc)
         return [_HEAD.pack(_MAGIC, _VERSION, len(topics), self.base_lsn, self.end_lsn, crc, 0), *pieces]
@@ -165,7 +176,7 @@ def sidecar_path(segment: Path) -> Path:
     return segment.with_suffix(".index")
 
 
-def write_sidecar(path: Path, pieces: Sequence[bytes]) -> None:
+def write_sidecar(path: Path, pieces: Sequence[Buffer]) -> None:
     """Write a sidecar under its name at once. It is not synced: a damaged one is made anew."""
     temporary = path.with_name(path.name + ".new")
     with open(temporary, "wb") as file:
@@ -184,10 +195,11 @@ def load_sidecar(path: Path, base_lsn: int) -> SegmentIndex | None:
     index = SegmentIndex(base_lsn)
     index._map, index._views = mapped, [whole]
     try:
-        magic, version, topics, base, end, crc, _ = _HEAD.unpack_from(whole)
+        magic, version, topics, base, end, crc, zero = _HEAD.unpack_from(whole)
         body = whole[_HEAD.size :]
         index._views.append(body)
-        if (magic, version, base) != (_MAGIC, _VERSION, base_lsn) or crc32(body) != crc:
+        expected = crc32(body, crc32(_HEAD.pack(magic, version, topics, base, end, 0, zero)))
+        if (magic, version, base) != (_MAGIC, _VERSION, base_lsn) or crc != expected:
             raise ValueError("not the sidecar of this segment")
         at = _HEAD.size + topics * _TOPIC.size
         for i in range(topics):
@@ -195,8 +207,9 @@ def load_sidecar(path: Path, base_lsn: int) -> SegmentIndex | None:
             columns = []
             for code in ("Q", "Q", "q", "Q"):
                 raw = whole[at : at + 8 * n]
+                index._views.append(raw)
                 columns.append(raw.cast(code))
-                index._views += (columns[-1], raw)
+                index._views.append(columns[-1])
                 at += 8 * n
             index.runs[topic] = Run(base_lsn, *columns)
         if at != len(whole):

@@ -13,19 +13,22 @@ does not hold.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import struct
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 from zlib import crc32
 
 import numpy as np
-from pydanube_core.batch import BROKER_PART_BYTES, PRODUCER_PART_BYTES, read_broker_part
+from pydanube_core.batch import BROKER_PART_BYTES, read_broker_part, read_producer_part
 from pydanube_core.batch.layout import PRODUCER_PART
-from pydanube_core.errors import CorruptJournal, JournalReadOnly
+from pydanube_core.errors import ClusterError, CorruptJournal, InvalidArgument, JournalReadOnly, LimitReached
 
 from pydanube_broker.journal.disk import Disk
 from pydanube_broker.journal.group_commit import GroupCommit, WriterStatistics
@@ -42,14 +45,22 @@ from pydanube_broker.journal.records import (
     FILE_HEADER_BYTES,
     FLAG_SEGMENT_END,
     HEADER_BYTES,
+    SECTOR,
     Kind,
     RecordHeader,
+    blank_sectors,
     encode_header,
     read_header,
     record_bytes,
-    verify_body,
 )
-from pydanube_broker.journal.recovery import Recovered, SegmentFile, Stored, recover, scan_segment
+from pydanube_broker.journal.recovery import (
+    Recovered,
+    SegmentFile,
+    Stored,
+    recover,
+    scan_segment,
+    unreadable,
+)
 from pydanube_broker.journal.segments import SegmentFiles
 from pydanube_broker.journal.tail_cache import CachedBatch, TailCache
 
@@ -58,12 +69,14 @@ __all__ = ["Journal", "JournalOptions", "JournalOwner", "JournalStatistics"]
 log = logging.getLogger("pydanube.journal")
 
 Buffer = bytes | memoryview
+_T = TypeVar("_T")
 _SEGMENTS: Final = struct.Struct(
     "<II"
 )  # head prefix: number of segments, reserved; then (base, valid end) each
 _SEGMENT: Final = struct.Struct("<QQ")
 END_MARK_BYTES: Final = HEADER_BYTES
 MARK_AFTER_S: Final = 1.0
+MIN_SEGMENT_BYTES: Final = 16 << 10  # a head and a few records; what is sensible is for the settings to say
 READ_GAP_BYTES: Final = 4096  # bytes of other topics that are read along rather than asked for separately
 
 
@@ -72,6 +85,15 @@ class JournalOptions:
     segment_bytes: int = 64 << 20
     tail_cache_bytes: int = 128 << 20
     verify_reads: bool = True
+
+    def __post_init__(self) -> None:
+        if self.segment_bytes < MIN_SEGMENT_BYTES or self.segment_bytes % SECTOR:
+            raise InvalidArgument(
+                f"journal.segment_bytes is {self.segment_bytes}: at least {MIN_SEGMENT_BYTES}, "
+                f"and a multiple of {SECTOR}",
+                field="journal.segment_bytes",
+                value=self.segment_bytes,
+            )
 
 
 class JournalOwner(Protocol):
@@ -124,6 +146,7 @@ class Journal:
         disk: Disk,
         syncer: Syncer,
         preparer: Preparer,
+        worker: Executor | None = None,
     ) -> None:
         self.folder = folder
         self.options = options
@@ -145,6 +168,12 @@ class Journal:
         self._sealing: set[int] = set()
         self._unwritten: set[int] = set()  # segments whose sidecar is missing or out of date
         self._waiters: list[asyncio.Future[None]] = []
+        self._claim: int | None = None  # what records say is durable, where it is not what is
+        self._head_lsn = 0  # of the newest segment
+        self._proof: int | None = None  # below it stands a record that proves the newest head
+        # Sidecars are written and files removed off the loop, one after the other.
+        self._worker = worker or ThreadPoolExecutor(1, thread_name_prefix="journal-files")
+        self._doomed: deque[Path] = deque()
 
     # -- start and stop --------------------------------------------------------------------------------------
 
@@ -157,15 +186,36 @@ class Journal:
         self.folder.mkdir(parents=True, exist_ok=True)
         found = recover(self.folder, self._disk, restore=self._restore, replay=self._replay)
         self.recovered = found
+        self._check_listed(found)
+        oldest_walked = found.head_lsn - FILE_HEADER_BYTES
         for segment in found.segments:
-            if segment.base >= found.end and segment is not found.active:
-                continue  # made of zeros, or of records that were dropped: neither is kept
-            self._files.live[segment.base] = segment
+            # Not live: what was collected and came back, zeros, and what was never proven: that is in the tail.
+            walked = segment.base >= oldest_walked and segment.base + FILE_HEADER_BYTES < found.proven
+            if walked or segment.base in self._ends:
+                self._files.live[segment.base] = segment
+        self._ends = {base: end for base, end in self._ends.items() if base in self._files.live}
         self._load_indexes(found)
         return found
 
+    def _check_listed(self, found: Recovered) -> None:
+        """Segments are removed oldest first, so of those that the head names only the first may be missing."""
+        there = {segment.base for segment in found.segments}
+        known = sorted(self._ends)
+        first = next((i for i, base in enumerate(known) if base in there), len(known))
+        for base in known[first:]:
+            if base not in there:
+                name = self._files.path(base).name
+                raise CorruptJournal(
+                    f"journal segment {name} is missing. Nothing was changed. Restore the file from a backup",
+                    segment=name,
+                    offset=0,
+                    lsn=base,
+                )
+
     async def begin(self) -> None:
         """Open a new segment with a head and the unproven tail, durable, and start serving.
+
+        Nothing that recovery was decided from is removed before the new state is proven on disk.
 
         Raises:
             DiskFull: no segment could be made.
@@ -173,51 +223,81 @@ class Journal:
         """
         found = self.recovered
         assert found is not None, "recover first"
-        for segment in found.segments:
-            if segment.base not in self._files.live:
-                if self._reusable(segment):
-                    self._files.ready.append(segment)
-                else:
-                    self._disk.unlink(segment.path)
+        kept = self._sort_out(found)
         await self._files.wait_ready()
         self._writer.start(found.proven)
         self._next = self._files.ready[0].base
-        self._open_segment()
+        # Until all of the tail is durable, a second crash must find the old end and not a part of the copy.
+        self._claim = found.proven
+        self._roll(0)
         for header, body in found.tail:
+            await self._begin_room(len(body))
             at = self._next
             self._put(header.kind, header.topic_id, [body], header.body_crc, header.flags)
             if header.kind is Kind.BATCH:
                 self._index_copied(header.topic_id, at, memoryview(body))
             self._owner.replay(header, memoryview(body))
         await self._until_durable()
+        self._claim = None
+        await self._begin_room(0)
         self._put(Kind.MARK, 0, [], 0, 0)
         await self._until_durable()
         self._serving = True
         found.tail = []
-        for base in [base for base, end in self._ends.items() if end <= base + FILE_HEADER_BYTES]:
-            self._forget(base)  # a segment of which nothing was proven: its records stand in the new one
-        for base in self._unwritten & self._indexes.keys():
+        for base in sorted(self._unwritten & self._indexes.keys()):
             self._write_sidecar(base)
         self._unwritten.clear()
+        self._remove(kept)
+
+    async def _begin_room(self, body_bytes: int) -> None:
+        if not self._fits(body_bytes):
+            await self._files.wait_ready()
+            self._roll(body_bytes)
+
+    def _sort_out(self, found: Recovered) -> list[Path]:
+        """Reuse the segments of zeros at the end, and remove what is in nobody's way any more.
+
+        Returns:
+            Files that recovery still needs until a new head is proven.
+        """
+        for path in self.folder.iterdir():
+            orphan = path.suffix == ".index" and not path.with_suffix(".journal").exists()
+            if orphan or path.suffix == ".new":
+                with contextlib.suppress(OSError):
+                    self._disk.unlink(path)
+        self._files.floor = max((segment.end for segment in found.segments), default=0)
+        dropped = [segment for segment in found.segments if segment.base not in self._files.live]
+        ready: list[SegmentFile] = []
+        while dropped and (not ready or dropped[-1].end == ready[0].base) and self._reusable(dropped[-1]):
+            ready.insert(0, dropped.pop())
+        self._files.ready.extend(ready)
+        kept: list[Path] = []
+        for segment in dropped:
+            # An end mark may announce the segment behind the last, so that it must not be missing.
+            announced = found.active is not None and segment.base == found.active.end
+            if found.head_lsn <= segment.base < found.end or announced:
+                kept.append(segment.path)
+            else:
+                with contextlib.suppress(OSError):  # it is in no head's list: the next start tries again
+                    self._disk.unlink(segment.path)
+                    segment.path.with_suffix(".index").unlink(missing_ok=True)
+        return kept
 
     def _reusable(self, segment: SegmentFile) -> bool:
-        """Whether a segment behind the end is still the zeros it was made of, in line with its neighbours."""
-        previous = (
-            self._files.ready[-1] if self._files.ready else next(reversed(self._files.live.values()), None)
-        )
-        if previous is not None and segment.base != previous.end:
-            return False
-        fd = self._disk.open_rw(segment.path)
+        """Whether a segment is still the zeros it was made of."""
         try:
-            if self._disk.size(fd) != segment.size:
-                return False
-            at = FILE_HEADER_BYTES
-            while piece := self._disk.pread(fd, 8 << 20, at):
-                if piece.count(0) != len(piece):
-                    return False
-                at += len(piece)
-        finally:
-            self._disk.close(fd)
+            fd = self._disk.open_ro(segment.path)
+            try:
+                at = FILE_HEADER_BYTES
+                while at < segment.size:
+                    piece = self._disk.pread(fd, min(8 << 20, segment.size - at), at)
+                    if not piece or piece.count(0) != len(piece):
+                        return False
+                    at += len(piece)
+            finally:
+                self._disk.close(fd)
+        except OSError:
+            return False
         return True
 
     async def close(self) -> None:
@@ -240,6 +320,7 @@ class Journal:
             self._mark_timer.cancel()
         self._writer.close()
         self._files.close()
+        self._worker.shutdown(wait=True, cancel_futures=True)
         self._runs.clear()
         for index in self._indexes.values():
             index.close()
@@ -275,15 +356,15 @@ class Journal:
         """Appended and not durable yet."""
         return self._next - self._writer.durable
 
-    def check_room(self, body_bytes: int) -> None:
-        """Whether a publish of this size may be taken now; called before an offset is assigned.
+    def check_room(self, data_bytes: int) -> None:
+        """Whether a batch of `data_bytes` (producer part and body) may be taken now, before an offset is assigned.
 
         Raises:
             JournalReadOnly, DiskFull, Overloaded.
         """
         if self.read_only is not None:
             raise self.read_only
-        self._files.check_room(next_segment=not self._fits(body_bytes))
+        self._files.check_room(next_segment=not self._fits(BROKER_PART_BYTES + data_bytes))
 
     def append(self, kind: Kind, topic_id: int, body: Sequence[Buffer]) -> int:
         """Append a record that is not a batch; returns the LSN at which it will be durable.
@@ -291,13 +372,11 @@ class Journal:
         It may begin the reserve segment.
 
         Raises:
-            JournalReadOnly, DiskFull.
+            JournalReadOnly, DiskFull, Overloaded, LimitReached: nothing was appended.
         """
-        self._make_room(sum(map(len, body)))
-        crc = 0
-        for piece in body:
-            crc = crc32(piece, crc)
-        return self._put(kind, topic_id, list(body), crc, 0)
+        whole = b"".join(body)
+        self._make_room(len(whole))
+        return self._put(kind, topic_id, [whole], crc32(whole), 0)
 
     def append_batch(
         self,
@@ -310,7 +389,11 @@ class Journal:
         count: int,
         time_ms: int,
     ) -> int:
-        """Append a validated batch; returns the LSN at which it will be durable. Call `check_room` first."""
+        """Append a validated batch; returns the LSN at which it will be durable. Call `check_room` first.
+
+        Raises:
+            JournalReadOnly, DiskFull, Overloaded, LimitReached: nothing was appended.
+        """
         body_bytes = BROKER_PART_BYTES + len(data)
         self._make_room(body_bytes)
         assert self._active is not None
@@ -328,43 +411,64 @@ class Journal:
         if self.read_only is not None:
             raise self.read_only
         assert self._serving
-        if self._fits(body_bytes):
-            return
-        if not self._files.ready:
-            raise self._files.refusal()
-        self._put(Kind.MARK, 0, [], 0, FLAG_SEGMENT_END)
-        self._open_segment()
         if not self._fits(body_bytes):
-            raise AssertionError(f"a record of {body_bytes} bytes does not fit a segment")
+            self._roll(body_bytes)
 
-    def _open_segment(self) -> None:
-        """Go on in the next ready segment, which begins with a head."""
-        old = self._active
-        if old is not None:
-            self._ends[old.base] = self._next
-            self._indexes[old.base].end_lsn = self._next
+    def _roll(self, body_bytes: int) -> None:
+        """Go on in the next ready segment, which begins with a head; a record of `body_bytes` fits behind it.
+
+        On an error nothing has changed: an end mark is only written when what it announces can be.
+        """
+        old, end = self._active, self._next + END_MARK_BYTES
+        ends = [
+            (base, end if old is not None and base == old.base else self._ends[base])
+            for base in self._files.live
+        ]
+        head = b"".join(
+            (
+                _SEGMENTS.pack(len(ends), 0),
+                *(_SEGMENT.pack(*pair) for pair in ends),
+                *self._owner.encode_head(),
+            )
+        )
+        needed = FILE_HEADER_BYTES + record_bytes(len(head)) + record_bytes(body_bytes) + END_MARK_BYTES
+        if self._files.ready and needed > self._files.ready[0].size:
+            raise LimitReached(
+                f"the state of all topics takes {len(head)} bytes and a record of {body_bytes} bytes has to fit "
+                f"behind it: raise journal.segment_bytes, which is {self._files.ready[0].size}",
+                field="journal.segment_bytes",
+                value=self._files.ready[0].size,
+            )
         segment, fd = self._files.take_next()
+        if old is not None:
+            self._put(Kind.MARK, 0, [], 0, FLAG_SEGMENT_END)
+            self._ends[old.base] = self._indexes[old.base].end_lsn = self._next
+            self._sealing.add(old.base)
         self._active = segment
-        self._next = segment.base + FILE_HEADER_BYTES
+        self._next = self._head_lsn = segment.base + FILE_HEADER_BYTES
+        self._proof = None
         self._indexes[segment.base] = SegmentIndex(segment.base)
         self._writer.switch(fd, segment.base)
-        ends = [(base, self._ends[base]) for base in self._files.live if base != segment.base]
-        body: list[Buffer] = [_SEGMENTS.pack(len(ends), 0), *(_SEGMENT.pack(*pair) for pair in ends)]
-        body += self._owner.encode_head()
-        crc = 0
-        for piece in body:
-            crc = crc32(piece, crc)
-        self._put(Kind.HEAD, 0, body, crc, 0)
-        if old is not None:
-            self._sealing.add(old.base)
+        self._put(Kind.HEAD, 0, [head], crc32(head), 0)
 
     def _put(self, kind: Kind, topic_id: int, body: list[Buffer], crc: int, flags: int) -> int:
+        """Write a record; only the last piece of `body` may contain a sector of zeros."""
+        assert self._active is not None
         body_bytes = sum(map(len, body))
         lsn = self._next
-        header = encode_header(kind, lsn, self._writer.durable, topic_id, body_bytes, crc, flags)
-        self._writer.put(lsn, [header, *body], HEADER_BYTES + body_bytes)
+        synced = self._writer.durable if self._claim is None else self._claim
+        blank = 0
+        if body:
+            blank = blank_sectors(
+                lsn - self._active.base, HEADER_BYTES + body_bytes - len(body[-1]), body[-1]
+            )
+        header = encode_header(kind, lsn, synced, topic_id, body_bytes, crc, flags, blank)
         self._next = lsn + record_bytes(body_bytes)
+        assert self._next <= self._active.end, "a record reaches beyond its segment"
+        self._writer.put(lsn, [header, *body], HEADER_BYTES + body_bytes)
         self._last_kind = kind
+        if self._proof is None and synced > self._head_lsn:
+            self._proof = self._next
         return self._next
 
     # -- durable ---------------------------------------------------------------------------------------------
@@ -421,16 +525,34 @@ class Journal:
 
     def _write_sidecar(self, base: int) -> None:
         index, path = self._indexes[base], sidecar_path(self._files.live[base].path)
-        try:
-            write_sidecar(path, index.encode())
-        except OSError as error:  # it is a cache: the next start makes it anew
+        frozen = index.snapshot()
+
+        def work() -> SegmentIndex | None:
+            write_sidecar(path, frozen.encode())
+            return load_sidecar(path, base)
+
+        self._in_worker(work, lambda job: self._sidecar_written(base, index, job))
+
+    def _in_worker(self, work: Callable[[], _T], then: Callable[[Future[_T]], None]) -> None:
+        loop = asyncio.get_running_loop()
+        self._worker.submit(work).add_done_callback(lambda job: loop.call_soon_threadsafe(then, job))
+
+    def _sidecar_written(self, base: int, index: SegmentIndex, job: Future[SegmentIndex | None]) -> None:
+        """Answer from the file instead of memory, unless the segment is gone by now."""
+        if job.cancelled():
+            return
+        if error := job.exception():  # it is a cache: the next start makes it anew
             log.warning(
                 "journal_index_not_written", extra={"event": "journal_index_not_written", "error": str(error)}
             )
             return
-        mapped = load_sidecar(path, base)
+        mapped = job.result()
         if mapped is None:
             return
+        if self._indexes.get(base) is not index:
+            mapped.close()
+            return
+        mapped.runs = {topic_id: run for topic_id, run in mapped.runs.items() if topic_id in index.runs}
         for topic_id, run in mapped.runs.items():
             runs = self._runs.get(topic_id)
             if runs is not None:
@@ -463,11 +585,14 @@ class Journal:
     def _rescan(self, segment: SegmentFile, end: int) -> SegmentIndex:
         index = SegmentIndex(segment.base)
         index.end_lsn = end
-        fd = self._disk.open_rw(segment.path)
         try:
-            data = memoryview(self._disk.pread(fd, segment.size, 0))
-        finally:
-            self._disk.close(fd)
+            fd = self._disk.open_ro(segment.path)
+            try:
+                data = memoryview(self._disk.pread(fd, segment.size, 0))
+            finally:
+                self._disk.close(fd)
+        except OSError as error:
+            raise unreadable(segment.path, 0, error) from error
         start = segment.base + FILE_HEADER_BYTES
         for item in scan_segment(data, segment.base, start):
             if isinstance(item, int):
@@ -556,17 +681,29 @@ class Journal:
         return plan
 
     def read_planned(self, plan: Sequence[Entry]) -> Callable[[], list[CachedBatch]]:
-        """A function for a worker thread that reads the plan from disk."""
-        fds = {entry.segment: self._files.read_fd(entry.segment) for entry in plan}
-        duplicates = {base: self._disk.duplicate(fd) for base, fd in fds.items()}
+        """A function for a worker thread that reads the plan from disk.
+
+        It returns [] where a segment was given up in the meantime: plan again. It holds nothing until it is called,
+        and raises CorruptJournal or Unavailable.
+        """
 
         def work() -> list[CachedBatch]:
+            fds: dict[int, int] = {}
             try:
-                found = self._fetch(plan, self._disk.pread, duplicates)
+                for entry in plan:
+                    if entry.segment not in fds:
+                        path = self._files.path(entry.segment)
+                        try:
+                            fds[entry.segment] = self._disk.open_ro(path)
+                        except OSError as error:
+                            if entry.segment not in self._files.live:
+                                return []
+                            raise unreadable(path, entry.position, error) from error
+                found = self._fetch(plan, self._disk.pread, fds)
                 assert found is not None
                 return found
             finally:
-                for fd in duplicates.values():
+                for fd in fds.values():
                     self._disk.close(fd)
 
         return work
@@ -591,11 +728,11 @@ class Journal:
                 stop = plan[j].position + plan[j].body_bytes
                 j += 1
             start = first.position - HEADER_BYTES
-            fd = fds[first.segment] if fds is not None else self._files.read_fd(first.segment)
             try:
+                fd = fds[first.segment] if fds is not None else self._files.read_fd(first.segment)
                 data = pread(fd, stop - start, start)
             except OSError as error:
-                raise self._damaged(first, f"it cannot be read: {error}") from error
+                raise unreadable(self._files.path(first.segment), first.position, error) from error
             if data is None:
                 return None
             view = memoryview(data)
@@ -608,20 +745,25 @@ class Journal:
         body = data[at : at + entry.body_bytes]
         if header is None or header.kind is not Kind.BATCH or header.body_bytes != entry.body_bytes:
             raise self._damaged(entry, "there is no batch")
-        if self.options.verify_reads and not verify_body(header, body):
-            raise self._damaged(entry, "its checksum differs")
-        count = PRODUCER_PART.unpack_from(body[BROKER_PART_BYTES : BROKER_PART_BYTES + PRODUCER_PART_BYTES])[
-            4
-        ]
+        if self.options.verify_reads:
+            try:
+                broker = read_broker_part(body)
+                count = read_producer_part(body[BROKER_PART_BYTES:]).count
+            except ClusterError as error:
+                raise self._damaged(entry, error.message) from error
+            if (broker.base_offset, broker.last_offset + 1) != (entry.base, entry.end):
+                raise self._damaged(entry, f"it holds offset {broker.base_offset}")
+        else:
+            count = PRODUCER_PART.unpack_from(body, BROKER_PART_BYTES)[4]
         return CachedBatch(entry.base, entry.end, count, entry.append_time_ms, entry.body_bytes, (body,))
 
     def _damaged(self, entry: Entry, why: str) -> CorruptJournal:
         name = self._files.path(entry.segment).name
         return CorruptJournal(
-            f"journal segment {name} is damaged at byte {entry.position} (offset {entry.base}): {why}",
+            f"journal segment {name} is damaged at byte {entry.position} (message offset {entry.base}): {why}",
             segment=name,
-            offset=entry.base,
-            position=entry.position,
+            offset=entry.position,
+            message_offset=entry.base,
         )
 
     # -- questions about a topic -----------------------------------------------------------------------------
@@ -665,20 +807,22 @@ class Journal:
         Args:
             needed: lowest offset of a topic that must stay; None for a topic that is gone.
         """
-        deleted = 0
+        gone: list[Path] = []
+        proven = self._proof is not None and self._writer.durable >= self._proof
         for base in list(self._files.live):
-            if self._active is None or base >= self._active.base or self._writer.durable <= self._active.base:
+            # While nothing proves the newest head, recovery may have to begin at the one before it.
+            if self._active is None or base >= self._active.base or not proven:
                 break
             if any(
                 (keep := needed(topic_id)) is not None and run.end > keep
                 for topic_id, run in self._indexes[base].runs.items()
             ):
                 break  # in order only: recovery expects no hole between segments
-            self._forget(base)
-            deleted += 1
-        return deleted
+            gone.append(self._forget(base))
+        self._remove(gone)
+        return len(gone)
 
-    def _forget(self, base: int) -> None:
+    def _forget(self, base: int) -> Path:
         for topic_id in self._indexes[base].runs:
             runs = [run for run in self._runs.pop(topic_id, []) if run.segment != base]
             if runs:
@@ -686,7 +830,31 @@ class Journal:
         self._sealing.discard(base)
         self._indexes.pop(base).close()
         self._ends.pop(base, None)
-        self._files.delete(base)
+        return self._files.forget(base)
+
+    def _remove(self, paths: Sequence[Path]) -> None:
+        """Remove files off the loop: in order, each for good before the next, so that a crash leaves no hole."""
+        self._doomed.extend(paths)
+        if not self._doomed:
+            return
+
+        def work() -> None:
+            while self._doomed:
+                path = self._doomed[0]
+                with contextlib.suppress(FileNotFoundError):
+                    self._disk.unlink(path)
+                sidecar_path(path).unlink(missing_ok=True)
+                self._disk.sync_dir(self.folder)
+                self._doomed.popleft()
+
+        def then(job: Future[None]) -> None:
+            if not job.cancelled() and (error := job.exception()):
+                log.warning(  # tried again with the next that are given up
+                    "journal_segment_not_removed",
+                    extra={"event": "journal_segment_not_removed", "error": str(error)},
+                )
+
+        self._in_worker(work, then)
 
     def sealed(self) -> list[tuple[int, int, dict[int, Run]]]:
         """(base LSN, bytes, runs by topic) of each segment that is not written any more, oldest first."""

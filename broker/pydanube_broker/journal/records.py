@@ -1,15 +1,20 @@
-"""Journal records: the 40 bytes before every body, and the end of the argument about damage.
+"""Journal records: the 48 bytes before every body, and the end of the argument about damage.
 
 All topics of a broker share one log, cut into segment files. An LSN is a byte address in the log that all segments
 make together: a segment with base B holds the addresses [B, B + segment bytes). Little-endian::
 
     segment file   64 bytes of file header, then records; first of them the head; behind the last one zeros
-    record         40 bytes of header, body, zeros up to a multiple of 8
+    record         48 bytes of header, body, zeros up to a multiple of 8
 
 A header has its own checksum, its own LSN (a record that is not where it belongs is not a record) and `synced_lsn`:
 everything below that address was on stable storage when the record was written. That is what recovery proves with.
 A batch's body is covered by the checksums of its broker and producer parts and is summed once, by its producer;
 every other body is covered by `body_crc`.
+
+A sector of 512 bytes that a power cut has swallowed reads as zeros, but a body may also have sectors of zeros of its
+own (a column of empty keys). So the header says how many of those there are: more than that means torn, the same
+number in a record that fails its checksum means rotten. The header itself has no part of zeros wherever a sector
+ends: it begins with one magic number and ends with another.
 """
 
 from __future__ import annotations
@@ -28,8 +33,10 @@ __all__ = [
     "FILE_HEADER_BYTES",
     "HEADER_BYTES",
     "MAX_BODY_BYTES",
+    "SECTOR",
     "Kind",
     "RecordHeader",
+    "blank_sectors",
     "encode_file_header",
     "encode_header",
     "read_file_header",
@@ -40,9 +47,10 @@ __all__ = [
 
 Buffer = bytes | memoryview
 
-# magic, kind, flags, header crc32 | lsn, synced lsn, topic id, body bytes, body crc32
-_HEADER: Final = struct.Struct("<HBBIQQQII")
+# magic, kind, flags, header crc32 | lsn, synced lsn, topic id, body bytes, body crc32, blank sectors, end magic
+_HEADER: Final = struct.Struct("<HBBIQQQIIII")
 HEADER_BYTES: Final = _HEADER.size
+END_MAGIC: Final = 0x4E504F52
 MAGIC: Final = 0xDA11
 MAGIC_BYTES: Final = MAGIC.to_bytes(2, "little")
 
@@ -53,9 +61,12 @@ FILE_MAGIC: Final = b"DANUBEJL"
 FORMAT_VERSION: Final = 1
 
 MAX_BODY_BYTES: Final = 64 * 1024 * 1024  # a head of many topics; batches are far smaller
+SECTOR: Final = 512  # the least that any disk writes as a whole
+_BLANK: Final = bytes(SECTOR)
 FLAG_SEGMENT_END: Final = 1  # of a mark: the next record is the head of the next segment
 
-assert HEADER_BYTES == 40
+assert HEADER_BYTES == 48
+assert HEADER_BYTES % 8 == 0
 assert FILE_HEADER_BYTES == 64
 assert MAX_BATCH_BYTES + BROKER_PART_BYTES < MAX_BODY_BYTES
 
@@ -83,6 +94,7 @@ class RecordHeader:
     topic_id: int
     body_bytes: int
     body_crc: int
+    blank_sectors: int = 0
 
 
 def record_bytes(body_bytes: int) -> int:
@@ -91,9 +103,18 @@ def record_bytes(body_bytes: int) -> int:
 
 
 def encode_header(
-    kind: int, lsn: int, synced_lsn: int, topic_id: int, body_bytes: int, body_crc: int, flags: int = 0
+    kind: int,
+    lsn: int,
+    synced_lsn: int,
+    topic_id: int,
+    body_bytes: int,
+    body_crc: int,
+    flags: int = 0,
+    blank: int = 0,
 ) -> bytes:
-    raw = _HEADER.pack(MAGIC, kind, flags, 0, lsn, synced_lsn, topic_id, body_bytes, body_crc)
+    raw = _HEADER.pack(
+        MAGIC, kind, flags, 0, lsn, synced_lsn, topic_id, body_bytes, body_crc, blank, END_MAGIC
+    )
     return b"".join((raw[:4], crc32(raw[8:], crc32(raw[:4])).to_bytes(4, "little"), raw[8:]))
 
 
@@ -101,16 +122,45 @@ def read_header(data: Buffer, at: int, lsn: int) -> RecordHeader | None:
     """The header at byte `at`, which must say it is at `lsn`; None for anything that is not one."""
     if at + HEADER_BYTES > len(data):
         return None
-    magic, kind, flags, crc, own_lsn, synced, topic, body_bytes, body_crc = _HEADER.unpack_from(data, at)
+    magic, kind, flags, crc, own_lsn, synced, topic, body_bytes, body_crc, blank, end = _HEADER.unpack_from(
+        data, at
+    )
     if (
         magic != MAGIC
+        or end != END_MAGIC
         or own_lsn != lsn
         or crc32(data[at + 8 : at + HEADER_BYTES], crc32(data[at : at + 4])) != crc
     ):
         return None
     if kind not in Kind._value2member_map_ or body_bytes > MAX_BODY_BYTES or synced > lsn:
         return None
-    return RecordHeader(Kind(kind), flags, own_lsn, synced, topic, body_bytes, body_crc)
+    return RecordHeader(Kind(kind), flags, own_lsn, synced, topic, body_bytes, body_crc, blank)
+
+
+def blank_sectors(at: int, before: int, data: Buffer) -> int:
+    """How many sectors a record leaves without a bit that is set.
+
+    Args:
+        at: byte of the file at which the record begins.
+        before: bytes of the record in front of `data`; no sector among them is blank.
+        data: the rest of the record, with or without the zeros that fill it up.
+    """
+    start = -(at + before) % SECTOR  # the first sector that holds nothing but `data`
+    length = len(data)
+    if start >= length:
+        return 0
+    raw = data if isinstance(data, bytes) else bytes(data)
+    last = start + (length - start - 1) // SECTOR * SECTOR
+    blank = int(raw.count(0, last) == length - last)
+    # Searching for 512 zeros skips through other bytes in steps of 512: 5 µs a megabyte of text.
+    found = raw.find(_BLANK, start, last)
+    while found >= 0:
+        piece = found + (start - found) % SECTOR
+        while piece < last and raw.startswith(_BLANK, piece):
+            blank += 1
+            piece += SECTOR
+        found = raw.find(_BLANK, piece, last)
+    return blank
 
 
 def verify_body(header: RecordHeader, body: Buffer) -> bool:

@@ -3,20 +3,23 @@
 A disk may have kept any subset of the sectors that were written since the last completed sync. So the first bad
 record at address p means one of two things, and the proof decides (DESIGN 4): if any valid record, also one behind
 p, was written when everything below some address > p was already durable, then p was durable once and is damaged
-now: `CORRUPT_JOURNAL`. Otherwise p belongs to the last group, which nobody was promised: it is torn if the file is
-short there or a 512-byte sector of it was never written, and what follows it is dropped; if it is whole but wrong,
-it is damage too.
+now: `CORRUPT_JOURNAL`. Otherwise p belongs to the last group, of which nothing says that it was ever durable: it is
+torn if a 512-byte sector of it was never written (see `records`), and what follows it is dropped; if it is whole but
+wrong, it is damage too.
+
+Segments are made whole and synced before they are used. A short file, or one that is missing behind the mark that
+announces it, is therefore never the work of a power cut: somebody cut it, and what it held may have been promised.
 """
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Final
 
-from pydanube_core.errors import CorruptJournal, FormatTooNew
+from pydanube_core.errors import CorruptJournal, FormatTooNew, Unavailable
 
 from pydanube_broker.journal.disk import Disk
 from pydanube_broker.journal.records import (
@@ -25,17 +28,17 @@ from pydanube_broker.journal.records import (
     FORMAT_VERSION,
     HEADER_BYTES,
     MAGIC_BYTES,
+    SECTOR,
     Kind,
     RecordHeader,
+    blank_sectors,
     read_file_header,
     read_header,
     record_bytes,
     verify_body,
 )
 
-__all__ = ["Recovered", "SegmentFile", "Stored", "list_segments", "recover", "scan_segment"]
-
-SECTOR: Final = 512
+__all__ = ["Recovered", "SegmentFile", "Stored", "list_segments", "recover", "scan_segment", "unreadable"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,28 +78,29 @@ class Recovered:
 
 
 def list_segments(folder: Path, disk: Disk) -> list[SegmentFile]:
-    """Segment files in the order of their addresses; what was left half-made is removed."""
-    found: list[SegmentFile] = []
-    for path in sorted(folder.iterdir()):
-        if path.suffix == ".new":
-            disk.unlink(path)
-        elif path.suffix == ".journal":
-            found.append(_open_segment(path, disk))
+    """Segment files in the order of their addresses."""
+    found = [_open_segment(path, disk) for path in sorted(folder.iterdir()) if path.suffix == ".journal"]
     found.sort(key=lambda segment: segment.base)
     for before, after in pairwise(found):
         if after.base < before.end:
             raise CorruptJournal(
-                f"journal segments {before.path.name} and {after.path.name} overlap", segment=after.path.name
+                f"journal segments {before.path.name} and {after.path.name} overlap",
+                segment=after.path.name,
+                offset=0,
             )
     return found
 
 
 def _open_segment(path: Path, disk: Disk) -> SegmentFile:
-    fd = disk.open_rw(path)
     try:
-        header = read_file_header(disk.pread(fd, FILE_HEADER_BYTES, 0))
-    finally:
-        disk.close(fd)
+        fd = disk.open_ro(path)
+        try:
+            header = read_file_header(disk.pread(fd, FILE_HEADER_BYTES, 0))
+            actual = disk.size(fd)
+        finally:
+            disk.close(fd)
+    except OSError as error:
+        raise unreadable(path, 0, error) from error
     if header is None:
         raise CorruptJournal(
             f"journal segment {path.name}: its first 64 bytes are damaged; restore the file from a backup",
@@ -113,9 +117,32 @@ def _open_segment(path: Path, disk: Disk) -> SegmentFile:
         )
     if path.stem != f"{base:020d}":
         raise CorruptJournal(
-            f"journal segment {path.name} says it starts at {base}", segment=path.name, value=base
+            f"journal segment {path.name} says it starts at {base}", segment=path.name, offset=0, value=base
+        )
+    if actual < size:
+        raise CorruptJournal(
+            f"journal segment {path.name} has {actual} bytes and was made with {size}: it has been cut, and "
+            "acknowledged messages may have been cut off. Restore the file from a backup; to go on with what is "
+            f"left of it: truncate -s {size} {path}",
+            segment=path.name,
+            offset=actual,
+            value=actual,
         )
     return SegmentFile(path, base, size)
+
+
+def unreadable(path: Path, position: int, error: OSError) -> CorruptJournal | Unavailable:
+    """The typed error for a segment that the system will not let us read."""
+    if error.errno in (errno.EIO, errno.ENOENT):
+        return CorruptJournal(
+            f"journal segment {path.name} cannot be read at byte {position}: {error}; "
+            "restore the file from a backup",
+            segment=path.name,
+            offset=position,
+        )
+    return Unavailable(
+        f"journal segment {path.name} cannot be opened: {error}", segment=path.name, reason=str(error)
+    )
 
 
 def scan_segment(data: memoryview, base: int, start: int) -> Iterator[tuple[RecordHeader, memoryview] | int]:
@@ -155,31 +182,29 @@ def recover(
     Raises:
         CorruptJournal: something that was durable is damaged; nothing was changed on disk.
         FormatTooNew: a file of a later format.
+        Unavailable: the system does not let us open a file.
     """
     segments = list_segments(folder, disk)
     found = Recovered(segments)
     if not segments:
         return found
     contents = _Contents(disk)
-    try:
-        first = len(segments)
-        while True:
-            # A head that nothing proves may stand behind records that the disk lost: then the one before it counts.
-            older = _newest_head(segments[:first], contents, found)
-            if older is None:
-                break
-            first = older
-            _find_end(segments[first:], contents, found)
-            if found.proven > found.head_lsn or first == 0:
-                break
-        if found.head is None:
-            first = 0
-            _find_end(segments, contents, found)
-        else:
-            restore(found.head)
-        _replay(segments[first:], contents, found, replay)
-    finally:
-        contents.close()
+    first = len(segments)
+    while True:
+        # A head that nothing proves may stand behind records that the disk lost: then the one before it counts.
+        older = _newest_head(segments[:first], contents, found)
+        if older is None:
+            break
+        first = older
+        _find_end(segments[first:], contents, found)
+        if found.proven > found.head_lsn or first == 0:
+            break
+    if found.head is None:
+        first = 0
+        _find_end(segments, contents, found)
+    else:
+        restore(found.head)
+    _replay(segments[first:], contents, found, replay)
     return found
 
 
@@ -188,68 +213,57 @@ class _Contents:
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
-        self._key: Path | None = None
+        self._segment: SegmentFile | None = None
         self._data = memoryview(b"")
 
     def __call__(self, segment: SegmentFile) -> memoryview:
-        if self._key != segment.path:
-            fd = self._disk.open_rw(segment.path)
-            try:
-                pieces: list[bytes] = []
-                at = 0
-                while piece := self._disk.pread(fd, 8 << 20, at):
-                    pieces.append(piece)
-                    at += len(piece)
-            finally:
-                self._disk.close(fd)
-            self._key, self._data = segment.path, memoryview(b"".join(pieces))
+        if self._segment is not segment:
+            self._segment, self._data = None, memoryview(b"")  # let go of one before the next is read
+            self._data = memoryview(self.piece(segment, 0, segment.size))
+            self._segment = segment
         return self._data
 
-    def close(self) -> None:
-        self._key, self._data = None, memoryview(b"")
+    def piece(self, segment: SegmentFile, at: int, count: int) -> bytes:
+        """`count` bytes from byte `at`; a file shorter than that has changed under us."""
+        try:
+            fd = self._disk.open_ro(segment.path)
+            try:
+                data = self._disk.pread(fd, count, at)
+            finally:
+                self._disk.close(fd)
+        except OSError as error:
+            raise unreadable(segment.path, at, error) from error
+        if len(data) < count:
+            raise unreadable(segment.path, at + len(data), OSError(errno.EIO, "it ends there"))
+        return data
 
 
 def _newest_head(segments: list[SegmentFile], contents: _Contents, found: Recovered) -> int | None:
     """Index of the newest of these segments that begins with a valid head; notes the head."""
     for i in range(len(segments) - 1, -1, -1):
-        start = segments[i].base + FILE_HEADER_BYTES
-        data = contents(segments[i])
-        header = read_header(data, FILE_HEADER_BYTES, start)
-        if header is None or header.kind is not Kind.HEAD:
+        segment = segments[i]
+        start = segment.base + FILE_HEADER_BYTES
+        header = read_header(contents.piece(segment, FILE_HEADER_BYTES, HEADER_BYTES), 0, start)
+        room = segment.size - FILE_HEADER_BYTES - HEADER_BYTES
+        if header is None or header.kind is not Kind.HEAD or header.body_bytes > room:
             continue
-        body = data[FILE_HEADER_BYTES + HEADER_BYTES :][: header.body_bytes]
+        body = contents.piece(segment, FILE_HEADER_BYTES + HEADER_BYTES, header.body_bytes)
         if verify_body(header, body):
-            found.head, found.head_lsn = bytes(body), start
+            found.head, found.head_lsn = body, start
             return i
     return None
 
 
 def _find_end(segments: list[SegmentFile], contents: _Contents, found: Recovered) -> None:
     """Walk to the first bad record, then look everywhere for a proof that it was durable once."""
-    found.active, found.records, found.end, found.torn_bytes = (
-        None,
-        0,
-        segments[0].base + FILE_HEADER_BYTES,
-        0,
-    )
+    found.active, found.records, found.torn_bytes = None, 0, 0
+    found.end = segments[0].base + FILE_HEADER_BYTES
     proven = 0
     bad: tuple[int, int] | None = None  # (index, address)
     for i, segment in enumerate(segments):
-        start = segment.base + FILE_HEADER_BYTES
-        if (
-            i
-            and _is_zero(contents(segment)[FILE_HEADER_BYTES : FILE_HEADER_BYTES + HEADER_BYTES])
-            and bad is None
-        ):
-            bad = (i, start)
-        if bad is not None:
-            break
         if i and segment.base != segments[i - 1].end:
-            raise CorruptJournal(
-                f"a journal segment is missing between {segments[i - 1].path.name} and {segment.path.name}",
-                segment=segment.path.name,
-            )
-        for item in scan_segment(contents(segment), segment.base, start):
+            raise _missing(segments[i - 1], found.end)
+        for item in scan_segment(contents(segment), segment.base, segment.base + FILE_HEADER_BYTES):
             if isinstance(item, int):
                 bad = (i, item)
                 break
@@ -258,25 +272,24 @@ def _find_end(segments: list[SegmentFile], contents: _Contents, found: Recovered
             found.active = segment
             found.end = header.lsn + record_bytes(header.body_bytes)
             proven = max(proven, header.synced_lsn)
-    if bad is None:  # the last segment ended with its end mark and the next was never made
-        found.proven = min(proven, found.end)
-        return
+        if bad is not None:
+            break
+    if bad is None:
+        raise _missing(segments[-1], found.end)
     index, address = bad
     for segment in segments[index:]:
-        data = contents(segment)
-        for header in _valid_headers(data, segment.base, max(address, segment.base)):
+        for header in _valid_headers(contents(segment), segment.base, max(address, segment.base)):
             if header.synced_lsn > address:
-                raise _corrupt(
-                    segments[index], address, "it was on stable storage when a later record was written"
-                )
+                proven = max(proven, header.synced_lsn)
             if header.lsn > address:
                 found.torn_bytes += record_bytes(header.body_bytes)
     if proven > address:
         raise _corrupt(segments[index], address, "it was on stable storage when a later record was written")
     data = contents(segments[index])
-    if not _torn(data, address - segments[index].base):
+    at = address - segments[index].base
+    if not _torn(data, segments[index].base, at):
         raise _corrupt(segments[index], address, "it is whole on disk, but not what was written")
-    if not _is_zero(data[address - segments[index].base :][:HEADER_BYTES]):
+    if not _is_zero(data[at : at + HEADER_BYTES]):
         found.torn_bytes += 1  # at least; its length is not known where its header is gone
     if found.active is None:
         found.active = segments[index]
@@ -296,36 +309,36 @@ def _valid_headers(data: memoryview, base: int, start: int) -> Iterator[RecordHe
         at = raw.find(MAGIC_BYTES, at + 1)
 
 
-def _torn(data: memoryview, at: int) -> bool:
-    """Whether the record at byte `at` misses a part that was never written."""
+def _torn(data: memoryview, base: int, at: int) -> bool:
+    """Whether the record at byte `at`, which is no valid one, misses a sector that was never written."""
     if at + HEADER_BYTES > len(data):
+        return True  # no record is begun where not even its header fits
+    # A header lies in one sector or in two, and neither part of it is ever zero.
+    split = -at % SECTOR
+    parts = (at, at + split, at + HEADER_BYTES) if 0 < split < HEADER_BYTES else (at, at + HEADER_BYTES)
+    if any(_is_zero(data[start:end]) for start, end in pairwise(parts)):
         return True
-    if _is_zero(data[at : at + HEADER_BYTES]):
-        return True
-    first_sector_end = (at // SECTOR + 1) * SECTOR
-    if _is_zero(data[at : min(first_sector_end, at + HEADER_BYTES)]):
-        return True  # the header straddles two sectors, and the first was lost
-    header_end = at + HEADER_BYTES
-    if first_sector_end < header_end and _is_zero(data[first_sector_end:header_end]):
-        return True
-    magic_lsn = int.from_bytes(data[at + 8 : at + 16], "little")
-    length = int.from_bytes(data[at + 32 : at + 36], "little")
-    if data[at : at + 2] != MAGIC_BYTES or not magic_lsn or length > len(data):
+    header = read_header(data, at, base + at)
+    if header is None:
         return False
-    end = at + record_bytes(length)
+    end = at + record_bytes(header.body_bytes)
     if end > len(data):
-        return True
-    sector = at // SECTOR * SECTOR
-    while sector < end:
-        piece = data[max(sector, at) : min(sector + SECTOR, end)]
-        if len(piece) >= 8 and _is_zero(piece):
-            return True
-        sector += SECTOR
-    return False
+        return False
+    return blank_sectors(at, HEADER_BYTES, data[at + HEADER_BYTES : end]) > header.blank_sectors
 
 
 def _is_zero(piece: memoryview) -> bool:
-    return not any(piece) if len(piece) <= 4096 else bytes(piece).count(0) == len(piece)
+    return bytes(piece).count(0) == len(piece)
+
+
+def _missing(segment: SegmentFile, end: int) -> CorruptJournal:
+    return CorruptJournal(
+        f"the journal segment behind {segment.path.name}, {segment.end:020d}.journal, is missing. Nothing was "
+        "changed. Restore the file from a backup",
+        segment=f"{segment.end:020d}.journal",
+        offset=0,
+        lsn=end,
+    )
 
 
 def _corrupt(segment: SegmentFile, address: int, why: str) -> CorruptJournal:

@@ -8,6 +8,7 @@ audit records, cursors and trims can still be written when the disk is full.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 from collections import OrderedDict
 from pathlib import Path
@@ -21,7 +22,7 @@ from pydanube_broker.journal.recovery import SegmentFile
 
 __all__ = ["SegmentFiles"]
 
-READY_TARGET: Final = 2  # one to go on in, one in reserve
+READY_TARGET: Final = 3  # two to go on in, since a fast load fills one while another is made, and the reserve
 RETRY_S: Final = 0.5
 OPEN_FILES: Final = 128
 
@@ -43,6 +44,7 @@ class SegmentFiles:
         self._waiters: list[asyncio.Future[None]] = []
         self._fds: OrderedDict[int, int] = OrderedDict()
         self._closed = False
+        self.floor = 0  # no new segment begins below this address
 
     def path(self, base: int) -> Path:
         return self.folder / f"{base:020d}.journal"
@@ -54,7 +56,7 @@ class SegmentFiles:
             return self._making.end
         if self.ready:
             return self.ready[-1].end
-        return next(reversed(self.live.values())).end if self.live else 0
+        return max(self.floor, next(reversed(self.live.values())).end if self.live else 0)
 
     def fill(self) -> None:
         """Keep segments ready; asked for again after each answer."""
@@ -66,6 +68,15 @@ class SegmentFiles:
 
     def _prepared(self, base: int, error: OSError | None) -> None:
         made, self._making = self._making, None
+        if error is not None and error.errno == errno.EEXIST and made is not None and not self._closed:
+            # The helper of a broker that was killed has finished its file after we looked. Nothing is in it.
+            try:
+                self._disk.unlink(made.path)
+            except OSError as problem:
+                error = problem
+            else:
+                self.fill()
+                return
         self.last_error = error
         if error is None and made is not None:
             self.ready.append(made)
@@ -104,25 +115,25 @@ class SegmentFiles:
             next_segment: it does not fit the active segment any more.
 
         Raises:
-            DiskFull: only the reserve is left.
+            DiskFull: no new segment can be made and only the reserve is left.
             Overloaded: the next segment is still being made.
         """
-        if not self.ready and self.last_error is not None:
-            raise self.refusal()
-        if next_segment and (
-            not self.ready or (self.last_error is not None and len(self.ready) < READY_TARGET)
-        ):
+        if len(self.ready) < 2 if next_segment else not self.ready and self.last_error is not None:
             raise self.refusal()
 
-    def refusal(self) -> DiskFull | Overloaded:
-        if self.last_error is None:
+    def refusal(self, error: OSError | None = None) -> DiskFull | Overloaded:
+        """Why there is no room now."""
+        error = error or self.last_error
+        if error is None:
             return Overloaded("the next journal segment is being made", retry_after_ms=50)
-        free = self._disk.free_bytes(self.folder)
-        full = self.last_error.errno in (errno.ENOSPC, errno.EDQUOT)
-        why = "no space left" if full else str(self.last_error)
+        free: int | None = None
+        with contextlib.suppress(OSError):
+            free = self._disk.free_bytes(self.folder)
+        why = "no space left" if error.errno in (errno.ENOSPC, errno.EDQUOT) else str(error)
         return DiskFull(
             f"the journal in {self.folder} cannot grow ({why}): a segment takes {self.segment_bytes} bytes, "
-            f"{free} are free. Nothing was stored; free space and it goes on by itself",
+            f"{'an unknown number' if free is None else free} are free. Nothing was stored; free space and it goes "
+            "on by itself",
             field="data.dir",
             value=str(self.folder),
             free_bytes=free,
@@ -131,9 +142,18 @@ class SegmentFiles:
         )
 
     def take_next(self) -> tuple[SegmentFile, int]:
-        """The next ready segment and a descriptor to write it with."""
+        """The next ready segment and a descriptor to write it with.
+
+        Raises:
+            DiskFull, Overloaded: there is none, or it cannot be opened; nothing has changed.
+        """
+        if not self.ready:
+            raise self.refusal()
+        try:
+            fd = self._disk.open_rw(self.ready[0].path)
+        except OSError as error:
+            raise self.refusal(error) from error
         segment = self.ready.pop(0)
-        fd = self._disk.open_rw(segment.path)
         self.live[segment.base] = segment
         self.fill()
         return segment, fd
@@ -142,7 +162,7 @@ class SegmentFiles:
         """A descriptor to read a live segment with; the least recently used are closed."""
         fd = self._fds.get(base)
         if fd is None:
-            fd = self._fds[base] = self._disk.open_rw(self.live[base].path)
+            fd = self._fds[base] = self._disk.open_ro(self.live[base].path)
             if len(self._fds) > OPEN_FILES:
                 _, old = self._fds.popitem(last=False)
                 self._disk.close(old)
@@ -150,14 +170,13 @@ class SegmentFiles:
             self._fds.move_to_end(base)
         return fd
 
-    def delete(self, base: int) -> None:
-        """Remove a segment that nothing needs, file and sidecar."""
+    def forget(self, base: int) -> Path:
+        """Give up a live segment; the caller removes the file."""
         segment = self.live.pop(base)
         fd = self._fds.pop(base, None)
         if fd is not None:
             self._disk.close(fd)
-        segment.path.with_suffix(".index").unlink(missing_ok=True)
-        self._disk.unlink(segment.path)
+        return segment.path
 
     def close(self) -> None:
         self._closed = True

@@ -24,35 +24,64 @@ import time
 MESSAGE = struct.Struct("<cxxxIQQ")  # kind, slot or errno, lsn, size or ns
 
 
+def full_sync(fd: int) -> None:
+    """fsync, and on macOS what fsync does elsewhere: its own leaves the bytes in the drive's cache."""
+    if sys.platform == "darwin":
+        import fcntl
+
+        fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
+    else:
+        os.fsync(fd)
+
+
 def datasync(fd: int) -> None:
     if hasattr(os, "fdatasync"):
         os.fdatasync(fd)
     else:
-        import fcntl
+        full_sync(fd)
 
-        fcntl.fcntl(fd, 51)
+
+def rename_new(old: str | os.PathLike[str], new: str | os.PathLike[str]) -> None:
+    """Rename, but never over a file that exists.
+
+    A helper outlives a broker that was killed until it has finished its file. Were it to rename that over a segment
+    which the next broker has made and filled meanwhile, acknowledged records would be gone.
+    """
+    try:
+        os.link(old, new)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without hard links
+        if os.path.lexists(new):
+            raise
+        os.rename(old, new)
+    else:
+        os.unlink(old)
 
 
 def prepare(path: str, size: int, header: bytes) -> None:
     """A file of zeros under a temporary name, synced, renamed, its directory synced: there whole or not at all."""
-    temporary = path + ".new"
-    fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    # a name of its own: the helper of a broker that was killed may still be writing zeros into another
+    temporary = f"{path}.{os.getpid()}-{time.monotonic_ns()}.new"
     try:
-        zeros = bytes(1 << 20)
-        at = 0
-        while at < size:
-            at += os.pwrite(fd, zeros[: min(len(zeros), size - at)], at)
-        os.pwrite(fd, header, 0)
-        os.fsync(fd)
+        fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            zeros = bytes(1 << 20)
+            at = 0
+            while at < size:
+                at += os.pwrite(fd, zeros[: min(len(zeros), size - at)], at)
+            os.pwrite(fd, header, 0)
+            full_sync(fd)
+        finally:
+            os.close(fd)
+        rename_new(temporary, path)
     except OSError:
-        os.unlink(temporary)
+        if os.path.lexists(temporary):
+            os.unlink(temporary)
         raise
-    finally:
-        os.close(fd)
-    os.rename(temporary, path)
     folder = os.open(os.path.dirname(path), os.O_RDONLY)
     try:
-        os.fsync(folder)
+        full_sync(folder)
     finally:
         os.close(folder)
 
