@@ -9,13 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from pydanube_core.batch import BROKER_PART_BYTES, BatchView, broker_part, read_broker_part
+from pydanube_core.batch import (
+    BROKER_PART_BYTES,
+    BatchView,
+    broker_part,
+    read_broker_part,
+    read_producer_part,
+)
 from pydanube_core.batch.select import select, slice_batch
 from pydanube_core.frames import encode_delivery
 
 from pydanube_broker.journal import CachedBatch
 
-__all__ = ["FrameBuilder", "Taken", "producer_bytes"]
+__all__ = ["FrameBuilder", "Taken", "producer_bytes", "runs_of", "view_of"]
 
 Buffer = bytes | memoryview
 
@@ -44,6 +50,12 @@ def _head(batch: CachedBatch) -> Buffer:
     return batch.buffers[0] if len(batch.buffers) == 2 else memoryview(batch.buffers[0])[:BROKER_PART_BYTES]
 
 
+def view_of(batch: CachedBatch) -> BatchView:
+    """A view of a stored batch. Its checksum was verified on receipt, or when it was read from the journal."""
+    data = producer_bytes(batch)
+    return BatchView(data, base_offset=batch.base, part=read_producer_part(data, verify=False))
+
+
 class FrameBuilder:
     """One frame for one session."""
 
@@ -63,7 +75,7 @@ class FrameBuilder:
             ranges: Sequence[tuple[int, int]] = ((first, end),)
             start, messages = first - batch.base, end - first
         else:
-            offsets = BatchView(producer_bytes(batch), base_offset=batch.base).offsets()
+            offsets = view_of(batch).offsets()
             inside = [i for i, offset in enumerate(offsets) if first <= offset < end]
             if len(inside) > max_messages:
                 end = offsets[inside[max_messages]]
@@ -101,7 +113,7 @@ class FrameBuilder:
             cut, first_delta = select(data, indices)
         head = read_broker_part(_head(batch))
         base = batch.base + first_delta
-        last = base + BatchView(cut).offset_deltas()[-1]
+        last = base + BatchView(cut, part=read_producer_part(cut, verify=False)).offset_deltas()[-1]
         sealed = broker_part(
             base_offset=base,
             last_offset=last,

@@ -33,6 +33,7 @@ from pydanube_broker.delivery.plan import Plan
 from pydanube_broker.delivery.policy import FailurePolicy
 from pydanube_broker.delivery.ranges import Range
 from pydanube_broker.delivery.reader_pump import FRAME_BYTES
+from pydanube_broker.delivery.routed_part import gather
 from pydanube_broker.delivery.subscription import Subscription, SubscriptionStatistics, SubscriptionType
 from pydanube_broker.delivery.turns import Turns
 from pydanube_broker.journal import CachedBatch, Kind
@@ -291,6 +292,8 @@ class SubscriptionPump:
             if batches is None:
                 self._read_cold(plan)
                 return False
+            if plan.consumer_id is None:
+                return self._route(core, plan, batches)
             return self._dispatch(core, plan, batches)
         except ClusterError as error:
             self._give_up(error)
@@ -375,6 +378,32 @@ class SubscriptionPump:
         else:
             self._changed()  # holes were passed over: the cursor moved
         self._want_tick()
+        return True
+
+    def _route(self, core: Subscription, plan: Plan, batches: Sequence[CachedBatch]) -> bool:
+        """Answer a plan that names no consumer: the core says who gets which message."""
+        part = gather(batches, plan)
+        selections = core.routed(
+            plan,
+            part.ranges,
+            part.next_offset,
+            self._engine.deadlines.now_ms(),
+            slots=part.slots() if self.type is SubscriptionType.KEY_SHARED else None,
+            keys=part.keys() if core.needs_keys else None,
+            sizes=part.sizes(),
+        )
+        if selections is None:
+            return True  # something changed meanwhile: plan again
+        for selection in selections:
+            link = self.links.get(selection.consumer_id)
+            if link is None:
+                continue  # it left in this very turn; the core takes its messages back
+            frame = FrameBuilder(selection.session)
+            for batch, indices in part.split(selection.indices):
+                frame.add_selected(batch, indices, selection.delivery_count)
+            self.delivered += frame.messages
+            link.deliver(frame)
+        self._changed()  # messages that nobody accepts and holes were passed over
         return True
 
     def _perform(self, effects: Sequence[Effect]) -> None:
