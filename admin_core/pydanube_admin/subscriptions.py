@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from itertools import chain
 
-from pydanube_core.errors import SubscriptionNotFound
+from pydanube_core.errors import SubscriptionNotFound, TopicNotFound
 from pydanube_core.facts import SubscriptionFacts
 from pydanube_core.lag import measure_lag
 from pydanube_core.names import TopicName
@@ -38,24 +38,24 @@ async def _facts(context: Context, topic: str | None, subscription: str | None) 
         TopicNotFound, SubscriptionNotFound: what was named does not exist.
     """
     if topic is None:
-        found = list(await context.port.subscriptions(None, subscription))
+        found = list(await _of_log(context, None, subscription))
     else:
         named = await find_topic(context, topic)
-        logs = [
-            await _of_log(context, log.topic, subscription) for log in named.logs
-        ]  # one after another: the port answers from memory
+        # One after another: the port answers from memory.
+        logs = [await _of_log(context, log.topic, subscription) for log in named.logs]
         found = list(chain.from_iterable(logs))
     if subscription is not None and not found:
         raise await _not_found(context, topic, subscription)
     return list({_key(facts): facts for facts in found}.values())
 
 
-async def _of_log(context: Context, log: str, subscription: str | None) -> Sequence[SubscriptionFacts]:
-    """A log of the topic that is gone since it was listed has no subscriptions any more."""
+async def _of_log(context: Context, log: str | None, subscription: str | None) -> Sequence[SubscriptionFacts]:
+    """Of one log or of all. None is found if the subscription is elsewhere, or the log went since it was listed."""
     try:
-        return [facts for facts in await context.port.subscriptions(log, subscription) if facts.topic == log]
-    except SubscriptionNotFound:
+        found = await context.port.subscriptions(log, subscription)
+    except (SubscriptionNotFound, TopicNotFound):
         return ()
+    return [facts for facts in found if log in (None, facts.topic)]
 
 
 async def _not_found(context: Context, topic: str | None, subscription: str) -> SubscriptionNotFound:

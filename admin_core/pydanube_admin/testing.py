@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import grpc
 from grpc import aio
-from pydanube_core.errors import AlreadyExists, TopicNotFound
+from pydanube_core.errors import AlreadyExists, SubscriptionNotFound, TopicNotFound
 from pydanube_core.facts import BrokerFacts, ConsumerFacts, SubscriptionFacts, TopicFacts
 from pydanube_core.names import TopicName
 
@@ -187,11 +187,16 @@ class MemoryCluster:
     async def subscriptions(self, topic: str | None, subscription: str | None) -> Sequence[SubscriptionFacts]:
         self._check()
         logs = None if topic is None else {facts.topic for facts in await self.topic(topic)}
-        return [
+        found = [
             facts
             for facts in self._subscriptions.values()
             if (logs is None or facts.topic in logs) and subscription in (None, facts.subscription)
         ]
+        if subscription is not None and not found:
+            raise SubscriptionNotFound(
+                f"there is no subscription {subscription!r}", subscription=subscription
+            )
+        return found
 
     async def status(self) -> BrokerFacts:
         self._check()
