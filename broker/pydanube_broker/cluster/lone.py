@@ -1,35 +1,159 @@
-"""A lone broker's way through the cluster's protocol: register, take office, own every topic."""
+"""A broker alone: registers, elects itself, and assigns the topics to itself, by the protocol of the cluster.
+
+Its directory lock is its lease (`ttl_ms=None`): whoever holds the lock is the only one who can open the store, so
+what other lives and other ids left there belongs to nobody and is taken over. Every start raises every topic's
+epoch, so that nothing written by an earlier life can pass for the present owner's.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Self
 
-from pydanube_storage.metadata import MetadataStore
+from pydanube_storage.metadata import Delete, MetadataStore, Write
 
+from pydanube_broker.cluster import keys
+from pydanube_broker.cluster.assignment import Assigner, Assignment, OfficeView
+from pydanube_broker.cluster.election import Election, ElectionState, Leadership
+from pydanube_broker.cluster.ids import BrokerId, Epoch, TopicId
+from pydanube_broker.cluster.membership import BrokerIdentity, Membership, Registration
 from pydanube_broker.cluster.records import TopicRecord
 from pydanube_broker.cluster.topic_catalog import TopicCatalog
 
 __all__ = ["LoneBroker"]
 
+log = logging.getLogger("pydanube.cluster")
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
 
 class LoneBroker:
+    """`async with LoneBroker(store, broker_id=…, broker_url=…, admin_url=…, catalog=…) as lone`.
+
+    Entering registers, takes office, loads the catalog, finishes what a crash left half-made, and assigns every
+    topic to this broker in a new epoch. Leaving signs off. The store stays open: it belongs to the caller.
+    """
+
     def __init__(
-        self, store: MetadataStore, *, broker_id: int, broker_url: str, admin_url: str, catalog: TopicCatalog
+        self,
+        store: MetadataStore,
+        *,
+        broker_id: int,
+        broker_url: str,
+        admin_url: str,
+        catalog: TopicCatalog,
+        metrics_url: str | None = None,
+        wall_ms: Callable[[], int] = _wall_ms,
     ) -> None:
-        self._catalog = catalog
+        self.catalog = catalog
+        self._store = store
+        self._identity = BrokerIdentity(
+            broker_id=BrokerId(broker_id),
+            broker_url=broker_url,
+            admin_url=admin_url,
+            metrics_url=metrics_url,
+        )
+        self._wall_ms = wall_ms
+        self._stack = AsyncExitStack()
+        self._assignments: dict[TopicId, Assignment] = {}
+        self._membership: Membership
+        self._election: Election
+        self._assigner: Assigner
+
+    @property
+    def registration(self) -> Registration:
+        return self._membership.registration
+
+    @property
+    def leadership(self) -> Leadership:
+        """Raises `Conflict` when it has ended."""
+        return self._election.leadership
+
+    @property
+    def assignments(self) -> Mapping[TopicId, Assignment]:
+        """What this broker owns."""
+        return self._assignments
+
+    def epoch(self, topic_id: TopicId) -> Epoch:
+        """The epoch in which this broker owns the topic. `KeyError` if it was not assigned."""
+        return self._assignments[topic_id].epoch
+
+    async def assign(self, topics: Sequence[TopicRecord]) -> list[Assignment]:
+        """Own these topics: those that are not assigned yet get a new epoch, the others are as they were.
+
+        Returns the assignments in the order of `topics`, without those that were deleted meanwhile.
+        """
+        missing = [topic for topic in topics if topic.topic_id not in self._assignments]
+        if missing:
+            for topic_id, made in (await self._assign_all(missing)).items():
+                former = self._assignments.get(topic_id)
+                if former is None or former.epoch < made.epoch:  # two calls at once: the later one counts
+                    self._assignments[topic_id] = made
+        return [self._assignments[t.topic_id] for t in topics if t.topic_id in self._assignments]
+
+    def forget(self, topic_id: TopicId) -> None:
+        """The topic was deleted (the catalog deletes its assignment in the store)."""
+        self._assignments.pop(topic_id, None)
 
     async def __aenter__(self) -> Self:
-        await self._catalog.load()
-        await self._catalog.resume()
+        async with AsyncExitStack() as stack:
+            self._membership = await stack.enter_async_context(
+                Membership(self._store, self._identity, ttl_ms=None, wall_ms=self._wall_ms)
+            )
+            self._election = await stack.enter_async_context(
+                Election(self._store, self._membership.registration)
+            )
+            assert self._election.state is ElectionState.LEADING, "nobody else can open the store"
+            self._assigner = Assigner(self._store, leadership=self._election.leadership)
+            await self._take_office()
+            self._stack = stack.pop_all()
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool | None:
+        return await self._stack.__aexit__(exc_type, exc, traceback)
 
-    async def assign(self, records: Sequence[TopicRecord]) -> None: ...
+    async def _take_office(self) -> None:
+        await self.catalog.load()
+        await self.catalog.resume()
+        topics = self.catalog.index.topics()
+        view = await self._assigner.take_stock(topics)
+        await self._clear(view)
+        self._assignments = await self._assign_all(topics)
+        log.info(
+            "office_taken",
+            extra={
+                "event": "office_taken",
+                "incarnation": self.registration.incarnation,
+                "topics": len(topics),
+                "unassigned": len(view.unassigned),
+                "former_owners": len(view.absent_owner),
+                "leftover": len(view.leftover),
+            },
+        )
 
-    def epoch(self, topic_id: int) -> int:
-        return 1
+    async def _clear(self, view: OfficeView) -> None:
+        """Delete what the dead left: members of other ids, assignments of topics that are gone."""
+        own = self._identity.broker_id
+        writes: list[Write] = [Delete(keys.member_key(b)) for b in view.members if b != own]
+        writes += [Delete(keys.assignment_key(topic_id)) for topic_id in view.leftover]
+        for start in range(0, len(writes), 99):
+            await self._store.transact(writes[start : start + 99], guards=[self.leadership.guard])
+
+    async def _assign_all(self, topics: Sequence[TopicRecord]) -> dict[TopicId, Assignment]:
+        return await self._assigner.assign_all(
+            topics,
+            self._identity.broker_id,
+            incarnation=self.registration.incarnation,
+            take_over=True,
+        )

@@ -1,0 +1,294 @@
+"""Who owns a topic, and in which epoch.
+
+`/assignments/<topic id>` names the one owner; `/epochs/<name>` counts the assignments of a topic name and outlives
+the topic. Every assignment raises the counter in the same guarded transaction, so of two assignments one is the
+later, and no epoch of a name is ever given twice, not even after deletion. The transaction guards the topic's key
+too: a topic deleted meanwhile is not assigned.
+
+A topic with one replica is not given to another broker by itself (DESIGN 8): only the broker that had it, or sealed
+(`sealed_at_ms`), or taken over on purpose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import anyio
+from pydanube_core.errors import ClusterError, Conflict
+from pydanube_core.names import TopicName
+from pydanube_storage.metadata import (
+    MAX_OPERATIONS,
+    Absent,
+    Guard,
+    GuardFailed,
+    KeyValue,
+    MetadataStore,
+    ModRevision,
+    Put,
+    Write,
+    read_all,
+)
+
+from pydanube_broker.cluster import keys
+from pydanube_broker.cluster.election import Leadership
+from pydanube_broker.cluster.ids import BrokerId, Epoch, Incarnation, TopicId
+from pydanube_broker.cluster.json_record import JsonRecord
+from pydanube_broker.cluster.membership import MemberRecord
+from pydanube_broker.cluster.records import TopicRecord
+
+__all__ = [
+    "Assigner",
+    "Assignment",
+    "AssignmentRecord",
+    "EpochCounter",
+    "EpochRecord",
+    "OfficeView",
+    "check_may_assign",
+    "take_stock",
+]
+
+_OPERATIONS_A_TOPIC: Final = 4  # two guards, two puts
+_TOPICS_A_TRANSACTION: Final = (
+    MAX_OPERATIONS - 1
+) // _OPERATIONS_A_TOPIC  # one operation for the leader's guard
+_BATCHES_IN_FLIGHT: Final = 8  # enough for the embedded store to share its fsyncs
+_ATTEMPTS: Final = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssignmentRecord(JsonRecord):
+    topic: str
+    broker_id: str
+    incarnation: int
+    epoch: int
+    sealed_at_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochRecord(JsonRecord):
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """An owner's claim; `epoch` fences everything that it writes for the topic."""
+
+    topic_id: TopicId
+    topic: TopicName
+    broker_id: BrokerId
+    incarnation: Incarnation
+    epoch: Epoch
+    sealed_at_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochCounter:
+    """The last epoch of a topic name and the guard for the next; a name that never had one: 0, absent."""
+
+    epoch: Epoch
+    guard: Guard
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfficeView:
+    """What a new leader finds. Ids of topics, ascending.
+
+    unassigned: without an owner. absent_owner: of a broker that is not registered now. leftover: assignments whose
+    topic is gone.
+    """
+
+    members: Mapping[BrokerId, MemberRecord]
+    assignments: Mapping[TopicId, Assignment]
+    unassigned: tuple[TopicId, ...]
+    absent_owner: tuple[TopicId, ...]
+    leftover: tuple[TopicId, ...]
+
+
+def take_stock(
+    topics: Iterable[TopicId],
+    assignments: Mapping[TopicId, Assignment],
+    members: Mapping[BrokerId, MemberRecord],
+) -> OfficeView:
+    """Pure: sort the topics by what there is to do for them."""
+    existing = set(topics)
+    return OfficeView(
+        members=members,
+        assignments=assignments,
+        unassigned=tuple(sorted(existing - assignments.keys())),
+        absent_owner=tuple(
+            sorted(t for t in existing & assignments.keys() if assignments[t].broker_id not in members)
+        ),
+        leftover=tuple(sorted(assignments.keys() - existing)),
+    )
+
+
+def check_may_assign(current: Assignment | None, to: BrokerId, *, take_over: bool) -> None:
+    """Raise `Conflict` where an assignment would leave the unreplicated log of another broker behind."""
+    if current is None or current.broker_id == to or current.sealed_at_ms is not None or take_over:
+        return
+    raise Conflict(
+        f"{current.topic} belongs to broker {current.broker_id}, which has not sealed it: drain or move it, or take "
+        "it over knowing what is lost",
+        topic=str(current.topic),
+        owner=str(current.broker_id),
+        epoch=str(current.epoch),
+    )
+
+
+class Assigner:
+    """Makes assignments in one store. `leadership`, if given, guards each of them."""
+
+    def __init__(self, store: MetadataStore, *, leadership: Leadership | None = None) -> None:
+        self._store = store
+        self._leadership = leadership
+
+    async def take_stock(self, topics: Iterable[TopicRecord]) -> OfficeView:
+        """Read members and assignments: the scan on taking office (chapter 27, row 9)."""
+        member_items, _ = await read_all(self._store, keys.MEMBERS)
+        members = {
+            BrokerId(keys.number_in_key(item.key)): MemberRecord.from_json(item.value, key=item.key)
+            for item in member_items
+        }
+        return take_stock((topic.topic_id for topic in topics), await self.assignments(), members)
+
+    async def assignments(self) -> dict[TopicId, Assignment]:
+        """Every assignment in the store."""
+        items, _ = await read_all(self._store, keys.ASSIGNMENTS)
+        return {a.topic_id: a for a in (_assignment(item.key, item.value) for item in items)}
+
+    async def assign(
+        self,
+        topic: TopicRecord,
+        broker_id: BrokerId,
+        *,
+        incarnation: Incarnation,
+        take_over: bool = False,
+    ) -> Assignment:
+        """Give a topic to a broker in a new epoch, also if it has it already.
+
+        Raises:
+            Conflict: another owner has not sealed it; the leadership has ended; or the topic was deleted or changed
+                since `topic` was read.
+        """
+        epoch_key, assignment_key = keys.epoch_key(topic.topic), keys.assignment_key(topic.topic_id)
+        for attempt in range(1, _ATTEMPTS + 1):
+            counter_item = await self._store.get(epoch_key)
+            current = await self._store.get(assignment_key)
+            check_may_assign(
+                None if current is None else _assignment(current.key, current.value),
+                broker_id,
+                take_over=take_over,
+            )
+            counter = _counter(epoch_key, counter_item)
+            try:
+                (made,) = await self._transact([(topic, counter)], broker_id, incarnation)
+            except GuardFailed as error:
+                if error.guard.key != epoch_key or attempt == _ATTEMPTS:
+                    raise
+            else:
+                return made
+        raise AssertionError("unreachable")
+
+    async def assign_all(
+        self,
+        topics: Sequence[TopicRecord],
+        broker_id: BrokerId,
+        *,
+        incarnation: Incarnation,
+        take_over: bool = False,
+    ) -> dict[TopicId, Assignment]:
+        """Give many topics to one broker, each in a new epoch: 24 a transaction, 8 transactions under way.
+
+        Topics that were deleted meanwhile are left out. Raises as `assign`.
+        """
+        current = await self.assignments()
+        for topic in topics:
+            check_may_assign(current.get(topic.topic_id), broker_id, take_over=take_over)
+        items, _ = await read_all(self._store, keys.EPOCHS)
+        found = {item.key: item for item in items}
+        counted = [(t, _counter(k, found.get(k))) for t in topics for k in [keys.epoch_key(t.topic)]]
+        made: dict[TopicId, Assignment] = {}
+        failures: list[ClusterError] = []
+        limiter = anyio.CapacityLimiter(_BATCHES_IN_FLIGHT)
+
+        async def assign_batch(batch: list[tuple[TopicRecord, EpochCounter]]) -> None:
+            async with limiter:
+                try:
+                    for assignment in await self._transact(batch, broker_id, incarnation):
+                        made[assignment.topic_id] = assignment
+                except GuardFailed:
+                    await assign_singly([topic for topic, _ in batch])
+                except ClusterError as error:
+                    failures.append(error)
+
+        async def assign_singly(batch: list[TopicRecord]) -> None:
+            # One of the batch was changed meanwhile; the others must not suffer for it.
+            for topic in batch:
+                try:
+                    made[topic.topic_id] = await self.assign(
+                        topic, broker_id, incarnation=incarnation, take_over=take_over
+                    )
+                except GuardFailed as error:
+                    is_deleted = (
+                        error.guard.key == keys.topic_key(topic.topic) and error.actual_revision is None
+                    )
+                    if not is_deleted:
+                        failures.append(error)
+                except ClusterError as error:
+                    failures.append(error)
+
+        async with anyio.create_task_group() as group:
+            for start in range(0, len(counted), _TOPICS_A_TRANSACTION):
+                group.start_soon(assign_batch, counted[start : start + _TOPICS_A_TRANSACTION])
+        if failures:
+            raise failures[0]
+        return made
+
+    async def _transact(
+        self, batch: Sequence[tuple[TopicRecord, EpochCounter]], broker_id: BrokerId, incarnation: Incarnation
+    ) -> list[Assignment]:
+        guards: list[Guard] = [] if self._leadership is None else [self._leadership.guard]
+        writes: list[Write] = []
+        made: list[Assignment] = []
+        for topic, counter in batch:
+            epoch = Epoch(counter.epoch + 1)
+            record = AssignmentRecord(
+                topic=topic.name, broker_id=str(broker_id), incarnation=incarnation, epoch=epoch
+            )
+            guards += [counter.guard, ModRevision(keys.topic_key(topic.topic), topic.revision)]
+            writes += [
+                Put(keys.epoch_key(topic.topic), EpochRecord(epoch=epoch).to_json()),
+                Put(keys.assignment_key(topic.topic_id), record.to_json()),
+            ]
+            made.append(
+                Assignment(
+                    topic_id=topic.topic_id,
+                    topic=topic.topic,
+                    broker_id=broker_id,
+                    incarnation=incarnation,
+                    epoch=epoch,
+                )
+            )
+        await self._store.transact(writes, guards=guards)
+        return made
+
+
+def _counter(key: str, item: KeyValue | None) -> EpochCounter:
+    if item is None:
+        return EpochCounter(epoch=Epoch(0), guard=Absent(key))
+    epoch = EpochRecord.from_json(item.value, key=key).epoch
+    return EpochCounter(epoch=Epoch(epoch), guard=ModRevision(key, item.mod_revision))
+
+
+def _assignment(key: str, value: bytes) -> Assignment:
+    record = AssignmentRecord.from_json(value, key=key)
+    return Assignment(
+        topic_id=TopicId(keys.number_in_key(key)),
+        topic=TopicName.parse(record.topic),
+        broker_id=BrokerId(int(record.broker_id)),
+        incarnation=Incarnation(record.incarnation),
+        epoch=Epoch(record.epoch),
+        sealed_at_ms=record.sealed_at_ms,
+    )

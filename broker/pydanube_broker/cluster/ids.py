@@ -1,0 +1,25 @@
+"""Numbers that must not be mixed. All of them fit 63 bits and are never used twice in a cluster."""
+
+from __future__ import annotations
+
+from typing import NewType
+
+__all__ = ["BrokerId", "Epoch", "FencingToken", "Incarnation", "SubscriptionId", "TopicId"]
+
+TopicId = NewType("TopicId", int)
+"""Create revision of the topic's key. A topic deleted and made anew has another."""
+
+SubscriptionId = NewType("SubscriptionId", int)
+"""Create revision of the subscription's key."""
+
+BrokerId = NewType("BrokerId", int)
+"""Chosen once for a data directory and kept there."""
+
+Incarnation = NewType("Incarnation", int)
+"""Counts the registrations of a broker id, from 1."""
+
+Epoch = NewType("Epoch", int)
+"""Counts the assignments of a topic name, from 1, beyond the topic's deletion."""
+
+FencingToken = NewType("FencingToken", int)
+"""Create revision of the leader's key: a later leader has a greater one."""

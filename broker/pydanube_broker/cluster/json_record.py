@@ -1,0 +1,76 @@
+"""Records in the metadata store: frozen dataclasses as JSON with a version; what we do not know is refused.
+
+Refused, not skipped: an older broker that drops the field of a newer one and writes the record back would undo it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any, ClassVar, Final, Self
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydanube_core.errors import ClusterError, FormatTooNew
+from pydanube_storage.metadata import CorruptMetadata
+
+__all__ = ["RECORD_VERSION", "JsonRecord"]
+
+RECORD_VERSION: Final = 1
+
+
+class JsonRecord:
+    """Mix-in of a frozen, slotted, keyword-only dataclass whose fields are JSON values or other such records."""
+
+    __slots__ = ()
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True)
+
+    def to_json(self) -> bytes:
+        """UTF-8, one line, fields in order of declaration, the version first."""
+        body = {"version": RECORD_VERSION, **asdict(self)}  # type: ignore[call-overload]
+        return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes, *, key: str) -> Self:
+        """Parse what `to_json` wrote.
+
+        Raises:
+            FormatTooNew: written by a newer version.
+            CorruptMetadata: anything else that is not such a record; `details` names the key and the field.
+        """
+        try:
+            body = json.loads(data)
+        except ValueError as error:
+            raise _corrupt(key, "it is not JSON", field=None) from error
+        if not isinstance(body, dict) or type(body.get("version")) is not int:
+            raise _corrupt(key, "it has no version", field="version")
+        version = body.pop("version")
+        if version > RECORD_VERSION:
+            raise FormatTooNew(
+                f"metadata key {key} has record version {version}, this broker knows {RECORD_VERSION}: upgrade it",
+                key=key,
+                value=version,
+                limit=RECORD_VERSION,
+            )
+        try:
+            record: Self = _adapter(cls).validate_json(json.dumps(body))
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+            field = ".".join(str(part) for part in first["loc"])
+            raise _corrupt(key, f"field {field!r} is wrong: {first['msg']}", field=field) from error
+        except ClusterError as error:  # __post_init__ refused a value
+            raise _corrupt(key, error.message, field=error.details.get("field")) from error
+        return record
+
+
+_ADAPTERS: Final[dict[type[Any], TypeAdapter[Any]]] = {}  # building one costs a millisecond
+
+
+def _adapter(cls: type[Any]) -> TypeAdapter[Any]:
+    adapter = _ADAPTERS.get(cls)
+    if adapter is None:
+        adapter = _ADAPTERS[cls] = TypeAdapter(cls)
+    return adapter
+
+
+def _corrupt(key: str, why: str, *, field: str | None) -> CorruptMetadata:
+    return CorruptMetadata(f"metadata key {key} cannot be read: {why}", key=key, field=field)

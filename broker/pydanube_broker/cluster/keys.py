@@ -1,0 +1,167 @@
+"""Every key of the cluster in the metadata store, in one place.
+
+| tree | key | value | lives |
+|---|---|---|---|
+| watched | `/members/<broker>` | `MemberRecord` | with its lease, if it has one |
+| watched | `/leader/current` | `LeaderRecord` | with the leader's lease, if it has one |
+| watched | `/assignments/<topic id>` | `AssignmentRecord` | with the topic |
+| watched | `/registry/namespaces/<ns>` | `NamespaceSpec` | until deleted |
+| watched | `/registry/topics/<ns>/<name>` | `TopicSpec`; create revision = topic id | until deleted |
+| watched | `/registry/partitioned/<ns>/<base>` | `PartitionedSpec` | longer than its partitions |
+| watched | `/registry/subscriptions/<topic id>/<name>` | `SubscriptionSpec`; create revision = its id | with the topic |
+| quiet | `/incarnations/<broker>` | counter of registrations | for ever |
+| quiet | `/epochs/<ns>/<name>` | counter of assignments of a topic name | for ever |
+| busy | `/cursors/<topic id>/<subscription id>` | delivery's | with the subscription |
+| busy | `/catalog/<topic id>/<end offset>` | the cold tier's | with the object |
+
+Nothing that changes with traffic shares a tree with what is watched. Numbers have 20 digits, so that key order is
+number order. One transaction makes at most one topic or subscription, since its revision becomes their id.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pydanube_core.names import TopicName
+from pydanube_storage.metadata import KeyRange
+
+from pydanube_broker.cluster.ids import BrokerId, SubscriptionId, TopicId
+
+__all__ = [
+    "ASSIGNMENTS",
+    "EPOCHS",
+    "LEADER",
+    "MEMBERS",
+    "NAMESPACES",
+    "PARTITIONED",
+    "REGISTRY",
+    "SUBSCRIPTIONS",
+    "TOPICS",
+    "assignment_key",
+    "catalog_range",
+    "cursor_key",
+    "cursors_range",
+    "epoch_key",
+    "incarnation_key",
+    "member_key",
+    "namespace_key",
+    "namespace_of_key",
+    "number_in_key",
+    "only",
+    "partitioned_key",
+    "partitioned_range",
+    "partitions_range",
+    "subscription_key",
+    "subscription_of_key",
+    "subscriptions_range",
+    "topic_key",
+    "topic_of_key",
+    "topics_range",
+]
+
+_NAMESPACES: Final = "/registry/namespaces/"
+_TOPICS: Final = "/registry/topics/"
+_PARTITIONED: Final = "/registry/partitioned/"
+_SUBSCRIPTIONS: Final = "/registry/subscriptions/"
+_EPOCHS: Final = "/epochs/"
+
+LEADER: Final = "/leader/current"
+MEMBERS: Final = KeyRange.prefix("/members/")
+ASSIGNMENTS: Final = KeyRange.prefix("/assignments/")
+REGISTRY: Final = KeyRange.prefix("/registry/")
+NAMESPACES: Final = KeyRange.prefix(_NAMESPACES)
+TOPICS: Final = KeyRange.prefix(_TOPICS)
+PARTITIONED: Final = KeyRange.prefix(_PARTITIONED)
+SUBSCRIPTIONS: Final = KeyRange.prefix(_SUBSCRIPTIONS)
+EPOCHS: Final = KeyRange.prefix(_EPOCHS)
+
+
+def _digits(number: int) -> str:
+    assert 0 <= number < 10**20, "ids are non-negative and have at most 20 digits"
+    return f"{number:020d}"
+
+
+def member_key(broker_id: BrokerId) -> str:
+    return f"/members/{_digits(broker_id)}"
+
+
+def incarnation_key(broker_id: BrokerId) -> str:
+    return f"/incarnations/{_digits(broker_id)}"
+
+
+def assignment_key(topic_id: TopicId) -> str:
+    return f"/assignments/{_digits(topic_id)}"
+
+
+def epoch_key(name: TopicName) -> str:
+    return f"{_EPOCHS}{name.namespace}/{name.name}"
+
+
+def namespace_key(namespace: str) -> str:
+    return _NAMESPACES + namespace
+
+
+def topic_key(name: TopicName) -> str:
+    return f"{_TOPICS}{name.namespace}/{name.name}"
+
+
+def partitioned_key(name: TopicName) -> str:
+    return f"{_PARTITIONED}{name.namespace}/{name.name}"
+
+
+def subscription_key(topic_id: TopicId, subscription: str) -> str:
+    return f"{_SUBSCRIPTIONS}{_digits(topic_id)}/{subscription}"
+
+
+def subscriptions_range(topic_id: TopicId) -> KeyRange:
+    return KeyRange.prefix(f"{_SUBSCRIPTIONS}{_digits(topic_id)}/")
+
+
+def cursor_key(topic_id: TopicId, subscription_id: SubscriptionId) -> str:
+    return f"/cursors/{_digits(topic_id)}/{_digits(subscription_id)}"
+
+
+def cursors_range(topic_id: TopicId) -> KeyRange:
+    return KeyRange.prefix(f"/cursors/{_digits(topic_id)}/")
+
+
+def topics_range(namespace: str) -> KeyRange:
+    return KeyRange.prefix(f"{_TOPICS}{namespace}/")
+
+
+def partitions_range(base: TopicName) -> KeyRange:
+    """The partitions of a topic, and whatever other name begins so: parse what you find."""
+    return KeyRange.prefix(f"{topic_key(base)}-part-")
+
+
+def partitioned_range(namespace: str) -> KeyRange:
+    return KeyRange.prefix(f"{_PARTITIONED}{namespace}/")
+
+
+def only(key: str) -> KeyRange:
+    """The range of exactly this key: keys hold no U+0000, so nothing lies between."""
+    return KeyRange(start=key, end=key + "\x01")
+
+
+def catalog_range(topic_id: TopicId) -> KeyRange:
+    return KeyRange.prefix(f"/catalog/{_digits(topic_id)}/")
+
+
+def number_in_key(key: str) -> int:
+    """The number that ends a member's, assignment's or incarnation's key."""
+    return int(key.rpartition("/")[2])
+
+
+def namespace_of_key(key: str) -> str:
+    return key.removeprefix(_NAMESPACES)
+
+
+def topic_of_key(key: str) -> TopicName:
+    """The name in a key of a topic, a partitioned topic or an epoch."""
+    namespace, name = key.split("/")[-2:]
+    return TopicName(namespace, name)
+
+
+def subscription_of_key(key: str) -> tuple[TopicId, str]:
+    topic_id, name = key.removeprefix(_SUBSCRIPTIONS).split("/")
+    return TopicId(int(topic_id)), name

@@ -1,0 +1,316 @@
+"""A broker's place in the cluster: registered under a lease, renewed at a third of it, given up before it can end.
+
+Each registration has an incarnation, counted in a key that outlives it, so that what an earlier life of the same
+broker id wrote can be told apart and fenced. Clocks never decide safety (DESIGN 8); the lease only bounds how long
+others wait. It is counted from *sending* the last renewal that was answered, so we stop before the store does.
+
+A lone broker on the embedded store has no ttl: its directory lock is the lease, and the key stays when it dies.
+
+States of a registration: held → lost, for good; then the broker registers anew, with a new lease and incarnation,
+and must treat all its topics as gone (they may have been given away meanwhile).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import TracebackType
+from typing import Final, Self
+
+import anyio
+from pydanube_core.errors import ClusterError, Conflict, Retryable
+from pydanube_storage.metadata import (
+    Absent,
+    BootClock,
+    Clock,
+    Delete,
+    Guard,
+    GuardFailed,
+    KeyValue,
+    LeaseId,
+    LeaseLost,
+    MetadataStore,
+    ModRevision,
+    Put,
+    Revision,
+)
+
+from pydanube_broker.cluster import keys
+from pydanube_broker.cluster.ids import BrokerId, Incarnation
+from pydanube_broker.cluster.json_record import JsonRecord
+
+__all__ = [
+    "BrokerIdentity",
+    "BrokerState",
+    "IncarnationRecord",
+    "LeaseTerm",
+    "MemberRecord",
+    "Membership",
+    "Registration",
+]
+
+log = logging.getLogger("pydanube.cluster")
+
+_RETRY_MS: Final = 1_000  # pause after the store did not answer; doubled up to 5 s
+_RETRY_MAX_MS: Final = 5_000
+_ATTEMPTS: Final = 5
+_LEAVE_S: Final = 2.0  # leaving tidily is a courtesy: the lease would end anyway
+
+
+class BrokerState(StrEnum):
+    ACTIVE = "active"
+    DRAINING = "draining"
+    DRAINED = "drained"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerIdentity:
+    """Who a broker is and where it is reached. URLs as clients and brokers are to use them."""
+
+    broker_id: BrokerId
+    broker_url: str
+    admin_url: str
+    metrics_url: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberRecord(JsonRecord):
+    """A registration as the others see it; ids as decimal strings, as on every face."""
+
+    broker_id: str
+    incarnation: int
+    broker_url: str
+    admin_url: str
+    metrics_url: str | None
+    state: BrokerState
+    reason: str
+    registered_at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IncarnationRecord(JsonRecord):
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseTerm:
+    """A lease as its holder may count on it; pure. `sent_ms`: when the last answered renewal was sent."""
+
+    ttl_ms: int
+    sent_ms: int
+
+    @property
+    def renew_at_ms(self) -> int:
+        return self.sent_ms + self.ttl_ms // 3
+
+    @property
+    def deadline_ms(self) -> int:
+        """From here on the store may have ended the lease."""
+        return self.sent_ms + self.ttl_ms
+
+    def pause_ms(self, failures: int) -> int:
+        """How long to wait after so many renewals without an answer: 1 s doubling to 5 s, at most ttl / 6."""
+        return min(_RETRY_MS << min(failures, 8), _RETRY_MAX_MS, max(1, self.ttl_ms // 6))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Registration:
+    """One registration; `lost` is set once, when it can no longer be relied on."""
+
+    broker_id: BrokerId
+    incarnation: Incarnation
+    lease_id: LeaseId | None
+    revision: Revision
+    lost: anyio.Event = field(default_factory=anyio.Event)
+
+    @property
+    def is_held(self) -> bool:
+        return not self.lost.is_set()
+
+
+class Membership:
+    """`async with Membership(store, identity, ttl_ms=…) as membership`: registered inside, deregistered after.
+
+    Args:
+        ttl_ms: how long others wait for us; None on a store that only this process can open.
+        wall_ms: milliseconds since 1970, shown as `registered_at_ms`.
+
+    `registration` is the present one. When it is lost the task of this object registers anew as soon as the store
+    answers; whoever relied on the old one waits for its `lost` and then takes the new `registration`.
+    """
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        identity: BrokerIdentity,
+        *,
+        ttl_ms: int | None,
+        wall_ms: Callable[[], int],
+        clock: Clock | None = None,
+    ) -> None:
+        self._store = store
+        self._identity = identity
+        self._ttl_ms = ttl_ms
+        self._wall_ms = wall_ms
+        self._clock: Clock = clock or BootClock()
+        self._stack = AsyncExitStack()
+        self._registration: Registration | None = None
+        self._term: LeaseTerm | None = None
+
+    @property
+    def registration(self) -> Registration:
+        assert self._registration is not None, "use it inside its block"
+        return self._registration
+
+    async def __aenter__(self) -> Self:
+        await self._register("boot")
+        if self._ttl_ms is not None:
+            group = await self._stack.enter_async_context(anyio.create_task_group())
+            self._stack.callback(group.cancel_scope.cancel)
+            group.start_soon(self._stay)
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool | None:
+        try:
+            if isinstance(exc, anyio.get_cancelled_exc_class()):
+                return await self._stack.__aexit__(exc_type, exc, traceback)
+            await self._stack.aclose()
+            return None
+        finally:
+            await self._leave()
+
+    async def set_state(self, state: BrokerState, *, reason: str) -> None:
+        """Show another state. Raises `Conflict` if another life of this broker has registered, or it is gone."""
+        key = keys.member_key(self._identity.broker_id)
+        item = await self._store.get(key)
+        mine = self.registration
+        if item is None or MemberRecord.from_json(item.value, key=key).incarnation != mine.incarnation:
+            raise Conflict(
+                f"broker {mine.broker_id} is no longer registered as incarnation {mine.incarnation}",
+                broker_id=str(mine.broker_id),
+                incarnation=mine.incarnation,
+            )
+        record = self._record(mine.incarnation, state, reason)
+        await self._store.transact(
+            [Put(key, record.to_json(), lease_id=mine.lease_id)], guards=[ModRevision(key, item.mod_revision)]
+        )
+
+    async def _register(self, reason: str) -> None:
+        """Take a lease and the next incarnation; a former life's key is overwritten: the newer life counts."""
+        sent_ms = self._clock.now_ms()
+        lease_id = None if self._ttl_ms is None else await self._store.grant_lease(self._ttl_ms)
+        broker_id = self._identity.broker_id
+        counter_key, member_key = keys.incarnation_key(broker_id), keys.member_key(broker_id)
+        for attempt in range(1, _ATTEMPTS + 1):
+            counter = await self._store.get(counter_key)
+            incarnation = _next_incarnation(counter)
+            guard: Guard = (
+                Absent(counter_key) if counter is None else ModRevision(counter_key, counter.mod_revision)
+            )
+            record = self._record(incarnation, BrokerState.ACTIVE, reason)
+            writes = [
+                Put(counter_key, IncarnationRecord(incarnation=incarnation).to_json()),
+                Put(member_key, record.to_json(), lease_id=lease_id),
+            ]
+            try:
+                revision = await self._store.transact(writes, guards=[guard])
+            except GuardFailed:  # two processes with one id: each life takes a number of its own
+                if attempt == _ATTEMPTS:
+                    raise
+                continue
+            self._registration = Registration(
+                broker_id=broker_id, incarnation=incarnation, lease_id=lease_id, revision=revision
+            )
+            if self._ttl_ms is not None:
+                self._term = LeaseTerm(ttl_ms=self._ttl_ms, sent_ms=sent_ms)
+            return
+
+    async def _stay(self) -> None:
+        while True:
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._end_at_deadline, group.cancel_scope)
+                await self._renew_until_lost()
+                group.cancel_scope.cancel()
+            self.registration.lost.set()
+            failures = 0
+            while not self.registration.is_held:
+                try:
+                    await self._register("registration_expired")
+                except Retryable:
+                    assert self._term is not None
+                    await self._clock.wait_until(self._clock.now_ms() + self._term.pause_ms(failures))
+                    failures += 1
+
+    async def _end_at_deadline(self, renewing: anyio.CancelScope) -> None:
+        assert self._term is not None
+        while self._clock.now_ms() < (deadline_ms := self._term.deadline_ms):
+            await self._clock.wait_until(deadline_ms)
+        renewing.cancel()
+
+    async def _renew_until_lost(self) -> None:
+        """Renew in time. Returns when the store says that the lease is gone; cancelled at its deadline."""
+        lease_id = self.registration.lease_id
+        assert lease_id is not None
+        assert self._term is not None
+        failures = 0
+        wake_ms = self._term.renew_at_ms
+        while True:
+            await self._clock.wait_until(wake_ms)
+            sent_ms = self._clock.now_ms()
+            try:
+                ttl_ms = await self._store.keep_alive(lease_id)
+            except LeaseLost:
+                return
+            except Retryable:
+                wake_ms = self._clock.now_ms() + self._term.pause_ms(failures)
+                failures += 1
+            else:
+                self._term = LeaseTerm(ttl_ms=min(ttl_ms, self._term.ttl_ms), sent_ms=sent_ms)
+                wake_ms = self._term.renew_at_ms
+                failures = 0
+
+    async def _leave(self) -> None:
+        """Deregister, so that others need not wait for the lease; only our own life's key."""
+        mine = self.registration
+        was_held = mine.is_held
+        mine.lost.set()
+        if not was_held:
+            return
+        key = keys.member_key(mine.broker_id)
+        with anyio.move_on_after(_LEAVE_S, shield=True):
+            try:
+                if mine.lease_id is not None:
+                    await self._store.revoke_lease(mine.lease_id)
+                    return
+                item = await self._store.get(key)
+                if item and MemberRecord.from_json(item.value, key=key).incarnation == mine.incarnation:
+                    await self._store.transact([Delete(key)], guards=[ModRevision(key, item.mod_revision)])
+            except ClusterError as error:
+                log.info("member_left_untidily", extra={"event": "member_left_untidily", "code": error.code})
+
+    def _record(self, incarnation: Incarnation, state: BrokerState, reason: str) -> MemberRecord:
+        identity = self._identity
+        return MemberRecord(
+            broker_id=str(identity.broker_id),
+            incarnation=incarnation,
+            broker_url=identity.broker_url,
+            admin_url=identity.admin_url,
+            metrics_url=identity.metrics_url,
+            state=state,
+            reason=reason,
+            registered_at_ms=self._wall_ms(),
+        )
+
+
+def _next_incarnation(counter: KeyValue | None) -> Incarnation:
+    if counter is None:
+        return Incarnation(1)
+    return Incarnation(IncarnationRecord.from_json(counter.value, key=counter.key).incarnation + 1)

@@ -1,0 +1,103 @@
+"""Namespaces in the registry.
+
+Deleting one takes two transactions, so that no topic can slip in between looking and deleting: `deleting` first
+(creations guard the namespace's revision and fail from here on), then a look into the store, then gone, or `ready`
+again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from pydanube_core.errors import AlreadyExists, InvalidArgument, NamespaceNotEmpty
+from pydanube_core.names import DEFAULT_NAMESPACE, SYSTEM_NAMESPACE, check_namespace
+from pydanube_storage.metadata import Absent, Delete, ModRevision, Put
+
+from pydanube_broker.cluster import keys
+from pydanube_broker.cluster.records import NamespaceRecord, NamespaceSpec, Stage
+from pydanube_broker.cluster.registry_writer import RegistryWriter
+
+__all__ = ["BUILT_IN_NAMESPACES", "NamespaceOperations"]
+
+BUILT_IN_NAMESPACES: Final = (DEFAULT_NAMESPACE, SYSTEM_NAMESPACE)
+
+
+class NamespaceOperations(RegistryWriter):
+    """Create, change and delete namespaces; look-ups are in `index`."""
+
+    async def create_namespace(
+        self, namespace: str, *, policies: Mapping[str, Any] | None = None
+    ) -> NamespaceRecord:
+        """Raises `InvalidName`, `AlreadyExists`."""
+        name = check_namespace(namespace)
+        return await self._retry(self._create_namespace, name, policies or {}, must_be_new=True)
+
+    async def set_namespace_policies(self, namespace: str, policies: Mapping[str, Any]) -> NamespaceRecord:
+        """Replace the policies. Raises `NamespaceNotFound`."""
+        name = check_namespace(namespace)
+
+        async def attempt() -> NamespaceRecord:
+            former = self.index.namespace(name)
+            await self._put_namespace(former, replace(former.spec, policies=dict(policies)))
+            return self.index.namespace(name)
+
+        return await self._retry(attempt)
+
+    async def delete_namespace(self, namespace: str) -> None:
+        """Delete an empty namespace. Raises `NamespaceNotFound`, `NamespaceNotEmpty`, or refuses the built-in ones."""
+        name = check_namespace(namespace)
+        if name in BUILT_IN_NAMESPACES:
+            raise InvalidArgument(f"namespace {name} always exists", field="namespace", value=name)
+
+        async def mark() -> None:
+            former = self.index.namespace(name)
+            if not self.index.is_empty(name):
+                raise NamespaceNotEmpty(
+                    f"namespace {name} holds topics; delete them first", field="namespace", value=name
+                )
+            if former.spec.stage is not Stage.DELETING:
+                await self._put_namespace(former, replace(former.spec, stage=Stage.DELETING))
+
+        await self._retry(mark)
+        if not await self._retry(self._settle_namespace, name):
+            raise NamespaceNotEmpty(
+                f"namespace {name} got a topic meanwhile; delete it first", field="namespace", value=name
+            )
+
+    async def _create_namespace(
+        self, name: str, policies: Mapping[str, Any], *, must_be_new: bool = False
+    ) -> NamespaceRecord:
+        found = self.index.find_namespace(name)
+        if found is not None and must_be_new:
+            raise AlreadyExists(f"namespace {name} exists", field="namespace", value=name)
+        if found is None:
+            key = keys.namespace_key(name)
+            spec = NamespaceSpec(name=name, created_at_ms=self._wall_ms(), policies=dict(policies))
+            await self._change([Put(key, spec.to_json())], [Absent(key)])
+        return self.index.namespace(name)
+
+    async def _put_namespace(self, former: NamespaceRecord, spec: NamespaceSpec) -> None:
+        key = keys.namespace_key(former.name)
+        await self._change([Put(key, spec.to_json())], [ModRevision(key, former.revision)])
+
+    async def _settle_namespace(self, name: str) -> bool:
+        """End a deletion: True if the namespace is gone, False if it held something and is ready again.
+
+        It is marked, so nobody creates in it any more: what the store shows now is all there will be.
+        """
+        namespace = self.index.find_namespace(name)
+        if namespace is None:
+            return True
+        if namespace.spec.stage is not Stage.DELETING:
+            return False
+        key = keys.namespace_key(name)
+        for range_ in (keys.topics_range(name), keys.partitioned_range(name)):
+            page = await self._store.range(range_, limit=1)
+            if page.items:
+                self.index.put(page.items[0])
+                await self._put_namespace(namespace, replace(namespace.spec, stage=Stage.READY))
+                return False
+        await self._change([Delete(key)], [ModRevision(key, namespace.revision)])
+        return True

@@ -1,0 +1,269 @@
+"""What the registry stores: namespaces, topics, partitioned topics, subscriptions.
+
+A `…Spec` is the JSON in the store. A `…Record` is a spec as it was read: with the identity that the store gave it
+(create revision) and the revision of its last change, which guards the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final
+
+from pydanube_core.errors import InvalidArgument
+from pydanube_core.names import TopicName
+from pydanube_storage.metadata import KeyValue, Revision
+
+from pydanube_broker.cluster import keys
+from pydanube_broker.cluster.ids import SubscriptionId, TopicId
+from pydanube_broker.cluster.json_record import JsonRecord
+
+__all__ = [
+    "MAX_PARTITIONS",
+    "SUBSCRIPTION_TYPES",
+    "DispatchStrategy",
+    "Durability",
+    "NamespaceRecord",
+    "NamespaceSpec",
+    "PartitionedRecord",
+    "PartitionedSpec",
+    "Stage",
+    "SubscriptionRecord",
+    "SubscriptionSpec",
+    "TopicRecord",
+    "TopicSettings",
+    "TopicSpec",
+]
+
+MAX_PARTITIONS: Final = 1000  # each is a transaction at creation and a topic afterwards
+SUBSCRIPTION_TYPES: Final = ("exclusive", "shared", "failover", "key-shared")
+
+
+class DispatchStrategy(StrEnum):
+    RELIABLE = "reliable"
+    NON_RELIABLE = "non_reliable"
+
+
+class Durability(StrEnum):
+    """How safe an acknowledged message is (DESIGN 1)."""
+
+    MEMORY = "memory"
+    FSYNCED = "fsynced"
+    REPLICATED = "replicated"
+
+
+class Stage(StrEnum):
+    """Where a thing stands that takes more than one transaction to make or delete."""
+
+    CREATING = "creating"
+    READY = "ready"
+    DELETING = "deleting"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicSettings(JsonRecord):
+    """What a topic is asked to be; the same for all partitions of one.
+
+    `policies`: only those set for the topic; its namespace's hold otherwise. `schema`: subject and how it is
+    enforced, None for none. `options`: compaction, typed columns.
+    """
+
+    dispatch_strategy: DispatchStrategy = DispatchStrategy.RELIABLE
+    durability: Durability = Durability.FSYNCED
+    policies: Mapping[str, Any] = field(default_factory=dict)
+    schema: Mapping[str, Any] | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        is_reliable = self.dispatch_strategy is DispatchStrategy.RELIABLE
+        if is_reliable == (self.durability is Durability.MEMORY):
+            allowed = "fsynced or replicated" if is_reliable else "memory"
+            raise InvalidArgument(
+                f"a {self.dispatch_strategy} topic cannot be {self.durability}; use {allowed}",
+                field="durability",
+                value=str(self.durability),
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicSpec(JsonRecord):
+    """A topic with a log of its own: a plain one or one partition. `partition` is None for a plain one."""
+
+    name: str
+    created_at_ms: int
+    partition: int | None
+    settings: TopicSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionedSpec(JsonRecord):
+    """The parent of partitions; it has no log. It is there before its first partition and after its last.
+
+    `partitions` is one past the highest index. `declared` is False where official clients made the partitions one
+    by one, without ever naming their number.
+    """
+
+    name: str
+    created_at_ms: int
+    partitions: int
+    declared: bool
+    stage: Stage
+    settings: TopicSettings
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.partitions <= MAX_PARTITIONS:
+            raise InvalidArgument(
+                f"{self.name}: a topic has 1 to {MAX_PARTITIONS} partitions, not {self.partitions}",
+                field="partitions",
+                value=self.partitions,
+                limit=MAX_PARTITIONS,
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamespaceSpec(JsonRecord):
+    name: str
+    created_at_ms: int
+    policies: Mapping[str, Any] = field(default_factory=dict)
+    stage: Stage = Stage.READY
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriptionSpec(JsonRecord):
+    """`start_offset`: where the subscription begins if no cursor says better; fixed by the creating transaction."""
+
+    name: str
+    topic: str
+    type: str
+    start_offset: int
+    created_at_ms: int
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.type not in SUBSCRIPTION_TYPES:
+            raise InvalidArgument(
+                f"subscription type {self.type!r}: use one of {', '.join(SUBSCRIPTION_TYPES)}",
+                field="type",
+                value=self.type,
+            )
+        if self.start_offset < 0:
+            raise InvalidArgument(
+                f"start_offset {self.start_offset}: offsets begin at 0",
+                field="start_offset",
+                value=self.start_offset,
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicRecord:
+    topic_id: TopicId
+    revision: Revision
+    topic: TopicName
+    spec: TopicSpec
+
+    @classmethod
+    def of(cls, item: KeyValue) -> TopicRecord:
+        spec = TopicSpec.from_json(item.value, key=item.key)
+        return cls(
+            topic_id=TopicId(item.create_revision),
+            revision=item.mod_revision,
+            topic=keys.topic_of_key(item.key),
+            spec=spec,
+        )
+
+    @property
+    def name(self) -> str:
+        """`/namespace/name`."""
+        return str(self.topic)
+
+    @property
+    def settings(self) -> TopicSettings:
+        return self.spec.settings
+
+    @property
+    def dispatch_strategy(self) -> DispatchStrategy:
+        return self.spec.settings.dispatch_strategy
+
+    @property
+    def durability(self) -> Durability:
+        return self.spec.settings.durability
+
+    @property
+    def created_at_ms(self) -> int:
+        return self.spec.created_at_ms
+
+    @property
+    def partition(self) -> int | None:
+        return self.spec.partition
+
+    @property
+    def parent(self) -> TopicName | None:
+        """The partitioned topic it is a part of."""
+        return None if self.spec.partition is None else self.topic.base
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionedRecord:
+    parent_id: TopicId  # create revision of the parent's key; it has no log
+    revision: Revision
+    topic: TopicName
+    spec: PartitionedSpec
+
+    @classmethod
+    def of(cls, item: KeyValue) -> PartitionedRecord:
+        return cls(
+            parent_id=TopicId(item.create_revision),
+            revision=item.mod_revision,
+            topic=keys.topic_of_key(item.key),
+            spec=PartitionedSpec.from_json(item.value, key=item.key),
+        )
+
+    @property
+    def name(self) -> str:
+        return str(self.topic)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamespaceRecord:
+    revision: Revision
+    name: str
+    spec: NamespaceSpec
+
+    @classmethod
+    def of(cls, item: KeyValue) -> NamespaceRecord:
+        return cls(
+            revision=item.mod_revision,
+            name=keys.namespace_of_key(item.key),
+            spec=NamespaceSpec.from_json(item.value, key=item.key),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriptionRecord:
+    subscription_id: SubscriptionId
+    revision: Revision
+    topic_id: TopicId
+    spec: SubscriptionSpec
+
+    @classmethod
+    def of(cls, item: KeyValue) -> SubscriptionRecord:
+        topic_id, _ = keys.subscription_of_key(item.key)
+        return cls(
+            subscription_id=SubscriptionId(item.create_revision),
+            revision=item.mod_revision,
+            topic_id=topic_id,
+            spec=SubscriptionSpec.from_json(item.value, key=item.key),
+        )
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    @property
+    def type(self) -> str:
+        return self.spec.type
+
+    @property
+    def start_offset(self) -> int:
+        return self.spec.start_offset

@@ -1,0 +1,252 @@
+"""The registry as one broker knows it, in memory: pure, fed with keys as they are read or watched.
+
+Feeding is idempotent, and what is older than what is known of a key is ignored. (A watch that lags behind our own
+deletion may show the key once more, until it reaches the deletion.) Look-ups are by exact name; partitions are found by their parsed suffix, never by a prefix of text, so
+`/default/orders` and `/default/orders-eu` do not meet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from pydanube_core.errors import (
+    AlreadyExists,
+    Conflict,
+    InvalidArgument,
+    InvalidName,
+    NamespaceNotFound,
+    SubscriptionNotFound,
+    TopicNotFound,
+)
+from pydanube_core.names import TopicName
+from pydanube_storage.metadata import Event, EventKind, KeyValue, Revision
+
+from pydanube_broker.cluster import keys
+from pydanube_broker.cluster.ids import TopicId
+from pydanube_broker.cluster.records import (
+    MAX_PARTITIONS,
+    NamespaceRecord,
+    PartitionedRecord,
+    Stage,
+    SubscriptionRecord,
+    TopicRecord,
+    TopicSettings,
+)
+
+__all__ = ["RegistryIndex"]
+
+_NEVER: Final = (Revision(0), Revision(0))
+_NOTHING: Final[Mapping[str, SubscriptionRecord]] = {}
+
+
+class RegistryIndex:
+    """Namespaces, topics, partitioned topics and subscriptions by name and by id."""
+
+    def __init__(self) -> None:
+        self._revisions: dict[str, tuple[Revision, Revision]] = {}  # key → last change, creation
+        self._namespaces: dict[str, NamespaceRecord] = {}
+        self._topics: dict[TopicName, TopicRecord] = {}
+        self._names: dict[TopicId, TopicName] = {}
+        self._partitioned: dict[TopicName, PartitionedRecord] = {}
+        self._parts: dict[TopicName, dict[int, TopicName]] = {}
+        self._subscriptions: dict[TopicId, dict[str, SubscriptionRecord]] = {}
+
+    # Feeding
+
+    def put(self, item: KeyValue) -> None:
+        """Take in a key of `/registry/`. Raises `CorruptMetadata` or `FormatTooNew` for its value."""
+        if item.mod_revision <= self._revisions.get(item.key, _NEVER)[0]:
+            return
+        if item.key in keys.TOPICS:
+            topic = TopicRecord.of(item)
+            former = self._topics.get(topic.topic)
+            if former is not None and former.topic_id != topic.topic_id:
+                self._names.pop(former.topic_id, None)  # deleted and made anew while we looked away
+                self._subscriptions.pop(former.topic_id, None)
+            self._topics[topic.topic] = topic
+            self._names[topic.topic_id] = topic.topic
+            if topic.partition is not None:
+                self._parts.setdefault(topic.topic.base, {})[topic.partition] = topic.topic
+        elif item.key in keys.SUBSCRIPTIONS:
+            subscription = SubscriptionRecord.of(item)
+            self._subscriptions.setdefault(subscription.topic_id, {})[subscription.name] = subscription
+        elif item.key in keys.PARTITIONED:
+            parent = PartitionedRecord.of(item)
+            self._partitioned[parent.topic] = parent
+        elif item.key in keys.NAMESPACES:
+            namespace = NamespaceRecord.of(item)
+            self._namespaces[namespace.name] = namespace
+        else:
+            return
+        self._revisions[item.key] = (item.mod_revision, item.create_revision)
+
+    def remove(self, key: str, revision: Revision) -> None:
+        """Take out a key that was deleted at that revision."""
+        if revision <= self._revisions.get(key, _NEVER)[0]:
+            return
+        if self._revisions.pop(key, None) is None:
+            return
+        if key in keys.TOPICS:
+            topic = self._topics.pop(keys.topic_of_key(key))
+            self._names.pop(topic.topic_id, None)
+            for name in self._subscriptions.pop(topic.topic_id, {}):
+                self._revisions.pop(keys.subscription_key(topic.topic_id, name), None)
+            if topic.partition is not None:
+                parts = self._parts[topic.topic.base]
+                del parts[topic.partition]
+                if not parts:
+                    del self._parts[topic.topic.base]
+        elif key in keys.SUBSCRIPTIONS:
+            topic_id, name = keys.subscription_of_key(key)
+            subscriptions = self._subscriptions.get(topic_id, {})
+            subscriptions.pop(name, None)
+            if not subscriptions:
+                self._subscriptions.pop(topic_id, None)
+        elif key in keys.PARTITIONED:
+            del self._partitioned[keys.topic_of_key(key)]
+        else:
+            del self._namespaces[keys.namespace_of_key(key)]
+
+    def feed(self, event: Event) -> None:
+        """Take in an event of a watch."""
+        if event.kind is EventKind.PUT:
+            self.put(event.key_value)
+        else:
+            self.remove(event.key, event.revision)
+
+    def create_revision(self, key: str) -> Revision | None:
+        """The create revision of a key of the registry; None if it is not known."""
+        found = self._revisions.get(key)
+        return None if found is None else found[1]
+
+    # Looking up
+
+    def topic(self, name: TopicName) -> TopicRecord:
+        """A topic with a log. Raises `TopicNotFound`; its message tells a partitioned parent's caller so."""
+        found = self._topics.get(name)
+        if found is None:
+            hint = f"; it has partitions: use {name.part(0)}" if name in self._partitioned else ""
+            raise TopicNotFound(f"topic {name} does not exist{hint}", topic=str(name))
+        return found
+
+    def find_topic(self, name: TopicName) -> TopicRecord | None:
+        return self._topics.get(name)
+
+    def topic_by_id(self, topic_id: TopicId) -> TopicRecord | None:
+        name = self._names.get(topic_id)
+        return None if name is None else self._topics[name]
+
+    def topics(self, namespace: str | None = None) -> list[TopicRecord]:
+        """Every topic with a log, by name. O(topics)."""
+        wanted = self._topics if namespace is None else (n for n in self._topics if n.namespace == namespace)
+        return [self._topics[name] for name in sorted(wanted)]
+
+    def partitioned(self, name: TopicName) -> PartitionedRecord | None:
+        return self._partitioned.get(name)
+
+    def all_partitioned(self, namespace: str | None = None) -> list[PartitionedRecord]:
+        """Every partitioned parent, by name."""
+        return [
+            self._partitioned[name]
+            for name in sorted(self._partitioned)
+            if namespace is None or name.namespace == namespace
+        ]
+
+    def partitions(self, base: TopicName) -> list[TopicRecord]:
+        """The partitions of a topic that exist, by index; empty for a plain or unknown one."""
+        parts = self._parts.get(base, {})
+        return [self._topics[parts[index]] for index in sorted(parts)]
+
+    def namespace(self, name: str) -> NamespaceRecord:
+        """Raises `NamespaceNotFound`."""
+        found = self._namespaces.get(name)
+        if found is None:
+            raise NamespaceNotFound(
+                f"namespace {name} does not exist; create it first", field="namespace", value=name
+            )
+        return found
+
+    def find_namespace(self, name: str) -> NamespaceRecord | None:
+        return self._namespaces.get(name)
+
+    def namespaces(self) -> list[NamespaceRecord]:
+        return [self._namespaces[name] for name in sorted(self._namespaces)]
+
+    def is_empty(self, namespace: str) -> bool:
+        """Whether no topic and no partitioned parent lies in the namespace."""
+        names: Iterable[TopicName] = (*self._topics, *self._partitioned)
+        return all(name.namespace != namespace for name in names)
+
+    def subscriptions(self, topic_id: TopicId) -> list[SubscriptionRecord]:
+        """By name."""
+        found = self._subscriptions.get(topic_id, _NOTHING)
+        return [found[name] for name in sorted(found)]
+
+    def find_subscription(self, topic_id: TopicId, name: str) -> SubscriptionRecord | None:
+        return self._subscriptions.get(topic_id, _NOTHING).get(name)
+
+    def subscription(self, topic: TopicRecord, name: str) -> SubscriptionRecord:
+        """Raises `SubscriptionNotFound`."""
+        found = self.find_subscription(topic.topic_id, name)
+        if found is None:
+            raise SubscriptionNotFound(
+                f"topic {topic.name} has no subscription {name!r}", topic=topic.name, subscription=name
+            )
+        return found
+
+    # What may be made (wire/broker-behaviour.md 8.1)
+
+    def check_topic_is_free(self, name: TopicName, *, partitions: int, settings: TopicSettings) -> None:
+        """Check that a topic may be created: plain or one partition (`partitions=0`), or partitioned.
+
+        A half-made partitioned topic of the same number and settings is free: creating it again finishes it.
+
+        Raises:
+            NamespaceNotFound, InvalidName, InvalidArgument, AlreadyExists: with the names in `details`.
+            Conflict: the namespace or the partitioned topic is being deleted.
+        """
+        if self.namespace(name.namespace).spec.stage is not Stage.READY:
+            raise Conflict(f"namespace {name.namespace} is being deleted", namespace=name.namespace)
+        if name.base.partition is not None or (partitions and name.partition is not None):
+            raise InvalidName(
+                f"{name}: a partition cannot have partitions; choose a name that does not end in -part-<number>",
+                field="topic",
+                value=str(name),
+            )
+        if not 0 <= partitions <= MAX_PARTITIONS:
+            raise InvalidArgument(
+                f"{name}: 1 to {MAX_PARTITIONS} partitions (0 for a plain topic), not {partitions}",
+                field="partitions",
+                value=partitions,
+                limit=MAX_PARTITIONS,
+            )
+        if name.partition is not None and name.partition >= MAX_PARTITIONS:
+            raise InvalidArgument(
+                f"{name}: a topic has at most {MAX_PARTITIONS} partitions",
+                field="topic",
+                value=str(name),
+                limit=MAX_PARTITIONS,
+            )
+        if name in self._topics:
+            raise AlreadyExists(f"topic {name} exists", topic=str(name))
+        if name.partition is not None and name.base in self._topics:
+            raise AlreadyExists(
+                f"{name} cannot be made: {name.base} exists and has no partitions",
+                topic=str(name),
+                existing=str(name.base),
+            )
+        parent = self._partitioned.get(name.base)
+        if parent is None:
+            return
+        if parent.spec.stage is Stage.DELETING:
+            raise Conflict(f"partitioned topic {parent.name} is being deleted", topic=parent.name)
+        if name.partition is not None:
+            return
+        is_same = (parent.spec.partitions, parent.spec.settings) == (partitions, settings)
+        if parent.spec.stage is Stage.READY or not is_same:
+            raise AlreadyExists(
+                f"topic {name} exists with {parent.spec.partitions} partitions",
+                topic=str(name),
+                partitions=parent.spec.partitions,
+            )

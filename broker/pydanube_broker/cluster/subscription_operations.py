@@ -1,0 +1,106 @@
+"""Subscriptions in the registry. The creating transaction fixes where a subscription begins (chapter 27, row 10)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from pydanube_core.errors import AlreadyExists
+from pydanube_core.names import check_subscription
+from pydanube_storage.metadata import Absent, Delete, Guard, ModRevision, Put
+
+from pydanube_broker.cluster import keys
+from pydanube_broker.cluster.ids import TopicId
+from pydanube_broker.cluster.records import SubscriptionRecord, SubscriptionSpec
+from pydanube_broker.cluster.registry_writer import RegistryWriter
+
+__all__ = ["SubscriptionOperations"]
+
+
+class SubscriptionOperations(RegistryWriter):
+    """Create, change and delete subscriptions; look-ups are in `index`."""
+
+    async def create_subscription(
+        self,
+        topic_id: TopicId,
+        subscription: str,
+        *,
+        type: str,
+        start_offset: int,
+        options: Mapping[str, Any] | None = None,
+    ) -> SubscriptionRecord:
+        """Create a subscription; the transaction stores its type, where it begins and its options.
+
+        Raises `AlreadyExists`, `TopicNotFound` (also when it was deleted meanwhile), `InvalidName`, `InvalidArgument`.
+        """
+        name = check_subscription(subscription)
+
+        async def attempt() -> SubscriptionRecord:
+            topic = self._topic_by_id(topic_id)
+            if self.index.find_subscription(topic_id, name) is not None:
+                raise AlreadyExists(
+                    f"topic {topic.name} has a subscription {name!r}", topic=topic.name, subscription=name
+                )
+            spec = SubscriptionSpec(
+                name=name,
+                topic=topic.name,
+                type=str(type),
+                start_offset=start_offset,
+                created_at_ms=self._wall_ms(),
+                options=dict(options or {}),
+            )
+            key = keys.subscription_key(topic_id, name)
+            guards: list[Guard] = [Absent(key), ModRevision(keys.topic_key(topic.topic), topic.revision)]
+            await self._change([Put(key, spec.to_json())], guards)
+            return self.index.subscription(topic, name)
+
+        return await self._retry(attempt)
+
+    async def ensure_subscription(
+        self,
+        topic_id: TopicId,
+        subscription: str,
+        *,
+        type: str,
+        start_offset: int,
+        options: Mapping[str, Any] | None = None,
+    ) -> tuple[SubscriptionRecord, bool]:
+        """The subscription as it is, or created; and whether it was. An existing one keeps type and start."""
+        found = self.index.find_subscription(topic_id, subscription)
+        if found is not None:
+            return found, False
+        try:
+            created = await self.create_subscription(
+                topic_id, subscription, type=type, start_offset=start_offset, options=options
+            )
+        except AlreadyExists:
+            return self.index.subscription(self._topic_by_id(topic_id), subscription), False
+        return created, True
+
+    async def update_subscription(
+        self, topic_id: TopicId, subscription: str, *, options: Mapping[str, Any]
+    ) -> SubscriptionRecord:
+        """Replace the options. Raises `TopicNotFound`, `SubscriptionNotFound`."""
+
+        async def attempt() -> SubscriptionRecord:
+            topic = self._topic_by_id(topic_id)
+            former = self.index.subscription(topic, subscription)
+            key = keys.subscription_key(topic_id, subscription)
+            spec = replace(former.spec, options=dict(options))
+            await self._change([Put(key, spec.to_json())], [ModRevision(key, former.revision)])
+            return self.index.subscription(topic, subscription)
+
+        return await self._retry(attempt)
+
+    async def delete_subscription(self, topic_id: TopicId, subscription: str) -> SubscriptionRecord:
+        """Delete a subscription and its cursor in the store. Raises `TopicNotFound`, `SubscriptionNotFound`."""
+
+        async def attempt() -> SubscriptionRecord:
+            former = self.index.subscription(self._topic_by_id(topic_id), subscription)
+            key = keys.subscription_key(topic_id, subscription)
+            cursor = keys.cursor_key(topic_id, former.subscription_id)
+            await self._change([Delete(key), Delete(cursor)], [ModRevision(key, former.revision)])
+            return former
+
+        return await self._retry(attempt)

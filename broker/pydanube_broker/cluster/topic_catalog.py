@@ -1,0 +1,310 @@
+"""Namespaces, topics and subscriptions: every change is a guarded transaction, then the index follows.
+
+What takes one transaction is there or not. What takes more has a record that says so (`Stage`), written first and
+settled last, so that whoever looks after a crash knows what was meant; `resume` finishes it:
+
+* a partitioned topic: parent `creating` → its partitions one by one → parent `ready`;
+* its deletion: parent `deleting` → partitions → parent gone;
+* a partition that an official client makes without a parent: parent first (which takes the base name), partition next;
+* a namespace's deletion: `deleting` (creations fail from here on) → looked through → gone, or `ready` again.
+
+A topic or subscription has a transaction to itself, because its revision becomes its id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import anyio
+from pydanube_core.errors import (
+    ClusterError,
+    InvalidArgument,
+    TopicNotFound,
+)
+from pydanube_core.names import (
+    TopicName,
+)
+from pydanube_storage.metadata import (
+    Absent,
+    Delete,
+    DeleteRange,
+    Guard,
+    GuardFailed,
+    ModRevision,
+    Put,
+    Revision,
+    Write,
+    read_all,
+)
+
+from pydanube_broker.cluster import keys
+from pydanube_broker.cluster.namespace_operations import BUILT_IN_NAMESPACES, NamespaceOperations
+from pydanube_broker.cluster.records import (
+    PartitionedRecord,
+    PartitionedSpec,
+    Stage,
+    TopicRecord,
+    TopicSettings,
+    TopicSpec,
+)
+from pydanube_broker.cluster.subscription_operations import SubscriptionOperations
+
+__all__ = ["TopicCatalog"]
+
+
+class TopicCatalog(NamespaceOperations, SubscriptionOperations):
+    """The registry of one cluster through one store; look-ups in `index` are immediate.
+
+    `TopicCatalog(store, wall_ms=…)`, then `load()`; in office also `resume()`.
+    """
+
+    async def load(self) -> Revision:
+        """Read the registry, in pages of 1000, and make the namespaces that always exist.
+
+        Returns the revision the reading began at: watch `keys.REGISTRY` from the next one to follow others.
+        """
+        items, revision = await read_all(self._store, keys.REGISTRY)
+        for item in items:
+            self.index.put(item)
+        for name in BUILT_IN_NAMESPACES:
+            if self.index.find_namespace(name) is None:
+                await self._retry(self._create_namespace, name, {})
+        return revision
+
+    async def resume(self) -> None:
+        """Finish what a crash left half-made or half-deleted. Idempotent; for the broker in office."""
+        for parent in self.index.all_partitioned():
+            match parent.spec.stage:
+                case Stage.CREATING:
+                    await self._retry(self._finish_creation, parent.topic)
+                case Stage.DELETING:
+                    await self._retry(self._finish_deletion, parent.topic)
+                case Stage.READY if not self.index.partitions(parent.topic):
+                    await self._retry(self._drop_empty_parent, parent.topic)
+        for namespace in self.index.namespaces():
+            if namespace.spec.stage is Stage.DELETING:
+                await self._retry(self._settle_namespace, namespace.name)
+
+    # Topics
+
+    async def create_topic(
+        self, topic: TopicName, *, partitions: int = 0, settings: TopicSettings | None = None
+    ) -> list[TopicRecord]:
+        """Create a plain topic, one partition (a name that ends in `-part-<n>`), or with `partitions` ≥ 1 all parts.
+
+        Returns the topics with a log: one, or the partitions by index. Interrupted, creating a partitioned topic
+        again in the same way finishes it, as `resume` does.
+
+        Raises:
+            NamespaceNotFound, InvalidName, InvalidArgument, AlreadyExists, Conflict: see `check_topic_is_free`.
+        """
+        wanted = settings or TopicSettings()
+        if partitions:
+            await self._retry(self._begin_partitioned, topic, partitions, wanted)
+            return await self._retry(self._finish_creation, topic)
+        if topic.partition is not None:
+            return [await self._retry(self._create_partition, topic, wanted)]
+        return [await self._retry(self._create_plain, topic, wanted)]
+
+    async def update_topic(
+        self,
+        topic: TopicName,
+        *,
+        policies: Mapping[str, Any] | None = None,
+        schema: Mapping[str, Any] | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> list[TopicRecord]:
+        """Replace the settings that are given (an empty schema takes it away); of a partitioned topic, in all parts.
+
+        Returns the topics with a log. Raises `TopicNotFound`.
+        """
+        given = {"policies": policies, "schema": schema, "options": options}
+        changes: dict[str, Any] = {name: dict(value) for name, value in given.items() if value is not None}
+        if schema is not None and not schema:
+            changes["schema"] = None
+        if self.index.partitioned(topic) is not None:
+            await self._retry(self._update_parent, topic, changes)
+            return [
+                await self._retry(self._update_one, part.topic, changes)
+                for part in self.index.partitions(topic)
+            ]
+        return [await self._retry(self._update_one, topic, changes)]
+
+    async def delete_topic(self, topic: TopicName) -> list[TopicRecord]:
+        """Delete a plain or a whole partitioned topic with its subscriptions and assignments; not its data.
+
+        Returns what was deleted, for whoever drops the data. Interrupted, deleting again finishes it.
+
+        Raises:
+            TopicNotFound: no such topic.
+            InvalidArgument: a single partition ("Cannot delete individual partition": official tools look for it).
+        """
+        if topic.partition is not None and self.index.find_topic(topic) is not None:
+            raise InvalidArgument(
+                f"Cannot delete individual partition {topic}; delete {topic.base} with all its partitions",
+                field="topic",
+                value=str(topic),
+            )
+        if self.index.partitioned(topic) is None:
+            return [await self._retry(self._delete_one, topic)]
+        await self._retry(self._begin_deletion, topic)
+        parts = self.index.partitions(topic)
+        await self._retry(self._finish_deletion, topic)
+        return parts
+
+    # Steps: each decides by the index and makes one guarded change
+
+    async def _create_plain(self, topic: TopicName, settings: TopicSettings) -> TopicRecord:
+        self.index.check_topic_is_free(topic, partitions=0, settings=settings)
+        key = keys.topic_key(topic)
+        guards = [Absent(key), Absent(keys.partitioned_key(topic)), self._namespace_guard(topic)]
+        await self._change([Put(key, self._topic_spec(topic, settings).to_json())], guards)
+        return self.index.topic(topic)
+
+    async def _create_partition(self, topic: TopicName, settings: TopicSettings) -> TopicRecord:
+        """Make one partition, and its parent before it if there is none."""
+        self.index.check_topic_is_free(topic, partitions=0, settings=settings)
+        index = topic.partition
+        assert index is not None, "only for names that end in -part-<n>"
+        base, key, parent_key = topic.base, keys.topic_key(topic), keys.partitioned_key(topic.base)
+        parent = self.index.partitioned(base)
+        if parent is None:
+            spec = self._partitioned_spec(base, index + 1, settings, Stage.READY, declared=False)
+            guards = [Absent(parent_key), Absent(keys.topic_key(base)), self._namespace_guard(base)]
+            await self._change([Put(parent_key, spec.to_json())], guards)
+            parent = self.index.partitioned(base)
+            assert parent is not None, "it has just been made"
+        writes: list[Write] = [Put(key, self._topic_spec(topic, settings).to_json())]
+        if index >= parent.spec.partitions:
+            writes.append(Put(parent_key, replace(parent.spec, partitions=index + 1).to_json()))
+        guards = [Absent(key), ModRevision(parent_key, parent.revision), self._namespace_guard(base)]
+        await self._change(writes, guards)
+        return self.index.topic(topic)
+
+    async def _begin_partitioned(self, topic: TopicName, partitions: int, settings: TopicSettings) -> None:
+        self.index.check_topic_is_free(topic, partitions=partitions, settings=settings)
+        if self.index.partitioned(topic) is None:
+            key = keys.partitioned_key(topic)
+            spec = self._partitioned_spec(topic, partitions, settings, Stage.CREATING, declared=True)
+            guards = [Absent(key), Absent(keys.topic_key(topic)), self._namespace_guard(topic)]
+            await self._change([Put(key, spec.to_json())], guards)
+
+    async def _finish_creation(self, topic: TopicName) -> list[TopicRecord]:
+        """Make the partitions that are missing, then say that the topic is ready."""
+        parent = self._parent(topic)
+        if parent.spec.stage is Stage.CREATING:
+            missing = [topic.part(index) for index in range(parent.spec.partitions)]
+            missing = [part for part in missing if self.index.find_topic(part) is None]
+            failures: list[ClusterError] = []
+            async with (
+                anyio.create_task_group() as group
+            ):  # side by side: the embedded store shares their fsync
+                for part in missing:
+                    group.start_soon(self._make_missing, parent, part, failures)
+            if failures:
+                raise failures[0]
+            key = keys.partitioned_key(topic)
+            spec = replace(parent.spec, stage=Stage.READY)
+            await self._change([Put(key, spec.to_json())], [ModRevision(key, parent.revision)])
+        return self.index.partitions(topic)
+
+    async def _make_missing(
+        self, parent: PartitionedRecord, part: TopicName, failures: list[ClusterError]
+    ) -> None:
+        key = keys.topic_key(part)
+        spec = self._topic_spec(part, parent.spec.settings)
+        parent_guard = ModRevision(keys.partitioned_key(parent.topic), parent.revision)
+        try:
+            await self._change([Put(key, spec.to_json())], [parent_guard, Absent(key)])
+        except GuardFailed as error:
+            if error.guard == parent_guard:
+                failures.append(error)
+            else:
+                await self._refresh(key)  # somebody else made this partition: as good as ours
+        except ClusterError as error:
+            failures.append(error)
+
+    async def _begin_deletion(self, topic: TopicName) -> None:
+        parent = self._parent(topic)
+        if parent.spec.stage is not Stage.DELETING:
+            key = keys.partitioned_key(topic)
+            spec = replace(parent.spec, stage=Stage.DELETING)
+            await self._change([Put(key, spec.to_json())], [ModRevision(key, parent.revision)])
+        items, _ = await read_all(
+            self._store, keys.partitions_range(topic)
+        )  # also those made by other brokers
+        for item in items:
+            self.index.put(item)
+
+    async def _finish_deletion(self, topic: TopicName) -> None:
+        """Delete the partitions that are left, then the parent. Nobody adds any: the parent is marked."""
+        parent = self.index.partitioned(topic)
+        if parent is None:
+            return
+        for part in self.index.partitions(topic):
+            await self._delete_one(part.topic)
+        key = keys.partitioned_key(topic)
+        await self._change([Delete(key)], [ModRevision(key, parent.revision)])
+
+    async def _drop_empty_parent(self, topic: TopicName) -> None:
+        """A client died between its parent and its first partition: give the name free."""
+        parent = self.index.partitioned(topic)
+        if parent is not None and not parent.spec.declared and not self.index.partitions(topic):
+            key = keys.partitioned_key(topic)
+            await self._change([Delete(key)], [ModRevision(key, parent.revision)])
+
+    async def _delete_one(self, topic: TopicName) -> TopicRecord:
+        former = self.index.topic(topic)
+        key = keys.topic_key(topic)
+        writes: list[Write] = [
+            Delete(key),
+            DeleteRange(keys.subscriptions_range(former.topic_id)),
+            DeleteRange(keys.cursors_range(former.topic_id)),
+            Delete(keys.assignment_key(former.topic_id)),
+        ]
+        await self._change(writes, [ModRevision(key, former.revision)])
+        return former
+
+    async def _update_one(self, topic: TopicName, changes: Mapping[str, Any]) -> TopicRecord:
+        former = self.index.topic(topic)
+        key = keys.topic_key(topic)
+        spec = replace(former.spec, settings=replace(former.settings, **changes))
+        await self._change([Put(key, spec.to_json())], [ModRevision(key, former.revision)])
+        return self.index.topic(topic)
+
+    async def _update_parent(self, topic: TopicName, changes: Mapping[str, Any]) -> None:
+        parent = self._parent(topic)
+        key = keys.partitioned_key(topic)
+        spec = replace(parent.spec, settings=replace(parent.spec.settings, **changes))
+        await self._change([Put(key, spec.to_json())], [ModRevision(key, parent.revision)])
+
+    # Parts
+
+    def _parent(self, topic: TopicName) -> PartitionedRecord:
+        parent = self.index.partitioned(topic)
+        if parent is None:
+            raise TopicNotFound(f"topic {topic} does not exist", topic=str(topic))
+        return parent
+
+    def _namespace_guard(self, topic: TopicName) -> Guard:
+        namespace = self.index.namespace(topic.namespace)
+        return ModRevision(keys.namespace_key(topic.namespace), namespace.revision)
+
+    def _topic_spec(self, topic: TopicName, settings: TopicSettings) -> TopicSpec:
+        return TopicSpec(
+            name=str(topic), created_at_ms=self._wall_ms(), partition=topic.partition, settings=settings
+        )
+
+    def _partitioned_spec(
+        self, topic: TopicName, partitions: int, settings: TopicSettings, stage: Stage, *, declared: bool
+    ) -> PartitionedSpec:
+        return PartitionedSpec(
+            name=str(topic),
+            created_at_ms=self._wall_ms(),
+            partitions=partitions,
+            declared=declared,
+            stage=stage,
+            settings=settings,
+        )
