@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from pydanube_core.batch import (
     BROKER_PART_BYTES,
     BatchView,
@@ -24,6 +27,7 @@ from pydanube_broker.journal import CachedBatch
 __all__ = ["FrameBuilder", "Taken", "producer_bytes", "runs_of", "view_of"]
 
 Buffer = bytes | memoryview
+Ints = npt.NDArray[np.integer[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +94,7 @@ class FrameBuilder:
             cost = self._cut(batch, range(start, start + messages), delivery_count)
         return Taken(messages, cost, end, ranges)
 
-    def add_selected(self, batch: CachedBatch, indices: Sequence[int], delivery_count: int) -> int:
+    def add_selected(self, batch: CachedBatch, indices: Sequence[int] | Ints, delivery_count: int) -> int:
         """Add the messages at these indices of the batch, ascending; returns the bytes they take in the frame."""
         if len(indices) == batch.count:
             return self._whole(batch, batch.base, batch.end, batch.count, delivery_count)
@@ -105,7 +109,7 @@ class FrameBuilder:
         self.stored_bytes += cost
         return cost
 
-    def _cut(self, batch: CachedBatch, indices: Sequence[int], delivery_count: int) -> int:
+    def _cut(self, batch: CachedBatch, indices: Sequence[int] | Ints, delivery_count: int) -> int:
         data = producer_bytes(batch)
         if isinstance(indices, range):
             cut, first_delta = slice_batch(data, indices.start, indices.stop)

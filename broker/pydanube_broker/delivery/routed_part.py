@@ -56,7 +56,7 @@ class RoutedPart:
                 found.append(names[which[i]] if key is None else key.decode("utf-8", "replace"))
         return found
 
-    def split(self, chosen: Sequence[int]) -> Iterator[tuple[CachedBatch, Sequence[int]]]:
+    def split(self, chosen: Sequence[int]) -> Iterator[tuple[CachedBatch, Ints]]:
         """The batches that hold the chosen messages, and which of their messages these are."""
         wanted = np.asarray(chosen, dtype=np.int64)
         start = 0
