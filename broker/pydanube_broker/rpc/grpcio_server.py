@@ -169,7 +169,8 @@ class GrpcioServer:
         except asyncio.CancelledError:
             raise
         except Exception as error:
-            if not isinstance(error, (grpc.aio.AioRpcError, grpc.aio.UsageError)):
+            # reading from a stream that was ended meanwhile is how its end is learnt
+            if not isinstance(error, (grpc.aio.AbortError, grpc.aio.AioRpcError, grpc.aio.UsageError)):
                 log.exception("stream_failed", extra={"event": "stream_failed", "method": path})
             reply.end(Internal("the broker failed on this stream; see its log", method=path))
 
