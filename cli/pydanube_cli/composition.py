@@ -13,7 +13,6 @@ import inspect
 import logging
 import os
 import signal
-import socket
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -24,21 +23,24 @@ from typing import Any, Final
 
 import anyio
 from pydanube_admin.core import AdminCore
+from pydanube_admin.http import http_server
 from pydanube_broker.broker import Broker
 from pydanube_broker.log import configure_logging
 from pydanube_broker.settings import Settings
-from pydanube_core.errors import PortInUse
+from pydanube_mcp import http_face
 
+from pydanube_cli.listening import listen
 from pydanube_cli.main import version
 from pydanube_cli.ready import program_name, ready_line, ready_text, write_ready_file
 from pydanube_cli.runtime import run_async
 
-__all__ = ["listen", "serve"]
+__all__ = ["serve"]
 
 _log = logging.getLogger("pydanube.command")
 
 EXIT_INTERRUPTED: Final = 130
 EXIT_STUCK: Final = 1
+HTTP_GRACE_S: Final = 2.0  # calls there take milliseconds
 AFTER_GRACE_S: Final = 2.0  # closing files and ports comes after what --grace is for
 
 
@@ -104,65 +106,15 @@ def _broker(settings: Settings, core: AdminCore, *, upgrade: bool) -> Broker:
 
 @asynccontextmanager
 async def _http_face(settings: Settings, *, admin_url: str) -> AsyncIterator[str]:
-    """Serve MCP and JSON-RPC; yields the URL once the port answers."""
-    import uvicorn
-    from pydanube_mcp.http import http_app
-
-    listener = listen(settings.server.host, settings.server.http_port, flag="--http-port")
-    host, port = settings.server.host, listener.getsockname()[1]
-    url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-    app = http_app(admin_url=admin_url, settings=settings)
-    up = anyio.Event()
-
-    class Server(uvicorn.Server):
-        """Says when it listens; `serve()` is not used, because it would take the process's signals."""
-
-        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-            await super().startup(sockets)
-            up.set()
-
-    server = Server(
-        uvicorn.Config(
-            app,
-            log_config=None,
-            access_log=False,
-            lifespan="on",
-            timeout_graceful_shutdown=2,
-            server_header=False,
-        )
-    )
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(server._serve, [listener])
-        await up.wait()
-        try:
-            yield url
-        finally:
-            server.should_exit = True
-
-
-def listen(host: str, port: int, *, flag: str) -> socket.socket:
-    """A listening socket.
-
-    Raises:
-        PortInUse: naming the port and the flag that moves it.
-    """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host.strip("[]"), port))
-        listener.listen(512)
-        listener.setblocking(False)
-    except OSError as error:
-        listener.close()
-        raise PortInUse(
-            f"cannot listen on {host}:{port}: {error.strerror}; choose another with {flag} or --port-offset",
-            field=flag.lstrip("-").replace("-", "_"),
-            value=port,
-            port=port,
-            flag=flag,
-        ) from None
-    return listener
+    """Serve MCP and JSON-RPC, as clients of the admin port like any other face; yields the URL once it answers."""
+    host = settings.server.host
+    listener = listen(host, settings.server.http_port, flag="--http-port")
+    port = listener.getsockname()[1]
+    async with (
+        http_face(admin_url, profile=settings.mcp.profile) as app,
+        http_server(listener, app, grace_s=HTTP_GRACE_S),
+    ):
+        yield f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 class _Stop:

@@ -23,7 +23,7 @@ COMMANDS: Final[dict[str, _Leaf]] = {
     "broker": ("serve", "broker", "start a broker without the HTTP port for MCP and JSON-RPC"),
     "produce": ("produce", "produce", "publish lines, a file or a text"),
     "consume": ("consume", "consume", "read a topic, with or without a subscription"),
-    "bench": ("bench", "bench", "measure throughput and latency beside the machine's own limits"),
+    "bench": ("bench.command", "bench", "measure throughput and latency beside the machine's own limits"),
     "doctor": ("doctor", "doctor", "look for what would keep a broker from running well"),
     "mcp": ("mcp", "mcp", "serve the cluster to an AI assistant, or print its configuration"),
     "rpc": ("rpc", "rpc", "call a JSON-RPC method, or serve JSON-RPC on stdin and stdout"),

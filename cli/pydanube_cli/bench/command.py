@@ -1,0 +1,223 @@
+"""`danube bench SCENARIO`: rates and latencies beside the machine's own limits, every message checked."""
+
+from __future__ import annotations
+
+import secrets
+import shlex
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+from pydanube_core.errors import (
+    ClusterError,
+    ConditionNotMet,
+    CorruptJournal,
+    InvalidArgument,
+    NotImplementedYet,
+)
+
+from pydanube_cli.bench.expressions import Expression
+from pydanube_cli.command import Common, command
+from pydanube_cli.failures import report
+from pydanube_cli.overview import unknown_word
+from pydanube_cli.render import cell, print_json, print_table, prose
+from pydanube_cli.runtime import require
+
+if TYPE_CHECKING:
+    from pydanube_cli.bench.fleet import RunningBroker
+    from pydanube_cli.bench.scenarios import Plan
+
+__all__ = ["bench"]
+
+EXIT_DAMAGE = 5
+
+
+@command(
+    examples=[
+        "danube bench e2e",
+        "danube bench e2e --each --runs 3 --json",
+        "danube bench latency --assert 'median.p50_ms <= raw.fdatasync_p50_ms + 0.9'",
+        "danube bench e2e --broker http://127.0.0.1:6650 --assert 'verified.missing == 0'",
+        "danube bench backlog --messages 5000000",
+    ]
+)
+def bench(
+    *,
+    common: Common,
+    scenario: Annotated[
+        str, typer.Argument(metavar="SCENARIO", help="e2e, publish, consume, latency, await, backlog")
+    ],
+    size: Annotated[
+        int, typer.Option("--size", min=8, max=3_000_000, metavar="BYTES", help="Of a payload.")
+    ] = 128,
+    messages: Annotated[
+        int | None,
+        typer.Option("--messages", min=1, metavar="N", help="A run's messages [default: by scenario]"),
+    ] = None,
+    producers: Annotated[
+        int | None,
+        typer.Option(
+            "--producers", min=1, max=1024, metavar="N", help="await: coroutines [default: 1; await 256]"
+        ),
+    ] = None,
+    consumers: Annotated[int, typer.Option("--consumers", min=1, max=64, metavar="N")] = 1,
+    each: Annotated[bool, typer.Option("--each", help="Message by message instead of in batches.")] = False,
+    runs: Annotated[
+        int | None, typer.Option("--runs", min=1, max=100, metavar="N", help="[default: 5; backlog 3]")
+    ] = None,
+    compression: Annotated[Literal["none", "lz4", "zstd"], typer.Option("--compression")] = "none",
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--data-dir", metavar="DIR", help="Where a broker of our own gets its folder [default: here]"
+        ),
+    ] = None,
+    assertions: Annotated[
+        list[str] | None,
+        typer.Option("--assert", metavar="EXPR", help="Exit 6 unless this holds of the result."),
+    ] = None,
+) -> int:
+    """Measure one scenario; without --broker, against a broker of its own on this disk."""
+    from pydanube_cli.bench import scenarios
+
+    if scenario in scenarios.LATER:
+        work = scenarios.LATER[scenario]
+        raise NotImplementedYet(
+            f"bench {scenario} is not built yet; it comes with the work on {work}", work=work
+        )
+    if scenario not in scenarios.SCENARIOS:
+        raise unknown_word(scenario, list(scenarios.SCENARIOS), group="bench")
+    if scenario in ("latency", "await", "backlog") and size < 16:
+        raise InvalidArgument(f"--size {size}: {scenario} needs 16 or more", field="size", value=size)
+    if data_dir is not None and not data_dir.is_dir():
+        raise InvalidArgument(
+            f"--data-dir: there is no folder {data_dir}", field="data_dir", value=str(data_dir)
+        )
+    conditions = [
+        Expression(text) for text in assertions or []
+    ]  # a typing mistake must not cost the measurement
+    require("broker", what="danube bench")
+    plan = scenarios.Plan(
+        scenario=scenario,
+        size=size,
+        messages=messages or scenarios.DEFAULT_MESSAGES[scenario],
+        producers=producers or scenarios.DEFAULT_PRODUCERS.get(scenario, 1),
+        consumers=consumers,
+        each=each,
+        compression=compression,
+        timeout_s=common.timeout_s,
+    )
+    result = _measure(plan, runs or scenarios.DEFAULT_RUNS.get(scenario, 5), common, data_dir)
+    if common.as_json:
+        print_json(result)
+    else:
+        _print(result)
+    return _judge(result, conditions, as_json=common.as_json)
+
+
+def _measure(plan: Plan, runs: int, common: Common, data_dir: Path | None) -> dict[str, Any]:
+    from pydanube_cli.bench.fleet import broker_at, broker_of_our_own
+    from pydanube_cli.bench.raw import raw_reference
+    from pydanube_cli.bench.result import assemble, machine
+    from pydanube_cli.bench.scenarios import SCENARIOS
+
+    facts = machine()
+    running = (
+        broker_of_our_own(data_dir)
+        if common.broker is None
+        else broker_at(common.broker_url, common.admin_url, timeout_s=common.timeout_s)
+    )
+    with running as broker:
+        prose("measuring the machine itself ...")
+        raw = raw_reference(broker.data_dir)
+        topic = f"bench-{plan.scenario}-{secrets.token_hex(4)}"
+        done: list[dict[str, Any]] = []
+        for number in range(runs):
+            run = SCENARIOS[plan.scenario](plan, broker, f"{topic}-{number}")
+            prose(f"run {number + 1} of {runs}: {run['messages_per_s']:,.0f} messages/s")
+            done.append(run)
+        if not broker.own:
+            _clean_up(broker, topic, runs, common)
+        config = {
+            "size": plan.size,
+            "messages": plan.messages,
+            "producers": plan.producers,
+            "consumers": plan.consumers,
+            "each": plan.each,
+            "compression": plan.compression,
+            "runs": runs,
+            "broker": broker.url,
+            "own_broker": broker.own,
+            "data_dir": None if broker.data_dir is None else str(broker.data_dir),
+        }
+    words = ["danube", *sys.argv[1:]]
+    return assemble(
+        scenario=plan.scenario, command=shlex.join(words), config=config, runs=done, raw=raw, machine=facts
+    )
+
+
+def _clean_up(broker: RunningBroker, topic: str, runs: int, common: Common) -> None:
+    """Delete the topics that were made on somebody else's broker; what cannot be deleted is left."""
+    from pydanube_admin.remote import call_sync
+
+    for name in [f"{topic}-{number}" for number in range(runs)] + [f"{topic}-full"]:
+        with suppress(ClusterError):
+            call_sync(
+                broker.admin_url,
+                "topics.delete",
+                {"topic": name},
+                timeout_s=common.timeout_s,
+                principal=common.principal,
+                face="cli",
+            )
+
+
+def _judge(result: dict[str, Any], conditions: list[Expression], *, as_json: bool) -> int:
+    """The exit code: 5 if acknowledged messages are missing, 6 if a condition does not hold."""
+    missing = result["verified"]["missing"]
+    if missing:
+        error = CorruptJournal(
+            f"{missing} acknowledged messages were not delivered; keep the data directory and report this",
+            missing=missing,
+            scenario=result["scenario"],
+        )
+        report(error, as_json=as_json)
+        return EXIT_DAMAGE
+    failed = [condition for condition in conditions if not condition.holds(result)]
+    if failed:
+        raise ConditionNotMet(
+            "; ".join(f"not so: {condition.text} {_values(condition, result)}" for condition in failed),
+            failed=[
+                {"expression": condition.text, "values": condition.values(result)} for condition in failed
+            ],
+        )
+    return 0
+
+
+def _values(condition: Expression, result: dict[str, Any]) -> str:
+    return "(" + ", ".join(f"{name} = {value}" for name, value in condition.values(result).items()) + ")"
+
+
+def _print(result: dict[str, Any]) -> None:
+    middle, raw = result["median"], result["raw"]
+    rows = [{"run": str(number), **_figures(run)} for number, run in enumerate(result["runs"], 1)]
+    print_table([*rows, {"run": "median", **_figures(middle)}])
+    print()
+    if (beside := middle.get("beside")) is not None:
+        lone, writers = beside["lone_send"], beside["producers"]
+        print(f"beside the reader: a lone send p50 {lone['p50_ms']} ms, p99 {lone['p99_ms']} ms; ", end="")
+        print(f"{writers['count']:.0f} producers {writers['share']:.0%} of their rate alone")
+    checked = ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in result["verified"].items())
+    print(f"verified: {checked}; durability {result['durability']}")
+    server = result["server"]
+    print(f"broker: {cell('', server['cpu_us_per_message'])} µs of processor a message, peak memory ", end="")
+    print(cell("rss_peak_bytes", server["rss_peak_bytes"]))
+    known = [f"{name} {cell(name, value)}" for name, value in raw.items() if not name.endswith("_reason")]
+    print(f"this machine: {', '.join(known)}")
+
+
+def _figures(run: dict[str, Any]) -> dict[str, Any]:
+    names = ("messages_per_s", "megabytes_per_s", "p50_ms", "p99_ms", "p999_ms", "max_ms")
+    return {name: run[name] for name in names}

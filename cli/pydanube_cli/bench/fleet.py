@@ -1,0 +1,258 @@
+"""The processes of a benchmark: a broker of its own, workers, and what the broker costs while they work."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import psutil
+from pydanube_core.errors import ClusterError, DeadlineExceeded, Internal, Unavailable
+
+__all__ = ["Crew", "RunningBroker", "ServerCost", "Worker", "broker_at", "broker_of_our_own"]
+
+START_S: Final = 60.0
+STOP_S: Final = 15.0
+SAMPLE_S: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningBroker:
+    """A broker to measure. `pid` and `data_dir` are None where they are on another machine."""
+
+    url: str
+    admin_url: str
+    pid: int | None
+    data_dir: Path | None
+    own: bool
+
+
+@contextmanager
+def broker_of_our_own(parent: Path | None) -> Iterator[RunningBroker]:
+    """Start a broker on free ports and a temporary data directory below `parent`; stop it and clean up at the end.
+
+    Raises:
+        ClusterError: it did not start; the message has what it said.
+    """
+    # Not in /tmp by default, which may be memory: a sync there costs nothing and says nothing.
+    home = Path(tempfile.mkdtemp(prefix="danube-bench-", dir=parent or Path.cwd()))
+    log = (home / "log").open("w+b")
+    ready = home / "ready.json"
+    words = ["broker", "--data-dir", str(home / "data"), "--ready-file", str(ready), "--json"]
+    words += [f"--{name}-port=0" for name in ("grpc", "admin", "metrics")]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pydanube_cli.main", *words, "--log-level", "warning"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=log,
+        start_new_session=True,  # Ctrl-C is ours; it is stopped in order
+    )
+    try:
+        info = _wait_ready(process, ready, home / "log")
+        yield RunningBroker(
+            url=info["grpc"], admin_url=info["admin"], pid=process.pid, data_dir=home / "data", own=True
+        )
+    finally:
+        process.terminate()
+        try:
+            process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        log.close()
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def _wait_ready(process: subprocess.Popen[bytes], ready: Path, log: Path) -> dict[str, Any]:
+    end = time.monotonic() + START_S
+    while not ready.exists():
+        if process.poll() is not None:
+            raise _start_error(log.read_text(errors="replace"))
+        if time.monotonic() > end:
+            raise DeadlineExceeded(f"the broker was not ready within {START_S:g} s: {_tail(log)}")
+        time.sleep(0.02)
+    found: dict[str, Any] = json.loads(ready.read_text())
+    return found
+
+
+def _start_error(said: str) -> ClusterError:
+    """The error the broker printed, as our own."""
+    for line in reversed(said.splitlines()):
+        with suppress(ValueError, KeyError, AttributeError):
+            return ClusterError.from_dict(json.loads(line)["error"])
+    return Internal(f"the broker did not start: {said[-2000:].strip() or 'it said nothing'}")
+
+
+def _tail(log: Path) -> str:
+    return log.read_text(errors="replace")[-1000:].strip()
+
+
+@contextmanager
+def broker_at(url: str, admin_url: str, *, timeout_s: float) -> Iterator[RunningBroker]:
+    """A broker that runs already. What is not on this machine (or cannot be asked) is None."""
+    from pydanube_admin.remote import call_sync
+
+    pid: int | None = None
+    data_dir: Path | None = None
+    with suppress(ClusterError):
+        status = call_sync(admin_url, "brokers.status", {}, timeout_s=timeout_s)
+        here = "127.0.0.1" in url or "localhost" in url or "[::1]" in url
+        if here and psutil.pid_exists(status["pid"]):
+            pid = status["pid"]
+            found = status.get("data_dir")
+            data_dir = Path(found) if found and Path(found).is_dir() else None
+    yield RunningBroker(url=url, admin_url=admin_url, pid=pid, data_dir=data_dir, own=False)
+
+
+class ServerCost:
+    """Processor time and memory of a broker and its children, between entering and leaving.
+
+    `rss_peak_bytes` is the largest sum seen, sampled each 100 ms.
+    """
+
+    def __init__(self, pid: int | None) -> None:
+        self._process = None if pid is None else psutil.Process(pid)
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._before = 0.0
+        self.cpu_s: float | None = None
+        self.rss_peak_bytes: int | None = None
+
+    def __enter__(self) -> Self:
+        if self._process is not None:
+            self._before = self._cpu()
+            self.rss_peak_bytes = 0
+            self._thread = threading.Thread(target=self._sample, name="danube bench sampler", daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._thread is not None:
+            self._stop.set()
+            self._thread.join()
+            with suppress(psutil.Error):
+                self.cpu_s = self._cpu() - self._before
+
+    def _family(self) -> list[psutil.Process]:
+        assert self._process is not None
+        with suppress(psutil.Error):
+            return [self._process, *self._process.children(recursive=True)]
+        return []
+
+    def _cpu(self) -> float:
+        total = 0.0
+        for process in self._family():
+            with suppress(psutil.Error):
+                times = process.cpu_times()
+                total += times.user + times.system
+        return total
+
+    def _sample(self) -> None:
+        while not self._stop.wait(SAMPLE_S):
+            total = 0
+            for process in self._family():
+                with suppress(psutil.Error):
+                    total += process.memory_info().rss
+            self.rss_peak_bytes = max(self.rss_peak_bytes or 0, total)
+
+
+class Worker:
+    """One worker process; see `worker.py` for what is said."""
+
+    def __init__(self, spec: dict[str, Any]) -> None:
+        self.role = str(spec["role"])
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "pydanube_cli.bench.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._tell(json.dumps(spec))
+
+    def wait_ready(self) -> None:
+        assert "ready" in self._hear()
+
+    def go(self) -> None:
+        self._tell("go")
+
+    def stop(self) -> None:
+        self._tell("stop")
+
+    def result(self) -> dict[str, Any]:
+        """What it measured.
+
+        Raises:
+            ClusterError: what it failed with.
+        """
+        found: dict[str, Any] = self._hear()["result"]
+        return found
+
+    def close(self) -> None:
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with suppress(OSError):
+            process.stdin.close()
+        try:
+            process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        process.stdout.close()
+
+    def _tell(self, line: str) -> None:
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):  # it has ended: what it said tells why
+            self._process.stdin.write(line + "\n")
+            self._process.stdin.flush()
+
+    def _hear(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise Unavailable(f"a worker ({self.role}) ended without a word; its stderr is above")
+        heard: dict[str, Any] = json.loads(line)
+        if "error" in heard:
+            raise ClusterError.from_dict(heard["error"])
+        return heard
+
+
+class Crew:
+    """Workers which start together."""
+
+    def __init__(self, specs: Sequence[dict[str, Any]]) -> None:
+        self.workers = [Worker(spec) for spec in specs]
+
+    def __enter__(self) -> Self:
+        try:
+            for worker in self.workers:
+                worker.wait_ready()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for worker in self.workers:
+            worker.close()
+
+    def go(self) -> None:
+        for worker in self.workers:
+            worker.go()
+
+    def results(self) -> list[dict[str, Any]]:
+        return [worker.result() for worker in self.workers]

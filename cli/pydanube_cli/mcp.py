@@ -1,0 +1,119 @@
+"""`danube mcp`: the cluster as tools of an AI assistant, and the text that tells the assistant's program so."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, Any, Literal
+
+import typer
+from pydanube_core.errors import NotImplementedYet
+
+from pydanube_cli.command import DEFAULT_ADMIN, Common, command
+
+__all__ = ["mcp"]
+
+
+@command(
+    examples=[
+        "danube mcp --print-config claude-desktop",
+        "danube mcp --read-only",
+        "danube mcp --connect prod=http://10.0.0.5:50051 --connect test=http://10.0.0.6:50051",
+        "danube mcp --transport http --http-port 8766",
+    ]
+)
+def mcp(
+    *,
+    common: Common,
+    transport: Annotated[
+        Literal["stdio", "http"],
+        typer.Option("--transport", help="stdio: started by the assistant's program."),
+    ] = "stdio",
+    profile: Annotated[
+        Literal["default", "full"] | None,
+        typer.Option("--profile", help="Which tools are offered [default: default]"),
+    ] = None,
+    read_only: Annotated[
+        bool, typer.Option("--read-only", help="Offer nothing that changes anything.")
+    ] = False,
+    confirm: Annotated[
+        Literal["auto", "human"] | None,
+        typer.Option("--confirm", help="human: plans are not applied by the assistant alone [default: auto]"),
+    ] = None,
+    connect: Annotated[
+        list[str] | None,
+        typer.Option("--connect", metavar="NAME=URL", help="A cluster's admin address; may repeat."),
+    ] = None,
+    print_config: Annotated[
+        str | None,
+        typer.Option(
+            "--print-config", metavar="CLIENT", help="claude-desktop, claude-code, cursor, windsurf, vscode"
+        ),
+    ] = None,
+    host: Annotated[str, typer.Option("--host", help="With --transport http.")] = "127.0.0.1",
+    http_port: Annotated[
+        int, typer.Option("--http-port", metavar="PORT", min=0, max=65_535, help="With --transport http.")
+    ] = 8765,
+    conformance: Annotated[bool, typer.Option("--conformance", hidden=True)] = False,
+) -> None:
+    """Serve MCP. It starts while the broker is down; tools then answer UNAVAILABLE."""
+    if conformance:
+        raise NotImplementedYet(
+            "danube mcp --conformance is not built yet; it comes with the work on mcp", work="mcp"
+        )
+    if print_config is not None:
+        arguments = _arguments(
+            transport=transport, profile=profile, read_only=read_only, confirm=confirm, connect=connect or []
+        )
+        _print_config(print_config, arguments, common)
+        return
+    from pydanube_broker.log import configure_logging
+    from pydanube_broker.settings import load_settings
+    from pydanube_mcp import parse_connections, run_http, run_stdio
+
+    settings = load_settings(
+        None, os.environ, {"mcp.profile": profile, "mcp.confirm": confirm, "server.host": host}
+    )
+    configure_logging(level=settings.log.level, format=settings.log.format)
+    options: dict[str, Any] = {
+        "profile": settings.mcp.profile,
+        "read_only": read_only,
+        "timeout_s": common.timeout_s,
+        "principal": common.principal,
+    }
+    connections = parse_connections(connect or [], admin_url=common.admin_url)
+    if transport == "stdio":
+        run_stdio(connections, **options)
+        return
+    settings.check_startable()
+    from pydanube_cli.listening import listen
+
+    run_http(listen(host, http_port, flag="--http-port"), connections, **options)
+
+
+def _arguments(
+    *, transport: str, profile: str | None, read_only: bool, confirm: str | None, connect: list[str]
+) -> list[str]:
+    """The flags that the assistant's program has to pass on."""
+    words: list[str] = []
+    if transport != "stdio":
+        words += ["--transport", transport]
+    if profile is not None:
+        words += ["--profile", profile]
+    if read_only:
+        words.append("--read-only")
+    if confirm is not None:
+        words += ["--confirm", confirm]
+    for connection in connect:
+        words += ["--connect", connection]
+    return words
+
+
+def _print_config(client: str, arguments: list[str], common: Common) -> None:
+    from pydanube_mcp import print_config
+
+    env: dict[str, str] = {}
+    if common.admin_url != DEFAULT_ADMIN:
+        env["DANUBE_ADMIN_ENDPOINT"] = common.admin_url
+    if common.principal is not None:
+        env["DANUBE_PRINCIPAL"] = common.principal
+    print(print_config(client, arguments=arguments, env=env or None))
