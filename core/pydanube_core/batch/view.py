@@ -355,7 +355,10 @@ class BatchView:
     def producer_index(self) -> tuple[int, ...] | None:
         """Index of each message into `producers()`; None where one producer wrote them all."""
         at = self.column_start(Column.PRODUCER_INDEX)
-        return None if at is None else self.ints(at, self.part.count)
+        if at is None:
+            return None
+        table_at = self.column_start(Column.PRODUCERS)
+        return self._index(at, 0 if table_at is None else self._int32(table_at))
 
     def sequences(self) -> tuple[int, ...] | range:
         """The sequence number of each message within its producer."""
@@ -370,8 +373,16 @@ class BatchView:
         rows = self._int32(at)
         ids = self.ints(at + 8, rows, "Q")
         versions = self.ints(at + 8 + 8 * rows, rows, "I")
-        index = self.ints(at + 8 + 8 * rows + padded(4 * rows), self.part.count)
+        index = self._index(at + 8 + 8 * rows + padded(4 * rows), rows)
         return list(zip(ids, versions, strict=True)), index
+
+    def _index(self, at: int, rows: int) -> tuple[int, ...]:
+        index = self.ints(at, self.part.count)
+        if min(index) < 0 or max(index) >= rows:
+            raise InvalidArgument(
+                f"an index points outside its table of {rows} rows", field="batch", value=max(index)
+            )
+        return index
 
     def offset_deltas(self) -> tuple[int, ...] | range:
         """Offset of each message less the base offset; a range where there are no holes."""
