@@ -133,8 +133,7 @@ class Client:
 
         Args:
             topic: `/ns/topic`, `ns/topic` or `topic` (in `default`).
-            name: unique in the topic: opening the name again takes it over and fences the older producer off.
-                None: the broker makes one up.
+            name: shown with each message; need not be unique. None: the broker makes one up.
             partitions: create the topic with that many if it does not exist; an existing topic must agree.
                 None: whatever the topic has.
             dispatch_strategy: `reliable` or `non_reliable`, of the topic to create; an existing one must agree.

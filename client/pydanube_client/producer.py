@@ -273,7 +273,10 @@ class Producer:
             # given back and taken again without a turn of the loop in between: the hot path does its own counting
             self._free_messages += 1
             self._free_bytes += size
-        return await self.send_nowait(payload, key=key, attributes=attributes, partition=partition)
+        handle = self.send_nowait(payload, key=key, attributes=attributes, partition=partition)
+        batch = handle._batch
+        await batch.waiter()  # never answered already: nothing has been sent in this turn of the loop
+        return batch.receipt(handle._index)
 
     async def send_many(self, messages: Iterable[Payload | Message]) -> SendSummary:
         """Publish payloads or messages, in order, as fast as the window lets them; returns when all are stored.
@@ -308,7 +311,7 @@ class Producer:
             ClusterError: the first failure that nobody has awaited yet.
         """
         for batch in [batch for lane in self._lanes for batch in lane.hurry()]:
-            await batch
+            await batch.wait()
         failed = [batch for batch in self._unseen if not batch.error_seen]
         self._unseen.clear()
         if failed:
@@ -561,14 +564,14 @@ class _Ledger:
 
     async def rest(self) -> None:
         while self._pending:
-            await self._pending[0][0]
+            await self._pending[0][0].wait()
             self._settle(*self._pending.popleft())
 
     async def failed(self, error: ClusterError, durability: str) -> ClusterError:
         """The error to raise, after everything handed over has been answered."""
         while self._pending:
             batch, first, messages = self._pending.popleft()
-            await batch
+            await batch.wait()
             if batch.error is None:
                 self._settle(batch, first, messages)
             else:

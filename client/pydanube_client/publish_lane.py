@@ -13,9 +13,9 @@ What a failure means
   again, from the oldest. What the log holds already is answered as a duplicate with its first offsets.
 * A fatal failure of one batch: its messages fail. What was in flight behind it has been refused as well, because the
   sequence has a gap now, and is known not to be stored; so it goes back in the queue. What was in flight before it is
-  waited for. Then a *new session* is opened (a higher epoch: copies of the refused batches that may still sit in a
-  connection are fenced off) and the queue goes on with new sequence numbers. Sending other bytes under old numbers
-  in the old session would be wrong exactly if such a copy arrived late.
+  waited for. Then a *new session* is opened and the queue goes on with its sequence numbers. Sending other bytes
+  under old numbers in the old session would be wrong exactly if a copy of a refused batch, held up in a connection,
+  arrived late; in a session that is never written to again, that copy meets the gap for ever.
 * PRODUCER_UNKNOWN, OUT_OF_SEQUENCE, or a session that came back as another: whether the batches in flight are stored
   is unknown, and sending them anew could double them. They fail with `details.outcome = "unknown"`; what was not
   written yet goes on in a new session. PRODUCER_FENCED: the same, and nothing goes on: somebody else has the name.
@@ -56,6 +56,9 @@ __all__ = ["MAX_IN_FLIGHT", "LaneCounters", "LaneOptions", "PublishLane"]
 
 MAX_IN_FLIGHT: Final = 5  # the broker remembers the last 8 batches of a session (DESIGN 6)
 assert MAX_IN_FLIGHT < 8
+UNKNOWN_OFFSET: Final = (
+    1 << 64
+) - 1  # of a duplicate older than those 8, which only a defect can make us send
 
 
 @dataclass(slots=True, kw_only=True)
@@ -385,6 +388,15 @@ class PublishLane:
                 )
             assert self.session is not None
             counters = self._options.counters
+            if receipt.base_offset == UNKNOWN_OFFSET:
+                self._fail(
+                    batch,
+                    Internal(
+                        f"{self._options.topic}: these messages were stored before, and the broker has forgotten where",
+                        topic=self._options.topic, outcome="stored",
+                    ),
+                )  # fmt: skip
+                return
             counters.acknowledged_messages += batch.count
             if receipt.duplicate:
                 counters.duplicate_messages += batch.count

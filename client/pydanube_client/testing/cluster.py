@@ -23,6 +23,7 @@ from pydanube_core.names import TopicName
 
 from pydanube_client.client import Client
 from pydanube_client.retry import Retry
+from pydanube_client.sync import Client as SyncClient
 from pydanube_client.testing.log import MemoryTopic
 from pydanube_client.testing.streams import ConsumeServer, Pipe, PublishServer
 from pydanube_client.testing.subscription import MemorySubscription
@@ -62,6 +63,10 @@ class InMemoryCluster:
     def connect(self, *, retry: Retry | None = None) -> Client:
         """A client of this cluster, to be used as `async with`."""
         return Client(_URL, lambda url: _MemoryTransport(self, url), retry or Retry())
+
+    def connect_sync(self, *, retry: Retry | None = None) -> SyncClient:
+        """A client of `pydanube_client.sync`, to be used as `with`, from any thread."""
+        return SyncClient(lambda: self.connect(retry=retry))
 
     def create_topic(self, topic: str, *, partitions: int = 0, dispatch_strategy: str = "reliable") -> None:
         with self.lock:
@@ -109,6 +114,13 @@ class InMemoryCluster:
         with self.lock:
             for topic in self._topics.values():
                 topic.producers.clear()
+
+    def fence_producers(self) -> None:
+        """Behave as if every producer had been opened again elsewhere, with exclusive access."""
+        with self.lock:
+            for topic in self._topics.values():
+                for state in topic.producers.values():
+                    state.epoch += 1
 
     def refuse_publishes(self, *errors: ClusterError) -> None:
         """Answer the next batches with these errors, one each; nothing of them is stored."""

@@ -56,12 +56,7 @@ class MemoryTopic:
     def open_producer(self, name: str, producer_id: int, epoch: int, *, new_id: int) -> ProducerState:
         if producer_id:
             return self._session(producer_id, epoch)
-        name = name or f"producer-{new_id}"
-        for state in self.producers.values():
-            if state.name == name:
-                state.epoch += 1
-                return state
-        state = self.producers[new_id] = ProducerState(new_id, 1, name)
+        state = self.producers[new_id] = ProducerState(new_id, 1, name or f"producer-{new_id}")
         return state
 
     def _session(self, producer_id: int, epoch: int) -> ProducerState:

@@ -263,18 +263,22 @@ class ConsumeServer:
 
     def _ack(self, subscription: MemorySubscription, ack: pb.Ack) -> None:
         subscription.acked(self, ack.session, pairs(ack.ranges))
-        if ack.confirm:
-            confirmed = pb.Confirmed(confirm=ack.confirm)
+        self._confirm(ack.confirm)
+
+    def _confirm(self, request: int) -> None:
+        if request:
+            confirmed = pb.Confirmed(confirm=request)
             self._pipe.send(pb.ConsumeResponse(confirmed=confirmed).SerializeToString())
 
     def _seek(self, seek: pb.Seek) -> None:
         assert self._topic is not None
         if self._subscription is not None:
-            self._subscription.seek(seek.position, self, seek.request)
-            return
-        self._place = self._topic.offset_of(seek.position)
-        self.session = self._cluster.new_id()
-        self.session_changed(self.session, self._place, seek.request, "seek", active=True)
+            self._subscription.seek(seek.position)
+        else:
+            self._place = self._topic.offset_of(seek.position)
+            self.session = self._cluster.new_id()
+            self.session_changed(self.session, self._place, "seek", active=True)
+        self._confirm(seek.request)
 
     def deliver(self) -> None:
         if self._subscription is not None:
@@ -305,10 +309,8 @@ class ConsumeServer:
     def send(self, message: bytes) -> None:
         self._pipe.send(message)
 
-    def session_changed(self, session: int, offset: int, request: int, reason: str, *, active: bool) -> None:
-        change = pb.SessionChanged(
-            session=session, offset=offset, request=request, reason=reason, active=active
-        )
+    def session_changed(self, session: int, offset: int, reason: str, *, active: bool) -> None:
+        change = pb.SessionChanged(session=session, offset=offset, reason=reason, active=active)
         self._pipe.send(pb.ConsumeResponse(session=change).SerializeToString())
 
     def later(self, delay_s: float, call: Callable[[], None]) -> None:

@@ -120,7 +120,7 @@ class MemorySubscription:
         if self.kind == "failover" and first and self.consumers:
             promoted = self.consumers[0]
             promoted.session = self._sessions()
-            promoted.session_changed(promoted.session, self.floor, 0, "promoted", active=True)
+            promoted.session_changed(promoted.session, self.floor, "promoted", active=True)
         self.deliver()
 
     # -- delivery --------------------------------------------------------------------------------------------
@@ -234,16 +234,13 @@ class MemorySubscription:
             self._flights[consumer] += parts
             self._watch(consumer, parts, ms / 1000)
 
-    def seek(self, position: str, requester: Attached, request: int) -> None:
+    def seek(self, position: str) -> None:
         self.position = self.topic.offset_of(position)
         self._again.clear()
         for consumer in self.consumers:
             self._flights[consumer] = []
             consumer.session = self._sessions()
-            number = request if consumer is requester else 0
-            consumer.session_changed(
-                consumer.session, self.position, number, "seek", active=self._active(consumer)
-            )
+            consumer.session_changed(consumer.session, self.position, "seek", active=self._active(consumer))
         self.deliver()
 
     @property

@@ -1,0 +1,606 @@
+"""The SDK without await: the same names, from any thread, and inside Jupyter.
+
+    from pydanube_client.sync import connect
+
+    with connect() as client, client.producer("orders") as producer:
+        producer.send(b"one")
+
+Each client runs an event loop in one background thread of its own; calls are handed over and waited for, which costs
+some tens of microseconds each. So use `send_many`, and iterate: messages are fetched from the loop by the hundred,
+and acks go back together. A call that is interrupted (Ctrl-C) is cancelled in the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+from pydanube_core.errors import ClosedResource
+
+from pydanube_client import client as _client
+from pydanube_client.consumer import Consumer as _Consumer
+from pydanube_client.consumer import Reader as _Reader
+from pydanube_client.consumer import Receiver as _Receiver
+from pydanube_client.facts import (
+    ClientEvent,
+    ClientStatistics,
+    ConsumerStatistics,
+    ProducerStatistics,
+    Receipt,
+    SchemaRef,
+    SendSummary,
+)
+from pydanube_client.grpc_transport import Tls
+from pydanube_client.message import Batch as _Batch
+from pydanube_client.message import Message as _Message
+from pydanube_client.outbound import PendingSend as _PendingSend
+from pydanube_client.producer import Payload
+from pydanube_client.producer import Producer as _Producer
+from pydanube_client.retry import Retry
+
+__all__ = ["Batch", "Client", "Consumer", "Message", "PendingSend", "Producer", "Reader", "connect"]
+
+T = TypeVar("T")
+R = TypeVar("R", bound=_Receiver)
+
+_FETCH_MESSAGES = 500  # taken from the loop at once; what is unacked in the application grows by as much
+
+
+def connect(
+    url: str | None = None,
+    *,
+    token: str | None = None,
+    tls: Tls | None = None,
+    principal: str | None = None,
+    retry: Retry | None = None,
+) -> Client:
+    """As `pydanube_client.connect`, to be used as `with connect() as client`."""
+
+    def make() -> _client.Client:
+        return _client.connect(url, token=token, tls=tls, principal=principal, retry=retry)
+
+    make()  # bad arguments are refused here, not in the thread
+    return Client(make)
+
+
+class _Loop:
+    """An event loop in a thread."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="pydanube-client", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+
+    def call(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in the loop and wait for it."""
+        if not self._thread.is_alive() or self._thread is threading.current_thread():
+            work.close()
+            raise ClosedResource("the client is closed, or was called from inside its own thread")
+        future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        try:
+            return future.result()
+        except BaseException:
+            if future.cancel():  # interrupted while waiting: wait until the call has gone
+                concurrent.futures.wait([future], timeout=5)
+            raise
+
+    def soon(self, call: Callable[[], None]) -> None:
+        self.loop.call_soon_threadsafe(call)
+
+    def close(self) -> None:
+        self.call(self.loop.shutdown_asyncgens())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+        self.loop.close()
+
+
+class Client:
+    """As `pydanube_client.Client`."""
+
+    def __init__(self, make: Callable[[], _client.Client]) -> None:
+        self._make = make
+        self._loop: _Loop | None = None
+        self._inner: _client.Client | None = None
+
+    def __enter__(self) -> Self:
+        if self._loop is not None:
+            raise ClosedResource("this client is in use already; call connect() again for another")
+        self._loop = loop = _Loop()
+
+        async def enter() -> _client.Client:
+            return await self._make().__aenter__()
+
+        self._inner = loop.call(enter())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        loop, self._loop = self._loop, None
+        if loop is not None and self._inner is not None:
+            try:
+                loop.call(self._inner.aclose())
+            finally:
+                loop.close()
+
+    def _both(self) -> tuple[_Loop, _client.Client]:
+        if self._loop is None or self._inner is None:
+            raise ClosedResource("the client is used outside its block: `with connect() as client`")
+        return self._loop, self._inner
+
+    def producer(
+        self,
+        topic: str,
+        *,
+        name: str | None = None,
+        partitions: int | None = None,
+        dispatch_strategy: str | None = "reliable",
+        routing: str = "key",
+        schema: str | None = None,
+        compression: str = "none",
+        linger_ms: float = 0.0,
+        batch_bytes: int = 262_144,
+        window_messages: int = 100_000,
+        window_bytes: int = 67_108_864,
+    ) -> Producer:
+        loop, inner = self._both()
+        return Producer(
+            loop,
+            inner.producer(
+                topic,
+                name=name,
+                partitions=partitions,
+                dispatch_strategy=dispatch_strategy,
+                routing=routing,
+                schema=schema,
+                compression=compression,
+                linger_ms=linger_ms,
+                batch_bytes=batch_bytes,
+                window_messages=window_messages,
+                window_bytes=window_bytes,
+            ),
+        )
+
+    def consumer(
+        self,
+        topic: str,
+        subscription: str,
+        *,
+        type: str = "exclusive",
+        name: str | None = None,
+        start: str = "earliest",
+        start_must_apply: bool = False,
+        key_filters: Sequence[str] = (),
+        credit_messages: int = 10_000,
+        credit_bytes: int = 33_554_432,
+        ack_timeout_ms: int | None = None,
+    ) -> Consumer:
+        loop, inner = self._both()
+        return Consumer(
+            loop,
+            inner.consumer(
+                topic,
+                subscription,
+                type=type,
+                name=name,
+                start=start,
+                start_must_apply=start_must_apply,
+                key_filters=key_filters,
+                credit_messages=credit_messages,
+                credit_bytes=credit_bytes,
+                ack_timeout_ms=ack_timeout_ms,
+            ),
+        )
+
+    def reader(
+        self,
+        topic: str,
+        *,
+        start: str = "earliest",
+        stop: str | None = None,
+        credit_messages: int = 10_000,
+        credit_bytes: int = 33_554_432,
+    ) -> Reader:
+        loop, inner = self._both()
+        reader = inner.reader(
+            topic, start=start, stop=stop, credit_messages=credit_messages, credit_bytes=credit_bytes
+        )
+        return Reader(loop, reader)
+
+    def events(self) -> Iterator[ClientEvent]:
+        """Blocks between events; ends when the client closes."""
+        loop, inner = self._both()
+        events = inner.events()
+
+        async def following() -> ClientEvent | None:
+            return await anext(events, None)
+
+        while (event := loop.call(following())) is not None:
+            yield event
+
+    def statistics(self) -> ClientStatistics:
+        loop, inner = self._both()
+        return loop.call(_call(inner.statistics))
+
+
+async def _call(function: Callable[[], T]) -> T:
+    return function()
+
+
+class PendingSend:
+    """As `pydanube_client.PendingSend`; `result()` instead of await."""
+
+    def __init__(self, loop: _Loop, inner: _PendingSend) -> None:
+        self._loop = loop
+        self._inner = inner
+
+    def done(self) -> bool:
+        return self._inner.done()
+
+    def result(self, timeout_s: float | None = None) -> Receipt:
+        """The receipt.
+
+        Raises:
+            TimeoutError: not there within `timeout_s`; the message is still on its way.
+        """
+
+        async def wait() -> Receipt:
+            async with asyncio.timeout(timeout_s):
+                return await self._inner
+
+        return self._loop.call(wait())
+
+
+class Producer:
+    """As `pydanube_client.Producer`."""
+
+    def __init__(self, loop: _Loop, inner: _Producer) -> None:
+        self._loop = loop
+        self._inner = inner
+
+    def __enter__(self) -> Self:
+        self._loop.call(self._inner.__aenter__())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._loop.call(self._inner.__aexit__(kind, error, traceback))
+
+    @property
+    def topic(self) -> str:
+        return self._inner.topic
+
+    @property
+    def name(self) -> str:
+        return self._inner.name
+
+    @property
+    def partitions(self) -> int | None:
+        return self._inner.partitions
+
+    def send(
+        self,
+        payload: Payload,
+        *,
+        key: str | None = None,
+        attributes: Mapping[str, str] | None = None,
+        partition: int | None = None,
+    ) -> Receipt:
+        return self._loop.call(self._inner.send(payload, key=key, attributes=attributes, partition=partition))
+
+    def send_nowait(
+        self,
+        payload: Payload,
+        *,
+        key: str | None = None,
+        attributes: Mapping[str, str] | None = None,
+        partition: int | None = None,
+    ) -> PendingSend:
+        """Hand over without waiting for the receipt."""
+
+        def hand_over() -> _PendingSend:
+            return self._inner.send_nowait(payload, key=key, attributes=attributes, partition=partition)
+
+        return PendingSend(self._loop, self._loop.call(_call(hand_over)))
+
+    def send_many(self, messages: Iterable[Payload | _Message | Message]) -> SendSummary:
+        """The iterable is run in the client's thread."""
+        return self._loop.call(self._inner.send_many(_unwrapped(messages)))
+
+    def flush(self) -> None:
+        self._loop.call(self._inner.flush())
+
+    def statistics(self) -> ProducerStatistics:
+        return self._loop.call(_call(self._inner.statistics))
+
+
+def _unwrapped(messages: Iterable[Payload | _Message | Message]) -> Iterator[Payload | _Message]:
+    for entry in messages:
+        yield entry._inner if isinstance(entry, Message) else entry
+
+
+class _Acks:
+    """Acks given by the application's threads, handed to the loop together; the first failure is raised later."""
+
+    def __init__(self, loop: _Loop) -> None:
+        self._loop = loop
+        self._given: deque[_Message | _Batch] = deque()
+        self._scheduled = False
+        self._error: Exception | None = None
+
+    def give(self, item: _Message | _Batch) -> None:
+        self.check()
+        self._given.append(item)
+        if not self._scheduled:  # two threads may both see this and schedule twice, which does no harm
+            self._scheduled = True
+            self._loop.soon(self._start)
+
+    def check(self) -> None:
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+
+    def _start(self) -> None:
+        self._scheduled = False
+        while self._given:
+            work = self._given.popleft().ack()
+            try:
+                work.send(None)  # an ack never suspends: it only notes the offset
+            except StopIteration:
+                pass
+            except Exception as error:
+                self._error = error
+
+    async def drain(self) -> None:
+        self._start()
+
+
+class Message:
+    """As `pydanube_client.Message`, with verbs that block."""
+
+    __slots__ = ("_acks", "_inner")
+
+    def __init__(self, inner: _Message, acks: _Acks) -> None:
+        self._inner = inner
+        self._acks = acks
+
+    def __repr__(self) -> str:
+        return repr(self._inner)
+
+    @property
+    def payload(self) -> bytes:
+        return self._inner.payload
+
+    @property
+    def offset(self) -> int:
+        return self._inner.offset
+
+    @property
+    def topic(self) -> str:
+        return self._inner.topic
+
+    @property
+    def partition(self) -> int | None:
+        return self._inner.partition
+
+    @property
+    def key(self) -> str | None:
+        return self._inner.key
+
+    @property
+    def attributes(self) -> Mapping[str, str]:
+        return self._inner.attributes
+
+    @property
+    def producer(self) -> str:
+        return self._inner.producer
+
+    @property
+    def publish_time(self) -> datetime:
+        return self._inner.publish_time
+
+    @property
+    def append_time(self) -> datetime:
+        return self._inner.append_time
+
+    @property
+    def delivery_count(self) -> int:
+        return self._inner.delivery_count
+
+    @property
+    def schema(self) -> SchemaRef | None:
+        return self._inner.schema
+
+    def ack(self) -> None:
+        """Gathered; `consumer.flush_acks()` waits until it is durable."""
+        self._acks.give(self._inner)
+
+    def nack(self, delay_ms: int | None = None, reason: str = "") -> None:
+        self._acks._loop.call(self._inner.nack(delay_ms, reason))
+
+    def extend(self, ms: int) -> None:
+        self._acks._loop.call(self._inner.extend(ms))
+
+    def terminate(self, reason: str = "") -> None:
+        self._acks._loop.call(self._inner.terminate(reason))
+
+
+class Batch:
+    """As `pydanube_client.Batch`, with verbs that block."""
+
+    __slots__ = ("_acks", "_inner")
+
+    def __init__(self, inner: _Batch, acks: _Acks) -> None:
+        self._inner = inner
+        self._acks = acks
+
+    def __len__(self) -> int:
+        return len(self._inner)
+
+    @property
+    def topic(self) -> str:
+        return self._inner.topic
+
+    @property
+    def partition(self) -> int | None:
+        return self._inner.partition
+
+    @property
+    def payloads(self) -> list[bytes]:
+        return self._inner.payloads
+
+    @property
+    def offsets(self) -> Sequence[int]:
+        return self._inner.offsets
+
+    @property
+    def keys(self) -> list[str | None]:
+        return self._inner.keys
+
+    @property
+    def attributes(self) -> list[Mapping[str, str]]:
+        return self._inner.attributes
+
+    @property
+    def append_time(self) -> datetime:
+        return self._inner.append_time
+
+    @property
+    def delivery_count(self) -> int:
+        return self._inner.delivery_count
+
+    def messages(self) -> list[Message]:
+        return [Message(message, self._acks) for message in self._inner.messages()]
+
+    def ack(self) -> None:
+        self._acks.give(self._inner)
+
+    def nack(self, delay_ms: int | None = None, reason: str = "") -> None:
+        self._acks._loop.call(self._inner.nack(delay_ms, reason))
+
+
+class _Receiving(Generic[R]):
+    """What consumers and readers share."""
+
+    def __init__(self, loop: _Loop, inner: R) -> None:
+        self._loop = loop
+        self._inner = inner
+        self._acks = _Acks(loop)
+        self._fetched: deque[_Message] = deque()
+
+    def __enter__(self) -> Self:
+        self._loop.call(self._inner.__aenter__())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        async def leave() -> None:
+            await self._acks.drain()
+            await self._inner.__aexit__(kind, error, traceback)
+
+        self._fetched.clear()
+        self._loop.call(leave())
+        if kind is None:
+            self._acks.check()
+
+    @property
+    def topic(self) -> str:
+        return self._inner.topic
+
+    @property
+    def name(self) -> str:
+        return self._inner.name
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Message:
+        self._acks.check()
+        while True:
+            try:
+                message = self._fetched.popleft()
+            except IndexError:
+                pass
+            else:
+                if message._from.current:  # else a seek or reconnect has made it void: it comes again
+                    return Message(message, self._acks)
+                continue
+            if not self._loop.call(self._fetch()):
+                raise StopIteration
+
+    async def _fetch(self) -> bool:
+        first = await anext(self._inner, None)
+        if first is None:
+            return False
+        self._fetched.append(first)
+        self._fetched += await self._inner.receive(_FETCH_MESSAGES - 1, max_wait_s=0)
+        return True
+
+    def receive(
+        self, max_messages: int = 100, max_bytes: int | None = None, max_wait_s: float = 1.0
+    ) -> list[Message]:
+        self._acks.check()
+        if self._fetched:
+            count = min(len(self._fetched), max_messages)
+            return [Message(self._fetched.popleft(), self._acks) for _ in range(count)]
+        found = self._loop.call(self._inner.receive(max_messages, max_bytes, max_wait_s))
+        return [Message(message, self._acks) for message in found]
+
+    def batches(self) -> Iterator[Batch]:
+        batches = self._inner.batches()
+
+        async def following() -> _Batch | None:
+            return await anext(batches, None)
+
+        while (batch := self._loop.call(following())) is not None:
+            yield Batch(batch, self._acks)
+
+    def seek(self, position: str) -> None:
+        async def seek() -> None:
+            await self._acks.drain()
+            await self._inner.seek(position)
+
+        self._loop.call(seek())
+        self._fetched.clear()
+
+    def statistics(self) -> ConsumerStatistics:
+        return self._loop.call(_call(self._inner.statistics))
+
+
+class Consumer(_Receiving[_Consumer]):
+    """As `pydanube_client.Consumer`."""
+
+    @property
+    def subscription(self) -> str:
+        return self._inner.subscription
+
+    @property
+    def active(self) -> bool:
+        return self._inner.active
+
+    def flush_acks(self) -> None:
+        async def flush() -> None:
+            await self._acks.drain()
+            await self._inner.flush_acks()
+
+        self._loop.call(flush())
+        self._acks.check()
+
+
+class Reader(_Receiving[_Reader]):
+    """As `pydanube_client.Reader`."""

@@ -1,0 +1,103 @@
+"""Partitioned topics, over every transport."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import pytest
+from pydanube_client import Message
+from pydanube_client.routing import fnv1a_64
+from pydanube_core.errors import InvalidArgument
+
+pytestmark = pytest.mark.anyio
+
+
+async def drain(client: Any, topic: str) -> dict[int | None, list[Message]]:
+    found: dict[int | None, list[Message]] = defaultdict(list)
+    async with client.reader(topic, stop="head") as reader:
+        async for message in reader:
+            found[message.partition].append(message)
+    return found
+
+
+async def test_keys_meet_their_partition_and_keep_their_order(cluster: Any) -> None:
+    topic = cluster.topic()
+    async with cluster.connect() as client:
+        async with client.producer(topic, partitions=3) as producer:
+            assert producer.partitions == 3
+            handles = [
+                (f"key-{i % 20}", producer.send_nowait(b"%d" % i, key=f"key-{i % 20}")) for i in range(600)
+            ]
+            for key, handle in handles:
+                assert (await handle).partition == fnv1a_64(key.encode()) % 3
+        found = await drain(client, topic)
+        assert sum(map(len, found.values())) == 600
+        for messages in found.values():
+            assert [m.offset for m in messages] == list(range(len(messages)))
+            values = [int(m.payload) for m in messages]
+            assert values == sorted(values)
+            assert {m.topic for m in messages} == {topic}
+
+
+async def test_messages_without_a_key_go_in_turn(cluster: Any) -> None:
+    topic = cluster.topic()
+    async with cluster.connect() as client, client.producer(topic, partitions=4) as producer:
+        receipts = [await producer.send(b"x") for _ in range(8)]
+        assert [r.partition for r in receipts] == [0, 1, 2, 3, 0, 1, 2, 3]
+        assert [r.offset for r in receipts] == [0, 0, 0, 0, 1, 1, 1, 1]
+
+
+async def test_the_caller_may_say_which_partition(cluster: Any) -> None:
+    topic = cluster.topic()
+    async with cluster.connect() as client:
+        async with client.producer(topic, partitions=2, routing="explicit") as producer:
+            assert (await producer.send(b"x", partition=1)).partition == 1
+            with pytest.raises(InvalidArgument):
+                await producer.send(b"x")
+            with pytest.raises(InvalidArgument):
+                await producer.send(b"x", partition=2)
+        found = await drain(client, topic)
+        assert {partition: len(messages) for partition, messages in found.items()} == {1: 1}
+
+
+async def test_send_many_over_partitions_sums_up_each(cluster: Any) -> None:
+    topic = cluster.topic()
+    async with cluster.connect() as client, client.producer(topic, partitions=3) as producer:
+        summary = await producer.send_many([b"%d" % i for i in range(3000)])
+        assert summary.count == 3000
+        assert {r.partition: (r.first_offset, r.last_offset) for r in summary.ranges} == dict.fromkeys(
+            range(3), (0, 999)
+        )
+
+
+async def test_one_consumer_covers_all_partitions(cluster: Any) -> None:
+    topic = cluster.topic()
+    async with cluster.connect() as client:
+        async with client.producer(topic, partitions=3) as producer:
+            await producer.send_many([b"%d" % i for i in range(300)])
+        async with client.consumer(topic, "s") as consumer:
+            offsets: dict[int | None, list[int]] = defaultdict(list)
+            for _ in range(300):
+                message = await anext(consumer)
+                offsets[message.partition].append(message.offset)
+                await message.ack()
+        assert offsets == {p: list(range(100)) for p in range(3)}
+        async with client.consumer(topic, "s") as consumer:
+            assert await consumer.receive(max_wait_s=0.05) == []
+            await consumer.seek("offset:99")
+            again = [await anext(consumer) for _ in range(3)]
+            assert sorted((m.partition, m.offset) for m in again) == [(0, 99), (1, 99), (2, 99)]
+
+
+async def test_an_existing_topic_must_agree_in_its_partitions(cluster: Any) -> None:
+    topic = cluster.topic()
+    async with cluster.connect() as client:
+        async with client.producer(topic, partitions=2):
+            pass
+        async with client.producer(topic) as producer:
+            assert producer.partitions == 2
+        with pytest.raises(InvalidArgument) as refused:
+            async with client.producer(topic, partitions=5):
+                pass
+        assert refused.value.details["field"] == "partitions"
