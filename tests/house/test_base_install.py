@@ -75,6 +75,7 @@ def test_package_imports_without_any_extra(module: str, wheel: Path) -> None:
     [
         (("up", "--memory"), "broker,mcp"),
         (("broker", "--memory"), "broker"),
+        (("bench", "e2e"), "broker"),
         (("mcp",), "mcp"),
     ],
 )

@@ -56,8 +56,14 @@ THIRD_PARTY: dict[str, set[str]] = {
     "pydanube_cli": BASE | {"click", "rich", "typer"},
 }
 
-# Single modules which the base install holds but only a broker imports (test_base_install blocks the extras).
-THIRD_PARTY_OF_MODULE: dict[str, set[str]] = {"pydanube_core.batch.validate": {"numpy"}}
+# Single modules which the base install holds and never imports (test_base_install blocks the extras): the broker
+# checks and cuts batches with the one, the benchmark starts brokers with the other.
+THIRD_PARTY_OF_MODULE: dict[str, set[str]] = {
+    "pydanube_core.batch.select": {"numpy"},
+    "pydanube_core.batch.validate": {"numpy"},
+    "pydanube_cli.bench.fleet": {"psutil"},
+    "pydanube_cli.bench.payloads": {"numpy"},
+}
 
 # Decisions without I/O, clock, chance or logging: time and facts come in as arguments (STYLE, "Decide, then act").
 PURE = (
@@ -82,6 +88,7 @@ NOT_PURE = (
     "pydanube_broker.delivery.give_way",
     "pydanube_broker.delivery.pump",
     "pydanube_broker.delivery.reader_pump",
+    "pydanube_broker.delivery.routed_part",
     "pydanube_broker.delivery.turns",
 )
 IMPURE_MODULES = {
@@ -109,9 +116,14 @@ GENERATED_USERS = (
     "pydanube_broker.services.*",
     "pydanube_broker.cluster.peer",
     "pydanube_client.grpc_transport",
+    "pydanube_client.client",  # Resolve, before a stream is opened
+    "pydanube_client.testing.*",  # the in-memory broker answers the same messages
     "pydanube_client.*_lane",  # a stream to one broker each: messages become batches, answers receipts
     "pydanube_admin.core",  # danube.ops/Call: the operation side
     "pydanube_admin.remote",  # danube.ops/Call: the calling side
+    # Tolerated until they are moved into one of the above:
+    "pydanube_broker.broker",  # hands an OpenProducer through to its topic
+    "pydanube_cli.heads",  # asks for heads by messages of its own, which the SDK could
 )
 
 
