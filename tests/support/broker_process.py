@@ -1,0 +1,440 @@
+"""A real broker in a process of its own: start, stop, SIGKILL, SIGSTOP, start again on the same data and ports.
+
+    from tests.support.broker_process import BrokerProcess, broker_process_fixture
+
+    broker = broker_process_fixture()           # a fixture: a started broker with all ports, for one test
+    brokers = broker_processes_fixture()        # a fixture: makes brokers that are gone when the test ends
+
+    def test_x(tmp_path):
+        with BrokerProcess(tmp_path) as broker:           # starts, and leaves nothing behind
+            broker.command("produce", "t", "-m", "x")
+            broker.kill()                                 # SIGKILL, waits for the end of its helpers too
+            broker.start()                                # same data, same ports
+            assert broker.stop() == 0                     # SIGTERM
+
+Ready is an event: the broker's ready line on its stdout, or the end of that pipe when it dies. Ports are chosen once
+for each BrokerProcess, below the range from which the kernel takes ports for outgoing connections, so that nobody is
+given the port of a broker that is down for a moment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import pytest
+
+__all__ = [
+    "BrokerDied",
+    "BrokerProcess",
+    "broker_process_fixture",
+    "broker_processes_fixture",
+    "client_environment",
+    "danube_command",
+    "free_ports",
+]
+
+START_DEADLINE_S: Final = 120.0  # generous: the machine may be busy with something else
+STOP_DEADLINE_S: Final = 60.0
+_PORT_RANGE: Final = (10_240, 32_000)  # below net.ipv4.ip_local_port_range, above the well-known ones
+_PORT_FLAGS: Final = ("--grpc-port", "--admin-port", "--metrics-port", "--http-port")
+_MARK: Final = "PYDANUBE_TEST_MARK"  # in the environment of the broker and all that it starts
+
+
+class BrokerDied(AssertionError):
+    """The broker ended before it was ready. `.exit_code`, `.log`."""
+
+    def __init__(self, exit_code: int, log: str) -> None:
+        super().__init__(
+            f"the broker ended with {exit_code} before it was ready; its log ends with:\n{log[-6000:]}"
+        )
+        self.exit_code = exit_code
+        self.log = log
+
+
+def free_ports(count: int) -> tuple[int, ...]:
+    """That many ports on which nothing listens."""
+    held: list[socket.socket] = []
+    try:
+        while len(held) < count:
+            candidate = socket.socket()
+            try:
+                candidate.bind(("127.0.0.1", random.SystemRandom().randrange(*_PORT_RANGE)))
+            except OSError:
+                candidate.close()
+            else:
+                held.append(candidate)
+        return tuple(each.getsockname()[1] for each in held)
+    finally:
+        for each in held:
+            each.close()
+
+
+def danube_command() -> list[str]:
+    """The `danube` command of this environment."""
+    return [str(Path(sys.executable).with_name("danube"))]
+
+
+def client_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Our environment without settings of danube, and with `extra`."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("DANUBE_")}
+    return {**clean, "NO_COLOR": "1", "TERM": "dumb", **(extra or {})}
+
+
+class BrokerProcess:
+    """One broker over its lives.
+
+    Args:
+        folder: for the log; and for the data, unless `data_dir` or `memory`.
+        arguments: more flags for the command.
+        environment: more variables, e.g. `{"DANUBE_JOURNAL__SEGMENT_BYTES": "1MiB"}`.
+        face: `up`, or `broker` (8765 stays closed).
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        arguments: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+        data_dir: Path | None = None,
+        memory: bool = False,
+        face: str = "up",
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.data_dir = data_dir or folder / "data"
+        self.log_file = folder / "broker.log"
+        self.ready_file = folder / "ready.json"
+        self.info: dict[str, Any] = {}
+        self.lives = 0
+        self.exit_code: int | None = None
+        self._memory = memory
+        self._arguments = list(arguments)
+        self._mark = uuid.uuid4().hex
+        self._environment = client_environment({**(environment or {}), _MARK: self._mark})
+        self._face = face
+        self._ports: tuple[int, ...] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._stopped = False
+
+    # -- where it is -----------------------------------------------------------------------------------------
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "the broker was not started"
+        return self._process.pid
+
+    @property
+    def url(self) -> str:
+        return str(self.info["grpc"])
+
+    @property
+    def admin(self) -> str:
+        return str(self.info["admin"])
+
+    @property
+    def metrics(self) -> str:
+        return str(self.info["metrics"])
+
+    @property
+    def http(self) -> str:
+        return str(self.info["http"])
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    # -- its life --------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Start the process and return at once; `wait_ready` waits for it."""
+        assert not self.running, "it is running already"
+        if self._ports is None:
+            self._ports = free_ports(4)
+        where = ["--memory"] if self._memory else ["--data-dir", str(self.data_dir)]
+        ports = [
+            word for flag, port in zip(_PORT_FLAGS, self._ports, strict=True) for word in (flag, str(port))
+        ]
+        self.ready_file.unlink(missing_ok=True)
+        self._stopped = False
+        self.exit_code = None
+        with self.log_file.open("ab") as log:
+            log.write(f"--- life {self.lives + 1}\n".encode())
+            log.flush()
+            self._process = subprocess.Popen(
+                [
+                    *danube_command(), self._face, *where, *ports,
+                    "--ready-file", str(self.ready_file), "--json", *self._arguments,
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=self._environment,
+                start_new_session=True,
+            )  # fmt: skip
+        self.lives += 1
+
+    def wait_ready(self, deadline_s: float = START_DEADLINE_S) -> dict[str, Any]:
+        """Wait for the ready line; returns what it says.
+
+        Raises:
+            BrokerDied: it ended instead.
+        """
+        process = self._process
+        assert process is not None
+        assert process.stdout is not None
+        until = time.monotonic() + deadline_s
+        line = b""
+        while not line.endswith(b"\n"):
+            readable, _, _ = select.select([process.stdout], [], [], max(0.0, until - time.monotonic()))
+            if not readable:
+                raise AssertionError(
+                    f"the broker was not ready after {deadline_s:g} s; log:\n{self.log()[-6000:]}"
+                )
+            chunk = os.read(process.stdout.fileno(), 65_536)
+            if not chunk:
+                raise BrokerDied(self.wait(), self.log())
+            line += chunk
+        self.info = json.loads(line)
+        assert self.info["pid"] == process.pid
+        return self.info
+
+    def start(self, deadline_s: float = START_DEADLINE_S) -> dict[str, Any]:
+        """Start on the same data and the same ports as before; returns what the ready line says.
+
+        Raises:
+            BrokerDied: it ended instead of becoming ready.
+        """
+        for attempt in range(5):
+            self.begin()
+            try:
+                return self.wait_ready(deadline_s)
+            except BrokerDied as died:
+                if self.lives > 1 or "PORT_IN_USE" not in died.log or attempt == 4:
+                    raise
+                self._ports, self.lives = None, 0  # somebody was quicker: take others, nobody knows these yet
+        raise AssertionError("not reached")
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until it and all that it started are gone."""
+        assert self._process is not None
+        self._process.kill()
+        self.wait()
+
+    def terminate(self) -> None:
+        """SIGTERM; `wait` waits."""
+        self.signal(signal.SIGTERM)
+
+    def signal(self, number: int) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def pause(self) -> None:
+        """SIGSTOP."""
+        self.signal(signal.SIGSTOP)
+        self._stopped = True
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        self.signal(signal.SIGCONT)
+        self._stopped = False
+
+    def wait(self, deadline_s: float = STOP_DEADLINE_S) -> int:
+        """Wait for the end of the process and its helpers; returns the exit code (minus the signal)."""
+        process = self._process
+        assert process is not None
+        try:
+            self.exit_code = process.wait(deadline_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(
+                f"the broker still runs after {deadline_s:g} s; log:\n{self.log()[-6000:]}"
+            ) from None
+        if process.stdout is not None:
+            process.stdout.close()
+        self._helpers_gone(deadline_s)
+        return self.exit_code
+
+    def stop(self, deadline_s: float = STOP_DEADLINE_S) -> int:
+        """SIGTERM, wait; returns the exit code."""
+        self.terminate()
+        return self.wait(deadline_s)
+
+    def helpers(self) -> list[int]:
+        """Process ids of what this broker started and is still there, its own not counted (Linux)."""
+        wanted = f"{_MARK}={self._mark}".encode()
+        found = []
+        own = self._process.pid if self._process is not None else 0
+        for entry in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if int(entry.name) != own and wanted in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+        return sorted(found)
+
+    def helper_running(self, program: str = "sync_program.py") -> list[int]:
+        """Helpers whose command line holds `program`, in the order of their start."""
+        found = []
+        for pid in self.helpers():
+            with contextlib.suppress(OSError):
+                if program.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    found.append(pid)
+        return found
+
+    def _helpers_gone(self, deadline_s: float) -> None:
+        """They end by themselves when the broker is gone; a helper that stays is a defect."""
+        until = time.monotonic() + deadline_s
+        for pid in self.helpers():
+            with contextlib.suppress(ProcessLookupError, OSError):
+                handle = os.pidfd_open(pid)
+                try:
+                    gone, _, _ = select.select([handle], [], [], max(0.0, until - time.monotonic()))
+                finally:
+                    os.close(handle)
+                if not gone:
+                    os.kill(pid, signal.SIGKILL)
+                    raise AssertionError(f"helper process {pid} outlived its broker")
+
+    def close(self) -> None:
+        """Leave nothing behind, whatever state it is in. Never raises for a broker that was killed already."""
+        process = self._process
+        if process is None:
+            return
+        if process.poll() is None:
+            if self._stopped:
+                self.resume()
+            process.terminate()
+            try:
+                process.wait(STOP_DEADLINE_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+        self._helpers_gone(STOP_DEADLINE_S)
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- what it says ----------------------------------------------------------------------------------------
+
+    def log(self) -> str:
+        """Everything it wrote to stderr, over all its lives."""
+        with contextlib.suppress(FileNotFoundError):
+            return self.log_file.read_text(errors="replace")
+        return ""
+
+    def check_log(self, *, allow: Sequence[str] = ()) -> None:
+        """No traceback and no error event, except those whose line holds one of `allow`."""
+        text = self.log()
+        assert "Traceback (most recent call last)" not in text, text[-8000:]
+        bad = [
+            line
+            for line in text.splitlines()
+            if line.split(" ")[1:2] == ["error"] and not any(word in line for word in allow)
+        ]
+        assert not bad, "\n".join(bad)
+
+    def status(self) -> dict[str, Any]:
+        """`GET /status`."""
+        import urllib.request
+
+        with urllib.request.urlopen(f"{self.metrics}/status", timeout=60) as response:
+            result: dict[str, Any] = json.load(response)
+            return result
+
+    def rss_bytes(self) -> int:
+        """Resident memory of the broker process (Linux)."""
+        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1]) * 1024
+        raise AssertionError("no VmRSS")
+
+    # -- commands against it ---------------------------------------------------------------------------------
+
+    def client_arguments(self) -> list[str]:
+        return ["--broker", self.url, "--admin", self.admin]
+
+    def command(
+        self,
+        *arguments: str,
+        stdin: bytes | None = None,
+        check: bool = True,
+        timeout_s: float = 120.0,
+    ) -> subprocess.CompletedProcess[bytes]:
+        """Run `danube ARGUMENTS` against this broker; `check`: it must exit 0."""
+        done = subprocess.run(
+            [*danube_command(), *arguments, *self.client_arguments()],
+            input=stdin,
+            stdin=subprocess.DEVNULL if stdin is None else None,
+            capture_output=True,
+            timeout=timeout_s,
+            check=False,
+            env=client_environment(),
+        )
+        if check and done.returncode != 0:
+            raise AssertionError(
+                f"danube {' '.join(arguments)} exited with {done.returncode}\n"
+                f"stdout: {done.stdout[-3000:].decode(errors='replace')}\n"
+                f"stderr: {done.stderr[-3000:].decode(errors='replace')}"
+            )
+        return done
+
+    def json_command(self, *arguments: str, stdin: bytes | None = None) -> Any:
+        """`danube ARGUMENTS --json`, its output parsed."""
+        return json.loads(self.command(*arguments, "--json", stdin=stdin).stdout)
+
+
+Make = Callable[..., BrokerProcess]
+
+
+def broker_process_fixture(scope: Any = "function", **options: Any) -> Any:
+    """A fixture that is a started broker. Assign it to a module-level name: that is the fixture's name."""
+
+    @pytest.fixture(scope=scope)
+    def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+        with BrokerProcess(tmp_path_factory.mktemp("broker"), **options) as process:
+            yield process
+
+    return broker
+
+
+def broker_processes_fixture() -> Any:
+    """A fixture that makes brokers (not started): `make(arguments=…, environment=…)`; all are closed at the end."""
+
+    @pytest.fixture
+    def make_broker(tmp_path: Path) -> Iterator[Make]:
+        with contextlib.ExitStack() as stack:
+            count = 0
+
+            def make(**options: Any) -> BrokerProcess:
+                nonlocal count
+                count += 1
+                process = BrokerProcess(options.pop("folder", tmp_path / f"broker-{count}"), **options)
+                stack.callback(process.close)
+                return process
+
+            yield make
+
+    return make_broker
