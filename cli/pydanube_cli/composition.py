@@ -81,7 +81,7 @@ async def _serve(
     if settings.server.insecure_bind:
         _log.warning(
             "anybody who reaches these ports can read and destroy everything",
-            extra={"event": "broker.insecure_bind", "host": settings.server.host},
+            extra={"event": "insecure_bind", "host": settings.server.host},
         )
     core = AdminCore()
     async with stop.watched(), _broker(settings, core, upgrade=upgrade) as broker:
@@ -92,7 +92,7 @@ async def _serve(
                 info["http"] = await stack.enter_async_context(_http_face(settings, admin_url=info["admin"]))
             announce(info)
             await stop.wait()
-            _log.info("", extra={"event": "broker.stopping", "grace_s": stop.grace_s})
+            _log.info("", extra={"event": "broker_stopping", "grace_s": stop.grace_s})
         with anyio.move_on_after(stop.grace_s):
             await broker.drain(stop.grace_s)
 

@@ -300,11 +300,12 @@ def _verified(results: list[dict[str, Any]]) -> dict[str, int]:
 
 def _publish_rate(made: list[dict[str, Any]]) -> float:
     seconds = (max(r["ended"] for r in made) - min(r["begun"] for r in made)) / 1e9
-    return round(sum(int(r["acknowledged"]) for r in made) / seconds, 1)
+    return round(float(sum(int(r["acknowledged"]) for r in made)) / float(seconds), 1)
 
 
 def _one_rate(result: dict[str, Any]) -> float:
-    return round(result["acknowledged"] / ((result["ended"] - result["begun"]) / 1e9), 1)
+    seconds = float(result["ended"] - result["begun"]) / 1e9
+    return round(int(result["acknowledged"]) / seconds, 1)
 
 
 def _server(cost: ServerCost, messages: int) -> Run:
