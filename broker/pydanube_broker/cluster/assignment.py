@@ -54,6 +54,7 @@ _TOPICS_A_TRANSACTION: Final = (
     MAX_OPERATIONS - 1
 ) // _OPERATIONS_A_TOPIC  # one operation for the leader's guard
 _BATCHES_IN_FLIGHT: Final = 8  # enough for the embedded store to share its fsyncs
+_FEW_TOPICS: Final = 100
 _ATTEMPTS: Final = 5
 
 
@@ -197,18 +198,17 @@ class Assigner:
         broker_id: BrokerId,
         *,
         incarnation: Incarnation,
+        current: Mapping[TopicId, Assignment],
         take_over: bool = False,
     ) -> dict[TopicId, Assignment]:
         """Give many topics to one broker, each in a new epoch: 24 a transaction, 8 transactions under way.
 
-        Topics that were deleted meanwhile are left out. Raises as `assign`.
+        `current` is what `assignments` showed, for the check of owners. Topics that were deleted meanwhile are left
+        out. Raises as `assign`.
         """
-        current = await self.assignments()
         for topic in topics:
             check_may_assign(current.get(topic.topic_id), broker_id, take_over=take_over)
-        items, _ = await read_all(self._store, keys.EPOCHS)
-        found = {item.key: item for item in items}
-        counted = [(t, _counter(k, found.get(k))) for t in topics for k in [keys.epoch_key(t.topic)]]
+        counted = await self._counters(topics)
         made: dict[TopicId, Assignment] = {}
         failures: list[ClusterError] = []
         limiter = anyio.CapacityLimiter(_BATCHES_IN_FLIGHT)
@@ -245,6 +245,21 @@ class Assigner:
         if failures:
             raise failures[0]
         return made
+
+    async def _counters(self, topics: Sequence[TopicRecord]) -> list[tuple[TopicRecord, EpochCounter]]:
+        found: dict[str, KeyValue] = {}
+        if len(topics) > _FEW_TOPICS:  # the counters of every name there ever was: only where most are wanted
+            items, _ = await read_all(self._store, keys.EPOCHS)
+            found = {item.key: item for item in items}
+        else:
+            for topic in topics:
+                item = await self._store.get(keys.epoch_key(topic.topic))
+                if item is not None:
+                    found[item.key] = item
+        return [
+            (topic, _counter(key, found.get(key)))
+            for topic, key in ((topic, keys.epoch_key(topic.topic)) for topic in topics)
+        ]
 
     async def _transact(
         self, batch: Sequence[tuple[TopicRecord, EpochCounter]], broker_id: BrokerId, incarnation: Incarnation

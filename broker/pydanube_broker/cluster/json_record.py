@@ -6,7 +6,6 @@ Refused, not skipped: an older broker that drops the field of a newer one and wr
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from typing import Any, ClassVar, Final, Self
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -16,6 +15,7 @@ from pydanube_storage.metadata import CorruptMetadata
 __all__ = ["RECORD_VERSION", "JsonRecord"]
 
 RECORD_VERSION: Final = 1
+_HEAD: Final = b'{"version":%d,' % RECORD_VERSION
 
 
 class JsonRecord:
@@ -26,8 +26,7 @@ class JsonRecord:
 
     def to_json(self) -> bytes:
         """UTF-8, one line, fields in order of declaration, the version first."""
-        body = {"version": RECORD_VERSION, **asdict(self)}  # type: ignore[call-overload]
-        return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+        return _HEAD + _adapter(type(self)).dump_json(self)[1:]
 
     @classmethod
     def from_json(cls, data: bytes, *, key: str) -> Self:
@@ -37,22 +36,9 @@ class JsonRecord:
             FormatTooNew: written by a newer version.
             CorruptMetadata: anything else that is not such a record; `details` names the key and the field.
         """
+        body = b"{" + data[len(_HEAD) :] if data.startswith(_HEAD) else _without_version(data, key=key)
         try:
-            body = json.loads(data)
-        except ValueError as error:
-            raise _corrupt(key, "it is not JSON", field=None) from error
-        if not isinstance(body, dict) or type(body.get("version")) is not int:
-            raise _corrupt(key, "it has no version", field="version")
-        version = body.pop("version")
-        if version > RECORD_VERSION:
-            raise FormatTooNew(
-                f"metadata key {key} has record version {version}, this broker knows {RECORD_VERSION}: upgrade it",
-                key=key,
-                value=version,
-                limit=RECORD_VERSION,
-            )
-        try:
-            record: Self = _adapter(cls).validate_json(json.dumps(body))
+            record: Self = _adapter(cls).validate_json(body)
         except ValidationError as error:
             first = error.errors(include_url=False, include_context=False, include_input=False)[0]
             field = ".".join(str(part) for part in first["loc"])
@@ -60,6 +46,25 @@ class JsonRecord:
         except ClusterError as error:  # __post_init__ refused a value
             raise _corrupt(key, error.message, field=error.details.get("field")) from error
         return record
+
+
+def _without_version(data: bytes, *, key: str) -> bytes:
+    """The record's other fields, of JSON that was not written by this very version."""
+    try:
+        body = json.loads(data)
+    except ValueError as error:
+        raise _corrupt(key, "it is not JSON", field=None) from error
+    if not isinstance(body, dict) or type(body.get("version")) is not int:
+        raise _corrupt(key, "it has no version", field="version")
+    version = body.pop("version")
+    if version > RECORD_VERSION:
+        raise FormatTooNew(
+            f"metadata key {key} has record version {version}, this broker knows {RECORD_VERSION}: upgrade it",
+            key=key,
+            value=version,
+            limit=RECORD_VERSION,
+        )
+    return json.dumps(body).encode()
 
 
 _ADAPTERS: Final[dict[type[Any], TypeAdapter[Any]]] = {}  # building one costs a millisecond

@@ -91,7 +91,7 @@ class LoneBroker:
         """
         missing = [topic for topic in topics if topic.topic_id not in self._assignments]
         if missing:
-            for topic_id, made in (await self._assign_all(missing)).items():
+            for topic_id, made in (await self._assign_all(missing, {})).items():
                 former = self._assignments.get(topic_id)
                 if former is None or former.epoch < made.epoch:  # two calls at once: the later one counts
                     self._assignments[topic_id] = made
@@ -129,7 +129,7 @@ class LoneBroker:
         topics = self.catalog.index.topics()
         view = await self._assigner.take_stock(topics)
         await self._clear(view)
-        self._assignments = await self._assign_all(topics)
+        self._assignments = await self._assign_all(topics, view.assignments)
         log.info(
             "office_taken",
             extra={
@@ -150,10 +150,13 @@ class LoneBroker:
         for start in range(0, len(writes), 99):
             await self._store.transact(writes[start : start + 99], guards=[self.leadership.guard])
 
-    async def _assign_all(self, topics: Sequence[TopicRecord]) -> dict[TopicId, Assignment]:
+    async def _assign_all(
+        self, topics: Sequence[TopicRecord], current: Mapping[TopicId, Assignment]
+    ) -> dict[TopicId, Assignment]:
         return await self._assigner.assign_all(
             topics,
             self._identity.broker_id,
             incarnation=self.registration.incarnation,
+            current=current,
             take_over=True,
         )

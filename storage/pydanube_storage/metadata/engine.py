@@ -195,8 +195,9 @@ class Engine:
 
     def transact(self, guards: Iterable[Guard], writes: Iterable[Write]) -> Revision:
         """See `MetadataStore.transact`; limits were checked by the caller."""
+        seen: dict[str, KeyValue | None] = {}  # most puts are of guarded keys: read them once
         for guard in guards:
-            self._check_guard(guard)
+            seen[guard.key] = self._check_guard(guard)
         writes = tuple(writes)
         for write in writes:
             if isinstance(write, Put) and write.lease_id is not None:
@@ -206,8 +207,9 @@ class Engine:
         events: list[Event] = []
         for write in writes:
             match write:
-                case Put(key, value, lease_id):
-                    events.append(self._put(key, value, lease_id, revision))
+                case Put(key):
+                    former = seen[key] if key in seen else self._rows.get(key)
+                    events.append(self._put(former, write, revision))
                 case Delete(key):
                     events += self._delete(self._rows.get(key), revision)
                 case DeleteRange(range_):
@@ -242,7 +244,7 @@ class Engine:
         for lease_id in self._leases.due(now_ms):
             self.revoke_lease(lease_id)
 
-    def _check_guard(self, guard: Guard) -> None:
+    def _check_guard(self, guard: Guard) -> KeyValue | None:
         item = self._rows.get(guard.key)
         actual = None if item is None else item.mod_revision
         match guard:
@@ -254,24 +256,24 @@ class Engine:
                 assert_never(guard)
         if not holds:
             raise GuardFailed(guard, actual)
+        return item
 
-    def _put(self, key: str, value: bytes, lease_id: LeaseId | None, revision: Revision) -> Event:
-        former = self._rows.get(key)
+    def _put(self, former: KeyValue | None, put: Put, revision: Revision) -> Event:
         item = KeyValue(
-            key=key,
-            value=value,
+            key=put.key,
+            value=put.value,
             create_revision=revision if former is None else former.create_revision,
             mod_revision=revision,
-            lease_id=lease_id,
+            lease_id=put.lease_id,
         )
         self._rows.put(item)
         return Event(
             kind=EventKind.PUT,
             revision=revision,
-            key=key,
-            value=value,
+            key=item.key,
+            value=item.value,
             create_revision=item.create_revision,
-            lease_id=lease_id,
+            lease_id=item.lease_id,
         )
 
     def _delete(self, item: KeyValue | None, revision: Revision) -> list[Event]:

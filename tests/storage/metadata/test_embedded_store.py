@@ -212,6 +212,17 @@ async def test_damaged_page_is_a_typed_error(path: Path) -> None:
             await read_all(store, EVERYTHING)
 
 
+async def test_commits_reach_the_disk_before_they_are_answered(path: Path) -> None:
+    """SIGKILL keeps the page cache, so only the settings tell that a power cut loses nothing."""
+    async with EmbeddedStore(path) as store:
+
+        def setting(name: str) -> Any:
+            return lambda engine: connection(store, engine).execute(f"PRAGMA {name}").fetchone()[0]
+
+        assert await store._run(setting("journal_mode"), writes=False) == "wal"
+        assert await store._run(setting("synchronous"), writes=False) == 2  # FULL
+
+
 # A disk that refuses
 
 

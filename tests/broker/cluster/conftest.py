@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import anyio
+import pytest
+from pydanube_broker.cluster import TopicCatalog
+from pydanube_storage.metadata import ManualClock, MemoryStore
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+async def deadline(anyio_backend: str) -> Any:
+    with anyio.fail_after(30):
+        yield
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(start_ms=1_000)
+
+
+@pytest.fixture
+async def store(clock: ManualClock) -> AsyncIterator[MemoryStore]:
+    async with MemoryStore(clock=clock) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def catalog(store: MemoryStore) -> TopicCatalog:
+    made = TopicCatalog(store, wall_ms=lambda: 1_700_000_000_000)
+    await made.load()
+    return made
