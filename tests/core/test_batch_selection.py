@@ -1,0 +1,204 @@
+"""Cut batches say of each message what the whole batch said."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydanube_core.batch import (
+    MAX_BATCH_BYTES,
+    BatchView,
+    Codec,
+    Column,
+    broker_part,
+    encode_batch,
+    read_producer_part,
+)
+from pydanube_core.batch.select import (
+    KEY_SLOTS,
+    extent,
+    index_of_offset,
+    key_slots,
+    message_sizes,
+    select,
+    slice_batch,
+    slot_of,
+)
+from pydanube_core.batch.validate import validate_batch
+from pydanube_core.errors import InvalidArgument
+
+from tests.core.batches import Row, encodings, rows_given, rows_of, steady
+
+
+def expected(rows: list[Row], indices: Sequence[int]) -> list[Row]:
+    return [rows[i].moved(rows[indices[0]].delta) for i in indices]
+
+
+@steady
+@given(arguments=encodings(max_messages=40), data=st.data())
+def test_a_selection_keeps_the_meaning_of_every_column(
+    arguments: dict[str, Any], data: st.DataObject
+) -> None:
+    batch, rows = encode_batch(**arguments), rows_given(arguments)
+    indices = sorted(data.draw(st.sets(st.integers(0, len(rows) - 1), min_size=1)))
+    cut, first_delta = select(batch, indices)
+    assert first_delta == rows[indices[0]].delta
+    assert rows_of(cut) == expected(rows, indices)
+    part, whole = (
+        validate_batch(cut, max_message_bytes=10**6, allow_offset_delta=True),
+        read_producer_part(batch),
+    )
+    assert (part.producer_id, part.producer_epoch) == (whole.producer_id, whole.producer_epoch)
+    assert part.columns & Column.KEY == whole.columns & Column.KEY
+    assert select(memoryview(b"." + batch)[1:], np.array(indices))[0] == cut
+    assert not part.columns & Column.OFFSET_DELTA or part.count > 1  # holes are told only where there are any
+    again, moved = select(cut, range(part.count))
+    assert (again, moved) == (cut, 0)
+
+
+@steady
+@given(arguments=encodings(max_messages=40), data=st.data())
+def test_a_slice_is_the_selection_of_a_range(arguments: dict[str, Any], data: st.DataObject) -> None:
+    batch, rows = encode_batch(**arguments), rows_given(arguments)
+    start = data.draw(st.integers(0, len(rows) - 1))
+    stop = data.draw(st.integers(start + 1, len(rows)))
+    cut, first_delta = slice_batch(batch, start, stop)
+    assert first_delta == rows[start].delta
+    assert rows_of(cut) == expected(rows, range(start, stop))
+    assert select(batch, range(start, stop)) == (cut, first_delta)
+    validate_batch(cut, max_message_bytes=10**6, allow_offset_delta=True)
+
+
+def test_offsets_stay_what_they_were() -> None:
+    batch = encode_batch([b"%d" % i for i in range(10)])
+    cut, first = select(batch, [2, 3, 7])
+    head = broker_part(base_offset=100 + first, last_offset=107, epoch=1, append_time_ms=0, resealed=True)
+    view = BatchView.stored(head + cut)
+    assert list(view.offsets()) == [102, 103, 107]
+    assert view.payloads() == [b"2", b"3", b"7"]
+    # and of that selection again
+    narrower, second = select(cut, [1, 2])
+    assert (second, BatchView(narrower).payloads()) == (1, [b"3", b"7"])
+    assert BatchView(narrower, base_offset=102 + second).offsets() == [103, 107]
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        pytest.param([128] * 400, id="equal"),
+        pytest.param([0] * 400, id="empty"),
+        pytest.param([i % 9 for i in range(400)], id="short"),
+        pytest.param([900 + i % 200 for i in range(400)], id="long"),
+        pytest.param([0, 5000] * 200, id="long and empty"),
+        pytest.param([5000, 0] * 200, id="empty at the end"),
+    ],
+)
+@pytest.mark.parametrize("part", [1, 2, 7, 50, 399, 400])
+def test_gathering_is_the_same_by_every_way(sizes: list[int], part: int) -> None:
+    rng = random.Random(part)
+    payloads = [rng.randbytes(size) for size in sizes]
+    batch = encode_batch(payloads)
+    for indices in (sorted(rng.sample(range(400), part)), list(range(400 - part, 400))):
+        assert BatchView(select(batch, indices)[0]).payloads() == [payloads[i] for i in indices]
+
+
+@pytest.mark.parametrize("codec", [Codec.LZ4, Codec.ZSTD])
+def test_a_cut_is_never_larger_than_its_batch(codec: Codec) -> None:
+    rng = random.Random(1)
+    payloads = [rng.randbytes(100) * 10 for _ in range(2000)]
+    batch = encode_batch(payloads, codec=codec)
+    half, _ = select(batch, range(0, 2000, 2))
+    assert read_producer_part(half).raw_bytes == 1_000_000
+    assert len(half) < len(batch)
+    assert read_producer_part(half).codec is codec
+    few, _ = select(batch, range(0, 6, 2))
+    assert read_producer_part(few).codec is Codec.NONE  # takes less room than the batch as it is
+    assert BatchView(few).payloads() == payloads[0:6:2]
+    large = encode_batch([bytes(40_000)] * 400, codec=codec)
+    assert len(select(large, range(0, 400, 2))[0]) < MAX_BATCH_BYTES
+
+
+def test_tables_shrink_to_the_rows_in_use() -> None:
+    batch = encode_batch(
+        [b"a", b"b", b"c", b"d"],
+        producers=[(1, "one"), (2, "two"), (3, "three")],
+        producer_index=[0, 2, 1, 2],
+        schemas=[(7, 1), (8, 2)],
+        schema_index=[0, 1, 1, 0],
+    )
+    one, _ = select(batch, [1, 3])
+    assert BatchView(one).producers() == [(3, "three")]
+    assert BatchView(one).producer_index() is None
+    assert BatchView(one).schemas() == ([(7, 1), (8, 2)], (1, 0))
+    two, _ = select(batch, [0, 1])
+    assert BatchView(two).producers() == [(1, "one"), (3, "three")]
+    assert BatchView(two).producer_index() == (0, 1)
+
+
+@pytest.mark.parametrize("indices", [[], [0, 0], [1, 0], [-1], [3], [0, 3], [0, 1, 1]])
+def test_indices_ascend_within_the_batch(indices: list[int]) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        select(encode_batch([b"a", b"b", b"c"]), indices)
+    assert refused.value.details == {"field": "indices", "value": indices}
+
+
+@pytest.mark.parametrize(("start", "stop"), [(0, 0), (2, 1), (-1, 2), (0, 4), (3, 3)])
+def test_slices_lie_within_the_batch(start: int, stop: int) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        slice_batch(encode_batch([b"a", b"b", b"c"]), start, stop)
+    assert refused.value.details == {"field": "indices", "value": [start, stop]}
+
+
+# -- slots, sizes, extents -----------------------------------------------------------------------------------
+
+
+def test_slots_are_pinned() -> None:
+    """Written down: a slot that changed would move keys between consumers while messages are in flight."""
+    assert slot_of(b"123456789") == 0xCBF43926 & 0xFFFF  # the check value every description of CRC-32 gives
+    assert slot_of(b"") == 0
+    assert [slot_of(key) for key in (b"orders", b"user-1", "é".encode())] == [65006, 17940, 36158]
+
+
+@steady
+@given(arguments=encodings(), slots=st.sampled_from([1, 16, 1000, KEY_SLOTS]))
+def test_a_message_goes_by_its_key_or_else_by_its_producer(arguments: dict[str, Any], slots: int) -> None:
+    def slot(row: Row) -> int:
+        number, name = row.producer
+        return crc32(row.key if row.key is not None else (name or str(number)).encode()) % slots
+
+    rows = rows_given(arguments)
+    batch = encode_batch(**arguments)
+    assert key_slots(batch, slots).tolist() == [slot(row) for row in rows]
+    if "producers" not in arguments:
+        named = key_slots(batch, slots, producer_name="p").tolist()
+        assert named == [crc32(b"p" if row.key is None else row.key) % slots for row in rows]
+
+
+def test_keys_spread_over_the_slots() -> None:
+    keys = [b"user-%d" % i for i in range(20_000)]
+    slots = key_slots(encode_batch([b""] * 20_000, keys=keys), 64)
+    counts = np.bincount(slots, minlength=64)
+    assert len(counts) == 64
+    assert counts.max() < 2 * counts.min()
+
+
+@steady
+@given(arguments=encodings(), low=st.integers(-2, 40), high=st.integers(-2, 40))
+def test_sizes_and_extents_agree(arguments: dict[str, Any], low: int, high: int) -> None:
+    rows = rows_given(arguments)
+    batch = encode_batch(**arguments)
+    sizes = message_sizes(batch).tolist()
+    assert sizes == [
+        len(row.payload) + len(row.key or b"") + sum(len((k + v).encode()) for k, v in row.attributes.items())
+        for row in rows
+    ]
+    view = BatchView(batch, base_offset=1000)
+    inside = [i for i, row in enumerate(rows) if low <= row.delta < high]
+    assert extent(view, 1000 + low, 1000 + high) == (len(inside), sum(sizes[i] for i in inside))
+    assert index_of_offset(view, 1000 + low) == sum(row.delta < low for row in rows)
