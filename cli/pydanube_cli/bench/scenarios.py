@@ -118,6 +118,7 @@ def e2e(plan: Plan, broker: RunningBroker, topic: str) -> Run:
 
 def publish(plan: Plan, broker: RunningBroker, topic: str) -> Run:
     """Producers alone. How long a message waits for its ack is what `latency` measures."""
+    _create(plan, broker, topic)
     with Crew(_producers(plan, broker, topic)) as producers, ServerCost(broker.pid) as cost:
         producers.go()
         made = producers.results()
@@ -188,6 +189,7 @@ def backlog(plan: Plan, broker: RunningBroker, topic: str) -> Run:
     if topic.endswith("-0"):
         _fill(plan, broker, full)
     writers = {"coroutines": plan.producers, "producers": plan.producers}
+    _create(plan, broker, topic)
     with Crew([_spec(plan, broker, topic, "send_await", **writers | {"messages": ALONE_MESSAGES})]) as crew:
         crew.go()
         [alone] = crew.results()
@@ -248,6 +250,7 @@ def _fill(plan: Plan, broker: RunningBroker, topic: str) -> list[dict[str, Any]]
         _spec(plan, broker, topic, "produce_many", index=index, messages=share)
         for index, share in enumerate(plan.shares)
     ]
+    _create(plan, broker, topic)
     with Crew(specs) as producers:
         producers.go()
         return producers.results()
