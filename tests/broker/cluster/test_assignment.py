@@ -1,0 +1,143 @@
+"""Assignments: epochs that never repeat for a name, owners that are not dispossessed, fenced leaders."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+from pydanube_broker.cluster import (
+    Assigner,
+    Assignment,
+    BrokerId,
+    Epoch,
+    Incarnation,
+    TopicCatalog,
+    TopicId,
+    keys,
+)
+from pydanube_broker.cluster.assignment import AssignmentRecord, take_stock
+from pydanube_broker.cluster.election import Leadership
+from pydanube_broker.cluster.ids import FencingToken
+from pydanube_broker.cluster.membership import BrokerState, MemberRecord
+from pydanube_core.errors import Conflict
+from pydanube_core.names import TopicName
+from pydanube_storage.metadata import Delete, GuardFailed, MemoryStore, Put
+
+pytestmark = pytest.mark.anyio
+ONE, TWO = BrokerId(1), BrokerId(2)
+LIFE = Incarnation(1)
+TOPIC = TopicName("default", "t")
+
+
+async def test_every_assignment_has_a_new_epoch(catalog: TopicCatalog, store: MemoryStore) -> None:
+    (topic,) = await catalog.create_topic(TOPIC)
+    assigner = Assigner(store)
+    epochs = [(await assigner.assign(topic, ONE, incarnation=LIFE)).epoch for _ in range(3)]
+    assert epochs == [1, 2, 3]
+    stored = (await assigner.assignments())[topic.topic_id]
+    assert (stored.broker_id, stored.epoch, stored.topic) == (ONE, 3, TOPIC)
+
+
+async def test_epochs_of_a_name_go_on_after_deletion(catalog: TopicCatalog, store: MemoryStore) -> None:
+    (topic,) = await catalog.create_topic(TOPIC)
+    assigner = Assigner(store)
+    await assigner.assign(topic, ONE, incarnation=LIFE)
+    await catalog.delete_topic(TOPIC)
+    assert await assigner.assignments() == {}
+    (again,) = await catalog.create_topic(TOPIC)
+    assert (await assigner.assign(again, ONE, incarnation=LIFE)).epoch == 2
+
+
+async def test_assignments_at_the_same_instant_get_different_epochs(
+    catalog: TopicCatalog, store: MemoryStore
+) -> None:
+    (topic,) = await catalog.create_topic(TOPIC)
+    epochs: list[int] = []
+
+    async def assign() -> None:
+        epochs.append((await Assigner(store).assign(topic, ONE, incarnation=LIFE)).epoch)
+
+    async with anyio.create_task_group() as group:
+        for _ in range(3):
+            group.start_soon(assign)
+    assert sorted(epochs) == [1, 2, 3]
+    assert (await Assigner(store).assignments())[topic.topic_id].epoch == 3
+
+
+async def test_deleted_topic_is_not_assigned(catalog: TopicCatalog, store: MemoryStore) -> None:
+    (topic,) = await catalog.create_topic(TOPIC)
+    await catalog.delete_topic(TOPIC)
+    with pytest.raises(GuardFailed):
+        await Assigner(store).assign(topic, ONE, incarnation=LIFE)
+    await catalog.create_topic(TOPIC)
+    with pytest.raises(GuardFailed):
+        await Assigner(store).assign(topic, ONE, incarnation=LIFE)
+    assert await Assigner(store).assignments() == {}
+
+
+async def test_topic_of_another_broker_moves_only_sealed_or_on_purpose(
+    catalog: TopicCatalog, store: MemoryStore
+) -> None:
+    (topic,) = await catalog.create_topic(TOPIC)
+    assigner = Assigner(store)
+    await assigner.assign(topic, ONE, incarnation=LIFE)
+    with pytest.raises(Conflict, match="has not sealed it"):
+        await assigner.assign(topic, TWO, incarnation=LIFE)
+    with pytest.raises(Conflict, match="has not sealed it"):
+        await assigner.assign_all([topic], TWO, incarnation=LIFE, current=await assigner.assignments())
+    assert (await assigner.assign(topic, TWO, incarnation=LIFE, take_over=True)).epoch == 2
+    key = keys.assignment_key(topic.topic_id)
+    sealed = AssignmentRecord(topic=str(TOPIC), broker_id="2", incarnation=1, epoch=2, sealed_at_ms=9)
+    await store.transact([Put(key, sealed.to_json())])
+    moved = await assigner.assign(topic, ONE, incarnation=LIFE)
+    assert (moved.epoch, (await assigner.assignments())[topic.topic_id].sealed_at_ms) == (3, None)
+
+
+async def test_leader_that_was_replaced_assigns_nothing(catalog: TopicCatalog, store: MemoryStore) -> None:
+    (topic,) = await catalog.create_topic(TOPIC)
+    token = await store.transact([Put(keys.LEADER, b"one")])
+    leadership = Leadership(broker_id=ONE, incarnation=LIFE, token=FencingToken(token))
+    assigner = Assigner(store, leadership=leadership)
+    await assigner.assign(topic, ONE, incarnation=LIFE)
+    await store.transact([Delete(keys.LEADER)])
+    await store.transact([Put(keys.LEADER, b"two")])
+    with pytest.raises(Conflict):
+        await assigner.assign(topic, ONE, incarnation=LIFE)
+    with pytest.raises(Conflict):
+        await assigner.assign_all([topic], ONE, incarnation=LIFE, current={})
+    assert (await Assigner(store).assignments())[topic.topic_id].epoch == 1
+
+
+@pytest.mark.parametrize("count", [3, 150])
+async def test_many_at_once_survive_a_neighbour_that_changed(
+    catalog: TopicCatalog, store: MemoryStore, count: int
+) -> None:
+    topics = [(await catalog.create_topic(TopicName("default", f"t{i}")))[0] for i in range(count)]
+    gone, busy = topics[1], topics[2]
+    await catalog.delete_topic(gone.topic)
+    await Assigner(store).assign(busy, ONE, incarnation=LIFE)
+    made = await Assigner(store).assign_all(topics, ONE, incarnation=LIFE, current={})
+    assert made.keys() == {topic.topic_id for topic in topics} - {gone.topic_id}
+    assert {made[busy.topic_id].epoch} == {2}
+    assert {a.epoch for a in made.values() if a.topic_id != busy.topic_id} == {1}
+    assert await Assigner(store).assignments() == made
+
+
+def test_stock_of_topics() -> None:
+    def owned(topic: int, broker: BrokerId) -> Assignment:
+        return Assignment(
+            topic_id=TopicId(topic), topic=TOPIC, broker_id=broker, incarnation=LIFE, epoch=Epoch(1)
+        )
+
+    member = MemberRecord(
+        broker_id="1",
+        incarnation=1,
+        broker_url="",
+        admin_url="",
+        metrics_url=None,
+        state=BrokerState.ACTIVE,
+        reason="",
+        registered_at_ms=0,
+    )
+    assignments = {TopicId(t): owned(t, b) for t, b in ((2, ONE), (3, TWO), (4, ONE))}
+    view = take_stock([TopicId(t) for t in (1, 2, 3)], assignments, {ONE: member})
+    assert (view.unassigned, view.absent_owner, view.leftover) == ((1,), (3,), (4,))
