@@ -389,7 +389,7 @@ def mutants(draw: st.DrawFn) -> bytes:
     return summed(batch)
 
 
-@settings(steady, max_examples=600)
+@settings(steady, max_examples=400)
 @given(batch=mutants(), limit=st.sampled_from([0, 10, LIMIT]))
 def test_any_bytes_are_refused_by_a_typed_error_or_can_be_used(batch: bytes, limit: int) -> None:
     try:
