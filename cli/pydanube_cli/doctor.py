@@ -1,0 +1,183 @@
+"""`danube doctor`: is this machine fit for a broker, and a file to send along when asking for help."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import platform
+import re
+import sys
+import tarfile
+import time
+import urllib.request
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+from pydanube_core.errors import ClusterError, ConditionNotMet, InvalidArgument
+
+from pydanube_cli.checks import Finding, Level, examine
+from pydanube_cli.command import Common, command
+from pydanube_cli.render import print_json, print_table
+
+__all__ = ["doctor", "redacted"]
+
+MAX_LOG_BYTES: Final = 2 << 20
+_SECRET_NAME: Final = re.compile(r"token|secret|passw|credential|api_?key|auth", re.IGNORECASE)
+_URL_PASSWORD: Final = re.compile(r"(?<=://)[^/@\s]+@")
+_SIGNS: Final = {Level.OK: "ok", Level.WARNING: "WARNING", Level.PROBLEM: "PROBLEM", Level.SKIPPED: "-"}
+
+
+@command(
+    examples=[
+        "danube doctor",
+        "danube doctor --config danube.toml --json",
+        "danube doctor --bundle help.tar.gz",
+    ]
+)
+def doctor(
+    *,
+    common: Common,
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", metavar="FILE", help="Settings file.")
+    ] = None,
+    bundle: Annotated[
+        Path | None,
+        typer.Option("--bundle", metavar="FILE", help="Pack findings, status and settings, no secrets."),
+    ] = None,
+    log: Annotated[
+        Path | None,
+        typer.Option("--log", metavar="FILE", help="With --bundle: a broker's log to pack along."),
+    ] = None,
+) -> int:
+    """Check ports, disk space, sync latency, clock, versions, limits and settings; exit 6 on a problem."""
+    if log is not None and bundle is None:
+        raise InvalidArgument("--log goes with --bundle", field="log", value=str(log))
+    findings = list(examine(config, os.environ, admin_url=common.admin_url, timeout_s=common.timeout_s))
+    problems = [finding for finding in findings if finding.level is Level.PROBLEM]
+    if bundle is not None:
+        _pack(bundle, findings, config, log, common)
+    if common.as_json:
+        print_json({"ok": not problems, "findings": [finding.to_dict() for finding in findings]})
+    else:
+        _print(findings)
+        if bundle is not None:
+            print(f"packed {bundle}; look into it before you send it")
+    if problems:
+        raise ConditionNotMet(
+            f"{len(problems)} problem{'s' if len(problems) > 1 else ''}: "
+            + "; ".join(f"{finding.check}: {finding.summary}" for finding in problems),
+            problems=[finding.to_dict() for finding in problems],
+        )
+    return 0
+
+
+def _print(findings: Sequence[Finding]) -> None:
+    print_table(
+        [
+            {"check": finding.check, "": _SIGNS[finding.level], "what": finding.summary.replace("\n", " ")}
+            for finding in findings
+        ],
+        ["check", "", "what"],
+    )
+    for finding in findings:
+        if finding.remedy and finding.level in (Level.WARNING, Level.PROBLEM):
+            print(f"{finding.check}: {finding.remedy}")
+
+
+def _pack(
+    bundle: Path, findings: Sequence[Finding], config: Path | None, log: Path | None, common: Common
+) -> None:
+    """Write the bundle: text files, each of which can be read before it is sent."""
+    files: dict[str, bytes] = {
+        "findings.json": _json([finding.to_dict() for finding in findings]),
+        "machine.json": _json(
+            {
+                "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+                "python": sys.version,
+                "platform": platform.platform(),
+                "cpus": os.cpu_count(),
+                "load": os.getloadavg() if hasattr(os, "getloadavg") else None,
+            }
+        ),
+        "environment.json": _json(redacted({k: v for k, v in os.environ.items() if k.startswith("DANUBE_")})),
+        "settings.json": _json(_settings(config)),
+        "status.json": _json(_status(common)),
+    }
+    metrics = _metrics(config)
+    if metrics is not None:
+        files["metrics.txt"] = metrics
+    if log is not None:
+        try:
+            with log.open("rb") as source:
+                source.seek(max(0, log.stat().st_size - MAX_LOG_BYTES))
+                files["broker.log"] = _without_passwords(source.read().decode("utf-8", "replace")).encode()
+        except OSError as error:
+            raise InvalidArgument(
+                f"--log: cannot read {log}: {error.strerror}", field="log", value=str(log)
+            ) from None
+    with tarfile.open(bundle, "w:gz") as archive:
+        for name, content in files.items():
+            entry = tarfile.TarInfo(f"danube-doctor/{name}")
+            entry.size = len(content)
+            entry.mtime = int(time.time())
+            archive.addfile(entry, io.BytesIO(content))
+
+
+def redacted(values: Mapping[str, Any]) -> dict[str, Any]:
+    """`values` without secrets: by the name of what holds them, and passwords in URLs."""
+    return {
+        name: "…"
+        if _SECRET_NAME.search(name)
+        else _without_passwords(value)
+        if isinstance(value, str)
+        else value
+        for name, value in values.items()
+    }
+
+
+def _without_passwords(text: str) -> str:
+    return _URL_PASSWORD.sub("…@", text)
+
+
+def _settings(config: Path | None) -> dict[str, Any]:
+    from pydanube_broker.settings import load_settings
+
+    try:
+        entries = list(load_settings(config, os.environ).entries())
+    except ClusterError as error:
+        return {"error": error.to_dict()}
+    values = redacted({entry.name: entry.value for entry in entries})
+    return {entry.name: {"value": values[entry.name], "source": str(entry.source)} for entry in entries}
+
+
+def _status(common: Common) -> dict[str, Any]:
+    from pydanube_admin.remote import call_sync
+
+    found: dict[str, Any] = {}
+    for operation in ("brokers.status", "topics.list", "subscriptions.lag"):
+        try:
+            found[operation] = call_sync(
+                common.admin_url, operation, {}, timeout_s=min(common.timeout_s, 3.0)
+            )
+        except ClusterError as error:
+            found[operation] = {"error": error.to_dict()}
+    return found
+
+
+def _metrics(config: Path | None) -> bytes | None:
+    from pydanube_broker.settings import load_settings
+
+    try:
+        server = load_settings(config, os.environ).server
+        url = f"http://{server.host}:{server.metrics_port}/metrics"
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, timeout=3) as answer:
+            return bytes(answer.read(8 << 20))
+    except (ClusterError, OSError, ValueError):
+        return None
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, indent=2, ensure_ascii=False, default=str).encode()
