@@ -6,7 +6,7 @@
         producer.send(b"one")
 
 Each client runs an event loop in one background thread of its own; calls are handed over and waited for, which costs
-some tens of microseconds each. So use `send_many`, and iterate: messages are fetched from the loop by the hundred,
+some tens of microseconds each. So use `send_many`, and iterate: messages are fetched from the loop by the delivery,
 and acks go back together. A call that is interrupted (Ctrl-C) is cancelled in the loop.
 """
 
@@ -48,8 +48,6 @@ __all__ = ["Batch", "Client", "Consumer", "Message", "PendingSend", "Producer", 
 
 T = TypeVar("T")
 R = TypeVar("R", bound=_Receiver)
-
-_FETCH_MESSAGES = 500  # taken from the loop at once; what is unacked in the application grows by as much
 
 
 def connect(
@@ -531,44 +529,59 @@ class _Receiving(Generic[R]):
 
     def __next__(self) -> Message:
         self._acks.check()
-        while True:
-            try:
-                message = self._fetched.popleft()
-            except IndexError:
-                pass
-            else:
-                if message._from.current:  # else a seek or reconnect has made it void: it comes again
-                    return Message(message, self._acks)
-                continue
+        self._forget_void()
+        while not self._fetched:
             if not self._loop.call(self._fetch()):
                 raise StopIteration
+        return Message(self._fetched.popleft(), self._acks)
 
     async def _fetch(self) -> bool:
-        first = await anext(self._inner, None)
-        if first is None:
-            return False
-        self._fetched.append(first)
-        self._fetched += await self._inner.receive(_FETCH_MESSAGES - 1, max_wait_s=0)
-        return True
+        """Get the next delivery's messages; False at the end."""
+        async for batch in self._inner.batches():
+            self._fetched += batch.messages()
+            return True
+        return False
 
     def receive(
         self, max_messages: int = 100, max_bytes: int | None = None, max_wait_s: float = 1.0
     ) -> list[Message]:
         self._acks.check()
-        if self._fetched:
-            count = min(len(self._fetched), max_messages)
-            return [Message(self._fetched.popleft(), self._acks) for _ in range(count)]
-        found = self._loop.call(self._inner.receive(max_messages, max_bytes, max_wait_s))
-        return [Message(message, self._acks) for message in found]
+        self._forget_void()
+        if not self._fetched:
+            found = self._loop.call(self._inner.receive(max_messages, max_bytes, max_wait_s))
+            return [Message(message, self._acks) for message in found]
+        taken: list[Message] = []
+        size = 0
+        while self._fetched and len(taken) < max_messages:
+            size += len(self._fetched[0].payload)
+            if taken and max_bytes is not None and size > max_bytes:
+                break
+            taken.append(Message(self._fetched.popleft(), self._acks))
+        return taken
 
     def batches(self) -> Iterator[Batch]:
-        batches = self._inner.batches()
-
         async def following() -> _Batch | None:
-            return await anext(batches, None)
+            async for batch in self._inner.batches():
+                return batch
+            return None
 
-        while (batch := self._loop.call(following())) is not None:
+        while True:
+            self._acks.check()
+            self._forget_void()
+            if self._fetched:  # what is left of the delivery that was being iterated
+                delivered = self._fetched[0]._from
+                batch: _Batch | None = _Batch(delivered, len(delivered) - len(self._fetched))
+                self._fetched.clear()
+            else:
+                batch = self._loop.call(following())
+            if batch is None:
+                return
             yield Batch(batch, self._acks)
+
+    def _forget_void(self) -> None:
+        """Drop what was fetched of a session that a seek or reconnect has ended: the broker sends it again."""
+        if self._fetched and not self._fetched[0]._from.current:
+            self._fetched.clear()
 
     def seek(self, position: str) -> None:
         async def seek() -> None:

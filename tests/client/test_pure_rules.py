@@ -1,0 +1,116 @@
+"""The SDK's pure parts: retry delays, routing, the errors of gRPC, batches that are encoded anew."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydanube_client import Retry
+from pydanube_client.grpc_transport import parse_url, translate
+from pydanube_client.outbound import OutBatch, Session
+from pydanube_client.routing import Router, Routing, fnv1a_64
+from pydanube_core.batch import BatchView, Codec
+from pydanube_core.errors import ConsumerBusy, InvalidArgument
+from pydanube_core.frames import PUBLISH_BATCH_FIELD, read_bytes_field
+
+
+def test_keys_hash_as_the_official_clients_do() -> None:
+    # check values of wire/data-plane.md 7.2
+    assert [fnv1a_64(b"order-1") % n for n in (3, 4)] == [0, 1]
+    assert [fnv1a_64(b"user-42") % n for n in (3, 4)] == [0, 3]
+    assert [fnv1a_64("é".encode()) % n for n in (3, 4)] == [1, 1]
+
+
+def test_round_robin_leaves_keys_out_of_account() -> None:
+    router = Router(Routing.ROUND_ROBIN, 3)
+    assert [router.pick("same", None) for _ in range(4)] == [0, 1, 2, 0]
+
+
+@given(attempt=st.integers(1, 10_000), draw=st.floats(0, 0.999), wish=st.none() | st.integers(0, 5000))
+def test_delays_stay_between_the_brokers_wish_and_the_bound(
+    attempt: int, draw: float, wish: int | None
+) -> None:
+    delay_s = Retry(initial_s=0.05, max_delay_s=2).delay_s(attempt, draw=draw, retry_after_ms=wish)
+    assert delay_s >= (wish or 0) / 1000
+    assert delay_s <= max(2, (wish or 0) / 1000)
+
+
+@pytest.mark.parametrize(
+    "url", ["localhost:6650", "ftp://h:1", "http://h", "http://:1", "http://h:x", "http://h:1/p", ""]
+)
+def test_a_url_that_is_none_is_refused(url: str) -> None:
+    with pytest.raises(InvalidArgument):
+        parse_url(url)
+
+
+def test_urls_become_targets() -> None:
+    assert parse_url("http://127.0.0.1:6650") == ("127.0.0.1:6650", False)
+    assert parse_url("https://[::1]:1/") == ("[::1]:1", True)
+
+
+def rpc_error(status: grpc.StatusCode, details: str, *trailing: tuple[str, Any]) -> grpc.aio.AioRpcError:
+    return grpc.aio.AioRpcError(status, grpc.aio.Metadata(), grpc.aio.Metadata(*trailing), details=details)
+
+
+def test_an_error_that_travels_whole_arrives_whole() -> None:
+    sent = ConsumerBusy("busy", subscription="s")
+    error = translate(
+        rpc_error(grpc.StatusCode.PERMISSION_DENIED, "x", ("danube-error-bin", sent.to_json().encode())), "u"
+    )
+    assert type(error) is ConsumerBusy
+    assert error.to_dict() == sent.to_dict()
+
+
+@pytest.mark.parametrize(
+    ("status", "details", "code"),
+    [
+        (grpc.StatusCode.NOT_FOUND, "TOPIC_NOT_FOUND: no such", "TOPIC_NOT_FOUND"),
+        (grpc.StatusCode.UNAVAILABLE, "connection refused", "UNAVAILABLE"),
+        (grpc.StatusCode.CANCELLED, "", "UNAVAILABLE"),
+        (grpc.StatusCode.UNKNOWN, "stream removed", "UNAVAILABLE"),
+        (grpc.StatusCode.INTERNAL, "Received RST_STREAM with error code 2", "UNAVAILABLE"),
+        (grpc.StatusCode.INTERNAL, "oops", "INTERNAL"),
+        (grpc.StatusCode.UNIMPLEMENTED, "", "NOT_IMPLEMENTED"),
+        (grpc.StatusCode.DEADLINE_EXCEEDED, "", "DEADLINE_EXCEEDED"),
+    ],
+)
+def test_grpc_errors_become_cluster_errors(status: grpc.StatusCode, details: str, code: str) -> None:
+    assert translate(rpc_error(status, details), "http://h:1").code == code
+
+
+@given(
+    payloads=st.lists(st.binary(max_size=300), min_size=1, max_size=40),
+    codec=st.sampled_from(Codec),
+    data=st.data(),
+)
+def test_a_batch_opened_again_holds_what_it_held(
+    payloads: list[bytes], codec: Codec, data: st.DataObject
+) -> None:
+    batch = OutBatch("/default/t", None)
+    batch.payloads = list(payloads)
+    rows = st.integers(0, len(payloads) - 1)
+    keys = data.draw(st.none() | st.dictionaries(rows, st.binary(max_size=5), min_size=1))
+    attributes = data.draw(
+        st.none()
+        | st.dictionaries(
+            rows, st.dictionaries(st.text(max_size=3), st.text(max_size=3), min_size=1), min_size=1
+        )
+    )
+    batch.keys, batch.attributes = keys, attributes
+    session = Session(
+        producer_id=7, epoch=1, next_sequence=100, producer_name="p", durability="memory", schema=(3, 1)
+    )
+    batch.encode(session, codec)
+    assert session.next_sequence == 100 + len(payloads) == batch.first_sequence + batch.count
+    body = read_bytes_field(PUBLISH_BATCH_FIELD, batch.wire)
+    assert body is not None
+    assert BatchView(body).part.first_sequence == 100
+    batch.reopen()
+    assert batch.payloads == payloads
+    assert batch.keys == keys
+    assert batch.attributes == attributes
+    assert len(batch) == len(payloads)

@@ -1,0 +1,144 @@
+"""The SDK without await: from any thread, also where an event loop is running already (Jupyter)."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+from pydanube_client import Retry
+from pydanube_client.sync import connect
+from pydanube_client.testing import InMemoryCluster
+from pydanube_core.errors import ClosedResource, InvalidArgument, PayloadInvalid, Unavailable
+
+
+def test_publish_and_consume_without_await(memory: InMemoryCluster) -> None:
+    with memory.connect_sync() as client:
+        with client.producer("t") as producer:
+            assert producer.send(b"one", key="k").offset == 0
+            pending = producer.send_nowait(b"two")
+            assert pending.result(timeout_s=10).offset == 1
+            assert pending.done()
+            assert producer.send_many(b"%d" % i for i in range(2000)).count == 2000
+            producer.flush()
+            assert producer.statistics().acknowledged_messages == 2002
+        with client.consumer("t", "s") as consumer:
+            seen = []
+            for message in consumer:
+                seen.append(message.offset)
+                message.ack()
+                if len(seen) == 1000:
+                    break
+            consumer.flush_acks()
+            for message in consumer.receive(2):
+                assert message.offset in (1000, 1001)
+                message.nack()
+        assert seen == list(range(1000))
+        assert memory.unacknowledged("t", "s") == 1002
+        with client.reader("t", stop="head") as reader:
+            assert [m.offset for m in reader] == list(range(2002))
+        with client.reader("t", stop="head") as reader:
+            assert sum(len(batch) for batch in reader.batches()) == 2002
+        assert client.statistics().producers == 0
+
+
+def test_seek_drops_what_was_fetched(memory: InMemoryCluster) -> None:
+    with memory.connect_sync() as client:
+        with client.producer("t") as producer:
+            producer.send_many([b"%d" % i for i in range(100)])
+        with client.consumer("t", "s") as consumer:
+            assert [next(consumer).offset for _ in range(3)] == [0, 1, 2]
+            consumer.seek("offset:50")
+            assert next(consumer).offset == 50
+            for batch in consumer.batches():
+                batch.ack()
+                if batch.offsets[-1] == 99:
+                    break
+
+
+def test_messages_of_a_lost_session_are_not_handed_out(memory: InMemoryCluster) -> None:
+    with memory.connect_sync(retry=Retry(initial_s=0.001, max_delay_s=0.01)) as client:
+        with client.producer("t") as producer:
+            producer.send_many([b"%d" % i for i in range(100)])
+        with client.consumer("t", "s") as consumer:
+            assert next(consumer).offset == 0
+            memory.drop_connections()
+            while not consumer.statistics().reconnects:
+                time.sleep(0.001)
+            assert [next(consumer).offset for _ in range(100)] == list(range(100))
+
+
+def test_several_threads_share_a_client(memory: InMemoryCluster) -> None:
+    with memory.connect_sync() as client, client.producer("t") as producer:
+        threads = [
+            threading.Thread(target=lambda: [producer.send(b"x") for _ in range(25)]) for _ in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(memory.payloads("t")) == 100
+
+
+def test_two_clients_meet_in_one_cluster(memory: InMemoryCluster) -> None:
+    with (
+        memory.connect_sync() as one,
+        memory.connect_sync() as two,
+        one.producer("t") as producer,
+        two.consumer("t", "s") as consumer,
+    ):
+        for i in range(20):
+            producer.send(b"%d" % i)
+            message = next(consumer)
+            assert message.payload == b"%d" % i
+            message.ack()
+
+
+@pytest.mark.anyio
+async def test_it_works_beside_a_running_event_loop(memory: InMemoryCluster) -> None:
+    with memory.connect_sync() as client, client.producer("t") as producer:
+        assert producer.send(b"from inside a coroutine").offset == 0
+
+
+def test_errors_are_raised_in_the_calling_thread(memory: InMemoryCluster) -> None:
+    with memory.connect_sync() as client, client.producer("t") as producer:
+        memory.refuse_publishes(PayloadInvalid("no", field="payload"))
+        with pytest.raises(PayloadInvalid):
+            producer.send(b"x")
+        with pytest.raises(InvalidArgument):
+            client.consumer("t", "s", type="none")
+    with pytest.raises(ClosedResource):
+        client.producer("t")
+    with pytest.raises(ClosedResource):
+        producer.send(b"x")
+
+
+def test_an_unreachable_broker_is_unavailable() -> None:
+    with (
+        connect("http://127.0.0.1:1", retry=Retry(max_elapsed_s=0)) as client,
+        pytest.raises(Unavailable),
+        client.producer("t"),
+    ):
+        pass
+
+
+def test_events_end_when_the_client_closes(memory: InMemoryCluster) -> None:
+    kinds: list[str] = []
+    with memory.connect_sync() as client:
+        events = client.events()
+
+        def listen() -> None:
+            for event in events:
+                kinds.append(event.kind)
+                heard.set()
+
+        heard = threading.Event()
+        thread = threading.Thread(target=listen)
+        thread.start()
+        while not heard.is_set():
+            with client.producer("t") as producer:
+                producer.send(b"x")
+        client.close()
+        thread.join(timeout=10)
+        assert not thread.is_alive()
+    assert kinds[0] == "connected"
