@@ -70,7 +70,9 @@ class Registry:
             yield
 
     def begin(self) -> None:
-        """The journal takes records from now on."""
+        """The journal takes records from now on, and what it gave back, its unproven tail included, is durable."""
+        for topic in self._topics.values():
+            topic.recovered()
         gone = self._hub.forget_unknown()
         if gone:
             log.info("topics_dropped", extra={"event": "topics_dropped", "count": len(gone)})

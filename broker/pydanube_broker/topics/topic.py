@@ -198,6 +198,10 @@ class Topic:
 
     # -- commit ----------------------------------------------------------------------------------------------
 
+    def recovered(self) -> None:
+        """The journal has begun: all that it gave back is durable. Its tail was replayed after this topic was made."""
+        self.durable_offset = self.commit = self.state.next_offset
+
     def committed(self) -> None:
         """Move the commit offset as far as the rule allows, and tell who waits."""
         commit = commit_offset(committed=self.commit, local_durable=self.durable_offset)
