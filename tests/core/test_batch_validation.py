@@ -65,6 +65,7 @@ def test_what_our_encoder_makes_is_accepted(arguments: dict[str, Any]) -> None:
 def test_the_largest_counts_are_accepted() -> None:
     check(encode_batch([b""] * MAX_BATCH_MESSAGES))
     check(encode_batch([b"x"], first_sequence=2**63 - 1, publish_time_ms=MAX_PUBLISH_TIME_MS))
+    check(encode_batch([b"x", b"y"], sequences=[2**63 - 1, 0]))  # nothing is counted up from the first
 
 
 # -- sizes ---------------------------------------------------------------------------------------------------

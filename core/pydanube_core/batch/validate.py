@@ -88,7 +88,8 @@ def check_body(
         raise _bad("reserved", bytes(data[_RESERVED]).hex(), "the reserved field is not 0")
     columns, n = part.columns, part.count
     _check_range("first_publish_time_ms", part.first_publish_time_ms, MAX_PUBLISH_TIME_MS)
-    _check_range("first_sequence", part.first_sequence, MAX_SEQUENCE - n + 1)
+    counted = 0 if columns & Column.SEQUENCE else n - 1  # sequences that follow from the first by counting
+    _check_range("first_sequence", part.first_sequence, MAX_SEQUENCE - counted)
     walk = _Walk(data)
     _check_payloads(walk, part, max_message_bytes)
     if columns != Column.PAYLOAD:
