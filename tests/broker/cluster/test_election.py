@@ -44,6 +44,9 @@ async def test_row_7_of_candidates_at_the_same_instant_exactly_one_leads(
             for election in elections:
                 group.start_soon(election.campaign)
         states = [election.state for election in elections]
+        item = await store.get(keys.LEADER)
+        assert item is not None
+        assert item.mod_revision == item.create_revision, "nobody wrote over somebody else's office"
         assert sorted(states) == ["following"] * (candidates - 1) + ["leading"]
         assert len({election.leader for election in elections}) == 1
         for election in elections:

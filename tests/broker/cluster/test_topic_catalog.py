@@ -168,13 +168,22 @@ async def test_partitions_are_in_order_of_their_number(catalog: TopicCatalog) ->
         ("/default/t-part-0", 0, "/default/t-part-0", 0),
     ],
 )
+@pytest.mark.parametrize("stale", [False, True])
 async def test_plain_and_partitioned_do_not_share_a_name(
-    catalog: TopicCatalog, store: MemoryStore, first: str, first_parts: int, second: str, second_parts: int
+    catalog: TopicCatalog,
+    store: MemoryStore,
+    first: str,
+    first_parts: int,
+    second: str,
+    second_parts: int,
+    stale: bool,
 ) -> None:
+    """`stale`: by another broker, whose index has not heard of the first."""
+    other = await reloaded(store)
     await catalog.create_topic(name(first), partitions=first_parts)
     before = await read_all(store, KeyRange.prefix("/"))
     with pytest.raises(AlreadyExists):
-        await catalog.create_topic(name(second), partitions=second_parts)
+        await (other if stale else catalog).create_topic(name(second), partitions=second_parts)
     assert await read_all(store, KeyRange.prefix("/")) == before
 
 
