@@ -169,8 +169,6 @@ class Journal:
         self._unwritten: set[int] = set()  # segments whose sidecar is missing or out of date
         self._waiters: list[asyncio.Future[None]] = []
         self._claim: int | None = None  # what records say is durable, where it is not what is
-        self._head_lsn = 0  # of the newest segment
-        self._proof: int | None = None  # below it stands a record that proves the newest head
         # Sidecars are written and files removed off the loop, one after the other.
         self._worker = worker or ThreadPoolExecutor(1, thread_name_prefix="journal-files")
         self._doomed: deque[Path] = deque()
@@ -269,13 +267,14 @@ class Journal:
         dropped = [segment for segment in found.segments if segment.base not in self._files.live]
         ready: list[SegmentFile] = []
         while dropped and (not ready or dropped[-1].end == ready[0].base) and self._reusable(dropped[-1]):
+            if dropped[-1].base == found.announced:
+                break  # a second recovery would follow the mark into the new head and meet the tail twice
             ready.insert(0, dropped.pop())
         self._files.ready.extend(ready)
         kept: list[Path] = []
         for segment in dropped:
-            # An end mark may announce the segment behind the last, so that it must not be missing.
-            announced = found.active is not None and segment.base == found.active.end
-            if found.head_lsn <= segment.base < found.end or announced:
+            walked = found.head_lsn - FILE_HEADER_BYTES <= segment.base < found.end
+            if walked or segment.base == found.announced:
                 kept.append(segment.path)
             else:
                 with contextlib.suppress(OSError):  # it is in no head's list: the next start tries again
@@ -445,8 +444,7 @@ class Journal:
             self._ends[old.base] = self._indexes[old.base].end_lsn = self._next
             self._sealing.add(old.base)
         self._active = segment
-        self._next = self._head_lsn = segment.base + FILE_HEADER_BYTES
-        self._proof = None
+        self._next = segment.base + FILE_HEADER_BYTES
         self._indexes[segment.base] = SegmentIndex(segment.base)
         self._writer.switch(fd, segment.base)
         self._put(Kind.HEAD, 0, [head], crc32(head), 0)
@@ -467,8 +465,6 @@ class Journal:
         assert self._next <= self._active.end, "a record reaches beyond its segment"
         self._writer.put(lsn, [header, *body], HEADER_BYTES + body_bytes)
         self._last_kind = kind
-        if self._proof is None and synced > self._head_lsn:
-            self._proof = self._next
         return self._next
 
     # -- durable ---------------------------------------------------------------------------------------------
@@ -808,11 +804,14 @@ class Journal:
             needed: lowest offset of a topic that must stay; None for a topic that is gone.
         """
         gone: list[Path] = []
-        proven = self._proof is not None and self._writer.durable >= self._proof
         for base in list(self._files.live):
-            # While nothing proves the newest head, recovery may have to begin at the one before it.
-            if self._active is None or base >= self._active.base or not proven:
-                break
+            active = self._active
+            if (
+                active is None
+                or base >= active.base
+                or self._writer.durable <= active.base + FILE_HEADER_BYTES
+            ):
+                break  # the newest head has to be durable before an older one may go
             if any(
                 (keep := needed(topic_id)) is not None and run.end > keep
                 for topic_id, run in self._indexes[base].runs.items()

@@ -67,13 +67,13 @@ class Recovered:
     """What was found. `records` after the head up to `proven` hold for ever; `tail` was never promised."""
 
     segments: list[SegmentFile]
-    active: SegmentFile | None = None  # the segment in which the records end
     head: bytes | None = None
     head_lsn: int = 0
     end: int = 0  # where the last valid record ends
     proven: int = 0
     torn_bytes: int = 0
     records: int = 0
+    announced: int | None = None  # base of a segment that an end mark announces and that has no valid record
     tail: list[tuple[RecordHeader, bytes]] = field(default_factory=list)
 
 
@@ -256,7 +256,7 @@ def _newest_head(segments: list[SegmentFile], contents: _Contents, found: Recove
 
 def _find_end(segments: list[SegmentFile], contents: _Contents, found: Recovered) -> None:
     """Walk to the first bad record, then look everywhere for a proof that it was durable once."""
-    found.active, found.records, found.torn_bytes = None, 0, 0
+    found.records, found.torn_bytes = 0, 0
     found.end = segments[0].base + FILE_HEADER_BYTES
     proven = 0
     bad: tuple[int, int] | None = None  # (index, address)
@@ -269,7 +269,6 @@ def _find_end(segments: list[SegmentFile], contents: _Contents, found: Recovered
                 break
             header, _ = item
             found.records += 1
-            found.active = segment
             found.end = header.lsn + record_bytes(header.body_bytes)
             proven = max(proven, header.synced_lsn)
         if bad is not None:
@@ -277,6 +276,8 @@ def _find_end(segments: list[SegmentFile], contents: _Contents, found: Recovered
     if bad is None:
         raise _missing(segments[-1], found.end)
     index, address = bad
+    announced = index > 0 and address == segments[index].base + FILE_HEADER_BYTES
+    found.announced = segments[index].base if announced else None
     for segment in segments[index:]:
         for header in _valid_headers(contents(segment), segment.base, max(address, segment.base)):
             if header.synced_lsn > address:
@@ -291,8 +292,6 @@ def _find_end(segments: list[SegmentFile], contents: _Contents, found: Recovered
         raise _corrupt(segments[index], address, "it is whole on disk, but not what was written")
     if not _is_zero(data[at : at + HEADER_BYTES]):
         found.torn_bytes += 1  # at least; its length is not known where its header is gone
-    if found.active is None:
-        found.active = segments[index]
     found.proven = min(proven, found.end)
 
 
