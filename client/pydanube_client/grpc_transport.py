@@ -76,6 +76,8 @@ def translate(error: grpc.aio.AioRpcError, url: str) -> ClusterError:
     code, separator, message = text.partition(": ")
     if separator and code in CODES:
         return error_for(code, message, {"broker": url})
+    # From here on it is gRPC that speaks, not the broker. Its INTERNAL is what a connection that breaks under a write
+    # looks like ("Internal error from Core", RST_STREAM): the stream is lost, which a retry may mend.
     status = error.code()
     what = f"the broker at {url} answered {status.name}: {text}"
     match status:
@@ -87,7 +89,7 @@ def translate(error: grpc.aio.AioRpcError, url: str) -> ClusterError:
             return PermissionDenied(what, broker=url)
         case grpc.StatusCode.DEADLINE_EXCEEDED:
             return DeadlineExceeded(what, broker=url)
-        case grpc.StatusCode.INVALID_ARGUMENT | grpc.StatusCode.INTERNAL if "RST_STREAM" not in text:
+        case grpc.StatusCode.INVALID_ARGUMENT:
             return Internal(what, broker=url)
     return Unavailable(
         f"the broker at {url} cannot be reached ({text or status.name}); is `danube up` running?", broker=url

@@ -1,8 +1,15 @@
-"""Every test of the SDK runs on asyncio, under a deadline."""
+"""Every test of the SDK runs on asyncio, under a deadline; here is also how a real broker is started."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import importlib.util
+import json
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
 
 import anyio
 import pytest
@@ -17,10 +24,65 @@ def anyio_backend() -> str:
 @pytest.fixture(autouse=True)
 async def deadline(anyio_backend: str) -> AsyncIterator[None]:
     """No test waits longer than this, whatever it waits for."""
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         yield
 
 
 @pytest.fixture
 def memory() -> InMemoryCluster:
     return InMemoryCluster()
+
+
+@dataclass
+class BrokerProcess:
+    """A broker in a process of its own."""
+
+    process: subprocess.Popen[bytes]
+    folder: Path
+    url: str = ""
+
+    def log(self) -> str:
+        return (self.folder / "log").read_text(errors="replace")[-4000:]
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+StartBroker = Callable[[Path, int], BrokerProcess]
+
+
+@pytest.fixture(scope="session")
+def start_broker() -> Iterator[StartBroker]:
+    """Start a broker with its data in a folder, on a port (0: any), and wait until it is ready."""
+    if importlib.util.find_spec("pydanube_broker") is None:  # pragma: no cover
+        pytest.skip("NOT RUN over a real broker: install pydanube[broker]")
+    started: list[BrokerProcess] = []
+
+    def start(folder: Path, port: int) -> BrokerProcess:
+        ready = folder / "ready.json"
+        ready.unlink(missing_ok=True)
+        command = [
+            sys.executable, "-m", "pydanube_cli.main", "up", "--data-dir", str(folder / "data"), "--ready-file",
+            str(ready), "--grpc-port", str(port), "--admin-port", "0", "--metrics-port", "0", "--http-port", "0",
+        ]  # fmt: skip
+        with (folder / "log").open("ab") as log:
+            broker = BrokerProcess(subprocess.Popen(command, stdout=log, stderr=log), folder)
+        started.append(broker)
+        for _ in range(800):
+            if ready.exists() or broker.process.poll() is not None:
+                break
+            time.sleep(0.05)
+        if not ready.exists():
+            pytest.fail(f"the broker is not ready:\n{broker.log()}")
+        broker.url = json.loads(ready.read_text())["grpc"]
+        return broker
+
+    yield start
+    for broker in started:
+        broker.process.terminate()
+    for broker in started:
+        try:
+            broker.process.wait(timeout=15)
+        except subprocess.TimeoutExpired:
+            broker.kill()

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import json
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pydanube_client
 import pytest
@@ -35,36 +30,9 @@ class Cluster:
 
 
 @pytest.fixture(scope="session")
-def broker_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp("broker")
-    ready = folder / "ready.json"
-    command = [
-        sys.executable, "-m", "pydanube_cli.main", "up", "--data-dir", str(folder / "data"), "--ready-file", str(ready),
-        "--grpc-port", "0", "--admin-port", "0", "--metrics-port", "0", "--http-port", "0",
-    ]  # fmt: skip
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
-        try:
-            for _ in range(600):
-                if ready.exists() or process.poll() is not None:
-                    break
-                time.sleep(0.05)
-            else:
-                pytest.fail(f"the broker is not ready after 30 s:\n{_log(folder)}")
-            if process.poll() is not None:
-                pytest.fail(f"the broker did not start:\n{_log(folder)}")
-            yield json.loads(ready.read_text())["grpc"]
-        finally:
-            process.terminate()
-            try:
-                process.wait(timeout=15)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-
-
-def _log(folder: Path) -> str:
-    return (folder / "log").read_text(errors="replace")[-4000:]
+def broker_url(start_broker: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
+    url: str = start_broker(tmp_path_factory.mktemp("broker"), 0).url
+    return url
 
 
 @pytest.fixture(params=["memory", "broker"])
