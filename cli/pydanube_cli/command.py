@@ -132,12 +132,11 @@ class Command:
             InvalidArgument: a usage error; `details["usage"]` tells it from a value that was refused later.
         """
         app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-        result = 0
+        parsed: dict[str, Any] | None = None
 
         def body(**values: Any) -> None:
-            nonlocal result
-            common = _common({name: values.pop(name) for name in _OPTIONS})
-            result = self.function(common=common, **values) or 0
+            nonlocal parsed
+            parsed = values  # run below: typer has its own idea of what a closed pipe or an interrupt means
 
         shared = [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
@@ -159,7 +158,12 @@ class Command:
             raise with_help(
                 InvalidArgument(text, usage=f"danube {words}"), f"danube {words} --help"
             ) from None
-        return code if isinstance(code, int) and code else result
+        except SystemExit:
+            raise BrokenPipeError from None  # while it printed help: the one case in which it exits by itself
+        if parsed is None:
+            return code if isinstance(code, int) else 0
+        common = _common({name: parsed.pop(name) for name in _OPTIONS})
+        return self.function(common=common, **parsed) or 0
 
 
 def command(*, examples: Sequence[str]) -> Callable[[Callable[..., int | None]], Command]:

@@ -20,7 +20,7 @@ from pydanube_core.errors import InvalidArgument, NotImplementedYet, PlanRequire
 
 from pydanube_cli.command import Command, Common
 from pydanube_cli.overview import print_group, unknown_word
-from pydanube_cli.render import cell, print_json, print_pairs, print_table, prose
+from pydanube_cli.render import cell, human_bytes, print_json, print_pairs, print_table, prose
 
 __all__ = ["command_of", "groups", "is_group", "run"]
 
@@ -87,29 +87,26 @@ def groups() -> dict[str, list[str]]:
 def run(group: str, words: Sequence[str], leading: Sequence[str]) -> int:
     """Run `danube GROUP …`."""
     here = {op.words[1]: op for op in OPERATIONS.values() if op.words[0] == group}
-    later = {name: work for name, work in LATER.items() if name.startswith(f"{group.replace('-', '_')}.")}
-    if not here and (not words or f"{group}.{words[0]}".replace("-", "_") not in later):
-        works = sorted(set(later.values()))
-        raise NotImplementedYet(
-            f"danube {group} is not built yet; it comes with the work on {', '.join(works)}", work=works[0]
-        )
     if not words or words[0] in ("--help", "-h", "help"):
+        if not here:
+            raise _not_yet(f"danube {group}", group.replace("-", "_"))
         print_group(group, "", {verb: operation.summary for verb, operation in here.items()})
         return 0 if words else 2
     verb, rest = words[0], [*leading, *words[1:]]
-    positional: str | None = None
-    name = f"{group}.{verb}".replace("-", "_")
-    if (alias := ALIASES.get((group, verb))) is not None:
-        name, positional = alias
+    name, positional = ALIASES.get((group, verb), (f"{group}.{verb}".replace("-", "_"), None))
     if name in OPERATIONS:
         return command_of(OPERATIONS[name], positional=positional).main(f"{group} {verb}", rest)
-    if name in LATER:
-        raise NotImplementedYet(
-            f"danube {group} {verb} is not built yet; it comes with the work on {LATER[name]}",
-            operation=name,
-            work=LATER[name],
-        )
+    if name in LATER or not here:
+        raise _not_yet(f"danube {group} {verb}", name)
     raise unknown_word(verb, list(here), group=group)
+
+
+def _not_yet(words: str, name: str) -> NotImplementedYet:
+    """For an operation, or a group, of which nothing is there yet."""
+    group = name.partition(".")[0]
+    works = [LATER[name]] if name in LATER else [w for n, w in LATER.items() if n.startswith(f"{group}.")]
+    named = ", ".join(dict.fromkeys(works))
+    return NotImplementedYet(f"{words} is not built yet; it comes with the work on {named}", work=named)
 
 
 def command_of(operation: Operation, *, positional: str | None = None, call: Caller | None = None) -> Command:
@@ -224,7 +221,7 @@ def _call(
 def _consents(
     operation: Operation, arguments: Mapping[str, Any], preview: Mapping[str, Any], common: Common
 ) -> bool:
-    if common.as_json or not (sys.stdin.isatty() and sys.stderr.isatty()):
+    if common.as_json or not _on_a_terminal():
         line = f"{operation.command_line(arguments)} --yes"
         raise PlanRequired(
             f"{operation.name} destroys: {_radius(preview)}; nothing was changed. Look at the plan, then say --yes",
@@ -241,9 +238,18 @@ def _consents(
     return sys.stdin.readline().strip().lower() == "yes"
 
 
+def _on_a_terminal() -> bool:
+    """Whether somebody can be asked, and sees the question."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
 def _radius(preview: Mapping[str, Any]) -> str:
-    """`1 topic, 2 subscriptions, 1,200 messages`."""
-    parts = [f"{cell(name, count)} {name}" for name, count in preview["blast_radius"].items() if count]
+    """`1 topic, 2 subscriptions, 1,200 messages, 3.4 MiB`."""
+    parts = [
+        human_bytes(count) if name == "bytes" else f"{count:,} {name[:-1] if count == 1 else name}"
+        for name, count in preview["blast_radius"].items()
+        if count
+    ]
     return ", ".join(parts) or "nothing that holds data"
 
 

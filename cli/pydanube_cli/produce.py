@@ -179,7 +179,7 @@ def produce(
         tally.interrupted = True
     except BaseException as error:
         failure = cluster_error(error)
-    if failure is not None and not tally.sent:
+    if failure is not None and not tally.acknowledged:
         raise failure
     _show(tally, common)
     if failure is not None:

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+from anyio.from_thread import start_blocking_portal
+from pydanube_admin import AdminCore
+from pydanube_admin.testing import NOW_MS, MemoryCluster, serve_ops
+from pydanube_cli.main import run
+
+from tests.cli.running import Danube, Ran
+from tests.support.broker_process import BrokerProcess
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No DANUBE_ variable of whoever runs the tests."""
+    for name in list(os.environ):
+        if name.startswith("DANUBE_"):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def danube(capfd: pytest.CaptureFixture[str]) -> Danube:
+    """Run a command line in this process."""
+
+    def call(*words: str) -> Ran:
+        code = run(list(words))
+        captured = capfd.readouterr()
+        return Ran(code, captured.out, captured.err)
+
+    return call
+
+
+@pytest.fixture
+def cluster() -> MemoryCluster:
+    cluster = MemoryCluster()
+    cluster.add_topic("/default/orders", next_offset=500, bytes=4000)
+    cluster.add_subscription("/default/orders", "billing", next_unacked=460, in_flight=7)
+    return cluster
+
+
+@pytest.fixture
+def admin_url(cluster: MemoryCluster) -> Iterator[str]:
+    """The real admin core behind a real gRPC port, without a broker."""
+    core = AdminCore(cluster, now_ms=lambda: NOW_MS)
+    with (
+        start_blocking_portal() as portal,
+        portal.wrap_async_context_manager(serve_ops(core.serve_call)) as url,
+    ):
+        yield url
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """One broker for all tests of commands; each test uses topics of its own."""
+    with BrokerProcess(tmp_path_factory.mktemp("broker")) as broker:
+        yield broker

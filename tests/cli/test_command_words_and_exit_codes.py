@@ -1,0 +1,216 @@
+"""Words, usage errors, error objects, exit codes; what is true of every command."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import time
+
+import pytest
+from pydanube_cli.failures import cluster_error, guarded, printable, wants_json
+from pydanube_cli.main import COMMANDS, GROUPS, run
+from pydanube_core.errors import ConsumerBusy, DiskFull, Internal, InvalidArgument, TopicNotFound
+
+from tests.cli.running import Danube, command_line
+
+
+def test_version_is_printed_without_loading_the_commands(danube: Danube) -> None:
+    loaded = "import sys; from pydanube_cli.main import run; run(['--version']); print([m for m in sys.modules if m in ('typer', 'rich', 'grpc', 'pydantic', 'anyio')])"
+    out = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True).stdout
+    assert out.splitlines()[0].startswith("danube ")
+    assert out.splitlines()[1] == "[]"
+
+
+def test_version_costs_little_more_than_starting_python() -> None:
+    def best(words: list[str]) -> float:
+        taken = []
+        for _ in range(5):
+            begun = time.perf_counter()
+            subprocess.run(words, capture_output=True, check=True)
+            taken.append(time.perf_counter() - begun)
+        return min(taken)
+
+    python = best([sys.executable, "-c", "pass"])
+    version = best(command_line("--version"))
+    assert version <= 4 * python + 0.15, f"{version:.3f} s; python alone {python:.3f} s"
+    assert statistics.mean([python, version]) > 0
+
+
+def test_overview_lists_every_command_and_group(danube: Danube) -> None:
+    ran = danube("--help")
+    assert ran.code == 0
+    for word in [*COMMANDS, *GROUPS, "topics", "subscriptions", "brokers"]:
+        assert f"\n  {word} " in ran.out
+
+
+LEAVES = [
+    *([word] for word in COMMANDS),
+    *([group, verb] for group, verbs in GROUPS.items() for verb in verbs),
+    ["topics", "list"],
+    ["topics", "create"],
+    ["topics", "describe"],
+    ["topics", "delete"],
+    ["subscriptions", "list"],
+    ["subscriptions", "lag"],
+    ["brokers", "status"],
+    ["admin", "topics", "list"],
+]
+
+
+@pytest.mark.parametrize("words", LEAVES, ids=" ".join)
+def test_every_command_has_help_with_examples_and_the_common_options(
+    danube: Danube, words: list[str]
+) -> None:
+    ran = danube(*words, "--help")
+    assert ran.code == 0
+    assert ran.err == ""
+    examples = ran.out.partition("Examples:")[2].strip().splitlines()
+    assert examples
+    assert all(f"danube {words[-2] if len(words) > 1 else words[0]}" in line for line in examples)
+    for option in ("--json", "--timeout", "--broker", "--service-addr", "--admin", "--cluster", "--as"):
+        assert option in ran.out
+
+
+def test_near_miss_of_a_command_is_suggested(danube: Danube) -> None:
+    ran = danube("prduce", "logs")
+    assert ran.code == 2
+    assert "did you mean produce?" in ran.err
+    assert ran.out == ""
+
+
+def test_near_miss_of_a_verb_is_suggested_also_in_json(danube: Danube) -> None:
+    ran = danube("topics", "lits", "--json")
+    assert ran.code == 2
+    assert ran.error["code"] == "INVALID_ARGUMENT"
+    assert ran.error["details"]["suggestion"] == "list"
+    assert ran.error["next"][0]["command"] == "danube topics --help"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["topics", "list", "--nope"],
+        ["produce"],
+        ["topics", "describe"],
+        ["topics", "list", "--limit", "many"],
+        ["consume", "logs", "--format", "yaml"],
+        ["topics", "list", "--timeout", "soon"],
+        ["topics", "list", "--broker", "localhost"],
+        ["topics", "list", "--output", "yaml"],
+        ["mcp", "--transport", "pigeon"],
+        ["rpc"],
+        ["bench", "e2e", "--assert", "import os"],
+    ],
+    ids=" ".join,
+)
+def test_usage_errors_exit_2_with_an_error_object(danube: Danube, words: list[str]) -> None:
+    ran = danube(*words, "--json")
+    assert ran.code == 2
+    assert ran.error["code"] == "INVALID_ARGUMENT"
+    assert ran.out == ""
+
+
+def test_operation_of_a_later_work_says_which(danube: Danube) -> None:
+    for words in (
+        ["schemas", "register"],
+        ["schemas"],
+        ["topics", "unload"],
+        ["brokers", "leader-broker"],
+        ["bench", "tier"],
+    ):
+        ran = danube(*words, "--json")
+        assert (ran.code, ran.error["code"]) == (1, "NOT_IMPLEMENTED"), words
+
+
+def test_common_flags_may_stand_before_the_command(danube: Danube) -> None:
+    ran = danube("--json", "--admin", "http://127.0.0.1:1", "topics", "list", "--timeout", "1s")
+    assert ran.code == 3
+    assert ran.error["code"] == "UNAVAILABLE"
+    assert ran.error["retryable"] is True
+
+
+def test_unreachable_broker_is_3_for_every_kind_of_command(danube: Danube) -> None:
+    nowhere = ["--broker", "http://127.0.0.1:1", "--admin", "http://127.0.0.1:1", "--timeout", "1s", "--json"]
+    for words in (
+        ["topics", "list"],
+        ["produce", "logs", "-m", "x"],
+        ["consume", "logs", "--exit"],
+        ["rpc", "topics.list"],
+    ):
+        ran = danube(*words, *nowhere)
+        assert (ran.code, ran.error["code"]) == (3, "UNAVAILABLE"), (words, ran)
+
+
+def test_bad_names_are_refused_before_anything_is_dialled(danube: Danube) -> None:
+    for words in (["produce", "bad name!", "-m", "x"], ["consume", "bad name!"]):
+        ran = danube(*words, "--json", "--broker", "http://127.0.0.1:1")
+        assert (ran.code, ran.error["code"]) == (2, "INVALID_NAME")
+        assert ran.error["details"]["field"] == "topic"
+
+
+def test_json_is_recognised_before_parsing() -> None:
+    assert wants_json(["topics", "list", "--json"])
+    assert wants_json(["topics", "list", "--output", "json"])
+    assert wants_json(["topics", "list", "--output=json"])
+    assert not wants_json(["produce", "t", "--", "--json"])
+    assert not wants_json(["topics", "list", "--output", "table"])
+
+
+def test_exit_code_comes_from_the_errors_class(capfd: pytest.CaptureFixture[str]) -> None:
+    def fail(error: BaseException) -> int:
+        def body() -> int:
+            raise error
+
+        return guarded(body, as_json=False)
+
+    assert fail(TopicNotFound()) == 1
+    assert fail(InvalidArgument()) == 2
+    assert fail(DiskFull()) == 3
+    assert fail(ExceptionGroup("two", [ValueError("x"), ConsumerBusy("taken")])) == 1
+    assert fail(KeyboardInterrupt()) == 130
+    assert fail(BrokenPipeError(32, "Broken pipe")) == 0
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_defect_of_ours_is_internal_without_a_stack() -> None:
+    error = cluster_error(ZeroDivisionError("division by zero"))
+    assert isinstance(error, Internal)
+    assert "ZeroDivisionError" in error.message
+
+
+def test_errors_lose_control_characters() -> None:
+    assert printable("a\x1b[31mb\nc") == "a\\x1b[31mb\\nc"
+    assert printable("a\nb", keep="\n") == "a\nb"
+
+
+def test_closed_pipe_ends_quietly_with_0() -> None:
+    process = subprocess.Popen(
+        command_line("config", "init", "-"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=dict(os.environ),
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()  # before it has written anything
+    said = process.stderr.read()
+    process.stderr.close()
+    assert process.wait(30) == 0
+    assert said == b""
+
+
+def test_help_into_a_closed_pipe_ends_quietly_too() -> None:
+    for words in (["--help"], ["produce", "--help"]):
+        process = subprocess.Popen(command_line(*words), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        said = process.stderr.read()
+        process.stderr.close()
+        assert (process.wait(30), said) == (0, b""), words
+
+
+def test_run_never_raises() -> None:
+    assert run(["topics", "list", "--limit"]) == 2
