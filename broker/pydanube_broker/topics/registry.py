@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from difflib import get_close_matches
 from typing import Any
 
+import anyio
 from pydanube_core.errors import (
     AlreadyExists,
     DispatchMismatch,
@@ -133,7 +134,8 @@ class Registry:
         topic = self._topics.get(name)
         if topic is not None:
             return False, [topic]
-        found = [self._topics[record.topic] for record in self.catalog.index.partitions(name)]
+        records = self.catalog.index.partitions(name)
+        found = [self._topics[record.topic] for record in records if record.topic in self._topics]
         return True, found
 
     def not_found(self, name: TopicName) -> TopicNotFound:
@@ -195,25 +197,30 @@ class Registry:
                 value=durability,
             )
         settings = TopicSettings(dispatch_strategy=strategy, durability=level, **(options or {}))
-        try:
-            records = await self.catalog.create_topic(name, partitions=partitions, settings=settings)
-        except AlreadyExists:
-            # two producers may create the same topic in the same instant; both go on with it
-            _, found = self.parts(name)
-            if must_be_new or not found:
-                raise
-            return found
-        await self.lone.assign(records)
-        return [
-            self._topics[record.topic] if record.topic in self._topics else self._adopt(record)
-            for record in records
-        ]
+        # Shielded: once the catalog has the topic, this broker must own and know it, whoever stopped waiting.
+        with anyio.CancelScope(shield=True):
+            try:
+                records = await self.catalog.create_topic(name, partitions=partitions, settings=settings)
+            except AlreadyExists:
+                # two producers may create the same topic in the same instant; both go on with it
+                known = self.catalog.index.find_topic(name)
+                records = [known] if known is not None else self.catalog.index.partitions(name)
+                if must_be_new or not records:
+                    raise
+            missing = [record for record in records if record.topic not in self._topics]
+            if missing:
+                await self.lone.assign(missing)
+                for record in missing:
+                    if record.topic not in self._topics:
+                        self._adopt(record)
+        return [self._topics[record.topic] for record in records]
 
     async def delete(self, name: TopicName) -> None:
         """Delete a topic with all its partitions, subscriptions and messages."""
         if self.catalog.index.find_topic(name) is None and self.catalog.index.partitioned(name) is None:
             raise self.not_found(name)
         for record in await self.catalog.delete_topic(name):
+            self.lone.forget(record.topic_id)
             topic = self._topics.pop(record.topic, None)
             if topic is None:
                 continue
