@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -33,6 +32,7 @@ from pydanube_core.frames import CONSUME_DELIVERY_FIELD, decode_delivery, read_b
 from pydanube_core.generated import danube_stream_pb2 as pb
 
 from pydanube_client.acks import AckGatherer
+from pydanube_client.control import ControlQueue
 from pydanube_client.facts import ClientEventKind
 from pydanube_client.message import DecodedBatch, Delivered
 from pydanube_client.retry import Retry
@@ -96,14 +96,10 @@ class ConsumeLane:
         self.unconfirmed = False  # acks were sent in this session since the broker last confirmed
         self._next_offset = -1  # a reader's place: one past the last message received
         self._stop_offset = -1
-        self._outbox: deque[bytes] = deque()
-        self._sleeper: asyncio.Future[None] | None = None
-        self._written: list[asyncio.Future[None]] = []
+        self._control = ControlQueue()
         self._timer: asyncio.TimerHandle | None = None
         self._stream_error: ClusterError | None = None
         self._connected = False
-        self._requests: dict[int, asyncio.Future[None]] = {}
-        self._last_request = 0
         self._url = ""
         self._failed_since: float | None = None
         # the broker's remaining credit, and what was taken since the last grant
@@ -188,9 +184,9 @@ class ConsumeLane:
             return
         if not self._connected:
             raise Unavailable(f"{self.concrete_topic}: not connected; acknowledged messages may come again")
-        request = self._request()
+        request = self._control.new_request()
         ack = pb.Ack(session=self.acks.session, ranges=self.acks.take(), confirm=request)
-        await self._ask(request, pb.ConsumeRequest(ack=ack))
+        await self._control.ask(request, pb.ConsumeRequest(ack=ack))
         self.unconfirmed = False
 
     async def seek(self, position: str) -> None:
@@ -206,8 +202,9 @@ class ConsumeLane:
             try:
                 if not self._connected:
                     raise Unavailable(f"{self.concrete_topic}: not connected")
-                request = self._request()
-                await self._ask(request, pb.ConsumeRequest(seek=pb.Seek(position=position, request=request)))
+                request = self._control.new_request()
+                seek = pb.Seek(position=position, request=request)
+                await self._control.ask(request, pb.ConsumeRequest(seek=seek))
                 return
             except Unavailable as error:
                 attempt += 1
@@ -249,38 +246,14 @@ class ConsumeLane:
         self.flush()
         return True
 
-    # -- control messages ------------------------------------------------------------------------------------
-
-    def _request(self) -> int:
-        self._last_request += 1
-        return self._last_request
-
-    async def _ask(self, request: int, message: pb.ConsumeRequest) -> None:
-        answer = self._requests[request] = asyncio.get_running_loop().create_future()
-        self._post(message)
-        try:
-            await answer
-        finally:
-            self._requests.pop(request, None)
-
     def _post(self, message: pb.ConsumeRequest) -> None:
         if self._connected:
-            self._outbox.append(message.SerializeToString())
-            self._nudge()
+            self._control.post(message)
 
     async def _send(self, message: pb.ConsumeRequest) -> None:
-        """Post and wait until it was written, or the stream is lost (then the session ends, and with it the need)."""
-        if not self._connected:
-            return
-        self._post(message)
-        written = asyncio.get_running_loop().create_future()
-        self._written.append(written)
-        await written
-
-    def _nudge(self) -> None:
-        sleeper = self._sleeper
-        if sleeper is not None and not sleeper.done():
-            sleeper.set_result(None)
+        """Send and wait until it was written, or the stream is lost (then the session ends, and with it the need)."""
+        if self._connected:
+            await self._control.written(message)
 
     # -- life ------------------------------------------------------------------------------------------------
 
@@ -335,7 +308,7 @@ class ConsumeLane:
             self._stream_error = None
             reader = tasks.start(self._read(stream), name=f"consume {options.concrete_topic}")
             try:
-                await self._write(stream)
+                await self._control.write_out(stream, self._over)
             except Retryable as error:
                 await asyncio.wait([reader], timeout=1.0)  # it knows why
                 if not self.ended:
@@ -393,7 +366,6 @@ class ConsumeLane:
         if self._next_offset < 0:
             self._next_offset = opened.start_offset
         self._begin_session(opened.session)
-        self._outbox.clear()
         self._connected = True
         self._opened_at = time.monotonic()
         if again:
@@ -427,40 +399,16 @@ class ConsumeLane:
             self.unconfirmed = False
             if not self.acks.stale:
                 self.acks.expire()
-        self._outbox.clear()
-        for waiter in self._written:
-            if not waiter.done():
-                waiter.set_result(None)
-        self._written.clear()
-        lost = Unavailable(
-            f"{self.concrete_topic}: the connection was lost before the answer", topic=self.topic
+        self._control.lost(
+            Unavailable(f"{self.concrete_topic}: the connection was lost before the answer", topic=self.topic)
         )
-        for answer in self._requests.values():
-            if not answer.done():
-                answer.set_exception(copy_of(lost))
         self._options.changed()
 
-    async def _write(self, stream: Stream) -> None:
-        outbox = self._outbox
-        loop = asyncio.get_running_loop()
-        while True:
-            if self._stream_error is not None:
-                raise self._stream_error
-            if self.ended:
-                return
-            if outbox:
-                await stream.write(outbox.popleft())
-                continue
-            if self._written:
-                for waiter in self._written:
-                    if not waiter.done():
-                        waiter.set_result(None)
-                self._written.clear()
-            self._sleeper = loop.create_future()
-            try:
-                await self._sleeper
-            finally:
-                self._sleeper = None
+    def _over(self) -> bool:
+        """Whether the stream's writer is to stop; raises what the reader met."""
+        if self._stream_error is not None:
+            raise self._stream_error
+        return self.ended
 
     # -- what the broker sends -------------------------------------------------------------------------------
 
@@ -476,12 +424,12 @@ class ConsumeLane:
                 if frame is not None:
                     self._deliver(frame)
                 else:
-                    self._control(pb.ConsumeResponse.FromString(data))
+                    self._handle(pb.ConsumeResponse.FromString(data))
         except ClusterError as error:
             self._stream_error = error
         except Exception as error:
             self._stream_error = Internal(f"a delivery could not be read: {error!r}", topic=self.topic)
-        self._nudge()
+        self._control.nudge()
 
     def _deliver(self, frame: memoryview) -> None:
         session, parts = decode_delivery(frame)
@@ -513,12 +461,12 @@ class ConsumeLane:
         self.stale_messages += left
         self.taken(delivered, left)
 
-    def _control(self, response: pb.ConsumeResponse) -> None:
+    def _handle(self, response: pb.ConsumeResponse) -> None:
         match response.WhichOneof("kind"):
             case "confirmed":
                 confirmed = response.confirmed
                 error = ClusterError.from_json(confirmed.error.decode()) if confirmed.error else None
-                self._answered(confirmed.confirm, error)
+                self._control.answered(confirmed.confirm, error)
             case "session":
                 change = response.session
                 self.active = change.active
@@ -526,7 +474,7 @@ class ConsumeLane:
                 self._begin_session(change.session)
                 self._next_offset = change.offset
                 self._options.changed()
-                self._answered(change.request, None)
+                self._control.answered(change.request, None)
             case "end":
                 self.ended = True
                 self._next_offset = response.end.next_offset
@@ -535,14 +483,6 @@ class ConsumeLane:
                 raise ClusterError.from_json(response.failure.error.decode())
             case other:
                 raise Internal(f"the broker sent {other} on a consumer's stream", topic=self.topic)
-
-    def _answered(self, request: int, error: ClusterError | None) -> None:
-        answer = self._requests.get(request)
-        if answer is not None and not answer.done():
-            if error is None:
-                answer.set_result(None)
-            else:
-                answer.set_exception(error)
 
     def _die(self, error: ClusterError) -> None:
         self.error = error

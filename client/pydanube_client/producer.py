@@ -16,7 +16,8 @@ from typing import Any, Final, Self
 from pydanube_core.batch import BATCH_TARGET_BYTES, MAX_BATCH_BYTES, MAX_BATCH_MESSAGES, parse_codec
 from pydanube_core.errors import ClosedResource, ClusterError, InvalidArgument, MessageTooLarge, WindowFull
 
-from pydanube_client.facts import ClientEventKind, OffsetRange, ProducerStatistics, Receipt, SendSummary
+from pydanube_client.facts import ClientEventKind, ProducerStatistics, Receipt, SendSummary
+from pydanube_client.ledger import Ledger
 from pydanube_client.message import Message
 from pydanube_client.outbound import OutBatch, PendingSend
 from pydanube_client.publish_lane import LaneCounters, LaneOptions, PublishLane
@@ -289,7 +290,7 @@ class Producer:
                 `acknowledged` is the `SendSummary` of what is, `details["acknowledged"]` its count.
         """
         source = iter(messages)
-        ledger = _Ledger()
+        ledger = Ledger()
         try:
             while chunk := list(islice(source, _CHUNK_MESSAGES)):
                 if self._only is not None and set(map(type, chunk)) == {bytes}:
@@ -398,7 +399,7 @@ class Producer:
             lane.first_message()
         return PendingSend(batch, index)
 
-    async def _add(self, entry: Payload | Message, ledger: _Ledger) -> None:
+    async def _add(self, entry: Payload | Message, ledger: Ledger) -> None:
         if isinstance(entry, Message):
             payload: Payload = entry.payload
             key, attributes = entry.key, entry.attributes or None
@@ -410,7 +411,7 @@ class Producer:
         self._free_bytes += size
         ledger.note(self._send_any(payload, key, attributes, None)._batch, 1)
 
-    async def _extend(self, lane: PublishLane, payloads: list[bytes], ledger: _Ledger) -> None:
+    async def _extend(self, lane: PublishLane, payloads: list[bytes], ledger: Ledger) -> None:
         """Add plain payloads by the slice: ≈ 0.1 µs a message."""
         start = 0
         while start < len(payloads):
@@ -524,70 +525,3 @@ class Producer:
             waiter, _, _ = self._blocked.popleft()
             if not waiter.done():
                 waiter.set_exception(copy_of(error))
-
-
-class _Ledger:
-    """What `send_many` has handed over: batches in order, turned into offset ranges as they are answered."""
-
-    __slots__ = ("_count", "_pending", "_ranges")
-
-    def __init__(self) -> None:
-        self._pending: deque[tuple[OutBatch, int, int]] = deque()  # batch, first index, messages
-        self._ranges: dict[int | None, list[list[int]]] = {}
-        self._count = 0
-
-    def note(self, batch: OutBatch, messages: int) -> None:
-        first = len(batch.payloads) - messages
-        if self._pending:
-            last, at, count = self._pending[-1]
-            if last is batch and at + count == first:
-                self._pending[-1] = (batch, at, count + messages)
-                return
-        self._pending.append((batch, first, messages))
-
-    def _settle(self, batch: OutBatch, first: int, messages: int) -> None:
-        if batch.error is not None:
-            batch.error_seen = True
-            raise copy_of(batch.error)
-        self._count += messages
-        start = batch.base_offset + first
-        ranges = self._ranges.setdefault(batch.partition, [])
-        if ranges and ranges[-1][1] == start:
-            ranges[-1][1] = start + messages
-        else:
-            ranges.append([start, start + messages])
-
-    def collect(self) -> None:
-        """Settle what has been answered, so that a long run does not hold all its batches."""
-        while self._pending and self._pending[0][0].answered:
-            self._settle(*self._pending.popleft())
-
-    async def rest(self) -> None:
-        while self._pending:
-            await self._pending[0][0].wait()
-            self._settle(*self._pending.popleft())
-
-    async def failed(self, error: ClusterError, durability: str) -> ClusterError:
-        """The error to raise, after everything handed over has been answered."""
-        while self._pending:
-            batch, first, messages = self._pending.popleft()
-            await batch.wait()
-            if batch.error is None:
-                self._settle(batch, first, messages)
-            else:
-                batch.error_seen = True
-        final = copy_of(error, acknowledged=self._count)
-        # an attribute of this one instance: its class has to stay that of the failure
-        final.acknowledged = self.summary(durability)  # type: ignore[attr-defined]
-        return final
-
-    def summary(self, durability: str) -> SendSummary:
-        return SendSummary(
-            count=self._count,
-            ranges=tuple(
-                OffsetRange(partition=partition, first_offset=start, last_offset=end - 1)
-                for partition, ranges in self._ranges.items()
-                for start, end in ranges
-            ),
-            durability=durability,
-        )

@@ -238,7 +238,8 @@ class PublishLane:
             dispatch_strategy=options.dispatch_strategy,
             schema_subject=options.schema_subject,
         )
-        resume = session is not None and not self._renew
+        # also when a new session is due: first the old one's batches have to be answered
+        resume = session is not None and (bool(self._in_flight) or not self._renew)
         if session is not None and resume:
             request.producer_id, request.producer_epoch = session.producer_id, session.epoch
         await stream.write(pb.PublishRequest(open=request).SerializeToString())

@@ -13,13 +13,10 @@ and acks go back together. A call that is interrupted (Ctrl-C) is cancelled in t
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
-import threading
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Generic, Self, TypeVar
 
 from pydanube_core.errors import ClosedResource
 
@@ -33,7 +30,6 @@ from pydanube_client.facts import (
     ConsumerStatistics,
     ProducerStatistics,
     Receipt,
-    SchemaRef,
     SendSummary,
 )
 from pydanube_client.grpc_transport import Tls
@@ -43,6 +39,8 @@ from pydanube_client.outbound import PendingSend as _PendingSend
 from pydanube_client.producer import Payload
 from pydanube_client.producer import Producer as _Producer
 from pydanube_client.retry import Retry
+from pydanube_client.sync_loop import Loop
+from pydanube_client.sync_message import Acks, Batch, Message
 
 __all__ = ["Batch", "Client", "Consumer", "Message", "PendingSend", "Producer", "Reader", "connect"]
 
@@ -67,53 +65,18 @@ def connect(
     return Client(make)
 
 
-class _Loop:
-    """An event loop in a thread."""
-
-    def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="pydanube-client", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self.loop)
-        self.loop.run_forever()
-
-    def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine in the loop and wait for it."""
-        if not self._thread.is_alive() or self._thread is threading.current_thread():
-            work.close()
-            raise ClosedResource("the client is closed, or was called from inside its own thread")
-        future = asyncio.run_coroutine_threadsafe(work, self.loop)
-        try:
-            return future.result()
-        except BaseException:
-            if future.cancel():  # interrupted while waiting: wait until the call has gone
-                concurrent.futures.wait([future], timeout=5)
-            raise
-
-    def soon(self, call: Callable[[], None]) -> None:
-        self.loop.call_soon_threadsafe(call)
-
-    def close(self) -> None:
-        self.call(self.loop.shutdown_asyncgens())
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join()
-        self.loop.close()
-
-
 class Client:
     """As `pydanube_client.Client`."""
 
     def __init__(self, make: Callable[[], _client.Client]) -> None:
         self._make = make
-        self._loop: _Loop | None = None
+        self._loop: Loop | None = None
         self._inner: _client.Client | None = None
 
     def __enter__(self) -> Self:
         if self._loop is not None:
             raise ClosedResource("this client is in use already; call connect() again for another")
-        self._loop = loop = _Loop()
+        self._loop = loop = Loop()
 
         async def enter() -> _client.Client:
             return await self._make().__aenter__()
@@ -134,7 +97,7 @@ class Client:
             finally:
                 loop.close()
 
-    def _both(self) -> tuple[_Loop, _client.Client]:
+    def _both(self) -> tuple[Loop, _client.Client]:
         if self._loop is None or self._inner is None:
             raise ClosedResource("the client is used outside its block: `with connect() as client`")
         return self._loop, self._inner
@@ -241,7 +204,7 @@ async def _call(function: Callable[[], T]) -> T:
 class PendingSend:
     """As `pydanube_client.PendingSend`; `result()` instead of await."""
 
-    def __init__(self, loop: _Loop, inner: _PendingSend) -> None:
+    def __init__(self, loop: Loop, inner: _PendingSend) -> None:
         self._loop = loop
         self._inner = inner
 
@@ -265,7 +228,7 @@ class PendingSend:
 class Producer:
     """As `pydanube_client.Producer`."""
 
-    def __init__(self, loop: _Loop, inner: _Producer) -> None:
+    def __init__(self, loop: Loop, inner: _Producer) -> None:
         self._loop = loop
         self._inner = inner
 
@@ -331,173 +294,13 @@ def _unwrapped(messages: Iterable[Payload | _Message | Message]) -> Iterator[Pay
         yield entry._inner if isinstance(entry, Message) else entry
 
 
-class _Acks:
-    """Acks given by the application's threads, handed to the loop together; the first failure is raised later."""
-
-    def __init__(self, loop: _Loop) -> None:
-        self._loop = loop
-        self._given: deque[_Message | _Batch] = deque()
-        self._scheduled = False
-        self._error: Exception | None = None
-
-    def give(self, item: _Message | _Batch) -> None:
-        self.check()
-        self._given.append(item)
-        if not self._scheduled:  # two threads may both see this and schedule twice, which does no harm
-            self._scheduled = True
-            self._loop.soon(self._start)
-
-    def check(self) -> None:
-        if self._error is not None:
-            error, self._error = self._error, None
-            raise error
-
-    def _start(self) -> None:
-        self._scheduled = False
-        while self._given:
-            work = self._given.popleft().ack()
-            try:
-                work.send(None)  # an ack never suspends: it only notes the offset
-            except StopIteration:
-                pass
-            except Exception as error:
-                self._error = error
-
-    async def drain(self) -> None:
-        self._start()
-
-
-class Message:
-    """As `pydanube_client.Message`, with verbs that block."""
-
-    __slots__ = ("_acks", "_inner")
-
-    def __init__(self, inner: _Message, acks: _Acks) -> None:
-        self._inner = inner
-        self._acks = acks
-
-    def __repr__(self) -> str:
-        return repr(self._inner)
-
-    @property
-    def payload(self) -> bytes:
-        return self._inner.payload
-
-    @property
-    def offset(self) -> int:
-        return self._inner.offset
-
-    @property
-    def topic(self) -> str:
-        return self._inner.topic
-
-    @property
-    def partition(self) -> int | None:
-        return self._inner.partition
-
-    @property
-    def key(self) -> str | None:
-        return self._inner.key
-
-    @property
-    def attributes(self) -> Mapping[str, str]:
-        return self._inner.attributes
-
-    @property
-    def producer(self) -> str:
-        return self._inner.producer
-
-    @property
-    def publish_time(self) -> datetime:
-        return self._inner.publish_time
-
-    @property
-    def append_time(self) -> datetime:
-        return self._inner.append_time
-
-    @property
-    def delivery_count(self) -> int:
-        return self._inner.delivery_count
-
-    @property
-    def schema(self) -> SchemaRef | None:
-        return self._inner.schema
-
-    def ack(self) -> None:
-        """Gathered; `consumer.flush_acks()` waits until it is durable."""
-        self._acks.give(self._inner)
-
-    def nack(self, delay_ms: int | None = None, reason: str = "") -> None:
-        self._acks._loop.call(self._inner.nack(delay_ms, reason))
-
-    def extend(self, ms: int) -> None:
-        self._acks._loop.call(self._inner.extend(ms))
-
-    def terminate(self, reason: str = "") -> None:
-        self._acks._loop.call(self._inner.terminate(reason))
-
-
-class Batch:
-    """As `pydanube_client.Batch`, with verbs that block."""
-
-    __slots__ = ("_acks", "_inner")
-
-    def __init__(self, inner: _Batch, acks: _Acks) -> None:
-        self._inner = inner
-        self._acks = acks
-
-    def __len__(self) -> int:
-        return len(self._inner)
-
-    @property
-    def topic(self) -> str:
-        return self._inner.topic
-
-    @property
-    def partition(self) -> int | None:
-        return self._inner.partition
-
-    @property
-    def payloads(self) -> list[bytes]:
-        return self._inner.payloads
-
-    @property
-    def offsets(self) -> Sequence[int]:
-        return self._inner.offsets
-
-    @property
-    def keys(self) -> list[str | None]:
-        return self._inner.keys
-
-    @property
-    def attributes(self) -> list[Mapping[str, str]]:
-        return self._inner.attributes
-
-    @property
-    def append_time(self) -> datetime:
-        return self._inner.append_time
-
-    @property
-    def delivery_count(self) -> int:
-        return self._inner.delivery_count
-
-    def messages(self) -> list[Message]:
-        return [Message(message, self._acks) for message in self._inner.messages()]
-
-    def ack(self) -> None:
-        self._acks.give(self._inner)
-
-    def nack(self, delay_ms: int | None = None, reason: str = "") -> None:
-        self._acks._loop.call(self._inner.nack(delay_ms, reason))
-
-
 class _Receiving(Generic[R]):
     """What consumers and readers share."""
 
-    def __init__(self, loop: _Loop, inner: R) -> None:
+    def __init__(self, loop: Loop, inner: R) -> None:
         self._loop = loop
         self._inner = inner
-        self._acks = _Acks(loop)
+        self._acks = Acks(loop)
         self._fetched: deque[_Message] = deque()
 
     def __enter__(self) -> Self:

@@ -123,6 +123,30 @@ async def test_batches_ahead_of_a_refused_one_are_waited_for(memory: InMemoryClu
         assert memory.payloads("t") == [b"a", b"b", b"behind"]
 
 
+async def test_a_cut_while_a_new_session_is_due_first_settles_the_old_one(memory: InMemoryCluster) -> None:
+    async with memory.connect(retry=QUICK) as client, client.producer("t", batch_bytes=1) as producer:
+        with memory.answers_held():
+            ahead = [producer.send_nowait(payload) for payload in (b"a", b"b")]
+            for _ in range(20):
+                await asyncio.sleep(0)
+            memory.refuse_publishes(PayloadInvalid("no", field="payload"))
+            refused = producer.send_nowait(b"refused")
+            behind = producer.send_nowait(b"behind")
+            with pytest.raises(PayloadInvalid):
+                await refused
+            memory.drop_connections()
+        receipts = [await handle for handle in (*ahead, behind)]
+        assert [(r.offset, r.duplicate) for r in receipts] == [(0, True), (1, True), (2, False)]
+        assert memory.payloads("t") == [b"a", b"b", b"behind"]
+        assert producer.statistics().sessions == 2
+
+
+async def test_a_client_that_is_never_closed_warns(memory: InMemoryCluster) -> None:
+    clients = [await memory.connect().__aenter__()]
+    with pytest.warns(ResourceWarning, match="not closed"):
+        clients.clear()
+
+
 async def test_a_retryable_refusal_is_retried_until_it_passes(memory: InMemoryCluster) -> None:
     async with memory.connect(retry=QUICK) as client, client.producer("t", batch_bytes=1) as producer:
         memory.refuse_publishes(DiskFull("no room", retry_after_ms=1), DiskFull("no room", retry_after_ms=1))

@@ -1,0 +1,103 @@
+"""What a consumer tells the broker: one queue, one writer, and the answers that are waited for.
+
+The queue is short by construction: acks and credit are gathered before they come here, and whoever sends anything else
+waits until it was written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from pydanube_core.errors import ClusterError
+from pydanube_core.generated import danube_stream_pb2 as pb
+
+from pydanube_client.transport import Stream, copy_of
+
+__all__ = ["ControlQueue"]
+
+
+class ControlQueue:
+    """Control messages of one consumer's stream; lives on over reconnects, its contents do not."""
+
+    __slots__ = ("_last_request", "_outbox", "_requests", "_sleeper", "_written")
+
+    def __init__(self) -> None:
+        self._outbox: deque[bytes] = deque()
+        self._sleeper: asyncio.Future[None] | None = None
+        self._written: list[asyncio.Future[None]] = []
+        self._requests: dict[int, asyncio.Future[None]] = {}
+        self._last_request = 0
+
+    def post(self, message: pb.ConsumeRequest) -> None:
+        """Queue a message; it leaves at the end of this loop tick."""
+        self._outbox.append(message.SerializeToString())
+        self.nudge()
+
+    async def written(self, message: pb.ConsumeRequest) -> None:
+        """Queue a message and wait until it was written or the stream is lost."""
+        self.post(message)
+        written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._written.append(written)
+        await written
+
+    def new_request(self) -> int:
+        """A number for a message that the broker answers."""
+        self._last_request += 1
+        return self._last_request
+
+    async def ask(self, request: int, message: pb.ConsumeRequest) -> None:
+        """Queue a message that carries `request` and wait for its answer.
+
+        Raises:
+            ClusterError: the broker's refusal; `Unavailable` when the stream is lost before the answer.
+        """
+        answer = self._requests[request] = asyncio.get_running_loop().create_future()
+        self.post(message)
+        try:
+            await answer
+        finally:
+            self._requests.pop(request, None)
+
+    def answered(self, request: int, error: ClusterError | None) -> None:
+        answer = self._requests.get(request)
+        if answer is not None and not answer.done():
+            if error is None:
+                answer.set_result(None)
+            else:
+                answer.set_exception(error)
+
+    def lost(self, error: ClusterError) -> None:
+        """The stream is gone: nothing of the queue will be sent on another, and no answer will come."""
+        self._outbox.clear()
+        self._release()
+        for answer in self._requests.values():
+            if not answer.done():
+                answer.set_exception(copy_of(error))
+
+    def nudge(self) -> None:
+        """Wake the writer."""
+        sleeper = self._sleeper
+        if sleeper is not None and not sleeper.done():
+            sleeper.set_result(None)
+
+    async def write_out(self, stream: Stream, over: Callable[[], bool]) -> None:
+        """Write until `over` says so or raises, or a write fails."""
+        outbox = self._outbox
+        while not over():
+            if outbox:
+                await stream.write(outbox.popleft())
+                continue
+            self._release()
+            self._sleeper = asyncio.get_running_loop().create_future()
+            try:
+                await self._sleeper
+            finally:
+                self._sleeper = None
+
+    def _release(self) -> None:
+        for waiter in self._written:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._written.clear()

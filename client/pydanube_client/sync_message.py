@@ -1,0 +1,174 @@
+"""Messages and batches whose verbs block; `pydanube_client.sync` shows them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from pydanube_client.facts import SchemaRef
+from pydanube_client.message import Batch as _Batch
+from pydanube_client.message import Message as _Message
+from pydanube_client.sync_loop import Loop
+
+__all__ = ["Acks", "Batch", "Message"]
+
+
+class Acks:
+    """Acks given by the application's threads, handed to the loop together; the first failure is raised later."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self._given: deque[_Message | _Batch] = deque()
+        self._scheduled = False
+        self._error: Exception | None = None
+
+    def give(self, item: _Message | _Batch) -> None:
+        self.check()
+        self._given.append(item)
+        if not self._scheduled:  # two threads may both see this and schedule twice, which does no harm
+            self._scheduled = True
+            self._loop.soon(self._start)
+
+    def check(self) -> None:
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+
+    def _start(self) -> None:
+        self._scheduled = False
+        while self._given:
+            work = self._given.popleft().ack()
+            try:
+                work.send(None)  # an ack never suspends: it only notes the offset
+            except StopIteration:
+                pass
+            except Exception as error:
+                self._error = error
+
+    async def drain(self) -> None:
+        self._start()
+
+
+class Message:
+    """As `pydanube_client.Message`, with verbs that block."""
+
+    __slots__ = ("_acks", "_inner")
+
+    def __init__(self, inner: _Message, acks: Acks) -> None:
+        self._inner = inner
+        self._acks = acks
+
+    def __repr__(self) -> str:
+        return repr(self._inner)
+
+    @property
+    def payload(self) -> bytes:
+        return self._inner.payload
+
+    @property
+    def offset(self) -> int:
+        return self._inner.offset
+
+    @property
+    def topic(self) -> str:
+        return self._inner.topic
+
+    @property
+    def partition(self) -> int | None:
+        return self._inner.partition
+
+    @property
+    def key(self) -> str | None:
+        return self._inner.key
+
+    @property
+    def attributes(self) -> Mapping[str, str]:
+        return self._inner.attributes
+
+    @property
+    def producer(self) -> str:
+        return self._inner.producer
+
+    @property
+    def publish_time(self) -> datetime:
+        return self._inner.publish_time
+
+    @property
+    def append_time(self) -> datetime:
+        return self._inner.append_time
+
+    @property
+    def delivery_count(self) -> int:
+        return self._inner.delivery_count
+
+    @property
+    def schema(self) -> SchemaRef | None:
+        return self._inner.schema
+
+    def ack(self) -> None:
+        """Gathered; `consumer.flush_acks()` waits until it is durable."""
+        self._acks.give(self._inner)
+
+    def nack(self, delay_ms: int | None = None, reason: str = "") -> None:
+        self._acks._loop.call(self._inner.nack(delay_ms, reason))
+
+    def extend(self, ms: int) -> None:
+        self._acks._loop.call(self._inner.extend(ms))
+
+    def terminate(self, reason: str = "") -> None:
+        self._acks._loop.call(self._inner.terminate(reason))
+
+
+class Batch:
+    """As `pydanube_client.Batch`, with verbs that block."""
+
+    __slots__ = ("_acks", "_inner")
+
+    def __init__(self, inner: _Batch, acks: Acks) -> None:
+        self._inner = inner
+        self._acks = acks
+
+    def __len__(self) -> int:
+        return len(self._inner)
+
+    @property
+    def topic(self) -> str:
+        return self._inner.topic
+
+    @property
+    def partition(self) -> int | None:
+        return self._inner.partition
+
+    @property
+    def payloads(self) -> list[bytes]:
+        return self._inner.payloads
+
+    @property
+    def offsets(self) -> Sequence[int]:
+        return self._inner.offsets
+
+    @property
+    def keys(self) -> list[str | None]:
+        return self._inner.keys
+
+    @property
+    def attributes(self) -> list[Mapping[str, str]]:
+        return self._inner.attributes
+
+    @property
+    def append_time(self) -> datetime:
+        return self._inner.append_time
+
+    @property
+    def delivery_count(self) -> int:
+        return self._inner.delivery_count
+
+    def messages(self) -> list[Message]:
+        return [Message(message, self._acks) for message in self._inner.messages()]
+
+    def ack(self) -> None:
+        self._acks.give(self._inner)
+
+    def nack(self, delay_ms: int | None = None, reason: str = "") -> None:
+        self._acks._loop.call(self._inner.nack(delay_ms, reason))
