@@ -155,7 +155,7 @@ class BrokerMetrics:
     def _subscription_families(self, now: Gathered) -> Iterator[Metric]:
         shown = self._shown(now.topics)
         labels = ["topic", "subscription"]
-        families = {
+        families: dict[str, GaugeMetricFamily | CounterMetricFamily] = {
             "lag_messages": GaugeMetricFamily(
                 "danube_subscription_lag_messages", "messages not acknowledged", labels=labels
             ),
