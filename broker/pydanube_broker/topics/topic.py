@@ -147,6 +147,8 @@ class Topic:
         """Call `done` once everything below `end_offset` is committed; at once where it is."""
         if end_offset <= self.commit:
             done(None)
+        elif self._hub.journal.read_only is not None:
+            done(self._hub.journal.read_only)  # a retry of what was in flight when the journal failed
         else:
             # offsets are waited for in the order they were given out, but for retries, which find theirs pending
             if self._waiters and self._waiters[-1][0] > end_offset:
