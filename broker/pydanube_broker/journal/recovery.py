@@ -190,19 +190,23 @@ def recover(
         return found
     contents = _Contents(disk)
     first = len(segments)
+    damage: CorruptJournal | None = None
     while True:
-        # A head that nothing proves may stand behind records that the disk lost: then the one before it counts.
+        # A head that nothing proves may stand behind records that the disk lost: then the one before it counts, and
+        # says whether what looks like damage behind the newer one matters at all.
         older = _newest_head(segments[:first], contents, found)
         if older is None:
             break
         first = older
-        _find_end(segments[first:], contents, found)
+        damage = _find_end(segments[first:], contents, found)
         if found.proven > found.head_lsn or first == 0:
             break
     if found.head is None:
         first = 0
-        _find_end(segments, contents, found)
-    else:
+        damage = _find_end(segments, contents, found)
+    if damage is not None:
+        raise damage
+    if found.head is not None:
         restore(found.head)
     _replay(segments[first:], contents, found, replay)
     return found
@@ -254,45 +258,48 @@ def _newest_head(segments: list[SegmentFile], contents: _Contents, found: Recove
     return None
 
 
-def _find_end(segments: list[SegmentFile], contents: _Contents, found: Recovered) -> None:
-    """Walk to the first bad record, then look everywhere for a proof that it was durable once."""
-    found.records, found.torn_bytes = 0, 0
+def _find_end(segments: list[SegmentFile], contents: _Contents, found: Recovered) -> CorruptJournal | None:
+    """Walk to the first bad record, then look everywhere for a proof that it was durable once.
+
+    Returns:
+        The damage, if that is what ends the walk.
+    """
+    found.records, found.torn_bytes, found.proven = 0, 0, 0
     found.end = segments[0].base + FILE_HEADER_BYTES
-    proven = 0
-    bad: tuple[int, int] | None = None  # (index, address)
-    for i, segment in enumerate(segments):
-        if i and segment.base != segments[i - 1].end:
-            raise _missing(segments[i - 1], found.end)
+    index, address = 0, found.end
+    for index, segment in enumerate(segments):
+        if index and segment.base != segments[index - 1].end:
+            return _missing(segments[index - 1], found.end)
+        address = -1
         for item in scan_segment(contents(segment), segment.base, segment.base + FILE_HEADER_BYTES):
             if isinstance(item, int):
-                bad = (i, item)
+                address = item
                 break
             header, _ = item
             found.records += 1
             found.end = header.lsn + record_bytes(header.body_bytes)
-            proven = max(proven, header.synced_lsn)
-        if bad is not None:
+            found.proven = max(found.proven, header.synced_lsn)
+        if address >= 0:
             break
-    if bad is None:
-        raise _missing(segments[-1], found.end)
-    index, address = bad
-    announced = index > 0 and address == segments[index].base + FILE_HEADER_BYTES
-    found.announced = segments[index].base if announced else None
+    if address < 0:
+        return _missing(segments[-1], found.end)
+    bad = segments[index]
+    announced = index > 0 and address == bad.base + FILE_HEADER_BYTES
+    found.announced = bad.base if announced else None
     for segment in segments[index:]:
         for header in _valid_headers(contents(segment), segment.base, max(address, segment.base)):
-            if header.synced_lsn > address:
-                proven = max(proven, header.synced_lsn)
+            found.proven = max(found.proven, header.synced_lsn)
             if header.lsn > address:
                 found.torn_bytes += record_bytes(header.body_bytes)
-    if proven > address:
-        raise _corrupt(segments[index], address, "it was on stable storage when a later record was written")
-    data = contents(segments[index])
-    at = address - segments[index].base
-    if not _torn(data, segments[index].base, at):
-        raise _corrupt(segments[index], address, "it is whole on disk, but not what was written")
+    if found.proven > address:
+        return _corrupt(bad, address, "it was on stable storage when a later record was written")
+    data, at = contents(bad), address - bad.base
+    if not _torn(data, bad.base, at):
+        return _corrupt(bad, address, "it is whole on disk, but not what was written")
     if not _is_zero(data[at : at + HEADER_BYTES]):
         found.torn_bytes += 1  # at least; its length is not known where its header is gone
-    found.proven = min(proven, found.end)
+    found.proven = min(found.proven, found.end)
+    return None
 
 
 def _valid_headers(data: memoryview, base: int, start: int) -> Iterator[RecordHeader]:

@@ -149,15 +149,19 @@ class Remains:
             for file in self.files.values()
         )
 
-    def write_to(self, folder: Path, choose: Callable[[int], int], *, sector_bytes: int = 512) -> None:
+    def write_to(
+        self, folder: Path, choose: Callable[[int], int], *, sector_bytes: int = 512, lost: str = ""
+    ) -> None:
         """Write what is left.
 
         Args:
             choose: given n, which of the states 0 (as last synced) to n (as last written) a sector is in.
+            lost: name of a file of which nothing is left that was not synced.
         """
         folder.mkdir()
         keep = [bool(choose(1)) for _ in self._changes]
         contents = {}
+        lost_file = self._named([True] * len(keep)).get(lost)
         for number, file in self.files.items():
             states: dict[int, list[bytes]] = {}
             whole = bytearray(file.durable)
@@ -168,7 +172,7 @@ class Remains:
                     states.setdefault(sector, []).append(bytes(whole[start : start + sector_bytes]))
             left = bytearray(file.durable)
             for sector, versions in sorted(states.items()):
-                if state := choose(len(versions)):
+                if (state := choose(len(versions))) and number != lost_file:
                     _put(left, sector * sector_bytes, versions[state - 1])
             contents[number] = bytes(left)
         for name, number in self._named(keep).items():
