@@ -7,6 +7,7 @@ import logging
 from collections.abc import Coroutine
 from typing import Any, Final, Protocol
 
+from pydanube_core.batch import Column, ProducerPart
 from pydanube_core.batch.validate import validate_batch
 from pydanube_core.errors import ClusterError, Internal, InvalidArgument
 from pydanube_core.frames import PUBLISH_BATCH_FIELD, read_bytes_field
@@ -144,10 +145,7 @@ class PublishStream:
         try:
             part = validate_batch(data, max_message_bytes=topic.max_message_bytes)
             sequence, count = part.first_sequence, part.count
-            if not part.producer_id:
-                raise InvalidArgument(
-                    "a batch carries the producer id of its session", field="producer_id", value="0"
-                )
+            self._check_session(part)
             self._host.check_publish()
             appended, duplicate = topic.append(data, part)
         except ClusterError as error:
@@ -161,6 +159,23 @@ class PublishStream:
             self._reply.pause_reading()
         end = 0 if appended.base_offset is None else appended.base_offset + appended.count
         topic.when_committed(end, lambda error: self._answer(appended, duplicate, size, error))
+
+    def _check_session(self, part: ProducerPart) -> None:
+        """A stream writes as the session it opened, with consecutive sequences: both are what retries rest on."""
+        session = self._session
+        assert session is not None
+        if part.producer_id != session.producer_id:
+            raise InvalidArgument(
+                f"the batch is producer {part.producer_id}'s, the stream is producer {session.producer_id}'s",
+                field="producer_id",
+                value=str(part.producer_id),
+            )
+        if part.columns & (Column.SEQUENCE | Column.PRODUCER_INDEX):
+            raise InvalidArgument(
+                "a producer's batch has one producer and consecutive sequences: leave those columns out",
+                field="columns",
+                value=part.columns,
+            )
 
     def _answer(self, appended: Appended, duplicate: bool, size: int, error: ClusterError | None) -> None:
         self._waiting -= 1
