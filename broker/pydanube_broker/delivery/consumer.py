@@ -13,7 +13,8 @@ class Consumer:
     Credit is what may still be sent: messages, and bytes where `credit_bytes` is not None. Bytes may go below zero
     by one message that is larger than what was left, so that no message is withheld for ever. With
     `credit_returns` a message gives its credit back when it leaves flight (a window, for clients that grant
-    nothing themselves); otherwise only `grant` adds.
+    nothing themselves); otherwise only `grant` adds. While `paused` (its connection is full) it has no credit,
+    whatever the numbers say.
     """
 
     __slots__ = (
@@ -26,6 +27,7 @@ class Consumer:
         "in_flight",
         "key_filters",
         "name",
+        "paused",
         "session",
         "single",
         "slot_index",
@@ -53,13 +55,18 @@ class Consumer:
         self.credit_bytes = credit_bytes
         self.credit_returns = credit_returns
         self.key_filters = key_filters
+        self.paused = False
         self.in_flight = 0
         self.delivered = 0  # messages sent, redeliveries included
         self.slot_index = -1  # key-shared: its place in the slot table
 
     @property
     def has_credit(self) -> bool:
-        return self.credit_messages > 0 and (self.credit_bytes is None or self.credit_bytes > 0)
+        return (
+            self.credit_messages > 0
+            and not self.paused
+            and (self.credit_bytes is None or self.credit_bytes > 0)
+        )
 
     def launched(self, messages: int, size_bytes: int) -> None:
         self.in_flight += messages

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +24,7 @@ from pydanube_core.frames import encode_delivery
 
 from pydanube_broker.journal import CachedBatch
 
-__all__ = ["FrameBuilder", "Taken", "producer_bytes", "runs_of", "view_of"]
+__all__ = ["Frame", "FrameBuilder", "Taken", "producer_bytes", "runs_of", "view_of"]
 
 Buffer = bytes | memoryview
 Ints = npt.NDArray[np.integer[Any]]
@@ -60,8 +60,23 @@ def view_of(batch: CachedBatch) -> BatchView:
     return BatchView(data, base_offset=batch.base, part=read_producer_part(data, verify=False))
 
 
+class Frame(Protocol):
+    """What one consumer is sent at once. The pump fills it, its maker (the consumer's link) knows what to do with it."""
+
+    messages: int
+    stored_bytes: int
+
+    def add(self, batch: CachedBatch, first: int, end: int, max_messages: int, delivery_count: int) -> Taken:
+        """Add the messages with first ≤ offset < end, at most `max_messages` (≥ 1) of them."""
+        ...
+
+    def add_selected(self, batch: CachedBatch, indices: Sequence[int] | Ints, delivery_count: int) -> int:
+        """Add the messages at these indices of the batch, ascending; returns the bytes they take in the frame."""
+        ...
+
+
 class FrameBuilder:
-    """One frame for one session."""
+    """One frame of whole and cut batches for one session of `danube.stream`."""
 
     __slots__ = ("_last", "_parts", "_session", "messages", "stored_bytes")
 

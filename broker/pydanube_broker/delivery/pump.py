@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Any, Protocol
 
 from pydanube_core.errors import ClusterError, ConsumerBusy, Internal
 
@@ -27,7 +27,7 @@ from pydanube_broker.delivery.effects import (
     SessionEnded,
     SessionStarted,
 )
-from pydanube_broker.delivery.frame_builder import FrameBuilder
+from pydanube_broker.delivery.frame_builder import Frame
 from pydanube_broker.delivery.give_way import GiveWay
 from pydanube_broker.delivery.plan import Plan
 from pydanube_broker.delivery.policy import FailurePolicy
@@ -44,9 +44,6 @@ __all__ = ["ConsumerLink", "DeliveryEngine", "SubscriptionPump"]
 
 log = logging.getLogger("pydanube.delivery")
 
-#: a shared subscription goes on with its other consumers while one connection is full; this bounds what it holds
-SHARED_TYPES: Final = frozenset({SubscriptionType.SHARED, SubscriptionType.KEY_SHARED})
-
 
 class ConsumerLink(Protocol):
     """The way to one attached consumer."""
@@ -57,7 +54,13 @@ class ConsumerLink(Protocol):
     @property
     def writable(self) -> bool: ...
 
-    def deliver(self, frame: FrameBuilder) -> None: ...
+    def frame(self, session: int) -> Any:
+        """An empty `Frame` for this consumer, in whatever form it takes messages."""
+        ...
+
+    def deliver(self, frame: Any) -> None:
+        """Send a frame that this link made."""
+        ...
 
     def session_changed(self, session: int, offset: int, reason: str) -> None: ...
 
@@ -165,8 +168,10 @@ class SubscriptionPump:
         credit_bytes: int,
         ack_timeout_ms: int | None,
         key_filters: tuple[str, ...],
+        window_messages: int | None = None,
+        single: bool = False,
     ) -> int:
-        """Attach a consumer; returns its session.
+        """Attach a consumer; returns its session. The arguments are those of `Subscription.join`.
 
         Raises:
             ConsumerBusy, InvalidArgument.
@@ -183,6 +188,8 @@ class SubscriptionPump:
             credit_bytes=credit_bytes,
             ack_timeout_ms=ack_timeout_ms,
             key_filters=key_filters,
+            window_messages=window_messages,
+            single=single,
         )
         self._perform([effect for effect in effects if isinstance(effect, SessionEnded)])
         self.links[link.consumer_id] = link
@@ -199,6 +206,12 @@ class SubscriptionPump:
         self.core().grant(consumer_id, messages, size_bytes)
         self.wake()
 
+    def flowing(self, consumer_id: int) -> None:
+        """The consumer's connection takes messages again."""
+        if self._core is not None:
+            self._core.resume(consumer_id)
+        self.wake()
+
     def is_active(self, consumer_id: int) -> bool:
         return self.type is not SubscriptionType.FAILOVER or next(iter(self.links), None) == consumer_id
 
@@ -213,6 +226,16 @@ class SubscriptionPump:
     ) -> None:
         now = self._engine.deadlines.now_ms()
         self._perform(self.core().nack(consumer_id, session, ranges, now, delay_ms=delay_ms, reason=reason))
+        self._changed()
+
+    def ack_delivered(self, ranges: Sequence[Range]) -> None:
+        """An acknowledgement that names neither consumer nor session; see `Subscription.ack_delivered`."""
+        if self.core().ack_delivered(ranges):
+            self._changed()
+
+    def nack_delivered(self, ranges: Sequence[Range], delay_ms: int, reason: str) -> None:
+        now = self._engine.deadlines.now_ms()
+        self._perform(self.core().nack_delivered(ranges, now, delay_ms=delay_ms, reason=reason))
         self._changed()
 
     def extend(self, consumer_id: int, session: int, ranges: Sequence[Range], extension_ms: int) -> None:
@@ -285,8 +308,6 @@ class SubscriptionPump:
         plan = core.next_plan()
         if plan is None:
             return False
-        if plan.consumer_id is not None and not self._may_send(plan.consumer_id):
-            return False  # `on_credit` of its connection wakes us
         try:
             batches = self.topic.read(plan.start, plan.end_limit, self._read_bytes(plan))
             if batches is None:
@@ -305,9 +326,11 @@ class SubscriptionPump:
             )
             return False
 
-    def _may_send(self, consumer_id: int) -> bool:
-        link = self.links.get(consumer_id)
-        return link is not None and (link.writable or (self.type in SHARED_TYPES and len(self.links) > 1))
+    def _send(self, core: Subscription, link: ConsumerLink, frame: Frame) -> None:
+        self.delivered += frame.messages
+        link.deliver(frame)
+        if not link.writable:
+            core.pause(link.consumer_id)  # until `flowing`; the others of a shared subscription go on
 
     @staticmethod
     def _read_bytes(plan: Plan) -> int:
@@ -333,7 +356,7 @@ class SubscriptionPump:
         assert plan.consumer_id is not None
         assert plan.session is not None
         link = self.links[plan.consumer_id]
-        frame = FrameBuilder(plan.session)
+        frame: Frame = link.frame(plan.session)
         ranges: list[Range] = []
         left, left_bytes = plan.max_messages, plan.max_bytes
         next_offset = plan.start
@@ -373,8 +396,7 @@ class SubscriptionPump:
         if not core.sent(plan, ranges, frame.stored_bytes, next_offset, self._engine.deadlines.now_ms()):
             return True
         if frame.messages:
-            self.delivered += frame.messages
-            link.deliver(frame)
+            self._send(core, link, frame)
         else:
             self._changed()  # holes were passed over: the cursor moved
         self._want_tick()
@@ -398,11 +420,10 @@ class SubscriptionPump:
             link = self.links.get(selection.consumer_id)
             if link is None:
                 continue  # it left in this very turn; the core takes its messages back
-            frame = FrameBuilder(selection.session)
+            frame: Frame = link.frame(selection.session)
             for batch, indices in part.split(selection.indices):
                 frame.add_selected(batch, indices, selection.delivery_count)
-            self.delivered += frame.messages
-            link.deliver(frame)
+            self._send(core, link, frame)
         self._changed()  # messages that nobody accepts and holes were passed over
         return True
 

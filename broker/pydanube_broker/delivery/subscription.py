@@ -375,6 +375,20 @@ class Subscription:
             if self._slots is not None and not had_credit and consumer.has_credit:
                 self._slots.stirred = True
 
+    def pause(self, consumer_id: int) -> None:
+        """Plan nothing more for a consumer until `resume`: its connection is full. Unknown ids are ignored."""
+        consumer = self._find(consumer_id)
+        if consumer is not None:
+            consumer.paused = True
+
+    def resume(self, consumer_id: int) -> None:
+        """Plan for a paused consumer again. Unknown ids are ignored."""
+        consumer = self._find(consumer_id)
+        if consumer is not None and consumer.paused:
+            consumer.paused = False
+            if self._slots is not None and consumer.has_credit:
+                self._slots.stirred = True
+
     def _find(self, consumer_id: int) -> Consumer | None:
         for consumer in self._consumers:
             if consumer.consumer_id == consumer_id:
@@ -737,6 +751,50 @@ class Subscription:
         window.settle()
         self._acknowledged += closed
         return closed
+
+    def ack_delivered(self, ranges: Sequence[Range]) -> int:
+        """Acknowledge what was ever sent to anyone, whoever holds it now; how many were open. The rest is ignored.
+
+        For clients that name neither consumer nor session with an answer.
+
+        Raises:
+            InvalidArgument: a range is empty or inverted.
+        """
+        check_ranges(ranges)
+        window, closed = self._window, 0
+        for chunk, mask in window.locate(ranges).items():
+            sent = chunk.returned()
+            for flight in chunk.flights:
+                sent |= flight.mask
+            if hit := mask & sent:
+                closed += hit.bit_count()
+                window.close(chunk, hit)
+        window.settle()
+        self._acknowledged += closed
+        return closed
+
+    def nack_delivered(
+        self, ranges: Sequence[Range], now_ms: int, *, delay_ms: int = 0, reason: str = ""
+    ) -> list[Effect]:
+        """Give back as failed what is in flight, whoever holds it; the rest is ignored. See `ack_delivered`.
+
+        Raises:
+            InvalidArgument: a range is empty or inverted, or the delay is negative.
+        """
+        if delay_ms < 0:
+            raise InvalidArgument(f"delay_ms: {delay_ms} is negative", field="delay_ms", value=delay_ms)
+        check_ranges(ranges)
+        held = [
+            (flight, flight.mask & mask)
+            for chunk, mask in self._window.locate(ranges).items()
+            for flight in chunk.flights
+            if flight.mask & mask
+        ]
+        random = self._random() if held else 0.0
+        for flight, mask in held:
+            self._window.end_flight(flight, mask)
+            self._fail(flight.chunk, mask, now_ms, delay_ms, reason or "nack", random)
+        return self._report()
 
     def nack(
         self,

@@ -249,6 +249,9 @@ class ConsumeStream:
     def writable(self) -> bool:
         return self._reply.writable
 
+    def frame(self, session: int) -> FrameBuilder:
+        return FrameBuilder(session)
+
     def deliver(self, frame: FrameBuilder) -> None:
         self._reply.send(frame.encode())
 
@@ -298,7 +301,7 @@ class ConsumeStream:
 
     def on_credit(self) -> None:
         if self._pump is not None:
-            self._pump.wake()
+            self._pump.flowing(self.consumer_id)
         elif self._reader is not None:
             self._reader.wake()
 
