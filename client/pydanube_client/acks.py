@@ -22,13 +22,16 @@ class AckGatherer:
     `note`, which is what arms the flush, notices the end of the session and raises a failure.
     """
 
-    __slots__ = ("_arm", "_counted", "_dropped", "_first", "_ranges", "error", "next", "session", "stale")
+    __slots__ = (
+        "_arm", "_counted", "_dropped", "_first", "_lost", "_ranges", "error", "next", "session", "stale",
+    )  # fmt: skip
 
-    def __init__(self, session: int, arm: Callable[[], None], dropped: Callable[[int], None]) -> None:
+    def __init__(self, session: int, arm: Callable[[], None], dropped: Callable[[int, bool], None]) -> None:
         self.session = session
         self.next = -1
         self.stale = False
-        self._dropped = dropped  # told of acks that came too late
+        self._lost = False
+        self._dropped = dropped  # told of acks that came too late, and whether a lost connection is to blame
         self.error: ClusterError | None = None
         self._first = 0
         self._ranges: list[tuple[int, int]] = []
@@ -45,7 +48,7 @@ class AckGatherer:
         if self.error is not None:
             raise copy_of(self.error)
         if self.stale:
-            self._dropped(end - first)
+            self._dropped(end - first, self._lost)
             return
         if self.next < 0:
             self._arm()
@@ -76,12 +79,13 @@ class AckGatherer:
         self._counted += sum(flat[1::2]) - sum(flat[::2])
         return flat
 
-    def expire(self) -> None:
-        """The session is over: drop what was gathered, and whatever comes later."""
+    def expire(self, *, lost: bool = False) -> None:
+        """The session is over: drop what was gathered, and whatever comes later. `lost`: with its connection."""
         flat = self.take()
         dropped = sum(flat[1::2]) - sum(flat[::2])
         self._counted -= dropped
-        self._dropped(dropped)
+        self._lost = lost
+        self._dropped(dropped, lost)
         self.stale = True
 
     def fail(self, error: ClusterError) -> None:

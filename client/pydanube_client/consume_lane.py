@@ -94,6 +94,8 @@ class ConsumeLane:
         self.consumer_name = options.consumer_name
         self.active = False
         self.unconfirmed = False  # acks were sent in this session since the broker last confirmed
+        self.lost_acks = False  # acks may have been lost with a connection, and nobody was told so far
+        self._ack_messages = 0  # written in the life of this lane
         self._next_offset = -1  # a reader's place: one past the last message received
         self._stop_offset = -1
         self._control = ControlQueue()
@@ -125,8 +127,10 @@ class ConsumeLane:
     def acked_messages(self) -> int:
         return self._acked_before + self.acks.acked
 
-    def _note_stale(self, messages: int) -> None:
+    def _note_stale(self, messages: int, lost: bool = False) -> None:
         self.stale_acks += messages
+        if lost and messages:
+            self.lost_acks = True
 
     # -- the application's side ------------------------------------------------------------------------------
 
@@ -168,6 +172,7 @@ class ConsumeLane:
         ranges = self.acks.take()
         if ranges:
             self.unconfirmed = True
+            self._ack_messages += 1
             self._post(pb.ConsumeRequest(ack=pb.Ack(session=self.acks.session, ranges=ranges)))
 
     async def confirm(self) -> None:
@@ -186,8 +191,26 @@ class ConsumeLane:
             raise Unavailable(f"{self.concrete_topic}: not connected; acknowledged messages may come again")
         request = self._control.new_request()
         ack = pb.Ack(session=self.acks.session, ranges=self.acks.take(), confirm=request)
+        self.unconfirmed = True
+        self._ack_messages += 1
+        asked = self._ack_messages
         await self._control.ask(request, pb.ConsumeRequest(ack=ack))
-        self.unconfirmed = False
+        if asked == self._ack_messages:  # else another task acknowledged meanwhile, and that is not confirmed
+            self.unconfirmed = False
+
+    def take_lost_acks(self) -> None:
+        """Say once that acks may have been lost with a connection.
+
+        Raises:
+            Unavailable: they may.
+        """
+        if self.lost_acks:
+            self.lost_acks = False
+            raise Unavailable(
+                f"{self.concrete_topic}: the connection was lost with acks that the broker had not confirmed; "
+                "acknowledged messages may come again",
+                topic=self.topic,
+            )
 
     async def seek(self, position: str) -> None:
         """Move the subscription's cursor (a reader's place) and drop what is buffered.
@@ -396,9 +419,11 @@ class ConsumeLane:
         if not self.reader:
             self.generation += 1
             self.epoch += 1
+            if self.unconfirmed:
+                self.lost_acks = True
             self.unconfirmed = False
             if not self.acks.stale:
-                self.acks.expire()
+                self.acks.expire(lost=True)
         self._control.lost(
             Unavailable(f"{self.concrete_topic}: the connection was lost before the answer", topic=self.topic)
         )

@@ -16,7 +16,7 @@ from operator import length_hint
 from types import TracebackType
 from typing import Any, Final, Self
 
-from pydanube_core.errors import ClosedResource, ClusterError, DeadlineExceeded, InvalidArgument
+from pydanube_core.errors import ClosedResource, ClusterError, DeadlineExceeded, InvalidArgument, Unavailable
 from pydanube_core.positions import Position
 
 from pydanube_client.consume_lane import ConsumeLane, ConsumeOptions
@@ -392,15 +392,20 @@ class Consumer(Receiver):
     async def flush_acks(self) -> None:
         """Send the acks given so far and wait until they are durable: they survive a crash of the broker.
 
-        That is the acks of the present session: those of a session that a reconnect ended are void where the broker
-        had not got them, and their messages come again.
-
         Raises:
-            Unavailable: the connection was lost before the answer; acknowledged messages may come again.
+            Unavailable: a connection was lost, now or since the last call, with acks that the broker had not confirmed:
+                they are void where it had not got them, and their messages come again. It says so once.
         """
         self._check_usable()
         self._raise_failure(())
-        await self._confirm()
+        try:
+            await self._confirm()
+        except Unavailable:
+            for lane in self._lanes:
+                lane.lost_acks = False  # this very error says so
+            raise
+        for lane in self._lanes:
+            lane.take_lost_acks()
 
 
 class Reader(Receiver):

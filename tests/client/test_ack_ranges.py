@@ -24,7 +24,7 @@ def test_ranges_are_merged_ascending_and_cover_exactly_what_was_acked(
     spans: list[tuple[int, int]], singles: bool
 ) -> None:
     armed: list[None] = []
-    gatherer = AckGatherer(1, lambda: armed.append(None), lambda _: None)
+    gatherer = AckGatherer(1, lambda: armed.append(None), lambda _, lost: None)
     expected: set[int] = set()
     for first, count in spans:
         expected.update(range(first, first + count))
@@ -44,7 +44,7 @@ def test_ranges_are_merged_ascending_and_cover_exactly_what_was_acked(
 
 def test_an_expired_gatherer_counts_what_it_drops() -> None:
     dropped: list[int] = []
-    gatherer = AckGatherer(1, lambda: None, dropped.append)
+    gatherer = AckGatherer(1, lambda: None, lambda count, lost: dropped.append(count))
     for offset in range(5):
         ack(gatherer, offset)
     gatherer.expire()
