@@ -5,6 +5,7 @@ A message is acknowledged after its line has left the process, so that what a pi
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import time
 from collections.abc import Sequence
@@ -33,6 +34,7 @@ __all__ = ["consume"]
 
 CREDIT_MESSAGES: Final = 20_000
 CREDIT_BYTES: Final = 16 << 20  # with what the process itself needs, far below the 300 MiB it may take
+LAST_WRITE_S: Final = 1.0  # when interrupted, for a reader of our pipe to take what is being written
 QUIET_S: Final = 0.5  # without a message this long, ask whether there is anything left below the head
 
 
@@ -144,8 +146,8 @@ def consume(
         key_filters=tuple(key_filter or ()),
         format=format or (Format.JSON if common.as_json else Format.TEXT),
     )
-    terminate_like_interrupt()
-    taken = run_async(partial(_consume, job, common))
+    with terminate_like_interrupt():
+        taken = run_async(partial(_consume, job, common))
     if job.count is not None and job.for_s is not None and taken < job.count:
         raise ConditionNotMet(
             f"{taken} of {job.count} messages came within {job.for_s:g} s", received=taken, wanted=job.count
@@ -275,17 +277,29 @@ async def _pump(job: _Job, common: Common, receiver: Any, bounds: Bounds, outlet
         quiet_since = None
         wanted = bounds.take(batch.partition, batch.offsets, int(batch.append_time.timestamp() * 1000))
         if wanted == len(batch):
-            await outlet.write(render(batch))
-            if acknowledge:
-                await batch.ack()
+            await _hand_out(outlet, render(batch), [batch] if acknowledge else [])
         elif wanted:
             messages = batch.messages()[:wanted]
             part: Received = _Part(batch.payloads[:wanted], messages)
-            await outlet.write(render(part))
-            if acknowledge:
-                for message in messages:
-                    await message.ack()
+            await _hand_out(outlet, render(part), messages if acknowledge else [])
     await batches.aclose()
+
+
+async def _hand_out(outlet: Outlet, data: bytes, acknowledged: Sequence[Any]) -> None:
+    """Write, then acknowledge. Cancelled in between, what the reader has taken is acknowledged all the same."""
+    written = outlet.begin(data)
+    try:
+        await asyncio.shield(written)
+    except asyncio.CancelledError:
+        with anyio.move_on_after(LAST_WRITE_S, shield=True):
+            await asyncio.wait([written])
+        if written.done() and written.exception() is None:
+            for each in acknowledged:
+                await each.ack()
+        written.cancel()
+        raise
+    for each in acknowledged:
+        await each.ack()
 
 
 async def _nothing_left(job: _Job, common: Common, bounds: Bounds, *, quiet_s: float) -> bool:

@@ -8,6 +8,7 @@ from ending. A regular file never blocks for long: there the loop writes itself.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import queue
 import stat
@@ -33,7 +34,6 @@ class Outlet:
         self._pieces: queue.SimpleQueue[tuple[bytes, Callable[[OSError | None], None]] | None] = (
             queue.SimpleQueue()
         )
-        self.written_bytes = 0
 
     async def __aenter__(self) -> Self:
         if not self._direct:
@@ -53,29 +53,36 @@ class Outlet:
 
         Cancelled, the piece is still written, as far as the reader takes it.
         """
+        await asyncio.shield(self.begin(data))
+
+    def begin(self, data: bytes) -> asyncio.Future[None]:
+        """Start writing; the future is done when `data` has left the process, and has the `OSError` of `write`."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
         if self._direct:
-            self._write_all(data)
-        else:
-            loop = asyncio.get_running_loop()
-            done: asyncio.Future[None] = loop.create_future()
+            try:
+                self._write_all(data)
+            except OSError as error:
+                done.set_exception(error)
+            else:
+                done.set_result(None)
+            return done
 
-            def settle(error: OSError | None) -> None:
-                if done.done():
-                    return
-                if error is None:
-                    done.set_result(None)
-                else:
-                    done.set_exception(error)
+        def settle(error: OSError | None) -> None:
+            if done.done():
+                return
+            if error is None:
+                done.set_result(None)
+            else:
+                done.set_exception(error)
 
-            def report(error: OSError | None) -> None:
-                try:
-                    loop.call_soon_threadsafe(settle, error)
-                except RuntimeError:
-                    return  # the loop is closed: nobody waits any more
+        def report(error: OSError | None) -> None:
+            # The loop may be closed by now: then nobody waits any more.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(settle, error)
 
-            self._pieces.put((data, report))
-            await done
-        self.written_bytes += len(data)
+        self._pieces.put((data, report))
+        return done
 
     def _run(self) -> None:
         while (piece := self._pieces.get()) is not None:

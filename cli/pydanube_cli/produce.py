@@ -172,9 +172,9 @@ def produce(
     )
     tally = Tally(topic=name)
     failure: ClusterError | None = None
-    terminate_like_interrupt()
     try:
-        run_async(partial(_produce, job, tally, common))
+        with terminate_like_interrupt():
+            run_async(partial(_produce, job, tally, common))
     except KeyboardInterrupt:
         tally.interrupted = True
     except BaseException as error:
@@ -261,7 +261,8 @@ async def _send(producer: Any, payloads: list[bytes], job: _Job, tally: Tally) -
     for start in range(0, len(payloads), step):
         part = payloads[start : start + step] if step < len(payloads) else payloads
         if job.rate is not None:
-            await anyio.sleep(tally.started + tally.sent / job.rate - time.monotonic())
+            due = tally.started + tally.sent / job.rate
+            await anyio.sleep(max(0.0, due - time.monotonic()))
         tally.sent += len(part)
         try:
             tally.add(await producer.send_many(part if _plain(job) else _dressed(part, job)))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any, TypeVar
 
@@ -29,10 +30,17 @@ def run_async(function: Callable[..., Awaitable[T]], *args: Any) -> T:
     return anyio.run(function, *args, backend_options={"use_uvloop": uvloop})
 
 
-def terminate_like_interrupt() -> None:
+@contextmanager
+def terminate_like_interrupt() -> Iterator[None]:
     """Let SIGTERM end a client command as Ctrl-C does: cancelled, with its summary, exit code 130."""
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, lambda _signal, _frame: signal.raise_signal(signal.SIGINT))
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda _signal, _frame: signal.raise_signal(signal.SIGINT))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def require(*extras: str, what: str) -> None:

@@ -90,6 +90,7 @@ def _serve(
         )
     if memory and data_dir is not None:
         raise InvalidArgument("--memory and --data-dir exclude each other", field="memory", value=True)
+    grace_s = parse_duration_s(grace, field="grace")
     require("broker", *(("mcp",) if http else ()), what=name)
     settings = settings_from_flags(
         config,
@@ -116,7 +117,7 @@ def _serve(
         http=http,
         as_json=common.as_json,
         ready_file=ready_file,
-        grace_s=parse_duration_s(grace, field="grace"),
+        grace_s=grace_s,
         upgrade=not no_upgrade,
     )
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from anyio.from_thread import start_blocking_portal
@@ -27,13 +28,30 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def danube(capfd: pytest.CaptureFixture[str]) -> Danube:
-    """Run a command line in this process."""
+def danube(capfdbinary: pytest.CaptureFixture[bytes], tmp_path: Path) -> Iterator[Danube]:
+    """Run a command line in this process: `danube("produce", "t", stdin=b"…")`."""
+    stdin = os.dup(0)
 
-    def call(*words: str) -> Ran:
-        code = run(list(words))
-        captured = capfd.readouterr()
-        return Ran(code, captured.out, captured.err)
+    def call(*words: str, stdin: bytes = b"") -> Ran:
+        (tmp_path / "stdin").write_bytes(stdin)
+        with (tmp_path / "stdin").open("rb") as source, pytest.MonkeyPatch.context() as patch:
+            os.dup2(source.fileno(), 0)
+            patch.setattr("sys.stdin", os.fdopen(0, closefd=False))
+            code = run(list(words))
+        captured = capfdbinary.readouterr()
+        return Ran(code, captured.out, captured.err.decode())
+
+    yield call
+    os.dup2(stdin, 0)
+    os.close(stdin)
+
+
+@pytest.fixture
+def live(danube: Danube, broker: BrokerProcess) -> Danube:
+    """The same, against a real broker."""
+
+    def call(*words: str, stdin: bytes = b"") -> Ran:
+        return danube(*words, *broker.client_arguments(), stdin=stdin)
 
     return call
 

@@ -14,8 +14,12 @@ class Ran:
     """How a command line went."""
 
     code: int
-    out: str
+    raw: bytes
     err: str
+
+    @property
+    def out(self) -> str:
+        return self.raw.decode()
 
     @property
     def result(self) -> Any:
