@@ -11,7 +11,15 @@ import grpc
 import grpc.aio
 from pydanube_core.errors import ClusterError, Internal
 
-from pydanube_broker.rpc.hot import ColdHandler, HotStream, Route, StreamOpener
+from pydanube_broker.rpc.hot import (
+    ColdHandler,
+    HotHandler,
+    HotServerStream,
+    HotStream,
+    Route,
+    ServerStreamOpener,
+    StreamOpener,
+)
 from pydanube_broker.rpc.listening import listen, port_in_use
 
 __all__ = ["GrpcioServer"]
@@ -47,9 +55,15 @@ class _Reply:
         self._go_on.set()
         self._ended = False
         self._full = False
+        self._headers = False
+        self._headers_sent = False
         self.error: ClusterError | None = None
-        self.stream: HotStream | None = None
+        self.stream: HotStream | HotServerStream | None = None
         self.finished = asyncio.Event()
+
+    def begin(self) -> None:
+        self._headers = True
+        self._wake.set()
 
     def send(self, message: bytes) -> None:
         if self._ended:
@@ -85,6 +99,9 @@ class _Reply:
         queue, write = self._queue, self._context.write
         try:
             while True:
+                if self._headers and not self._headers_sent:
+                    self._headers_sent = True
+                    await self._context.send_initial_metadata(())
                 while queue:
                     message = queue.popleft()
                     await write(message)
@@ -100,6 +117,39 @@ class _Reply:
         finally:
             self._ended = True
             self.finished.set()
+
+
+class _UnaryReply:
+    """One call's way back: the bytes or the error, and whoever waits for them."""
+
+    __slots__ = ("_done", "answer", "error")
+
+    def __init__(self) -> None:
+        self.answer: bytes | None = None
+        self.error: ClusterError | None = None
+        self._done: asyncio.Future[None] | None = None
+
+    def send(self, message: bytes) -> None:
+        if not self.settled:
+            self.answer = message
+            self._wake()
+
+    def fail(self, error: ClusterError) -> None:
+        if not self.settled:
+            self.error = error
+            self._wake()
+
+    @property
+    def settled(self) -> bool:
+        return self.answer is not None or self.error is not None
+
+    def _wake(self) -> None:
+        if self._done is not None and not self._done.done():
+            self._done.set_result(None)
+
+    async def wait(self) -> None:
+        self._done = asyncio.get_running_loop().create_future()
+        await self._done
 
 
 async def _abort(context: Any, error: ClusterError) -> None:
@@ -122,7 +172,9 @@ class GrpcioServer:
         self._server = grpc.aio.server(options=_OPTIONS)
         self._calls: set[asyncio.Task[Any]] = set()
         methods = {path: self._stream(path, opener) for path, opener in route.streams.items()}
+        methods |= {path: self._server_stream(path, opener) for path, opener in route.server_streams.items()}
         methods |= {path: self._unary(path, handler) for path, handler in route.cold.items()}
+        methods |= {path: self._hot_unary(path, handler) for path, handler in route.hot.items()}
         self._server.add_generic_rpc_handlers((_Table(methods), *handlers))
         # Asked for by ourselves first: grpc's own failure is a line of C++ on stderr and no reason.
         listen(host, port, flag=flag).close()
@@ -173,6 +225,47 @@ class GrpcioServer:
             if not isinstance(error, (grpc.aio.AbortError, grpc.aio.AioRpcError, grpc.aio.UsageError)):
                 log.exception("stream_failed", extra={"event": "stream_failed", "method": path})
             reply.end(Internal("the broker failed on this stream; see its log", method=path))
+
+    def _server_stream(self, path: str, opener: ServerStreamOpener) -> Any:
+        async def handle(request: bytes, context: Any) -> None:
+            reply = _Reply(context)
+            try:
+                stream = reply.stream = opener(request, reply)
+            except ClusterError as error:
+                await _abort(context, error)
+                return
+            except Exception:
+                log.exception("stream_failed", extra={"event": "stream_failed", "method": path})
+                await _abort(context, Internal("the broker failed on this stream; see its log", method=path))
+                return
+            try:
+                await reply.run()  # no task of its own: a thousand idle streams are a thousand tasks, not two
+                if reply.error is not None:
+                    await _abort(context, reply.error)
+            finally:
+                stream.on_close()
+
+        return grpc.unary_stream_rpc_method_handler(handle)
+
+    def _hot_unary(self, path: str, handler: HotHandler) -> Any:
+        async def handle(request: bytes, context: Any) -> bytes:
+            reply = _UnaryReply()
+            try:
+                handler(request, reply)
+            except ClusterError as error:
+                reply.fail(error)
+            except Exception:
+                log.exception("call_failed", extra={"event": "call_failed", "method": path})
+                reply.fail(Internal("the broker failed on this call; see its log", method=path))
+            if not reply.settled:
+                await reply.wait()
+            if reply.answer is None:
+                assert reply.error is not None
+                await _abort(context, reply.error)
+                raise AssertionError("abort raises")
+            return reply.answer
+
+        return grpc.unary_unary_rpc_method_handler(handle)
 
     def _unary(self, path: str, handler: ColdHandler) -> Any:
         async def handle(request: bytes, context: Any) -> bytes:

@@ -1,19 +1,32 @@
 """The shape of hot handlers, whatever server stands in front of them (DESIGN chapter 7).
 
 A hot stream is an object that is told what happens; nothing in it awaits between reading a publish and giving out
-its offset. It answers through a `StreamReply`. A server runtime presents these to its clients: `grpcio_server`
+its offset. It answers through a `StreamReply`. A hot call is a function that takes the request and a `UnaryReply`, to be
+answered in the same turn of the loop or later. A hot server stream is a hot stream that is told nothing: its one request
+opens it, and it says itself when the response headers leave. A server runtime presents these to its clients: `grpcio_server`
 now, our own server later, and the same service suite runs on both.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from pydanube_core.errors import ClusterError
 
-__all__ = ["ColdHandler", "HotStream", "Route", "StreamOpener", "StreamReply"]
+__all__ = [
+    "ColdHandler",
+    "HotHandler",
+    "HotServerStream",
+    "HotStream",
+    "Route",
+    "ServerStreamOpener",
+    "ServerStreamReply",
+    "StreamOpener",
+    "StreamReply",
+    "UnaryReply",
+]
 
 
 class StreamReply(Protocol):
@@ -53,7 +66,45 @@ class HotStream(Protocol):
         ...
 
 
+class UnaryReply(Protocol):
+    """The way back to the client of one call. One of the two is called, once; later calls are ignored."""
+
+    def send(self, message: bytes) -> None: ...
+
+    def fail(self, error: ClusterError) -> None: ...
+
+
+class ServerStreamReply(Protocol):
+    """The way back to the client of one server stream."""
+
+    def begin(self) -> None:
+        """Send the response headers now. Ended with an error before that, the response is trailers only."""
+        ...
+
+    def send(self, message: bytes) -> None:
+        """Queue one message, as `StreamReply.send`; not before `begin`."""
+        ...
+
+    @property
+    def writable(self) -> bool: ...
+
+    def end(self, error: ClusterError | None = None) -> None: ...
+
+
+class HotServerStream(Protocol):
+    """One open server stream."""
+
+    def on_credit(self) -> None: ...
+
+    def on_close(self) -> None:
+        """The stream is gone, whatever ended it. Called exactly once, last."""
+        ...
+
+
 StreamOpener = Callable[[StreamReply], HotStream]
+ServerStreamOpener = Callable[[bytes, ServerStreamReply], HotServerStream]
+#: may raise a `ClusterError` instead of calling `fail`
+HotHandler = Callable[[bytes, UnaryReply], None]
 ColdHandler = Callable[[bytes], Awaitable[bytes]]
 
 
@@ -61,5 +112,7 @@ ColdHandler = Callable[[bytes], Awaitable[bytes]]
 class Route:
     """What a server serves on one port: full method path → handler."""
 
-    streams: Mapping[str, StreamOpener]
-    cold: Mapping[str, ColdHandler]
+    streams: Mapping[str, StreamOpener] = field(default_factory=dict)
+    cold: Mapping[str, ColdHandler] = field(default_factory=dict)
+    hot: Mapping[str, HotHandler] = field(default_factory=dict)
+    server_streams: Mapping[str, ServerStreamOpener] = field(default_factory=dict)
