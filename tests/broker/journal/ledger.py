@@ -177,9 +177,12 @@ class Desk:
         await self.journal.begin()
         self.check()
 
-    def append(self, topic: int, *, size: int = 300, count: int = 3, seed: int = 0) -> None:
+    def append(
+        self, topic: int, *, size: int = 300, count: int = 3, seed: int = 0, data: bytes | None = None
+    ) -> None:
         base = self.truth.next(topic)
-        written = Written(base, base + count, 1000 + base, make_data(topic, base, count, size, seed))
+        data = make_data(topic, base, count, size, seed) if data is None else data
+        written = Written(base, base + count, 1000 + base, data)
         self.journal.check_room(len(written.data))
         part = broker_part(
             base_offset=base, last_offset=base + count - 1, epoch=1, append_time_ms=written.time_ms
