@@ -355,6 +355,10 @@ class Journal:
         """Appended and not durable yet."""
         return self._next - self._writer.durable
 
+    def when_room(self, done: Callable[[], None]) -> None:
+        """Call `done` once, when it is worth asking `check_room` again."""
+        self._files.when_prepared(done)
+
     def check_room(self, data_bytes: int) -> None:
         """Whether a batch of `data_bytes` (producer part and body) may be taken now, before an offset is assigned.
 

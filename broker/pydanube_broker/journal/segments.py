@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import errno
 from collections import OrderedDict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -107,6 +108,15 @@ class SegmentFiles:
             await waiter
             if not self.ready and self.last_error is not None:
                 raise self.refusal()
+
+    def when_prepared(self, done: Callable[[], None]) -> None:
+        """Call `done` once, when the segment that is being made is there or has failed; soon, where none is."""
+        if self._making is None:
+            asyncio.get_running_loop().call_soon(done)
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiter.add_done_callback(lambda _: done())
+        self._waiters.append(waiter)
 
     def check_room(self, *, next_segment: bool) -> None:
         """Whether a publish may be taken.

@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 
 from pydanube_core.batch import Column, ProducerPart
 from pydanube_core.batch.validate import validate_batch
-from pydanube_core.errors import ClusterError, Internal, InvalidArgument
+from pydanube_core.errors import ClusterError, Internal, InvalidArgument, Overloaded
 from pydanube_core.frames import PUBLISH_BATCH_FIELD, read_bytes_field
 from pydanube_core.generated import danube_stream_pb2 as pb
 from pydanube_core.names import TopicName, check_client_name
@@ -55,7 +55,17 @@ class PublishHost(Protocol):
 class PublishStream:
     """The life of one stream: open, then batches, each answered when it is committed."""
 
-    __slots__ = ("_host", "_open", "_reply", "_session", "_topic", "_waiting", "_waiting_bytes", "closed")
+    __slots__ = (
+        "_delayed",
+        "_host",
+        "_open",
+        "_reply",
+        "_session",
+        "_topic",
+        "_waiting",
+        "_waiting_bytes",
+        "closed",
+    )
 
     def __init__(self, reply: StreamReply, host: PublishHost) -> None:
         self._reply = reply
@@ -65,6 +75,7 @@ class PublishStream:
         self._open = False
         self._waiting = 0
         self._waiting_bytes = 0
+        self._delayed: memoryview | None = None
         self.closed = False
 
     # -- from the client -------------------------------------------------------------------------------------
@@ -148,6 +159,12 @@ class PublishStream:
             self._check_session(part)
             self._host.check_publish()
             appended, duplicate = topic.append(data, part)
+        except Overloaded:
+            # The disk is behind by one segment of zeros: a moment, in which nothing more is read from this client.
+            self._reply.pause_reading()
+            self._delayed = data
+            topic.when_room(self._publish_delayed)
+            return
         except ClusterError as error:
             self._host.rejected(topic.name, error)
             self._refuse(error, sequence or _peek_sequence(data), count)
@@ -159,6 +176,12 @@ class PublishStream:
             self._reply.pause_reading()
         end = 0 if appended.base_offset is None else appended.base_offset + appended.count
         topic.when_committed(end, lambda error: self._answer(appended, duplicate, size, error))
+
+    def _publish_delayed(self) -> None:
+        data, self._delayed = self._delayed, None
+        if data is not None and not self.closed:
+            self._reply.resume_reading()
+            self._publish(data)
 
     def _check_session(self, part: ProducerPart) -> None:
         """A stream writes as the session it opened, with consecutive sequences: both are what retries rest on."""
@@ -197,7 +220,7 @@ class PublishStream:
                 )
             ).SerializeToString()
         )
-        if self._waiting_bytes <= WAITING_BYTES // 2:
+        if self._waiting_bytes <= WAITING_BYTES // 2 and self._delayed is None:
             self._reply.resume_reading()
 
     def _refuse(self, error: ClusterError, sequence: int, count: int) -> None:
@@ -225,7 +248,9 @@ class PublishStream:
         """Answers are small and bounded by what was taken: nothing waits for room."""
 
     def on_half_close(self) -> None:
-        if self._waiting and self._topic is not None:
+        if self._delayed is not None and self._topic is not None:
+            self._topic.when_room(self.on_half_close)
+        elif self._waiting and self._topic is not None:
             self._topic.when_committed(self._topic.state.next_offset, lambda error: self._reply.end())
         else:
             self._reply.end()

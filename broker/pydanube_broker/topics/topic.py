@@ -143,6 +143,10 @@ class Topic:
         self._hub.appended(lsn, self, end)
         return Appended(part.first_sequence, part.count, base, time_ms), False
 
+    def when_room(self, done: Callable[[], None]) -> None:
+        """Call `done` once, when an append that was refused as `Overloaded` is worth trying again."""
+        self._hub.journal.when_room(done)
+
     def when_committed(self, end_offset: int, done: Committed) -> None:
         """Call `done` once everything below `end_offset` is committed; at once where it is."""
         if end_offset <= self.commit:
