@@ -13,6 +13,8 @@
 | quiet | `/epochs/<ns>/<name>` | counter of assignments of a topic name | for ever |
 | busy | `/cursors/<topic id>/<subscription id>` | delivery's | with the subscription |
 | busy | `/catalog/<topic id>/<end offset>` | the cold tier's | with the object |
+| quiet | `/clients/<topic id>/p/<producer id>` | who an official producer's id is | with the topic |
+| quiet | `/clients/<topic id>/c/<subscription>/<consumer id>` | who an official consumer's id is | with the subscription |
 
 Nothing that changes with traffic shares a tree with what is watched. Numbers have 20 digits, so that key order is
 number order. One transaction makes at most one topic or subscription, since its revision becomes their id.
@@ -29,6 +31,7 @@ from pydanube_broker.cluster.ids import BrokerId, SubscriptionId, TopicId
 
 __all__ = [
     "ASSIGNMENTS",
+    "CLIENTS",
     "EPOCHS",
     "LEADER",
     "MEMBERS",
@@ -39,6 +42,9 @@ __all__ = [
     "TOPICS",
     "assignment_key",
     "catalog_range",
+    "clients_range",
+    "consumer_client_key",
+    "consumer_clients_range",
     "cursor_key",
     "cursors_range",
     "epoch_key",
@@ -51,6 +57,7 @@ __all__ = [
     "partitioned_key",
     "partitioned_range",
     "partitions_range",
+    "producer_client_key",
     "subscription_key",
     "subscription_of_key",
     "subscriptions_range",
@@ -74,6 +81,7 @@ TOPICS: Final = KeyRange.prefix(_TOPICS)
 PARTITIONED: Final = KeyRange.prefix(_PARTITIONED)
 SUBSCRIPTIONS: Final = KeyRange.prefix(_SUBSCRIPTIONS)
 EPOCHS: Final = KeyRange.prefix(_EPOCHS)
+CLIENTS: Final = KeyRange.prefix("/clients/")
 
 
 def _digits(number: int) -> str:
@@ -145,6 +153,22 @@ def only(key: str) -> KeyRange:
 
 def catalog_range(topic_id: TopicId) -> KeyRange:
     return KeyRange.prefix(f"/catalog/{_digits(topic_id)}/")
+
+
+def clients_range(topic_id: TopicId) -> KeyRange:
+    return KeyRange.prefix(f"/clients/{_digits(topic_id)}/")
+
+
+def consumer_clients_range(topic_id: TopicId, subscription: str) -> KeyRange:
+    return KeyRange.prefix(f"/clients/{_digits(topic_id)}/c/{subscription}/")
+
+
+def consumer_client_key(topic_id: TopicId, subscription: str, consumer_id: int) -> str:
+    return f"/clients/{_digits(topic_id)}/c/{subscription}/{_digits(consumer_id)}"
+
+
+def producer_client_key(topic_id: TopicId, producer_id: int) -> str:
+    return f"/clients/{_digits(topic_id)}/p/{_digits(producer_id)}"
 
 
 def number_in_key(key: str) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydanube_core.errors import AlreadyExists
 from pydanube_core.names import check_subscription
-from pydanube_storage.metadata import Absent, Delete, Guard, ModRevision, Put
+from pydanube_storage.metadata import Absent, Delete, DeleteRange, Guard, ModRevision, Put
 
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.ids import TopicId
@@ -100,7 +100,8 @@ class SubscriptionOperations(RegistryWriter):
             former = self.index.subscription(self._topic_by_id(topic_id), subscription)
             key = keys.subscription_key(topic_id, subscription)
             cursor = keys.cursor_key(topic_id, former.subscription_id)
-            await self._change([Delete(key), Delete(cursor)], [ModRevision(key, former.revision)])
+            clients = DeleteRange(keys.consumer_clients_range(topic_id, subscription))
+            await self._change([Delete(key), Delete(cursor), clients], [ModRevision(key, former.revision)])
             return former
 
         return await self._retry(attempt)

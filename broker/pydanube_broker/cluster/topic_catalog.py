@@ -262,6 +262,7 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations):
             Delete(key),
             DeleteRange(keys.subscriptions_range(former.topic_id)),
             DeleteRange(keys.cursors_range(former.topic_id)),
+            DeleteRange(keys.clients_range(former.topic_id)),
             Delete(keys.assignment_key(former.topic_id)),
         ]
         await self._change(writes, [ModRevision(key, former.revision)])
