@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydanube_cli.bench.catalogue import DEFAULT_MESSAGES, Plan
 from pydanube_cli.bench.expressions import Expression
 from pydanube_cli.bench.payloads import Checker, make_payloads, percentiles_ms
 from pydanube_cli.bench.raw import crc32_mb_per_s, fdatasync_reference, grpc_reference
 from pydanube_cli.bench.result import assemble, machine
-from pydanube_cli.bench.scenarios import Plan
+from pydanube_cli.bench.scenarios import SCENARIOS
 from pydanube_core.errors import InvalidArgument
 
 
@@ -181,6 +182,10 @@ def test_result_has_medians_sums_and_ratios() -> None:
     assert result["ratio"]["p50_over_fdatasync_p50_ms"] == 1.5
     assert result["ratio"]["megabytes_per_crc32_megabyte"] is None
     assert set(result["machine"]) == {"cpus", "load_before", "python", "versions"}
+
+
+def test_every_scenario_of_the_catalogue_can_be_run() -> None:
+    assert set(SCENARIOS) == set(DEFAULT_MESSAGES)
 
 
 @given(messages=st.integers(1, 10_000), producers=st.integers(1, 64))

@@ -95,16 +95,8 @@ def test_yes_does_not_go_with_dry_run(danube: Danube, admin_url: str) -> None:
 def test_delete_on_a_terminal_asks(
     danube: Danube, admin_url: str, monkeypatch: pytest.MonkeyPatch, typed: str, code: int, left: int
 ) -> None:
-    class Terminal:
-        def isatty(self) -> bool:
-            return True
-
-        def readline(self) -> str:
-            return typed
-
-    monkeypatch.setattr("sys.stdin", Terminal())
     monkeypatch.setattr("pydanube_cli.operations._on_a_terminal", lambda: True)
-    ran = danube("topics", "delete", "orders", "--admin", admin_url)
+    ran = danube("topics", "delete", "orders", "--admin", admin_url, stdin=typed.encode())
     assert ran.code == code
     assert "500 messages" in ran.err
     assert danube("topics", "list", "--json", "--admin", admin_url).result["total"] == left

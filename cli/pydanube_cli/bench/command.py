@@ -18,6 +18,7 @@ from pydanube_core.errors import (
     NotImplementedYet,
 )
 
+from pydanube_cli.bench import catalogue
 from pydanube_cli.bench.expressions import Expression
 from pydanube_cli.command import Common, command
 from pydanube_cli.failures import report
@@ -26,8 +27,8 @@ from pydanube_cli.render import cell, print_json, print_table, prose
 from pydanube_cli.runtime import require
 
 if TYPE_CHECKING:
+    from pydanube_cli.bench.catalogue import Plan
     from pydanube_cli.bench.fleet import RunningBroker
-    from pydanube_cli.bench.scenarios import Plan
 
 __all__ = ["bench"]
 
@@ -80,15 +81,13 @@ def bench(
     ] = None,
 ) -> int:
     """Measure one scenario; without --broker, against a broker of its own on this disk."""
-    from pydanube_cli.bench import scenarios
-
-    if scenario in scenarios.LATER:
-        work = scenarios.LATER[scenario]
+    if scenario in catalogue.LATER:
+        work = catalogue.LATER[scenario]
         raise NotImplementedYet(
             f"bench {scenario} is not built yet; it comes with the work on {work}", work=work
         )
-    if scenario not in scenarios.SCENARIOS:
-        raise unknown_word(scenario, list(scenarios.SCENARIOS), group="bench")
+    if scenario not in catalogue.DEFAULT_MESSAGES:
+        raise unknown_word(scenario, list(catalogue.DEFAULT_MESSAGES), group="bench")
     if scenario in ("latency", "await", "backlog") and size < 16:
         raise InvalidArgument(f"--size {size}: {scenario} needs 16 or more", field="size", value=size)
     if data_dir is not None and not data_dir.is_dir():
@@ -99,17 +98,17 @@ def bench(
         Expression(text) for text in assertions or []
     ]  # a typing mistake must not cost the measurement
     require("broker", what="danube bench")
-    plan = scenarios.Plan(
+    plan = catalogue.Plan(
         scenario=scenario,
         size=size,
-        messages=messages or scenarios.DEFAULT_MESSAGES[scenario],
-        producers=producers or scenarios.DEFAULT_PRODUCERS.get(scenario, 1),
+        messages=messages or catalogue.DEFAULT_MESSAGES[scenario],
+        producers=producers or catalogue.DEFAULT_PRODUCERS.get(scenario, 1),
         consumers=consumers,
         each=each,
         compression=compression,
         timeout_s=common.timeout_s,
     )
-    result = _measure(plan, runs or scenarios.DEFAULT_RUNS.get(scenario, 5), common, data_dir)
+    result = _measure(plan, runs or catalogue.DEFAULT_RUNS.get(scenario, 5), common, data_dir)
     if common.as_json:
         print_json(result)
     else:
