@@ -73,6 +73,9 @@ class _Process:
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
             )
+        except OSError:
+            ours.close()
+            raise
         finally:
             theirs.close()
         self.pid = self._child.pid

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 import struct
@@ -21,11 +22,18 @@ from pydanube_broker.journal import (
     RecordHeader,
 )
 from pydanube_broker.journal.helper import Preparer, Syncer
+from pydanube_broker.journal.segments import READY_TARGET
 from pydanube_core.batch import BROKER_PART_BYTES, broker_part, encode_batch, read_broker_part
 from pydanube_core.errors import JournalReadOnly
 
 CURSOR = struct.Struct("<QQ")
 SEGMENT_BYTES = 16 << 10
+
+
+async def turns_until(condition: Callable[[], bool]) -> None:
+    """Give way to the loop until something holds; a test stands under `fail_after`."""
+    while not condition():  # noqa: ASYNC110 - what is waited for has no event, and the loop is ours alone
+        await asyncio.sleep(0)
 
 
 class SameThread(Executor):
@@ -220,6 +228,15 @@ class Desk:
             else:
                 self.truth.promised[what] = position
         self.on_promise()
+
+    async def durable(self) -> bool:
+        """Wait until everything appended is promised, or the journal is read-only; which of the two."""
+        await turns_until(lambda: not self._waiting or self.journal.read_only is not None)
+        return self.journal.read_only is None
+
+    async def rested(self) -> None:
+        """Wait until segments stand ready, so that nothing but the writer uses the disk."""
+        await turns_until(lambda: self.journal.statistics().ready_segments == READY_TARGET)
 
     @property
     def waiting(self) -> int:

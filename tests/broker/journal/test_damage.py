@@ -24,14 +24,14 @@ async def write_journal(folder: Path, *, clean: bool, segments: int = 1) -> Trut
         desk.append(1, size=(1, 40, 1400)[step % 3], count=2, seed=step)
         desk.append(2, size=200, seed=step)
         desk.move_cursor(1, 3, desk.truth.next(1))
-        await desk.journal._until_durable()
+        assert await desk.durable()
         if step >= 2 and desk.journal.statistics().segments >= segments:
             break
     # the last group, which nothing proves when the process is killed: batches with and without zeros of their own
     for payload in (b"x" * 700, bytes(1800), b"", b"y" * 900 + bytes(1100)):
         desk.append(1, data=encode_batch([payload, b"", b""]))
         desk.move_cursor(2, 4, 2)
-    await desk.journal._until_durable()
+    assert await desk.durable()
     assert desk.waiting == 0
     if clean:
         await desk.journal.close()
