@@ -21,7 +21,6 @@ from pydanube_cli.bench.fleet import Crew, RunningBroker, ServerCost
 
 __all__ = ["SCENARIOS"]
 
-PIECE_MESSAGES: Final = 65_536
 WARM_UP_SENDS: Final = 200
 ALONE_MESSAGES: Final = 8_000  # of the 8 producers before the reader starts
 
@@ -36,7 +35,6 @@ def _spec(plan: Plan, broker: RunningBroker, topic: str, role: str, **more: Any)
         "size": plan.size,
         "index": 0,
         "messages": plan.messages,
-        "piece": PIECE_MESSAGES,
         "warm_up": WARM_UP_SENDS,
         "compression": plan.compression,
         "timeout_s": plan.timeout_s,
