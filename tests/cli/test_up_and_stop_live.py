@@ -35,7 +35,7 @@ def test_ready_says_where_everything_answers(broker: BrokerProcess) -> None:
 def test_second_broker_on_the_same_data_or_ports_is_refused(broker: BrokerProcess, tmp_path: Path) -> None:
     ports = [f"--{name}-port=0" for name in ("admin", "metrics", "http")]
 
-    def refused(*words: str) -> dict[str, dict[str, object]]:
+    def refused(*words: str) -> dict[str, object]:
         done = subprocess.run(
             command_line("up", *words, *ports, "--json"),
             capture_output=True,
@@ -44,7 +44,7 @@ def test_second_broker_on_the_same_data_or_ports_is_refused(broker: BrokerProces
         )
         assert done.returncode == 1
         assert done.stdout == b""
-        error: dict[str, dict[str, object]] = json.loads(done.stderr.splitlines()[-1])["error"]
+        error: dict[str, object] = json.loads(done.stderr.splitlines()[-1])["error"]
         return error
 
     error = refused("--data-dir", str(broker.data_dir), "--grpc-port", "0")
