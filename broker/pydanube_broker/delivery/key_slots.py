@@ -29,11 +29,12 @@ from typing import Final
 
 from pydanube_core.errors import InvalidArgument, LimitReached
 
+from pydanube_broker.delivery.chunk import Chunk
 from pydanube_broker.delivery.consumer import Consumer
 from pydanube_broker.delivery.planning import deliveries_at
 from pydanube_broker.delivery.ranges import Range, ranges_of
 from pydanube_broker.delivery.routing import MAX_ROUTED, NOBODY
-from pydanube_broker.delivery.window import Chunk, Window
+from pydanube_broker.delivery.window import Window
 
 __all__ = ["SLOTS", "UNROUTED", "KeySlots"]
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from pydanube_broker.delivery.chunk import Chunk, Poison
 from pydanube_broker.delivery.ranges import Range, ranges_of
-from pydanube_broker.delivery.window import Chunk, Poison, Window
+from pydanube_broker.delivery.window import Window
 
 __all__ = ["barrier", "deliveries_at", "first_blocked", "next_ready"]
 

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from pydanube_core.errors import InvalidArgument
 
-__all__ = ["Range", "RangeSet", "check_ranges", "mask_of", "normalise", "ranges_of", "subtract", "total"]
+__all__ = ["Range", "RangeSet", "check_ranges", "normalise", "ranges_of", "subtract", "total"]
 
 Range: TypeAlias = tuple[int, int]
 
@@ -68,14 +68,6 @@ def subtract(ranges: Sequence[Range], removed: Sequence[Range]) -> list[Range]:
         if start < end:
             left.append((start, end))
     return left
-
-
-def mask_of(ranges: Iterable[Range], base: int) -> int:
-    """The mask, relative to `base`, of ranges that all lie at or above it."""
-    mask = 0
-    for start, end in ranges:
-        mask |= ((1 << (end - start)) - 1) << (start - base)
-    return mask
 
 
 def ranges_of(mask: int, base: int) -> list[Range]:

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate, compress
 from typing import Final
 
+from pydanube_broker.delivery.chunk import Chunk
 from pydanube_broker.delivery.consumer import Consumer
 from pydanube_broker.delivery.ranges import Range, ranges_of
-from pydanube_broker.delivery.window import Chunk
 
 __all__ = [
     "MAX_ROUTED",

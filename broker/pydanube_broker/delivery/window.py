@@ -9,7 +9,7 @@ batch) with one bit mask per state. So a batch of two thousand messages costs tw
 operations on 250-byte integers, single messages in any order cost bits, and holes in the log, however long, cost
 nothing. Everything below `next` that is in no chunk is acknowledged; `floor` is the first open message.
 
-Invariants, checked by `check()` in the tests: chunks ascend and do not overlap; in a chunk the masks of ready,
+Invariants, checked by `invariants` in the tests: chunks ascend and do not overlap; in a chunk the masks of ready,
 flights, waits and poisons are disjoint and make up `open`; `floor <= next`; the messages between floor and next are
 at most the span (its owner plans within `room()`).
 
@@ -19,135 +19,27 @@ were in flight for the first time start again at 1.
 
 from __future__ import annotations
 
-import heapq
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, Protocol, TypeAlias
+from collections.abc import Iterable, Sequence
+from typing import Final, Protocol
 
 from pydanube_core.errors import NotDelivered
 
+from pydanube_broker.delivery.chunk import NO_SLOTS, Chunk, Flight, Poison, Timer, Wait
 from pydanube_broker.delivery.consumer import Consumer
 from pydanube_broker.delivery.cursor import Attempts, CursorDelta, CursorSnapshot, merge_attempts
 from pydanube_broker.delivery.ranges import Range, RangeSet, normalise, ranges_of
+from pydanube_broker.delivery.timers import SWEEP_ENTRIES, Timers
 
-__all__ = ["Chunk", "Flight", "Poison", "StateListener", "Wait", "Window"]
+__all__ = ["StateListener", "Window"]
 
 # A chunk's masks are at most this long: 1 KiB an integer, so an operation stays near 0.1 µs.
 CHUNK_OFFSETS: Final = 8192
 # Trickling messages share a chunk up to this size; more would make the search through its flights slow.
 MERGE_OFFSETS: Final = 256
-# Timer and dirty lists are swept when more than half of them, and at least this many entries, are dead.
-SWEEP_ENTRIES: Final = 64
-NO_SLOTS: Final = array("H")  # shared by all chunks that need none
 
 assert MERGE_OFFSETS <= CHUNK_OFFSETS
-
-
-class Flight:
-    """Messages of one chunk that one consumer holds, sent together."""
-
-    __slots__ = ("chunk", "consumer", "deadline_ms", "mask", "sent_at_ms")
-
-    def __init__(
-        self, chunk: Chunk, consumer: Consumer, mask: int, sent_at_ms: int, deadline_ms: int | None
-    ) -> None:
-        self.chunk = chunk
-        self.consumer = consumer
-        self.mask = mask
-        self.sent_at_ms = sent_at_ms
-        self.deadline_ms = deadline_ms
-
-
-class Wait:
-    """Messages of one chunk that are sent again at `due_ms`."""
-
-    __slots__ = ("chunk", "due_ms", "mask", "reason")
-
-    def __init__(self, chunk: Chunk, mask: int, due_ms: int, reason: str) -> None:
-        self.chunk = chunk
-        self.mask = mask
-        self.due_ms = due_ms
-        self.reason = reason
-
-
-class Poison:
-    """Exhausted messages of one chunk: blocked, or waiting for the dead-letter topic to have them."""
-
-    __slots__ = ("attempts", "blocked", "chunk", "deliveries", "mask", "reason", "terminated")
-
-    def __init__(self, chunk: Chunk, mask: int, reason: str, deliveries: int, *, blocked: bool) -> None:
-        self.chunk = chunk
-        self.mask = mask
-        self.reason = reason
-        self.deliveries = deliveries
-        self.blocked = blocked
-        self.attempts = 0  # failed attempts to publish the dead letter
-        self.terminated = False  # by the consumer: no retry however low the count
-
-
-Timer: TypeAlias = Flight | Wait | Poison
-
-
-class Chunk:
-    """A stretch of offsets with open messages; masks are relative to `start`."""
-
-    __slots__ = (
-        "dirty",
-        "end",
-        "flights",
-        "history",
-        "history_dirty",
-        "keyed",
-        "keys",
-        "open",
-        "poisons",
-        "ready",
-        "slots",
-        "start",
-        "waits",
-    )
-
-    def __init__(self, start: int, end: int) -> None:
-        self.start = start
-        self.end = end
-        self.open = 0
-        self.ready = 0
-        self.flights: list[Flight] = []
-        self.waits: list[Wait] = []
-        self.poisons: list[Poison] = []
-        # (deliveries, failures) -> messages that came back so often; sparse, most messages never do.
-        self.history: dict[tuple[int, int], int] = {}
-        self.dirty = 0  # acknowledged since the last delta
-        self.history_dirty = False
-        # Key-shared: the slot of each offset (0 where there is no message); with filters the key of each bit, and
-        # the mask of bits whose key is known.
-        self.slots = NO_SLOTS
-        self.keys: dict[int, str] = {}
-        self.keyed = 0
-
-    def local(self, start: int, end: int) -> int:
-        """The mask of the part of `[start, end)` that lies in this chunk."""
-        low = max(start, self.start) - self.start
-        high = min(end, self.end) - self.start
-        return ((1 << (high - low)) - 1) << low if high > low else 0
-
-    def returned(self) -> int:
-        """Messages that were delivered at least once and came back."""
-        mask = 0
-        for part in self.history.values():
-            mask |= part
-        return mask
-
-    def by_history(self, mask: int) -> Iterator[tuple[tuple[int, int], int]]:
-        """Split `mask` by (deliveries, failures) so far; (0, 0) for what never came back."""
-        if self.history:
-            for counts, part in list(self.history.items()):
-                if hit := part & mask:
-                    yield counts, hit
-                    mask ^= hit
-        if mask:
-            yield (0, 0), mask
 
 
 class StateListener(Protocol):
@@ -169,14 +61,12 @@ class Window:
     __slots__ = (
         "_ahead",
         "_ahead_attempts",
-        "_dead_timers",
         "_dirty",
         "_dirty_floor",
         "_dirty_ranges",
         "_durable",
         "_starts",
         "_timers",
-        "_timers_made",
         "blocked",
         "chunks",
         "floor",
@@ -199,9 +89,7 @@ class Window:
         self.gaps = RangeSet()  # offsets above the floor, below next, known to hold no message to deliver
         self._ahead = RangeSet(snapshot.acknowledged)  # acknowledged at or above next: restored, or trimmed
         self._ahead_attempts: list[Attempts] = list(snapshot.attempts)
-        self._timers: list[tuple[int, int, Timer]] = []
-        self._timers_made = 0
-        self._dead_timers = 0
+        self._timers = Timers()
         self.in_flight = 0
         self.ready = 0
         self.waiting = 0
@@ -345,7 +233,7 @@ class Window:
         flight = Flight(chunk, consumer, mask, now_ms, deadline)
         chunk.flights.append(flight)
         if deadline is not None:
-            self._set_timer(deadline, flight)
+            self._timers.set(deadline, flight)
 
     def make_ready(self, chunk: Chunk, mask: int) -> None:
         """Stateless messages may be sent now."""
@@ -369,7 +257,7 @@ class Window:
         wait = Wait(chunk, mask, due_ms, reason)
         chunk.waits.append(wait)
         self.waiting += mask.bit_count()
-        self._set_timer(due_ms, wait)
+        self._timers.set(due_ms, wait)
         self.version += 1
         if self.listener is not None:
             self.listener.stop_added(chunk, mask, retry=True)
@@ -394,7 +282,7 @@ class Window:
         if not flight.mask:
             flight.chunk.flights.remove(flight)
             if flight.deadline_ms is not None:
-                self._timer_died()
+                self._timers.died()
         if self.listener is not None:
             self.listener.flight_removed(flight.chunk, mask, flight.consumer)
 
@@ -404,7 +292,7 @@ class Window:
         self.waiting -= mask.bit_count()
         if not wait.mask:
             wait.chunk.waits.remove(wait)
-            self._timer_died()
+            self._timers.died()
         self.version += 1
         if self.listener is not None:
             self.listener.stop_removed(wait.chunk, mask, retry=True)
@@ -555,7 +443,6 @@ class Window:
         self._ahead.clear()
         self._ahead_attempts.clear()
         self._timers.clear()
-        self._dead_timers = 0
         self._dirty.clear()
         self._dirty_ranges.clear()
         self._dirty_floor = None
@@ -564,35 +451,16 @@ class Window:
 
     # -- time -----------------------------------------------------------------------------------------------------
 
-    def _set_timer(self, when_ms: int, timer: Timer) -> None:
-        self._timers_made += 1
-        heapq.heappush(self._timers, (when_ms, self._timers_made, timer))
-
     def retry_dead_letter_at(self, poison: Poison, when_ms: int) -> None:
-        self._set_timer(when_ms, poison)
-
-    def _timer_died(self) -> None:
-        # Also counts timers that have fired and left the heap: a sweep then comes early, which is harmless.
-        self._dead_timers += 1
-        if self._dead_timers >= SWEEP_ENTRIES and self._dead_timers * 2 > len(self._timers):
-            self._timers = [entry for entry in self._timers if entry[2].mask]
-            heapq.heapify(self._timers)
-            self._dead_timers = 0
+        self._timers.set(when_ms, poison)
 
     def next_timer_ms(self) -> int | None:
-        """When the next living timer is due; None if there is none."""
-        timers = self._timers
-        while timers and not timers[0][2].mask:
-            heapq.heappop(timers)
-            self._dead_timers = max(self._dead_timers - 1, 0)
-        return timers[0][0] if timers else None
+        """When the next timer is due; None if there is none."""
+        return self._timers.next_ms()
 
     def due(self, now_ms: int) -> list[Timer]:
-        """Take the living timers due by `now_ms`, in order. O(expired)."""
-        found: list[Timer] = []
-        while (when := self.next_timer_ms()) is not None and when <= now_ms:
-            found.append(heapq.heappop(self._timers)[2])
-        return found
+        """Take the timers due by `now_ms`, in order. O(due)."""
+        return self._timers.due(now_ms)
 
     def extend(self, flight: Flight, mask: int, deadline_ms: int) -> None:
         """Give messages of a flight a new deadline."""
@@ -600,7 +468,7 @@ class Window:
         flight.mask ^= mask
         if not flight.mask:
             chunk.flights.remove(flight)
-            self._timer_died()
+            self._timers.died()
         for other in chunk.flights:
             if (
                 other.consumer is flight.consumer
@@ -611,7 +479,7 @@ class Window:
                 return
         longer = Flight(chunk, flight.consumer, mask, flight.sent_at_ms, deadline_ms)
         chunk.flights.append(longer)
-        self._set_timer(deadline_ms, longer)
+        self._timers.set(deadline_ms, longer)
 
     # -- durable state --------------------------------------------------------------------------------------------
 
@@ -678,44 +546,6 @@ class Window:
         self._dirty_ranges.clear()
         self._dirty_floor = self.floor
         return delta
-
-    # -- looking --------------------------------------------------------------------------------------------------
-
-    def check(self) -> None:
-        """Assert the invariants; O(everything), for tests."""
-        at = self.floor
-        ready = waiting = blocked = in_flight = 0
-        for chunk, start in zip(self.chunks, self._starts, strict=True):
-            assert chunk.start == start
-            assert chunk.open, "an empty chunk stayed"
-            assert chunk is self.chunks[0] or chunk.start >= at
-            assert chunk.open >> (chunk.end - chunk.start) == 0
-            at = chunk.end
-            states = [chunk.ready, *(f.mask for f in chunk.flights), *(w.mask for w in chunk.waits)]
-            states += [p.mask for p in chunk.poisons]
-            union = 0
-            for mask in states:
-                assert union & mask == 0, "a message in two states"
-                union |= mask
-            assert union == chunk.open, "a message in no state"
-            assert chunk.returned() & ~chunk.open == 0
-            ready += chunk.ready.bit_count()
-            in_flight += sum(f.mask.bit_count() for f in chunk.flights)
-            waiting += sum(w.mask.bit_count() for w in chunk.waits)
-            blocked += sum(p.mask.bit_count() for p in chunk.poisons if p.blocked)
-        assert at <= self.next
-        assert (ready, waiting, blocked, in_flight) == (
-            self.ready,
-            self.waiting,
-            self.blocked,
-            self.in_flight,
-        )
-        first = self.open_ranges()
-        assert self.floor == (first[0][0] if first else self.next)
-        for low, high in self.gaps.ranges():
-            assert self.floor <= low
-            assert high <= self.next
-            assert not any(c.open & c.local(low, high) for c in self.chunks)
 
 
 def _not_delivered(offset: int, consumer: Consumer) -> NotDelivered:
