@@ -1,0 +1,20 @@
+"""Object stores: where the cold tier keeps its objects. `open_store` gives the adapter that belongs to a URL."""
+
+from pydanube_storage.objects.local import LocalStore
+from pydanube_storage.objects.names import ObjectName, topic_folder
+from pydanube_storage.objects.opening import StoreOptions, open_store
+from pydanube_storage.objects.protocol import ObjectFact, ObjectStore
+from pydanube_storage.objects.remote import FsspecStore
+from pydanube_storage.objects.retrying import Retry
+
+__all__ = [
+    "FsspecStore",
+    "LocalStore",
+    "ObjectFact",
+    "ObjectName",
+    "ObjectStore",
+    "Retry",
+    "StoreOptions",
+    "open_store",
+    "topic_folder",
+]

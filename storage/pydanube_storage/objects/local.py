@@ -1,0 +1,181 @@
+"""Objects as files in a folder: the default store.
+
+Our own, not fsspec's: the journal is trimmed on this store's word, so a file is synced before it gets its name, and
+its folder is synced before `put` returns. A name is given by link, which never replaces an object that is there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NoReturn
+
+from pydanube_core.errors import CorruptObject, ObjectMissing, StoreUnavailable
+
+from pydanube_storage.objects.protocol import ObjectFact, check_key
+
+__all__ = ["LocalStore"]
+
+_SPOOL: Final = ".spool"
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+
+
+class LocalStore:
+    """The folder is made when it is missing."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root.absolute()
+        self._spool = self._root / _SPOOL
+        try:
+            self._spool.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            self._fail("", error)
+
+    @property
+    def url(self) -> str:
+        return str(self._root)
+
+    @property
+    def spool(self) -> Path:
+        return self._spool
+
+    def put(self, key: str, source: Path | bytes) -> None:
+        target = self._root / check_key(key)
+        if isinstance(source, Path) and source.parent == self._spool:
+            temporary = source
+        else:
+            temporary = self._spool / f"{secrets.token_hex(8)}.put"
+        try:
+            self._make_folders(target.parent)
+            if isinstance(source, bytes):
+                temporary.write_bytes(source)
+            elif temporary is not source:
+                temporary.write_bytes(source.read_bytes())
+            _sync_file(temporary)
+            os.link(temporary, target)
+            _sync_folder(target.parent)
+        except OSError as error:
+            self._fail(key, error)
+        finally:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+
+    def _make_folders(self, folder: Path) -> None:
+        """Make the folders that are missing, each durable in its parent."""
+        missing: list[Path] = []
+        while not folder.is_dir():
+            missing.append(folder)
+            folder = folder.parent
+        for each in reversed(missing):
+            with contextlib.suppress(FileExistsError):
+                each.mkdir()
+            _sync_folder(each.parent)
+
+    def read(self, key: str, start: int, end: int) -> bytes:
+        try:
+            fd = os.open(self._root / check_key(key), os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                data = _pread(fd, start, end)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            self._fail(key, error)
+        if len(data) != end - start:
+            raise CorruptObject(
+                f"object {key} in {self.url} ends at byte {start + len(data)}, bytes {start} to {end} were asked for",
+                store=self.url,
+                key=key,
+                cause="short",
+            )
+        return data
+
+    def size(self, key: str) -> int:
+        try:
+            return (self._root / check_key(key)).stat().st_size
+        except OSError as error:
+            self._fail(key, error)
+
+    def list(self, prefix: str) -> Iterator[ObjectFact]:
+        folder = self._root / check_key(prefix) if prefix else self._root
+        found: list[ObjectFact] = []
+        try:
+            for parent, folders, names in os.walk(folder):
+                if parent == str(self._root) and _SPOOL in folders:
+                    folders.remove(_SPOOL)
+                for name in names:
+                    path = os.path.join(parent, name)
+                    with contextlib.suppress(FileNotFoundError):  # deleted while we look
+                        stat = os.stat(path)
+                        key = os.path.relpath(path, self._root).replace(os.sep, "/")
+                        found.append(
+                            ObjectFact(key=key, bytes=stat.st_size, modified_ms=stat.st_mtime_ns // 1_000_000)
+                        )
+        except OSError as error:
+            self._fail(prefix, error)
+        yield from sorted(found, key=lambda fact: fact.key)
+
+    def delete(self, key: str) -> None:
+        path = self._root / check_key(key)
+        try:
+            path.unlink()
+            _sync_folder(path.parent)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            self._fail(key, error)
+
+    def close(self) -> None:
+        pass
+
+    def _fail(self, key: str, error: OSError) -> NoReturn:
+        if isinstance(error, FileNotFoundError) and key:
+            raise ObjectMissing(
+                f"object {key} is not in {self.url}", store=self.url, key=key, cause="missing"
+            ) from error
+        cause = error.strerror or str(error)
+        remedy = (
+            "free space there"
+            if error.errno in _FULL
+            else "let the broker's user write there"
+            if isinstance(error, PermissionError)
+            else "check tier.url and the disk behind it"
+        )
+        raise StoreUnavailable(
+            f"the object store {self.url} failed at {key or 'its folder'} ({cause}): {remedy}; it is tried again",
+            store=self.url,
+            key=key,
+            cause=cause,
+            remedy=remedy,
+        ) from error
+
+
+def _pread(fd: int, start: int, end: int) -> bytes:
+    """Bytes `[start, end)`, fewer only at the end of the file: one call may give less than was asked for."""
+    parts: list[bytes] = []
+    while start < end:
+        part = os.pread(fd, end - start, start)
+        if not part:
+            break
+        parts.append(part)
+        start += len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _sync_file(path: Path) -> None:
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _sync_folder(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,167 @@
+"""Object stores behind fsspec: S3 and compatibles by s3fs; memory, for tests; others later.
+
+fsspec's caches of listings are off: what they show may be gone. Its errors are translated here, once, into ours.
+Secrets stay where the library finds them (environment, profile, instance role): they are never arguments here, and
+no message is made from what was sent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final, NoReturn, TypeVar
+
+from pydanube_core.errors import ClusterError, CorruptObject, ObjectMissing, StoreUnavailable
+
+from pydanube_storage.objects.protocol import ObjectFact, check_key
+from pydanube_storage.objects.retrying import Retry
+
+__all__ = ["FsspecStore"]
+
+T = TypeVar("T")
+_REFUSED: Final = (
+    "AccessDenied",
+    "Forbidden",
+    "403",
+    "InvalidAccessKeyId",
+    "SignatureDoesNotMatch",
+    "ExpiredToken",
+    "Unable to locate credentials",
+)
+
+
+class FsspecStore:
+    """`root` is bucket and prefix, as the file system wants them; `url` is how people write the same place."""
+
+    def __init__(self, fs: Any, root: str, *, url: str, retry: Retry | None = None) -> None:
+        self._fs = fs
+        self._root = root.strip("/")
+        self._url = url.rstrip("/")
+        self._retry = retry or Retry()
+        self._spool = Path(tempfile.mkdtemp(prefix="danube-spool-"))
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    @property
+    def spool(self) -> Path:
+        return self._spool
+
+    def _path(self, key: str) -> str:
+        return f"{self._root}/{check_key(key)}" if self._root else f"/{check_key(key)}"
+
+    def put(self, key: str, source: Path | bytes) -> None:
+        path = self._path(key)
+        if isinstance(source, bytes):
+            self._call(key, lambda: self._fs.pipe_file(path, source))
+        else:
+            self._call(key, lambda: self._fs.put_file(str(source), path))
+            if source.parent == self._spool:
+                source.unlink(missing_ok=True)
+
+    def read(self, key: str, start: int, end: int) -> bytes:
+        path = self._path(key)
+
+        def attempt() -> bytes:
+            data: bytes = self._fs.cat_file(path, start=start, end=end)
+            if len(data) != end - start:
+                raise CorruptObject(
+                    f"object {key} in {self.url} gave {len(data)} bytes for the {end - start} from {start} on",
+                    store=self.url,
+                    key=key,
+                    cause="short",
+                )
+            return data
+
+        return b"" if start == end else self._call(key, attempt)
+
+    def size(self, key: str) -> int:
+        path = self._path(key)
+        return int(self._call(key, lambda: self._fs.info(path))["size"])
+
+    def list(self, prefix: str) -> Iterator[ObjectFact]:
+        folder = self._path(prefix) if prefix else self._root
+
+        def attempt() -> dict[str, Any]:
+            self._fs.invalidate_cache()
+            try:
+                found: dict[str, Any] = self._fs.find(folder, detail=True)
+            except FileNotFoundError:
+                return {}
+            return found
+
+        found = self._call(prefix, attempt)
+        skip = len(self._root.lstrip("/")) + 1 if self._root else 0
+        for path in sorted(found):
+            info = found[path]
+            if info.get("type") == "directory":
+                continue
+            modified = info.get("LastModified") or info.get("created")
+            yield ObjectFact(
+                key=path.lstrip("/")[skip:],
+                bytes=int(info["size"]),
+                modified_ms=int(modified.timestamp() * 1000) if isinstance(modified, datetime) else None,
+            )
+
+    def delete(self, key: str) -> None:
+        path = self._path(key)
+
+        def attempt() -> None:
+            with contextlib.suppress(FileNotFoundError):
+                self._fs.rm_file(path)
+
+        self._call(key, attempt)
+
+    def close(self) -> None:
+        shutil.rmtree(self._spool, ignore_errors=True)
+
+    def _call(self, key: str, attempt: Callable[[], T]) -> T:
+        try:
+            return self._retry.call(attempt, _may_help)
+        except ClusterError:
+            raise
+        except Exception as error:
+            self._fail(key, error)
+
+    def _fail(self, key: str, error: Exception) -> NoReturn:
+        bucket = self._root.split("/", 1)[0]
+        cause = f"{type(error).__name__}: {str(error) or 'no answer'}"[:300]
+        if isinstance(error, FileNotFoundError) and "bucket does not exist" not in str(error):
+            raise ObjectMissing(
+                f"object {key} is not in {self.url}", store=self.url, bucket=bucket, key=key, cause="missing"
+            ) from error
+        if isinstance(error, FileNotFoundError):
+            remedy = f"make the bucket {bucket}, or correct tier.url"
+        elif _refused(error):
+            remedy = (
+                f"check the credentials (environment or tier.profile) and their rights on the bucket {bucket}"
+            )
+        else:
+            remedy = "check tier.endpoint, the network and the store"
+        raise StoreUnavailable(
+            f"the object store {self.url} failed at {key} ({cause}): {remedy}; it is tried again",
+            store=self.url,
+            bucket=bucket,
+            key=key,
+            cause=cause,
+            remedy=remedy,
+        ) from error
+
+
+def _refused(error: Exception) -> bool:
+    text = f"{type(error).__name__} {error}"
+    return isinstance(error, PermissionError) or any(word in text for word in _REFUSED)
+
+
+def _may_help(error: Exception) -> bool:
+    """Whether the same call may succeed in a moment: not for what is missing, refused, or our own mistake."""
+    if isinstance(error, FileNotFoundError | TypeError | AttributeError) or _refused(error):
+        return False
+    if isinstance(error, CorruptObject):
+        return error.details.get("cause") == "short"  # a body that was cut on its way
+    return not isinstance(error, ClusterError)

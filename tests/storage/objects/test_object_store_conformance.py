@@ -1,0 +1,64 @@
+"""What every object store does; the tier trims the journal on this word."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from pydanube_core.errors import InvalidArgument, ObjectMissing
+from pydanube_storage.objects import ObjectStore
+
+
+def test_what_was_put_is_read_by_another_client(
+    store: ObjectStore, open_again: Callable[[], ObjectStore]
+) -> None:
+    store.put("a/b/one.parquet", b"0123456789")
+    other = open_again()
+    assert other.size("a/b/one.parquet") == 10
+    assert other.read("a/b/one.parquet", 0, 10) == b"0123456789"
+    assert other.read("a/b/one.parquet", 3, 7) == b"3456"
+    assert other.read("a/b/one.parquet", 5, 5) == b""
+
+
+def test_a_spooled_file_of_many_parts_arrives_whole(store: ObjectStore) -> None:
+    content = bytes(range(256)) * (9 << 12)  # 9 MiB
+    spooled = store.spool / "object.tmp"
+    spooled.write_bytes(content)
+    store.put("big", spooled)
+    assert store.size("big") == len(content)
+    assert store.read("big", 0, len(content)) == content
+    assert not spooled.exists()
+
+
+def test_a_listing_shows_the_folder_at_once_and_no_neighbour(store: ObjectStore) -> None:
+    for key in ("t/orders/2", "t/orders/1", "t/orders-eu/1", "t/orders/deep/3", "other"):
+        store.put(key, key.encode())
+    (store.spool / "half.tmp").write_bytes(b"half")
+    assert [fact.key for fact in store.list("t/orders")] == ["t/orders/1", "t/orders/2", "t/orders/deep/3"]
+    assert [fact.bytes for fact in store.list("t/orders")] == [10, 10, 15]
+    assert [fact.key for fact in store.list("nowhere")] == []
+    assert len(list(store.list(""))) == 5
+
+
+def test_a_deleted_object_is_gone_and_deleting_again_is_no_error(store: ObjectStore) -> None:
+    store.put("t/one", b"x")
+    store.delete("t/one")
+    store.delete("t/one")
+    store.delete("t/never")
+    assert list(store.list("t")) == []
+    with pytest.raises(ObjectMissing):
+        store.size("t/one")
+
+
+def test_a_missing_object_is_named_with_its_store(store: ObjectStore) -> None:
+    for call in (lambda: store.read("t/one", 0, 1), lambda: store.size("t/one")):
+        with pytest.raises(ObjectMissing) as caught:
+            call()
+        assert caught.value.details["key"] == "t/one"
+        assert caught.value.details["store"] == store.url
+
+
+@pytest.mark.parametrize("key", ["", "/a", "a/", "a//b", "../a", "a/./b", "a\\b"])
+def test_a_key_cannot_leave_the_store(store: ObjectStore, key: str) -> None:
+    with pytest.raises(InvalidArgument):
+        store.put(key, b"x")

@@ -1,0 +1,175 @@
+"""Stores that are away, full, refuse, or cut a body: typed errors that name the place and the way out."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydanube_core.errors import CorruptObject, InvalidArgument, StoreUnavailable
+from pydanube_storage.objects import FsspecStore, LocalStore, ObjectName, Retry, StoreOptions, open_store
+
+from tests.support.broker_process import free_ports
+from tests.support.s3_server import S3Server
+
+
+class Clock:
+    """Time that passes only by sleeping."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def retry(self, budget_s: float) -> Retry:
+        return Retry(budget_s=budget_s, monotonic=lambda: self.now, sleep=self.sleep, jitter=lambda: 1.0)
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class Flaky:
+    """A file system that fails its first calls."""
+
+    def __init__(self, *errors: Exception | bytes) -> None:
+        self.answers: list[Exception | bytes] = list(errors)
+        self.calls = 0
+
+    def cat_file(self, path: str, start: int, end: int) -> bytes:
+        self.calls += 1
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def store_over(fs: Any, retry: Retry) -> FsspecStore:
+    return FsspecStore(fs, "bucket/prefix", url="s3://bucket/prefix", retry=retry)
+
+
+def test_a_store_that_comes_back_within_the_budget_is_waited_for() -> None:
+    clock, fs = Clock(), Flaky(OSError("503 Slow Down"), TimeoutError(), b"data")
+    store = store_over(fs, clock.retry(10))
+    assert store.read("k", 0, 4) == b"data"
+    assert fs.calls == 3
+    assert clock.now == pytest.approx(0.3)
+    store.close()
+
+
+def test_a_store_that_stays_away_costs_the_budget_and_names_bucket_key_cause_remedy() -> None:
+    clock, fs = Clock(), Flaky(OSError("503 Slow Down"))
+    store = store_over(fs, clock.retry(10))
+    with pytest.raises(StoreUnavailable) as caught:
+        store.read("k", 0, 4)
+    assert 5 < clock.now <= 10
+    details = caught.value.details
+    assert (details["bucket"], details["key"]) == ("bucket", "k")
+    assert "503" in details["cause"]
+    assert details["remedy"]
+    store.close()
+
+
+def test_a_cut_body_is_asked_for_again_and_then_said_to_be_damaged() -> None:
+    clock = Clock()
+    store = store_over(Flaky(b"da", b"data"), clock.retry(10))
+    assert store.read("k", 0, 4) == b"data"
+    store.close()
+    store = store_over(Flaky(b"da"), clock.retry(10))
+    with pytest.raises(CorruptObject):
+        store.read("k", 0, 4)
+    store.close()
+
+
+def test_wrong_credentials_are_not_tried_again_and_not_shown() -> None:
+    clock, fs = Clock(), Flaky(PermissionError("Forbidden"))
+    store = store_over(fs, clock.retry(10))
+    with pytest.raises(StoreUnavailable, match="credentials"):
+        store.read("k", 0, 4)
+    assert fs.calls == 1
+    store.close()
+
+
+def test_a_real_server_refuses_wrong_credentials(
+    s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "some-other-secret")
+    store = open_store(s3_server.options("refused"))
+    with pytest.raises(StoreUnavailable) as caught:
+        store.put("k", b"x")
+    assert "credentials" in caught.value.message
+    assert "some-other-secret" not in caught.value.to_json()
+    store.close()
+
+
+def test_a_server_that_is_not_there_is_unavailable() -> None:
+    pytest.importorskip("s3fs")
+    (port,) = free_ports(1)
+    options = StoreOptions(
+        url="s3://b/p", endpoint=f"http://127.0.0.1:{port}", anonymous=True, path_style=True
+    )
+    clock = Clock()
+    store = open_store(options, retry=clock.retry(0.2))
+    with pytest.raises(StoreUnavailable) as caught:
+        store.put("k", b"x")
+    assert caught.value.details["bucket"] == "b"
+    store.close()
+
+
+def test_a_full_disk_leaves_no_object_and_no_spooled_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = LocalStore(tmp_path)
+
+    def full(fd: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StoreUnavailable, match="free space"):
+        store.put("a", b"x")
+    monkeypatch.undo()
+    assert list(store.list("")) == []
+    assert list(store.spool.iterdir()) == []
+
+
+def test_a_local_object_is_never_replaced(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    store.put("a", b"first")
+    with pytest.raises(StoreUnavailable):
+        store.put("a", b"second")
+    assert store.read("a", 0, 5) == b"first"
+
+
+def test_a_local_put_syncs_the_file_before_its_name_and_the_folder_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = LocalStore(tmp_path)
+    events: list[str] = []
+    real_sync, real_link = os.fsync, os.link
+
+    def sync(fd: int) -> None:
+        events.append("folder" if os.path.isdir(f"/proc/self/fd/{fd}") else "file")
+        real_sync(fd)
+
+    def link(*names: Any) -> None:
+        events.append("name")
+        real_link(*names)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    monkeypatch.setattr(os, "link", link)
+    store.put("folder/a", b"x")
+    assert events == ["folder", "file", "name", "folder"]
+
+
+@pytest.mark.parametrize("url", ["ftp://x/y", "s3://user:password@bucket/x", "s3://"])
+def test_a_url_of_another_kind_is_refused_without_showing_a_password(url: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        open_store(StoreOptions(url=url))
+    assert "password@" not in caught.value.to_json()
+
+
+def test_object_names_round_trip_and_sort_by_offset() -> None:
+    name = ObjectName(start=7, end=1_000, epoch=3, generation=0, random="ab12")
+    assert str(name) == "00000000000000000007-1000-3-0-ab12.parquet"
+    assert ObjectName.parse(f"some/folder/{name}") == name
+    assert ObjectName.parse("00000000000000000007-1000-3-0-ab12.parquet.tmp") is None
+    assert ObjectName.parse("7-8-3-0-ab.parquet") is None
