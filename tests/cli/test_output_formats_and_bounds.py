@@ -106,11 +106,9 @@ def test_json_line_has_the_fields_of_the_interface() -> None:
     count=st.none() | st.integers(1, 12),
 )
 def test_nothing_beyond_an_end_and_nothing_below_it_is_left(
-    batches: list[tuple[int, int]], ends: dict[int, int], count: int | None
+    batches: list[tuple[int, int]], ends: dict[int | None, int], count: int | None
 ) -> None:
-    bounded: dict[int | None, int] = {}
-    bounded.update(ends)
-    bounds = Bounds(partitions=(0, 1), ends=bounded, count=count)
+    bounds = Bounds(partitions=(0, 1), ends=dict(ends), count=count)
     heads = {0: 0, 1: 0}
     taken: list[tuple[int, int]] = []
     for partition, size in batches:
