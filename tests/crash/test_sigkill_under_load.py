@@ -128,8 +128,10 @@ async def lags(ops: OpsClient, *, subscriptions: int) -> list[dict[str, Any]]:
 async def lag_gone(admin_url: str, *, subscriptions: int) -> None:
     """Wait until everything is acknowledged, by the broker's own account."""
     async with OpsClient(admin_url) as ops:
-        while any(item["lag_messages"] for item in await lags(ops, subscriptions=subscriptions)):
-            await anyio.sleep(0.1)  # noqa: ASYNC110  # another process's state: there is no event to wait for
+        while any(  # noqa: ASYNC110
+            item["lag_messages"] for item in await lags(ops, subscriptions=subscriptions)
+        ):
+            await anyio.sleep(0.1)  # another process's state: there is no event to wait for
 
 
 async def _topic_exists(url: str, topic: str) -> None:
