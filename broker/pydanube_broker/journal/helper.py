@@ -215,6 +215,10 @@ class HelperPreparer:
         self._process: _Process | None = None
         self._asked: int | None = None
 
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process is not None else None
+
     def prepare(self, path: Path, base_lsn: int, segment_bytes: int) -> None:
         assert self._asked is None, "one segment at a time"
         self._asked = base_lsn

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from pydanube_broker.journal import Disk
 from pydanube_broker.journal.disk import Buffer
@@ -81,10 +81,18 @@ class RecordingDisk(Disk):
             self.note("remove", path.name)
 
 
+class SyncedDisk(Protocol):
+    """Where a sync is noted: what it covers is what there was when it was asked for."""
+
+    events: list[Any]
+
+    def finish_sync(self, fd: int, asked: int) -> None: ...
+
+
 class SlowSyncer:
     """Syncs that return when the test says so; the writer goes on writing meanwhile."""
 
-    def __init__(self, disk: RecordingDisk) -> None:
+    def __init__(self, disk: SyncedDisk) -> None:
         self.done: SyncDone = lambda lsn, error, seconds: None
         self.by_itself = True
         self._disk = disk
