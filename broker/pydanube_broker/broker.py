@@ -43,6 +43,7 @@ from pydanube_broker.rpc.hot import Route, StreamReply
 from pydanube_broker.rpc.listening import listen
 from pydanube_broker.services.consume import ConsumeStream
 from pydanube_broker.services.health import HealthService
+from pydanube_broker.services.official import OfficialServices
 from pydanube_broker.services.publish import PublishStream
 from pydanube_broker.services.resolve import Resolve
 from pydanube_broker.settings import Settings
@@ -83,6 +84,7 @@ class Broker:
         self.data_dir: DataDir
         self.engine: DeliveryEngine
         self.health: Health
+        self.official: OfficialServices
         self.hub: Hub
         self.journal: Journal
         self.registry: Registry
@@ -138,12 +140,16 @@ class Broker:
             EmbeddedStore(path / "metadata.sqlite", pending=self.engine.give_way.pending)
         )
         self.registry = Registry(self.hub, self.engine, store, settings)
+        self.official = OfficialServices(self, store)
+        stack.callback(self.official.close)
         await self._bind(stack)
         await stack.enter_async_context(
             self.registry.opened(self.data_dir.broker_id, self.broker_url, self.admin_url)
         )
+        await self.official.load(self.registry.topics)
         await self.journal.begin()
         self.registry.begin()
+        self.official.start()
         self.health.recovering = False
         self.recovered = {
             "records": found.records,
@@ -191,7 +197,9 @@ class Broker:
                     STREAM["Publish"].path: self._publish_stream,
                     STREAM["Consume"].path: self._consume_stream,
                 },
-                cold={STREAM["Resolve"].path: Resolve(self), **health.cold},
+                cold={STREAM["Resolve"].path: Resolve(self), **health.cold, **self.official.cold},
+                hot=self.official.hot,
+                server_streams=self.official.server_streams,
             ),
         )
         self._servers.append(grpc)
@@ -250,6 +258,7 @@ class Broker:
             await self._settled()
             for stream in tuple(self._streams):
                 stream.end(error)
+            self.official.end(error)
             await asyncio.gather(*(server.stop(min(1.0, grace_s / 2)) for server in self._servers))
             # what consumers acknowledged while their streams ended
             self.engine.cursors.flush()

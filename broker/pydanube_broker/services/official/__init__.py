@@ -1,0 +1,99 @@
+"""The data plane of Danube's own clients: package `danube` on port 6650 (`wire/data-plane.md`).
+
+`OfficialServices(host, store)`, `load(topics)` before the port opens, `start()` and `close()` around its life; `route`
+adds its methods to a server's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Final, Protocol
+
+from pydanube_core.errors import ClusterError
+from pydanube_core.services import (
+    CONSUMER_SERVICE,
+    DISCOVERY,
+    HEALTH_CHECK,
+    PRODUCER_SERVICE,
+    STORAGE_SERVICE,
+)
+from pydanube_storage.metadata import MetadataStore
+
+from pydanube_broker.rpc.hot import ColdHandler, HotHandler, ServerStreamOpener
+from pydanube_broker.services.official.client_book import ClientBook
+from pydanube_broker.services.official.consumer import ConsumerService
+from pydanube_broker.services.official.discovery import DiscoveryHost, DiscoveryService
+from pydanube_broker.services.official.health_check import HealthCheckService
+from pydanube_broker.services.official.producer import ProducerHost, ProducerService
+from pydanube_broker.services.official.receive import ReceiveHost
+from pydanube_broker.services.official.schema_gate import NoSchemas, SchemaGate
+from pydanube_broker.services.official.storage import StorageService
+from pydanube_broker.topics.topic import Topic
+
+__all__ = ["NoSchemas", "OfficialHost", "OfficialServices", "SchemaGate"]
+
+SWEEP_S: Final = 5.0  # the clients' health-check interval
+
+
+class OfficialHost(ProducerHost, ReceiveHost, DiscoveryHost, Protocol):
+    """What the broker does for these services."""
+
+
+class OfficialServices:
+    """All of them, and what they share."""
+
+    def __init__(
+        self, host: OfficialHost, store: MetadataStore, *, schemas: SchemaGate | None = None
+    ) -> None:
+        self._book = ClientBook(store)
+        self._producer = ProducerService(host, self._book, schemas or NoSchemas())
+        self._consumer = ConsumerService(host, self._book)
+        self._discovery = DiscoveryService(host)
+        self._health = HealthCheckService(self._book)
+        self._storage = StorageService(host)
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def load(self, topics: Sequence[Topic]) -> None:
+        """Read who the ids belong to."""
+        await self._book.load(topics)
+
+    def start(self) -> None:
+        """Begin to notice who does not call any more."""
+        self._timer = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _sweep(self) -> None:
+        self._book.sweep()
+        self.start()
+
+    def end(self, error: ClusterError) -> None:
+        """End the streams as retryable; the broker is shutting down."""
+        self._consumer.end(error)
+
+    @property
+    def cold(self) -> Mapping[str, ColdHandler]:
+        return {
+            PRODUCER_SERVICE["CreateProducer"].path: self._producer.create_producer,
+            CONSUMER_SERVICE["Subscribe"].path: self._consumer.subscribe,
+            DISCOVERY["TopicLookup"].path: self._discovery.topic_lookup,
+            DISCOVERY["TopicPartitions"].path: self._discovery.topic_partitions,
+            STORAGE_SERVICE["ListSegmentDescriptors"].path: self._storage.list_segment_descriptors,
+        }
+
+    @property
+    def hot(self) -> Mapping[str, HotHandler]:
+        return {
+            PRODUCER_SERVICE["SendMessage"].path: self._producer.send_message,
+            CONSUMER_SERVICE["Ack"].path: self._consumer.ack,
+            CONSUMER_SERVICE["Nack"].path: self._consumer.nack,
+            HEALTH_CHECK["HealthCheck"].path: self._health.check,
+        }
+
+    @property
+    def server_streams(self) -> Mapping[str, ServerStreamOpener]:
+        return {CONSUMER_SERVICE["ReceiveMessages"].path: self._consumer.receive_messages}

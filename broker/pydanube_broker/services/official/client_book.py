@@ -1,0 +1,287 @@
+"""Who the ids belong to: the names behind every id given out, kept in the metadata store.
+
+`ReceiveMessages` and health checks carry an id and nothing else, and after a restart of the broker some clients go on
+with their old id for ever (`wire/data-plane.md` 10.5). So the names behind an id are written down when it is given out,
+and read at the start. A record goes with its topic or subscription. A name that nobody used for long is forgotten when
+there are too many: whoever comes with it is told to create or subscribe anew.
+
+"Alive" is what we know of official clients without a connection to look at: they called within the last 15 s (health
+checks come every 5 s).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from pydanube_core.errors import ClusterError
+from pydanube_storage.metadata import Delete, KeyValue, MetadataStore, Put, Write, read_all
+
+from pydanube_broker.cluster import keys
+from pydanube_broker.cluster.ids import TopicId
+from pydanube_broker.cluster.json_record import JsonRecord
+from pydanube_broker.cluster.records import DispatchStrategy
+from pydanube_broker.services.official.ids import consumer_id, producer_id
+from pydanube_broker.services.official.takeover import Takeovers
+from pydanube_broker.topics.topic import Topic
+
+if TYPE_CHECKING:
+    from pydanube_broker.services.official.receive import ReceiveStream
+
+__all__ = ["ClientBook", "ConsumerRecord", "KnownConsumer", "KnownProducer", "ProducerRecord", "is_reliable"]
+
+log = logging.getLogger("pydanube.official")
+
+SIGNS_OF_LIFE: Final = 3  # sweeps, 5 s apart, without a call until a client counts as gone
+MAX_NAMES: Final = 4096  # producers of a topic, consumers of a subscription
+_WRITES: Final = 100  # a transaction's most
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerRecord(JsonRecord):
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerRecord(JsonRecord):
+    subscription: str
+    type: str
+    name: str
+    key_filters: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class KnownProducer:
+    """A producer's name on a topic."""
+
+    producer_id: int
+    topic: Topic
+    name: str
+    signs: int = 0
+    counted: bool = False  # in the topic's `producers_connected`
+
+    def touch(self) -> None:
+        """It called: it is alive."""
+        self.signs = SIGNS_OF_LIFE
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class KnownConsumer:
+    """A consumer's name in a subscription, and its stream while it has one."""
+
+    consumer_id: int
+    topic: Topic
+    record: ConsumerRecord
+    signs: int = 0
+    reserved: bool = False  # it subscribed and will open its stream: an exclusive subscription is its own
+    stream: ReceiveStream | None = None
+    waiting: ReceiveStream | None = None  # would take the stream's place and must wait
+    takeovers: Takeovers = field(default_factory=Takeovers)
+    not_before_ms: int = 0  # no stream is opened earlier (the loop's clock)
+
+    def touch(self) -> None:
+        """It called: it is alive."""
+        self.signs = SIGNS_OF_LIFE
+
+    @property
+    def name(self) -> str:
+        return self.record.name
+
+    @property
+    def subscription(self) -> str:
+        return self.record.subscription
+
+
+def is_reliable(topic: Topic) -> bool:
+    return topic.options.dispatch_strategy is DispatchStrategy.RELIABLE
+
+
+class ClientBook:
+    """Producers and consumers by id. Single user: the loop."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+        self.producers: dict[int, KnownProducer] = {}
+        self.consumers: dict[int, KnownConsumer] = {}
+        #: streams whose topic is gone, by consumer; they end when the consumer has been told
+        self.closing: dict[int, ReceiveStream] = {}
+        # least recently created or subscribed first
+        self._producers_of: dict[int, OrderedDict[int, KnownProducer]] = {}
+        self._consumers_of: dict[tuple[int, str], OrderedDict[int, KnownConsumer]] = {}
+
+    async def load(self, topics: Sequence[Topic]) -> None:
+        """Read what was written down; drop what belongs to topics that are gone."""
+        by_id = {topic.topic_id: topic for topic in topics}
+        items, _ = await read_all(self._store, keys.CLIENTS)
+        stale: list[str] = []
+        for item in items:
+            topic_id, kind = item.key.split("/")[2:4]
+            topic = by_id.get(int(topic_id))
+            if topic is None:
+                stale.append(item.key)
+            elif kind == "p":
+                self._load_producer(topic, item)
+            else:
+                self._load_consumer(topic, item)
+        for start in range(0, len(stale), _WRITES):
+            await self._store.transact([Delete(key) for key in stale[start : start + _WRITES]])
+
+    def _load_producer(self, topic: Topic, item: KeyValue) -> None:
+        record = ProducerRecord.from_json(item.value, key=item.key)
+        self._put_producer(
+            KnownProducer(producer_id=keys.number_in_key(item.key), topic=topic, name=record.name)
+        )
+
+    def _load_consumer(self, topic: Topic, item: KeyValue) -> None:
+        record = ConsumerRecord.from_json(item.value, key=item.key)
+        self._put_consumer(
+            KnownConsumer(consumer_id=keys.number_in_key(item.key), topic=topic, record=record)
+        )
+
+    # -- looking up ------------------------------------------------------------------------------------------
+
+    def producer(self, number: int) -> KnownProducer | None:
+        """The producer of that id; None too where its topic is gone."""
+        known = self.producers.get(number)
+        if known is not None and known.topic.closed is not None:
+            self._drop_producer(known)
+            return None
+        return known
+
+    def consumer(self, number: int) -> KnownConsumer | None:
+        """The consumer of that id; None too where its topic or subscription is gone.
+
+        Only reliable topics keep their subscriptions; one of the others may have to be made again.
+        """
+        known = self.consumers.get(number)
+        if known is None:
+            return None
+        topic = known.topic
+        if topic.closed is not None or (is_reliable(topic) and known.subscription not in topic.subscriptions):
+            self.drop_consumer(known)
+            return None
+        return known
+
+    def consumers_of(self, topic: Topic, subscription: str) -> Sequence[KnownConsumer]:
+        return list(self._consumers_of.get((topic.topic_id, subscription), {}).values())
+
+    # -- writing down ----------------------------------------------------------------------------------------
+
+    async def remember_producer(self, topic: Topic, name: str) -> KnownProducer:
+        """The producer of that name, its id on stable storage."""
+        number = producer_id(topic.name, name)
+        known = self.producer(number)
+        if known is None:
+            key = keys.producer_client_key(TopicId(topic.topic_id), number)
+            await self._write(key, ProducerRecord(name=name), self._old_producer(topic.topic_id))
+            known = self.attach_producer(topic, name)
+        self._producers_of[topic.topic_id].move_to_end(number)
+        known.touch()
+        return known
+
+    def attach_producer(self, topic: Topic, name: str) -> KnownProducer:
+        """A producer known by what its message says of it: nothing is written down for it."""
+        number = producer_id(topic.name, name)
+        known = self.producer(number)
+        if known is None:
+            known = KnownProducer(producer_id=number, topic=topic, name=name)
+            known.touch()
+            self._put_producer(known)
+        return known
+
+    async def remember_consumer(self, topic: Topic, record: ConsumerRecord) -> KnownConsumer:
+        """The consumer of that name, its id on stable storage."""
+        number = consumer_id(topic.name, record.subscription, record.name)
+        known = self.consumer(number)
+        if known is None or known.record != record:
+            key = keys.consumer_client_key(TopicId(topic.topic_id), record.subscription, number)
+            await self._write(key, record, self._old_consumer(topic.topic_id, record.subscription))
+            known = self.consumer(number)
+            if known is None:
+                known = KnownConsumer(consumer_id=number, topic=topic, record=record)
+                self._put_consumer(known)
+            known.record = record
+        self._consumers_of[topic.topic_id, record.subscription].move_to_end(number)
+        known.touch()
+        return known
+
+    async def _write(self, key: str, record: JsonRecord, forgotten: str | None) -> None:
+        writes: list[Write] = [Put(key, record.to_json())]
+        if forgotten is not None:
+            writes.append(Delete(forgotten))
+        try:
+            await self._store.transact(writes)
+        except ClusterError as error:
+            # It is served all the same. Only a restart would make it unknown, and then it is told to come anew.
+            log.warning("client_not_recorded", extra={"event": "client_not_recorded", "error": str(error)})
+
+    def _put_producer(self, known: KnownProducer) -> None:
+        self.producers[known.producer_id] = known
+        others = self._producers_of.setdefault(known.topic.topic_id, OrderedDict())
+        others[known.producer_id] = known
+
+    def _put_consumer(self, known: KnownConsumer) -> None:
+        self.consumers[known.consumer_id] = known
+        others = self._consumers_of.setdefault((known.topic.topic_id, known.subscription), OrderedDict())
+        others[known.consumer_id] = known
+
+    def _old_producer(self, topic_id: int) -> str | None:
+        """Where there are too many producers: forget one that is gone; the key of its record."""
+        others = self._producers_of.get(topic_id, OrderedDict())
+        if len(others) >= MAX_NAMES:
+            for known in others.values():
+                if not known.signs:
+                    self._drop_producer(known)
+                    return keys.producer_client_key(TopicId(topic_id), known.producer_id)
+        return None
+
+    def _old_consumer(self, topic_id: int, subscription: str) -> str | None:
+        others = self._consumers_of.get((topic_id, subscription), OrderedDict())
+        if len(others) >= MAX_NAMES:
+            for known in others.values():
+                if known.stream is None and not known.signs:
+                    self.drop_consumer(known)
+                    return keys.consumer_client_key(TopicId(topic_id), subscription, known.consumer_id)
+        return None
+
+    # -- forgetting ------------------------------------------------------------------------------------------
+
+    def _drop_producer(self, known: KnownProducer) -> None:
+        self.producers.pop(known.producer_id, None)
+        others = self._producers_of.get(known.topic.topic_id)
+        if others is not None:
+            others.pop(known.producer_id, None)
+            if not others:
+                del self._producers_of[known.topic.topic_id]
+
+    def drop_consumer(self, known: KnownConsumer) -> None:
+        """Forget a consumer whose topic or subscription is gone. Its record went with them."""
+        self.consumers.pop(known.consumer_id, None)
+        place = (known.topic.topic_id, known.subscription)
+        others = self._consumers_of.get(place)
+        if others is not None:
+            others.pop(known.consumer_id, None)
+            if not others:
+                del self._consumers_of[place]
+
+    def sweep(self) -> None:
+        """Every 5 s: who has not called for long counts as gone."""
+        for producer in list(self.producers.values()):
+            if producer.topic.closed is not None:
+                self._drop_producer(producer)
+                continue
+            alive = producer.signs > 0
+            if alive != producer.counted:
+                producer.counted = alive
+                producer.topic.producers_connected += 1 if alive else -1
+            producer.signs = max(producer.signs - 1, 0)
+        for consumer in list(self.consumers.values()):
+            if consumer.topic.closed is not None:
+                self.drop_consumer(consumer)
+                continue
+            consumer.signs = max(consumer.signs - 1, 0)
+            if not consumer.signs:
+                consumer.reserved = False

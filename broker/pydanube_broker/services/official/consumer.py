@@ -1,0 +1,175 @@
+"""`danube.ConsumerService`: subscribe, acknowledge, give back. The stream itself is in `receive`."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from pydanube_core.errors import ClusterError, ConsumerBusy, Internal, InvalidArgument
+from pydanube_core.generated import danube_pb2 as pb
+from pydanube_core.names import check_subscription
+
+from pydanube_broker.delivery.pump import SubscriptionPump
+from pydanube_broker.rpc.hot import ServerStreamReply, UnaryReply
+from pydanube_broker.services.official.client_book import ClientBook, ConsumerRecord, is_reliable
+from pydanube_broker.services.official.receive import ReceiveHost, ReceiveStream, open_subscription
+from pydanube_broker.services.official.requests import (
+    check_name,
+    enum_value,
+    message_topic,
+    parse,
+    topic_name,
+)
+from pydanube_broker.services.official.stream_messages import DecodedBatches
+from pydanube_broker.topics.topic import Topic
+
+__all__ = ["ConsumerService"]
+
+TYPES: Final = ("exclusive", "shared", "failover", "key-shared")
+MAX_KEY_FILTERS: Final = 100
+MAX_FILTER_CHARS: Final = 256
+MAX_OFFSET: Final = (1 << 63) - 1
+
+
+class ConsumerService:
+    def __init__(self, host: ReceiveHost, book: ClientBook) -> None:
+        self._host = host
+        self._book = book
+        self._decoded = DecodedBatches()
+        self.streams: set[ReceiveStream] = set()
+
+    # -- subscribing -----------------------------------------------------------------------------------------
+
+    async def subscribe(self, data: bytes) -> bytes:
+        """The cold call; never makes a topic. A new subscription begins at the end, fixed by the creating transaction.
+
+        The type of a subscription that exists holds, whatever the request says (as in the original).
+        """
+        request = parse(pb.ConsumerRequest, data)
+        name = topic_name(request.topic_name)
+        check_name(request.consumer_name, field="consumer_name")
+        check_subscription(request.subscription)
+        wanted = enum_value(TYPES, request.subscription_type, field="subscription_type")
+        filters = _key_filters(list(request.key_filters))
+        self._host.check_consume()
+        registry = self._host.registry
+        topic = registry.find(name)
+        if topic is None:
+            raise registry.not_found(name)
+        pump = await open_subscription(registry, topic, request.subscription, wanted)
+        kind = pump.type.value
+        if kind == "exclusive":
+            self._check_free(topic, pump, request.consumer_name)
+        known = await self._book.remember_consumer(
+            topic,
+            ConsumerRecord(
+                subscription=request.subscription,
+                type=kind,
+                name=request.consumer_name,
+                key_filters=filters if kind == "key-shared" else [],
+            ),
+        )
+        known.reserved = known.stream is None
+        return pb.ConsumerResponse(
+            request_id=request.request_id,
+            consumer_id=known.consumer_id,
+            consumer_name=request.consumer_name,
+        ).SerializeToString()
+
+    def _check_free(self, topic: Topic, pump: SubscriptionPump, name: str) -> None:
+        """An exclusive subscription is held by who receives, or has subscribed and lives.
+
+        Raises:
+            ConsumerBusy: by another name.
+        """
+        holder: str | None = None
+        for link in pump.links.values():
+            holder = link.name if isinstance(link, ReceiveStream) else f"of id {link.consumer_id}"
+        if holder is None:
+            for known in self._book.consumers_of(topic, pump.name):
+                if known.reserved and known.name != name:
+                    holder = known.name
+        if holder is not None and holder != name:
+            raise ConsumerBusy(
+                f"the exclusive subscription {pump.name} of {topic.name} is held by consumer {holder!r}: disconnect it, "
+                "use its name to take over, or subscribe as failover",
+                field="consumer_name",
+                value=name,
+                holder=holder,
+            )
+
+    def receive_messages(self, data: bytes, reply: ServerStreamReply) -> ReceiveStream:
+        """The hot server stream."""
+        stream = ReceiveStream(data, reply, self._host, self._book, self._decoded, self.streams.discard)
+        self.streams.add(stream)
+        return stream
+
+    # -- answers ---------------------------------------------------------------------------------------------
+
+    def ack(self, data: bytes, reply: UnaryReply) -> None:
+        """The hot call. What is late, unknown or was never sent is ignored: OK."""
+        request = parse(pb.AckRequest, data)
+        pump, offset = self._answered(request)
+        if pump is not None and offset <= MAX_OFFSET:
+            pump.ack_delivered([(offset, offset + 1)])
+        reply.send(pb.AckResponse(request_id=request.request_id).SerializeToString())
+
+    def nack(self, data: bytes, reply: UnaryReply) -> None:
+        request = parse(pb.NackRequest, data)
+        pump, offset = self._answered(request)
+        if pump is not None and offset <= MAX_OFFSET:
+            delay_ms = min(request.delay_ms, MAX_OFFSET)  # the policy's bound is far below
+            pump.nack_delivered([(offset, offset + 1)], delay_ms, request.reason)
+        reply.send(pb.NackResponse(request_id=request.request_id).SerializeToString())
+
+    def _answered(self, request: Any) -> tuple[SubscriptionPump | None, int]:
+        """The subscription and the offset an answer is about; None where nothing is ever awaited.
+
+        Raises:
+            InvalidArgument: no `msg_id`.
+            Internal: no such topic or subscription. The original's status; NOT_FOUND would make Java subscribe and
+                acknowledge again without end.
+        """
+        name = message_topic(request)
+        topic = self._topic(name)
+        pump = topic.subscriptions.get(request.subscription_name)
+        if pump is None:
+            if not is_reliable(topic):
+                return None, 0
+            raise Internal(
+                f"SUBSCRIPTION_NOT_FOUND: {name} has no subscription {request.subscription_name!r}",
+                field="subscription_name",
+                value=request.subscription_name,
+            )
+        return pump, request.msg_id.topic_offset
+
+    def _topic(self, name: str) -> Topic:
+        registry = self._host.registry
+        parsed = topic_name(name, field="msg_id.topic_name")
+        topic = registry.find(parsed)
+        if topic is None:
+            raise Internal(
+                f"TOPIC_NOT_FOUND: topic {name} does not exist", field="msg_id.topic_name", value=name
+            )
+        return topic
+
+    def end(self, error: ClusterError) -> None:
+        """The broker is shutting down: end every stream as retryable."""
+        for stream in tuple(self.streams):
+            stream.end(error)
+
+
+def _key_filters(filters: list[str]) -> list[str]:
+    if len(filters) > MAX_KEY_FILTERS:
+        raise InvalidArgument(
+            f"{len(filters)} key filters, at most {MAX_KEY_FILTERS} are taken",
+            field="key_filters",
+            value=len(filters),
+        )
+    for text in filters:
+        if not 1 <= len(text) <= MAX_FILTER_CHARS:
+            raise InvalidArgument(
+                f"a key filter of {len(text)} characters: use 1 to {MAX_FILTER_CHARS}",
+                field="key_filters",
+                value=text[:32],
+            )
+    return filters

@@ -1,0 +1,58 @@
+"""`danube.Discovery`: where a topic is, and which partitions it has."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from pydanube_core.generated import danube_pb2 as pb
+
+from pydanube_broker.services.official.requests import parse, topic_name
+from pydanube_broker.topics.registry import Registry
+
+__all__ = ["DiscoveryHost", "DiscoveryService", "dialled_url"]
+
+
+class DiscoveryHost(Protocol):
+    """What the broker does for look-ups."""
+
+    broker_url: str
+    registry: Registry
+
+
+class DiscoveryService:
+    def __init__(self, host: DiscoveryHost) -> None:
+        self._host = host
+
+    async def topic_lookup(self, data: bytes) -> bytes:
+        """One concrete topic. NOT_FOUND for an unknown one is the usual first answer to a producer."""
+        request = parse(pb.TopicLookupRequest, data)
+        name = topic_name(request.topic, field="topic")
+        registry = self._host.registry
+        if registry.find(name) is None:
+            raise registry.not_found(name)
+        url = dialled_url(self._host.broker_url)
+        return pb.TopicLookupResponse(
+            request_id=request.request_id,
+            response_type=pb.TopicLookupResponse.LookupType.Connect,
+            connect_url=url,
+            broker_url=url,
+            proxy=False,
+        ).SerializeToString()
+
+    async def topic_partitions(self, data: bytes) -> bytes:
+        """The concrete topics behind a name, by index; none for an unknown one.
+
+        By index and not by text: Java numbers its consumers by the place in this list, and a partition made later
+        must not move the others.
+        """
+        request = parse(pb.TopicLookupRequest, data)
+        _, topics = self._host.registry.parts(topic_name(request.topic, field="topic"))
+        return pb.TopicPartitionsResponse(
+            request_id=request.request_id, partitions=[topic.name for topic in topics]
+        ).SerializeToString()
+
+
+def dialled_url(text: str) -> str:
+    """An address as all official clients can dial it: with a scheme (Rust, Java), without a slash behind (Go, Python)."""
+    url = text.rstrip("/")
+    return url if "://" in url else f"http://{url}"

@@ -1,0 +1,201 @@
+"""Single messages of official clients become batches: one for each topic and turn of the loop.
+
+Grouping is per topic and not per producer, because Rust and Go have one send in flight for each producer: per producer
+it would always give batches of one. Arrival order is kept. Nothing awaits between reading a message and queuing it here,
+and the group is appended before the loop turns again, so a lone message waits for nobody.
+
+A message is checked, whole, before it is queued, so that a group can only be refused for a reason that holds for all of
+it (the disk, the journal). These batches carry producer id 0 in their producer part: sends of official clients are never
+deduplicated, because their ids derive from names and their request ids begin anew with each process (DESIGN 6).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from pydanube_core.batch import (
+    BATCH_TARGET_BYTES,
+    FRAME_LIMIT_BYTES,
+    MAX_BATCH_BYTES,
+    encode_batch,
+    read_producer_part,
+)
+from pydanube_core.batch.validate import MAX_PUBLISH_TIME_MS
+from pydanube_core.errors import ClusterError, Internal, InvalidArgument, MessageTooLarge, Overloaded
+from pydanube_core.generated import danube_pb2 as pb
+
+from pydanube_broker.rpc.hot import UnaryReply
+from pydanube_broker.topics.topic import Topic
+
+__all__ = ["Grouping", "Pending", "check_message", "encode_group"]
+
+log = logging.getLogger("pydanube.official")
+
+MAX_REQUEST_ID: Final = (1 << 63) - 1  # what the sequence column holds
+PUBLISH_TIME_SPAN_MS: Final = (1 << 31) - 1  # what its column holds
+GROUP_MESSAGES: Final = 4096
+#: a batch of one message is larger than its request by less than this: fixed parts, offsets, padding, tables
+BATCH_OVERHEAD_BYTES: Final = 512
+#: a delivery adds its offset, our address and longer lengths to what was published
+DELIVERY_OVERHEAD_BYTES: Final = 1024
+WAITING_BYTES: Final = 256 << 20  # taken from all official producers and not committed yet
+
+assert MAX_BATCH_BYTES - BATCH_OVERHEAD_BYTES + DELIVERY_OVERHEAD_BYTES < FRAME_LIMIT_BYTES
+
+
+class Pending:
+    """A message that waits for its commit."""
+
+    __slots__ = ("message", "reply", "size")
+
+    def __init__(self, message: pb.StreamMessage, size: int, reply: UnaryReply) -> None:
+        self.message = message
+        self.size = size  # of the request
+        self.reply = reply
+
+
+def check_message(message: pb.StreamMessage, size: int, topic: Topic) -> None:
+    """Refuse what cannot be stored, or not be delivered to an official client, whose limit is 4 MiB a message.
+
+    Raises:
+        MessageTooLarge: the payload is beyond the topic's limit, or the message as a whole beyond ours.
+        InvalidArgument: a number that its column does not hold.
+    """
+    if len(message.payload) > topic.max_message_bytes:
+        raise MessageTooLarge(
+            f"the message has {len(message.payload)} bytes, at most {topic.max_message_bytes} are taken",
+            field="payload",
+            value=len(message.payload),
+            limit=topic.max_message_bytes,
+        )
+    if size > MAX_BATCH_BYTES - BATCH_OVERHEAD_BYTES:
+        raise MessageTooLarge(
+            f"the message with its attributes and names has {size} bytes, at most "
+            f"{MAX_BATCH_BYTES - BATCH_OVERHEAD_BYTES} are taken",
+            field="message",
+            value=size,
+            limit=MAX_BATCH_BYTES - BATCH_OVERHEAD_BYTES,
+        )
+    for field, value, limit in (
+        ("request_id", message.request_id, MAX_REQUEST_ID),
+        ("publish_time", message.publish_time, MAX_PUBLISH_TIME_MS),
+    ):
+        if value > limit:
+            raise InvalidArgument(f"{field} {value} is beyond {limit}", field=field, value=value, limit=limit)
+
+
+def encode_group(group: Sequence[Pending]) -> bytes:
+    """The messages as one batch: at most `GROUP_MESSAGES`, publish times within `PUBLISH_TIME_SPAN_MS` of the first."""
+    messages = [pending.message for pending in group]
+    first = messages[0]
+    producers: dict[tuple[int, str], int] = {}
+    index = [
+        producers.setdefault((message.msg_id.producer_id, message.producer_name), len(producers))
+        for message in messages
+    ]
+    schemas: dict[tuple[int, int], int] = {}
+    schema_index = [
+        schemas.setdefault((message.schema_id, message.schema_version), len(schemas)) for message in messages
+    ]
+    keyed = any(message.HasField("routing_key") for message in messages)
+    described = any(message.attributes for message in messages)
+    times = [message.publish_time for message in messages]
+    same_time = times.count(times[0]) == len(times)
+    return encode_batch(
+        [message.payload for message in messages],
+        first_sequence=first.request_id,
+        publish_time_ms=first.publish_time,
+        publish_times_ms=None if same_time else times,
+        keys=[m.routing_key.encode() if m.HasField("routing_key") else None for m in messages]
+        if keyed
+        else None,
+        attributes=[dict(message.attributes) for message in messages] if described else None,
+        producers=list(producers),
+        producer_index=index if len(producers) > 1 else None,
+        sequences=[message.request_id for message in messages] if len(messages) > 1 else None,
+        schema=next(iter(schemas)) if len(schemas) == 1 else (0, 0),
+        schemas=list(schemas) if len(schemas) > 1 else None,
+        schema_index=schema_index if len(schemas) > 1 else None,
+    )
+
+
+def _groups(pending: Sequence[Pending]) -> Iterator[Sequence[Pending]]:
+    """Consecutive messages that fit one batch."""
+    start, size = 0, 0
+    for at, one in enumerate(pending):
+        span = abs(one.message.publish_time - pending[start].message.publish_time)
+        if at > start and (
+            size + one.size > BATCH_TARGET_BYTES
+            or at - start >= GROUP_MESSAGES
+            or span > PUBLISH_TIME_SPAN_MS
+        ):
+            yield pending[start:at]
+            start, size = at, 0
+        size += one.size
+    yield pending[start:]
+
+
+class Grouping:
+    """What arrives in one turn of the loop, by topic.
+
+    Args:
+        rejected: told of every refused message: topic and error.
+    """
+
+    def __init__(self, rejected: Callable[[str, ClusterError], None]) -> None:
+        self._rejected = rejected
+        self._loop = asyncio.get_running_loop()
+        self._queues: dict[Topic, list[Pending]] = {}
+        self._waiting_bytes = 0
+
+    def add(self, topic: Topic, pending: Pending) -> None:
+        """Queue a checked message; its reply is answered once it is committed.
+
+        Raises:
+            Overloaded: too much waits for its commit.
+        """
+        if self._waiting_bytes + pending.size > WAITING_BYTES:
+            raise Overloaded("too much waits for the disk; try again in a moment", retry_after_ms=100)
+        self._waiting_bytes += pending.size
+        queue = self._queues.get(topic)
+        if queue is None:
+            if not self._queues:
+                self._loop.call_soon(self._flush)
+            self._queues[topic] = [pending]
+        else:
+            queue.append(pending)
+
+    def _flush(self) -> None:
+        queues, self._queues = self._queues, {}
+        for topic, queue in queues.items():
+            for group in _groups(queue):
+                self._append(topic, group)
+
+    def _append(self, topic: Topic, group: Sequence[Pending]) -> None:
+        try:
+            data = encode_group(group)
+            appended, _ = topic.append(data, read_producer_part(data, verify=False))
+            assert appended.base_offset is not None, "only retries of sessions have no offset"
+            end = appended.base_offset + appended.count
+        except ClusterError as error:
+            self._answer(topic, group, error)
+        except Exception:
+            log.exception("group_failed", extra={"event": "group_failed", "topic": topic.name})
+            self._answer(topic, group, Internal("the broker could not store the message; see its log"))
+        else:
+            topic.when_committed(end, lambda error: self._answer(topic, group, error))
+
+    def _answer(self, topic: Topic, group: Sequence[Pending], error: ClusterError | None) -> None:
+        for pending in group:
+            self._waiting_bytes -= pending.size
+            if error is None:
+                # On stable storage by now: the message and everything before it in its topic (`Topic.committed`).
+                pending.reply.send(
+                    pb.MessageResponse(request_id=pending.message.request_id).SerializeToString()
+                )
+            else:
+                self._rejected(topic.name, error)
+                pending.reply.fail(error)

@@ -1,0 +1,61 @@
+"""`danube.HealthCheck`: every 5 s each official producer and consumer asks whether its id is still served here.
+
+CLOSE tells a consumer to look the topic up and subscribe anew, which it does when its stream ends. It is said only where
+that helps: the id is not known here, or its topic or subscription is gone. A known consumer whose stream was just lost
+is OK, since it opens a new one with the same id (after CLOSE, Python would throw a message away first).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pydanube_core.errors import InvalidArgument
+from pydanube_core.generated import danube_pb2 as pb
+
+from pydanube_broker.rpc.hot import UnaryReply
+from pydanube_broker.services.official.client_book import ClientBook
+from pydanube_broker.services.official.requests import parse
+
+__all__ = ["HealthCheckService"]
+
+OK: Final = pb.HealthCheckResponse(status=pb.HealthCheckResponse.ClientStatus.OK).SerializeToString()
+CLOSE: Final = pb.HealthCheckResponse(status=pb.HealthCheckResponse.ClientStatus.CLOSE).SerializeToString()
+_PRODUCER: Final = pb.HealthCheckRequest.ClientType.Producer
+_CONSUMER: Final = pb.HealthCheckRequest.ClientType.Consumer
+
+
+class HealthCheckService:
+    def __init__(self, book: ClientBook) -> None:
+        self._book = book
+
+    def check(self, data: bytes, reply: UnaryReply) -> None:
+        """The hot call."""
+        request = parse(pb.HealthCheckRequest, data)
+        if request.client == _PRODUCER:
+            reply.send(self._producer(request.id))
+        elif request.client == _CONSUMER:
+            reply.send(self._consumer(request.id))
+        else:
+            raise InvalidArgument(
+                f"client {request.client}: use 0 (producer) or 1 (consumer)",
+                field="client",
+                value=request.client,
+            )
+
+    def _producer(self, number: int) -> bytes:
+        known = self._book.producer(number)
+        if known is None:
+            return CLOSE
+        known.touch()
+        return OK
+
+    def _consumer(self, number: int) -> bytes:
+        closing = self._book.closing.get(number)
+        if closing is not None:
+            closing.told_close()
+            return CLOSE
+        known = self._book.consumer(number)
+        if known is None:
+            return CLOSE
+        known.touch()
+        return OK

@@ -1,0 +1,35 @@
+"""The ids that official clients are known by: derived from names, so that they outlive a restart.
+
+Those clients keep an id for ever: `SendMessage`, `ReceiveMessages` and health checks name it long after the broker
+that gave it out is gone, and some of them never ask for a new one (`wire/data-plane.md` 10.5). Java holds ids as signed
+numbers and takes 0 for "none", hence 1 … 2^63-1.
+
+Two names of one cluster share an id with a probability of about n² / 2^64: one in ten million for a million names.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import Final
+
+__all__ = ["MAX_ID", "consumer_id", "producer_id"]
+
+MAX_ID: Final = (1 << 63) - 1
+
+
+def producer_id(topic: str, producer: str) -> int:
+    """The id of a producer's name on a topic."""
+    return _id(b"producer", topic, producer)
+
+
+def consumer_id(topic: str, subscription: str, consumer: str) -> int:
+    """The id of a consumer's name in a subscription."""
+    return _id(b"consumer", topic, subscription, consumer)
+
+
+def _id(kind: bytes, *names: str) -> int:
+    digest = blake2b(digest_size=8, person=b"pydanube", salt=kind)
+    for name in names:
+        data = name.encode("utf-8", "surrogatepass")
+        digest.update(len(data).to_bytes(4, "little") + data)  # lengths: ("a", "bc") is not ("ab", "c")
+    return int.from_bytes(digest.digest(), "little") & MAX_ID or 1

@@ -1,0 +1,130 @@
+"""`danube.ProducerService`: producers of the official clients.
+
+`CreateProducer` is the only call of theirs that makes a topic. `SendMessage` is the hot one: nothing in it awaits. A
+message is accepted from any producer whose id is the one of the name it carries, known or not: after a restart of the
+broker Rust, Go and Python go on with their old id, and would hand any other answer than UNAVAILABLE to the application.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+from pydanube_core.errors import AlreadyExists, ClusterError, TopicNotFound, Unavailable
+from pydanube_core.generated import danube_pb2 as pb
+from pydanube_core.names import TopicName
+
+from pydanube_broker.rpc.hot import UnaryReply
+from pydanube_broker.services.official.client_book import ClientBook, KnownProducer
+from pydanube_broker.services.official.grouping import Grouping, Pending, check_message
+from pydanube_broker.services.official.ids import producer_id
+from pydanube_broker.services.official.requests import (
+    check_name,
+    enum_value,
+    message_topic,
+    parse,
+    topic_name,
+)
+from pydanube_broker.services.official.schema_gate import SchemaGate
+from pydanube_broker.settings import Settings
+from pydanube_broker.topics.registry import Registry
+from pydanube_broker.topics.topic import Topic
+
+__all__ = ["ProducerHost", "ProducerService"]
+
+STRATEGIES: Final = ("non_reliable", "reliable")
+
+
+class ProducerHost(Protocol):
+    """What the broker does for official producers."""
+
+    registry: Registry
+    settings: Settings
+
+    def check_publish(self) -> None:
+        """Raise what refuses every publish now: draining, disk full, journal read-only."""
+        ...
+
+    def rejected(self, topic: str, error: ClusterError) -> None:
+        """Count a refused publish."""
+        ...
+
+
+class ProducerService:
+    def __init__(self, host: ProducerHost, book: ClientBook, schemas: SchemaGate) -> None:
+        self._host = host
+        self._book = book
+        self._schemas = schemas
+        self._grouping = Grouping(host.rejected)
+
+    async def create_producer(self, data: bytes) -> bytes:
+        """The cold call; a name that exists on the topic gets its id again, and concurrent creations are one."""
+        request = parse(pb.ProducerRequest, data)
+        name = topic_name(request.topic_name)
+        check_name(request.producer_name, field="producer_name")
+        self._host.check_publish()
+        registry = self._host.registry
+        topic = registry.find(name)
+        strategy = enum_value(STRATEGIES, request.dispatch_strategy, field="dispatch_strategy")
+        if topic is None:
+            topic = await self._create(name, strategy)
+        registry.check_strategy(topic, strategy)
+        if request.HasField("schema_ref") and request.schema_ref.subject:
+            await self._schemas.bind(topic, request.schema_ref.subject)
+        known = await self._book.remember_producer(topic, request.producer_name)
+        return pb.ProducerResponse(
+            request_id=request.request_id,
+            producer_id=known.producer_id,
+            producer_name=request.producer_name,
+        ).SerializeToString()
+
+    async def _create(self, name: TopicName, strategy: str) -> Topic:
+        registry = self._host.registry
+        if not self._host.settings.topics.auto_create:
+            raise TopicNotFound(
+                f"topic {name} does not exist, and this broker does not make topics by itself "
+                "(topics.auto_create = false)",
+                field="topic",
+                value=str(name),
+            )
+        if not registry.parts(name)[1]:
+            await registry.create(name, partitions=0, dispatch_strategy=strategy)
+        topic = registry.find(name)
+        if topic is None:
+            raise AlreadyExists(
+                f"{name} exists with partitions: produce to {name.part(0)} and its siblings",
+                field="topic_name",
+                value=str(name),
+            )
+        return topic
+
+    def send_message(self, data: bytes, reply: UnaryReply) -> None:
+        """The hot call."""
+        message = parse(pb.StreamMessage, data)
+        name = message_topic(message)
+        known = self._book.producer(message.msg_id.producer_id)
+        if known is None or known.topic.name != name:
+            known = self._attach(message, name)
+        topic = known.topic
+        try:
+            self._host.check_publish()
+            check_message(message, len(data), topic)
+            self._schemas.check(topic, message)
+            known.touch()
+            self._grouping.add(topic, Pending(message, len(data), reply))
+        except ClusterError as error:
+            self._host.rejected(topic.name, error)
+            raise
+
+    def _attach(self, message: pb.StreamMessage, name: str) -> KnownProducer:
+        """A producer that was not created in this life of the broker."""
+        topic = self._host.registry.find(topic_name(name, field="msg_id.topic_name"))
+        if topic is None:
+            raise TopicNotFound(f"topic {name} does not exist", field="msg_id.topic_name", value=name)
+        if producer_id(name, message.producer_name) != message.msg_id.producer_id:
+            raise Unavailable(
+                f"producer {message.msg_id.producer_id} is not known on {name}: create it again",
+                field="msg_id.producer_id",
+                value=str(message.msg_id.producer_id),
+                retry_after_ms=200,
+            )
+        return self._book.attach_producer(topic, message.producer_name)

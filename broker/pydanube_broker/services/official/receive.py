@@ -1,0 +1,340 @@
+"""`danube.ConsumerService/ReceiveMessages`: the stream of one official consumer.
+
+What these clients make of the way a stream begins and ends (`wire/data-plane.md` 8.2, 10.3) decides everything here:
+
+* The headers leave as soon as the consumer is attached: Rust waits for them with a lock in hand. A failure before that is
+  trailers only, since an error after the headers makes Rust open the stream again without a pause.
+* It never ends with OK (Go stops for good, the others spin), but with UNAVAILABLE.
+* An id that is not known, or a place that is taken, is answered after a pause, because Python asks again at once.
+* Where the topic is gone the consumer is told so by its next health check, and the stream ends shortly after: only so do
+  all of them subscribe anew, and only once.
+
+A consumer takes part in its subscription while its stream is open. What it holds is free again when the stream is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, Final, Protocol
+
+from pydanube_core.errors import (
+    ClusterError,
+    ConsumerBusy,
+    Draining,
+    Internal,
+    InvalidArgument,
+    NotOwner,
+    SubscriptionNotFound,
+    TopicNotFound,
+    Unavailable,
+)
+from pydanube_core.generated import danube_pb2 as pb
+from pydanube_core.positions import Position, PositionKind
+
+from pydanube_broker.delivery.effects import SessionReason
+from pydanube_broker.delivery.pump import DeliveryEngine, SubscriptionPump
+from pydanube_broker.rpc.hot import ServerStreamReply
+from pydanube_broker.services.official.client_book import ClientBook, KnownConsumer
+from pydanube_broker.services.official.requests import parse
+from pydanube_broker.services.official.stream_messages import DecodedBatches, MessageFrame
+from pydanube_broker.settings import Settings
+from pydanube_broker.topics.registry import Registry
+from pydanube_broker.topics.topic import Topic, now_ms
+
+__all__ = ["ReceiveHost", "ReceiveStream", "open_subscription"]
+
+log = logging.getLogger("pydanube.official")
+
+REFUSE_AFTER_S: Final = 0.3  # before an unknown id, or a taken place, is answered
+FAILED_PAUSE_MS: Final = 1_000  # after a failure of ours the same consumer waits so long
+CLOSE_WAIT_S: Final = 6.0  # longer than the 5 s between two health checks
+CLOSE_GRACE_S: Final = 0.2  # from the answer CLOSE to the end of the stream
+STEP_MESSAGES: Final = 16  # ≈ 100 µs of encoding in one turn
+
+
+class ReceiveHost(Protocol):
+    """What the broker does for the streams of official consumers."""
+
+    broker_url: str
+    engine: DeliveryEngine
+    registry: Registry
+    settings: Settings
+
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a task of this broker's."""
+        ...
+
+    def check_consume(self) -> None:
+        """Raise what refuses every consumer now."""
+        ...
+
+
+async def open_subscription(registry: Registry, topic: Topic, name: str, type: str) -> SubscriptionPump:
+    """The subscription as it is, whatever its type; one that is new begins at the end of the topic."""
+    pump = topic.subscriptions.get(name)
+    if pump is None:
+        try:
+            pump = await registry.subscribe(
+                topic, name, type=type, start=Position(PositionKind.LATEST), start_given=False
+            )
+        except InvalidArgument:  # made by somebody else in the same instant, with another type
+            pump = topic.subscriptions.get(name)
+            if pump is None:
+                raise
+    assert isinstance(pump, SubscriptionPump)
+    return pump
+
+
+class ReceiveStream:
+    """One open stream (`HotServerStream`), the way to one consumer (`ConsumerLink`) and what feeds it (`Pump`)."""
+
+    def __init__(
+        self,
+        data: bytes,
+        reply: ServerStreamReply,
+        host: ReceiveHost,
+        book: ClientBook,
+        decoded: DecodedBatches,
+        gone: Callable[[ReceiveStream], None],
+    ) -> None:
+        self.consumer_id: int = parse(pb.ReceiveRequest, data).consumer_id
+        self.connected_at_ms = now_ms()
+        self.queued = False
+        self.closed = False
+        self._reply = reply
+        self._host = host
+        self._book = book
+        self._decoded = decoded
+        self._gone = gone
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._known: KnownConsumer | None = None
+        self._pump: SubscriptionPump | None = None
+        self._frames: deque[Iterator[bytes]] = deque()
+        self.name = ""
+        self._try()
+
+    # -- attaching -------------------------------------------------------------------------------------------
+
+    def _later(self, delay_s: float, then: Callable[[], None]) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(delay_s, then)
+
+    def _try(self) -> None:
+        """Attach if it is time; else come again."""
+        self._timer = None
+        if self.closed:
+            return
+        known = self._book.consumer(self.consumer_id)
+        if known is None:
+            self._refuse(
+                Unavailable(
+                    f"consumer {self.consumer_id} is not known here: subscribe again",
+                    field="consumer_id",
+                    value=str(self.consumer_id),
+                )
+            )
+            return
+        self._known = known
+        self.name = known.name
+        now = self._now_ms()
+        wait_ms = known.not_before_ms - now
+        if known.stream is not None:
+            wait_ms = max(wait_ms, known.takeovers.wait_ms(now))
+        if wait_ms > 0:
+            # At once when the place becomes free; an earlier newcomer gives way to this one.
+            if known.waiting is not None and known.waiting is not self:
+                known.waiting._refuse_now(self._taken_over())
+            known.waiting = self
+            self._later(wait_ms / 1000, self._try)
+            return
+        if known.waiting is self:
+            known.waiting = None
+        pump = known.topic.subscriptions.get(known.subscription)
+        if pump is None:
+            self._host.start(self._subscribe_and_attach(known))
+        else:
+            self._attach(known, pump)
+
+    async def _subscribe_and_attach(self, known: KnownConsumer) -> None:
+        """The consumer outlived its subscription in memory (non-reliable topics keep none over a restart)."""
+        try:
+            pump = await open_subscription(
+                self._host.registry, known.topic, known.subscription, known.record.type
+            )
+        except ClusterError as error:
+            self._refuse(Unavailable(error.message))
+        except Exception:
+            log.exception("subscription_failed", extra={"event": "subscription_failed"})
+            self._refuse(Unavailable("the broker could not open the subscription; see its log"))
+        else:
+            if not self.closed:
+                self._attach(known, pump)
+
+    def _attach(self, known: KnownConsumer, pump: SubscriptionPump) -> None:
+        taken_over = known.stream
+        try:
+            self._host.check_consume()
+            pump.join(
+                self,
+                known.name,
+                credit_messages=0,
+                credit_bytes=0,
+                ack_timeout_ms=None,
+                key_filters=tuple(known.record.key_filters) if pump.type.value == "key-shared" else (),
+                window_messages=self._host.settings.delivery.max_unacked_messages,
+                single=True,
+            )
+        except ConsumerBusy as error:
+            self._refuse(Unavailable(error.message, **error.details))
+            return
+        except ClusterError as error:
+            self._refuse(error)
+            return
+        if taken_over is not None:
+            known.takeovers.happened(self._now_ms())
+        known.stream = self
+        known.reserved = False
+        known.touch()
+        self._pump = pump
+        self._reply.begin()
+
+    def _refuse(self, error: ClusterError) -> None:
+        """Fail before the headers, after a pause."""
+        if not self.closed:
+            self._later(REFUSE_AFTER_S, lambda: self._refuse_now(error))
+
+    def _refuse_now(self, error: ClusterError) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._reply.end(error)
+
+    def _now_ms(self) -> int:
+        return int(self._loop.time() * 1000)
+
+    def _taken_over(self) -> Unavailable:
+        return Unavailable(
+            f"another stream took the place of consumer {self.name!r}; two processes with one name take turns: give "
+            "each its own",
+            field="consumer_name",
+            value=self.name,
+        )
+
+    # -- to the client (ConsumerLink, Pump) ------------------------------------------------------------------
+
+    @property
+    def writable(self) -> bool:
+        return not self._frames and self._reply.writable
+
+    def frame(self, session: int) -> MessageFrame:
+        return MessageFrame()
+
+    def deliver(self, frame: MessageFrame) -> None:
+        known = self._known
+        assert known is not None, "only attached consumers are delivered to"
+        self._frames.append(frame.encode(known.topic, self._decoded, self._host.broker_url))
+        if len(self._frames) == 1 and self._feed():
+            self._host.engine.turns.wake(self)
+
+    def step(self) -> bool:
+        more = self._feed()
+        if not self._frames:
+            self._flowing()
+        return more
+
+    def _feed(self) -> bool:
+        """Encode and send a few messages; whether there are more to send now."""
+        frames, reply = self._frames, self._reply
+        try:
+            for _ in range(STEP_MESSAGES):
+                if not frames or not reply.writable:
+                    return False  # `on_credit` goes on
+                message = next(frames[0], None)
+                if message is None:
+                    frames.popleft()
+                else:
+                    reply.send(message)
+        except Exception:
+            log.exception("delivery_failed", extra={"event": "delivery_failed", "consumer": self.consumer_id})
+            frames.clear()
+            self.end(Internal("the broker could not read a message; see its log"))
+            return False
+        return bool(frames)
+
+    def _flowing(self) -> None:
+        if self._pump is not None and self._reply.writable:
+            self._pump.flowing(self.consumer_id)
+
+    def session_changed(self, session: int, offset: int, reason: str) -> None:
+        """Official clients know no sessions. What was not sent yet when the cursor is moved is not sent any more."""
+        if reason == SessionReason.SEEK:
+            self._frames.clear()
+            self._flowing()
+
+    def activated(self) -> None:
+        """They get no signal: a standby is a silent stream until messages come."""
+
+    def end(self, error: ClusterError) -> None:
+        """The broker ends the stream: taken over, topic or subscription gone, log unreadable, shutdown."""
+        if self.closed:
+            return
+        known = self._known
+        match error:
+            case TopicNotFound() | SubscriptionNotFound() | NotOwner() if known is not None:
+                self._book.closing[self.consumer_id] = self
+                self._later(CLOSE_WAIT_S, lambda: self._reply.end(Unavailable(error.message)))
+            case ConsumerBusy():
+                self._detach()
+                self._reply.end(self._taken_over())
+            case Unavailable() | Draining():
+                self._reply.end(error)
+            case _:
+                if known is not None:
+                    known.not_before_ms = self._now_ms() + FAILED_PAUSE_MS
+                self._reply.end(Unavailable(str(error)))
+
+    def told_close(self) -> None:
+        """The consumer's health check was answered with CLOSE: end the stream shortly after."""
+        self._later(
+            CLOSE_GRACE_S,
+            lambda: self._reply.end(Unavailable("the topic is not here any more; look it up again")),
+        )
+
+    # -- the rest of its life --------------------------------------------------------------------------------
+
+    def on_credit(self) -> None:
+        if self._frames:
+            self._host.engine.turns.wake(self)
+        else:
+            self._flowing()
+
+    def on_close(self) -> None:
+        self.closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._frames.clear()
+        self._detach()
+        pump = self._pump
+        if pump is not None and pump.links.get(self.consumer_id) is self:
+            pump.leave(self.consumer_id)
+        self._gone(self)
+
+    def _detach(self) -> None:
+        """The consumer's place is free; whoever waits for it takes it."""
+        known = self._known
+        if known is None:
+            return
+        if self._book.closing.get(self.consumer_id) is self:
+            del self._book.closing[self.consumer_id]
+        if known.waiting is self:
+            known.waiting = None
+        if known.stream is self:
+            known.stream = None
+            if known.waiting is not None:
+                known.waiting._later(0, known.waiting._try)

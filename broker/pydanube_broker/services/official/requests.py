@@ -1,0 +1,73 @@
+"""What is checked of every request before anything happens: that it parses, and its names."""
+
+from __future__ import annotations
+
+from typing import Any, Final, TypeVar
+
+from google.protobuf.message import DecodeError, Message
+from pydanube_core.errors import InvalidArgument, InvalidName
+from pydanube_core.names import TopicName
+
+__all__ = ["MAX_NAME_CHARS", "check_name", "enum_value", "message_topic", "parse", "topic_name"]
+
+M = TypeVar("M", bound=Message)
+
+# The original restricts the names of producers and consumers in no way. Ours are stored, hence a length.
+MAX_NAME_CHARS: Final = 1024
+
+
+def parse(kind: type[M], data: bytes) -> M:
+    """Read a request.
+
+    Raises:
+        InvalidArgument: the bytes are no such message (or its text is not UTF-8).
+    """
+    try:
+        return kind.FromString(data)
+    except DecodeError as error:
+        raise InvalidArgument(
+            f"the request is not a {kind.DESCRIPTOR.full_name}: {error}",
+            field="request",
+            value=kind.DESCRIPTOR.name,
+        ) from error
+
+
+def topic_name(text: str, *, field: str = "topic_name") -> TopicName:
+    """A topic's full name, `/namespace/topic`: official clients know no short form, and compare names as text."""
+    name = TopicName.parse(text, field=field)
+    if text != str(name):
+        raise InvalidName(f"{text!r} is not a topic name: use {name}", field=field, value=text)
+    return name
+
+
+def message_topic(request: Any) -> str:
+    """The topic that the `msg_id` of a request names.
+
+    Raises:
+        InvalidArgument: there is no `msg_id`.
+    """
+    if not request.HasField("msg_id"):
+        raise InvalidArgument(
+            "msg_id is missing: it names the topic and, in an answer, the offset", field="msg_id", value=None
+        )
+    topic: str = request.msg_id.topic_name
+    return topic
+
+
+def check_name(text: str, *, field: str) -> str:
+    """A producer's or consumer's name: any text, the empty one included, of bounded length."""
+    if len(text) > MAX_NAME_CHARS:
+        raise InvalidName(
+            f"{field} has {len(text)} characters, at most {MAX_NAME_CHARS} are taken",
+            field=field,
+            value=f"{text[:32]}…",
+        )
+    return text
+
+
+def enum_value(words: tuple[str, ...], number: int, *, field: str) -> str:
+    """Our word for a number of a proto3 enum, which may be any number on the wire."""
+    if not 0 <= number < len(words):
+        choices = ", ".join(f"{i} ({word})" for i, word in enumerate(words))
+        raise InvalidArgument(f"{field} {number}: use one of {choices}", field=field, value=number)
+    return words[number]

@@ -1,0 +1,162 @@
+"""Messages for official consumers, cut from stored batches.
+
+A frame notes which messages of which batches are wanted; they become `StreamMessage`s when it is sent. Decoded batches
+are kept for a while, bounded in bytes: a strict round robin takes them apart one message at a time, and decoding a batch
+of thousands anew for each would cost a millisecond a message.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from pydanube_core.batch import BROKER_PART_BYTES
+from pydanube_core.generated import danube_pb2 as pb
+
+from pydanube_broker.delivery.frame_builder import Taken, runs_of, view_of
+from pydanube_broker.journal import CachedBatch
+from pydanube_broker.topics.topic import Topic
+
+__all__ = ["DecodedBatch", "DecodedBatches", "MessageFrame"]
+
+Ints = npt.NDArray[np.integer[Any]]
+CACHE_BYTES: Final = 32 << 20
+OBJECT_BYTES: Final = 200  # what a decoded message takes beside its bytes
+
+
+class DecodedBatch:
+    """The columns of a batch, decoded once."""
+
+    __slots__ = (
+        "attributes",
+        "cost_bytes",
+        "count",
+        "keys",
+        "offsets",
+        "payloads",
+        "producers",
+        "publish_times_ms",
+        "schemas",
+        "sequences",
+        "which_producer",
+        "which_schema",
+    )
+
+    def __init__(self, batch: CachedBatch) -> None:
+        view = view_of(batch)
+        part = view.part
+        self.count = part.count
+        self.payloads = view.payloads()
+        self.offsets = view.offsets()
+        self.keys = view.keys()
+        self.attributes = view.attributes()
+        self.publish_times_ms = view.publish_times_ms()
+        self.producers = view.producers() or [(part.producer_id, "")]
+        self.which_producer = view.producer_index()
+        self.sequences = view.sequences()
+        self.schemas = [(part.schema_id, part.schema_version)]
+        self.which_schema: tuple[int, ...] | None = None
+        if (table := view.schemas()) is not None:
+            self.schemas, self.which_schema = table
+        self.cost_bytes = part.raw_bytes + len(batch.buffers[-1]) + part.count * OBJECT_BYTES
+
+    def message(self, index: int, topic: str, broker_url: str) -> bytes:
+        """One message as official clients take it; absent stays absent."""
+        producer_id, producer_name = self.producers[self.which_producer[index] if self.which_producer else 0]
+        message = pb.StreamMessage(
+            request_id=self.sequences[index],
+            msg_id=pb.MsgID(
+                producer_id=producer_id,
+                topic_name=topic,
+                broker_addr=broker_url,
+                topic_offset=self.offsets[index],
+            ),
+            payload=self.payloads[index],
+            publish_time=self.publish_times_ms[index],
+            producer_name=producer_name,
+        )
+        if self.attributes is not None:
+            message.attributes.update(self.attributes[index])
+        schema_id, version = self.schemas[self.which_schema[index] if self.which_schema else 0]
+        if schema_id:
+            message.schema_id = schema_id
+        if version:
+            message.schema_version = version
+        if self.keys is not None:
+            key = self.keys[index]
+            if key is not None:
+                message.routing_key = key.decode()
+        return message.SerializeToString()
+
+
+class DecodedBatches:
+    """The batches that were decoded last, bounded in bytes for the broker."""
+
+    def __init__(self, limit_bytes: int = CACHE_BYTES) -> None:
+        self._limit = limit_bytes
+        self._batches: OrderedDict[tuple[int, bytes], DecodedBatch] = OrderedDict()
+        self.used_bytes = 0
+
+    def get(self, topic: Topic, batch: CachedBatch) -> DecodedBatch:
+        if batch.count == 1:
+            return DecodedBatch(batch)  # nobody asks for it again soon
+        # The broker part, which has a checksum, names the batch: the same stored batch read again has the same.
+        key = (topic.topic_id, bytes(batch.buffers[0][:BROKER_PART_BYTES]))
+        decoded = self._batches.get(key)
+        if decoded is not None:
+            self._batches.move_to_end(key)
+            return decoded
+        decoded = self._batches[key] = DecodedBatch(batch)
+        self.used_bytes += decoded.cost_bytes
+        while self.used_bytes > self._limit and len(self._batches) > 1:
+            _, oldest = self._batches.popitem(last=False)
+            self.used_bytes -= oldest.cost_bytes
+        return decoded
+
+
+class MessageFrame:
+    """What one official consumer is sent at once (a `Frame`)."""
+
+    __slots__ = ("_pieces", "messages", "stored_bytes")
+
+    def __init__(self) -> None:
+        self._pieces: list[tuple[CachedBatch, Sequence[int]]] = []
+        self.messages = 0
+        self.stored_bytes = 0
+
+    def add(self, batch: CachedBatch, first: int, end: int, max_messages: int, delivery_count: int) -> Taken:
+        if batch.end - batch.base == batch.count:
+            end = min(end, batch.end, first + max_messages)
+            ranges: Sequence[tuple[int, int]] = ((first, end),)
+            inside: Sequence[int] = range(first - batch.base, end - batch.base)
+        else:
+            offsets = view_of(batch).offsets()
+            inside = [i for i, offset in enumerate(offsets) if first <= offset < end]
+            if len(inside) > max_messages:
+                end = offsets[inside[max_messages]]
+                inside = inside[:max_messages]
+            if not inside:
+                return Taken(0, 0, end, ())
+            ranges = runs_of(offsets[i] for i in inside)
+        return Taken(len(inside), self._take(batch, inside), end, ranges)
+
+    def add_selected(self, batch: CachedBatch, indices: Sequence[int] | Ints, delivery_count: int) -> int:
+        return self._take(batch, indices.tolist() if isinstance(indices, np.ndarray) else indices)
+
+    def _take(self, batch: CachedBatch, inside: Sequence[int]) -> int:
+        cost = batch.stored_bytes * len(inside) // batch.count
+        self._pieces.append((batch, inside))
+        self.messages += len(inside)
+        self.stored_bytes += cost
+        return cost
+
+    def encode(self, topic: Topic, decoded: DecodedBatches, broker_url: str) -> Iterator[bytes]:
+        """The messages, in order, each made when it is asked for."""
+        name = topic.name
+        for batch, inside in self._pieces:
+            columns = decoded.get(topic, batch)
+            for index in inside:
+                yield columns.message(index, name, broker_url)
