@@ -1,0 +1,293 @@
+"""The helper processes and their stand-ins within the loop, under one suite; and what a killed helper means."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import anyio
+import anyio.lowlevel
+import pytest
+from pydanube_broker.journal import Disk, HelperPreparer, HelperSyncer, InlinePreparer, InlineSyncer, segments
+from pydanube_broker.journal.helper import Preparer, Syncer
+from pydanube_broker.journal.records import FILE_HEADER_BYTES, read_file_header
+from pydanube_broker.journal.sync_program import MESSAGE, prepare, rename_new
+from pydanube_core.errors import JournalReadOnly, Overloaded
+
+from tests.broker.journal.ledger import SEGMENT_BYTES, Desk, turns_until
+
+SYNCERS: dict[str, Callable[[], Syncer]] = {"inline": lambda: InlineSyncer(Disk()), "helper": HelperSyncer}
+PREPARERS: dict[str, Callable[[], Preparer]] = {
+    "inline": lambda: InlinePreparer(Disk()),
+    "helper": HelperPreparer,
+}
+
+
+@pytest.fixture
+def open_descriptors() -> Iterator[None]:
+    """Nothing that a test opens may be left open."""
+    if not Path("/proc/self/fd").exists():
+        yield
+        return
+    before = sorted(os.listdir("/proc/self/fd"))
+    yield
+    assert sorted(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.fixture(params=["inline", "helper"])
+def syncer(request: pytest.FixtureRequest) -> Callable[[], Syncer]:
+    return SYNCERS[request.param]
+
+
+@pytest.fixture(params=["inline", "helper"])
+def preparer(request: pytest.FixtureRequest) -> Callable[[], Preparer]:
+    return PREPARERS[request.param]
+
+
+async def append(desk: Desk, topic: int, size: int) -> None:
+    while True:
+        try:
+            desk.append(topic, size=size)
+            break
+        except Overloaded:
+            await asyncio.sleep(0.001)
+    assert await desk.durable()
+
+
+@pytest.mark.usefixtures("open_descriptors")
+@pytest.mark.anyio
+async def test_what_is_acknowledged_survives_rolls_and_restarts(
+    tmp_path: Path, syncer: Callable[[], Syncer], preparer: Callable[[], Preparer]
+) -> None:
+    with anyio.fail_after(60):
+        desk = Desk(tmp_path / "j", syncer=syncer(), preparer=preparer())
+        await desk.start()
+        for step in range(20):
+            await append(desk, 1 + step % 2, 200 + step * 150)
+        assert desk.journal.statistics().segments > 2
+        desk.journal.abandon()
+        again = Desk(tmp_path / "j", desk.truth, syncer=syncer(), preparer=preparer())
+        await again.start()
+        await append(again, 1, 100)
+        await again.journal.close()
+
+
+@pytest.mark.usefixtures("open_descriptors")
+@pytest.mark.anyio
+async def test_a_syncer_reports_what_was_asked_for_and_its_errors(
+    tmp_path: Path, syncer: Callable[[], Syncer]
+) -> None:
+    with anyio.fail_after(30):
+        said: list[tuple[int, OSError | None, float]] = []
+        sync = syncer()
+        sync.done = lambda lsn, error, seconds: said.append((lsn, error, seconds))
+        files = [os.open(tmp_path / str(i), os.O_RDWR | os.O_CREAT) for i in range(2)]
+        reading, writing = os.pipe()
+        try:
+            for slot, fd in enumerate((*files, writing)):
+                sync.open(slot, fd)
+            sync.sync((0, 1), 77)
+            await turns_until(lambda: len(said) == 1)
+            assert said[0][:2] == (77, None)
+            assert 0 <= said[0][2] < 30
+            sync.forget(0)
+            sync.sync((1, 2), 88)  # a pipe cannot be synced
+            await turns_until(lambda: len(said) == 2)
+            lsn, error, _ = said[1]
+            assert lsn == 88
+            assert isinstance(error, OSError)
+            assert error.errno in (errno.EINVAL, errno.EROFS)
+            await asyncio.sleep(0.02)
+            assert len(said) == 2, "an answer comes once"
+        finally:
+            sync.close()
+            for fd in (*files, reading, writing):
+                os.close(fd)
+
+
+@pytest.mark.usefixtures("open_descriptors")
+@pytest.mark.anyio
+async def test_a_preparer_makes_whole_files_and_reports_what_stands_in_the_way(
+    tmp_path: Path, preparer: Callable[[], Preparer]
+) -> None:
+    with anyio.fail_after(30):
+        said: list[tuple[int, OSError | None]] = []
+        make = preparer()
+        make.done = lambda base, error: said.append((base, error))
+        try:
+            path = tmp_path / f"{SEGMENT_BYTES:020d}.journal"
+            make.prepare(path, SEGMENT_BYTES, SEGMENT_BYTES)
+            await turns_until(lambda: len(said) == 1)
+            assert said == [(SEGMENT_BYTES, None)]
+            data = path.read_bytes()
+            assert read_file_header(data) == (1, SEGMENT_BYTES, SEGMENT_BYTES)
+            assert data[FILE_HEADER_BYTES:] == bytes(SEGMENT_BYTES - FILE_HEADER_BYTES)
+            path.write_bytes(b"in use")
+            make.prepare(path, SEGMENT_BYTES, SEGMENT_BYTES)
+            await turns_until(lambda: len(said) == 2)
+            assert isinstance(said[1][1], OSError)
+            assert said[1][1].errno == errno.EEXIST
+            assert path.read_bytes() == b"in use", "a live segment is never replaced"
+            make.prepare(tmp_path / "nowhere" / "x.journal", 0, SEGMENT_BYTES)
+            await turns_until(lambda: len(said) == 3)
+            assert isinstance(said[2][1], OSError)
+            assert said[2][1].errno == errno.ENOENT
+            assert os.listdir(tmp_path) == [path.name], "nothing is left half-made"
+        finally:
+            make.close()
+
+
+@pytest.mark.anyio
+async def test_a_sync_helper_that_dies_in_a_sync_makes_the_journal_read_only(tmp_path: Path) -> None:
+    """An error that it had seen would be lost with it."""
+    with anyio.fail_after(30):
+        syncer = HelperSyncer()
+        desk = Desk(tmp_path / "j", syncer=syncer)
+        await desk.start()
+        os.kill(syncer.pid, signal.SIGSTOP)  # so that the sync is asked for and cannot be answered
+        desk.append(1)
+        for _ in range(10):
+            await anyio.lowlevel.checkpoint()
+        assert desk.truth.promised == {}
+        os.kill(syncer.pid, signal.SIGKILL)
+        assert not await desk.durable()
+        with pytest.raises(JournalReadOnly) as caught:
+            desk.append(1)
+        assert caught.value.details["outcome"] == "unknown"
+        assert len(desk.ledger.failures) == 1
+        await desk.journal.close()
+        again = Desk(tmp_path / "j", desk.truth)
+        await again.start()
+        await again.journal.close()
+
+
+@pytest.mark.anyio
+async def test_a_sync_helper_that_dies_idle_makes_the_journal_read_only(tmp_path: Path) -> None:
+    with anyio.fail_after(30):
+        syncer = HelperSyncer()
+        desk = Desk(tmp_path / "j", syncer=syncer)
+        await desk.start()
+        os.kill(syncer.pid, signal.SIGKILL)
+        await turns_until(lambda: desk.journal.read_only is not None)
+        await desk.journal.close()
+
+
+@pytest.mark.anyio
+async def test_a_segment_helper_that_dies_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing durable depends on it."""
+    monkeypatch.setattr(segments, "RETRY_S", 0.0)
+    with anyio.fail_after(30):
+        preparer = HelperPreparer()
+        desk = Desk(tmp_path / "j", preparer=preparer)
+        await desk.start()
+        await desk.rested()
+        first = preparer.pid
+        assert first is not None
+        os.kill(first, signal.SIGSTOP)
+        for _ in range(3):  # roll once: a segment is asked for
+            desk.append(1, size=4500)
+        desk.append(1, size=4500)
+        os.kill(first, signal.SIGKILL)
+        await desk.rested()
+        assert preparer.pid not in (None, first)
+        assert await desk.durable()
+        assert desk.journal.read_only is None
+        await desk.journal.close()
+        again = Desk(tmp_path / "j", desk.truth)
+        await again.start()
+        await again.journal.close()
+
+
+@pytest.mark.anyio
+async def test_a_helper_that_cannot_be_started_is_back_pressure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with anyio.fail_after(30):
+        said: list[OSError | None] = []
+        make = HelperPreparer()
+        make.done = lambda base, error: said.append(error)
+
+        def refuse(*args: object, **kwargs: object) -> None:
+            raise OSError(errno.EAGAIN, "no more processes")
+
+        monkeypatch.setattr(subprocess, "Popen", refuse)
+        make.prepare(tmp_path / "x.journal", 0, SEGMENT_BYTES)
+        await turns_until(lambda: bool(said))
+        assert said[0] is not None
+        assert said[0].errno == errno.EAGAIN
+
+
+def start_program(sock: socket.socket) -> subprocess.Popen[bytes]:
+    from pydanube_broker.journal import sync_program
+
+    return subprocess.Popen(
+        [sys.executable, "-S", "-E", str(sync_program.__file__), str(sock.fileno())],
+        pass_fds=(sock.fileno(),),
+    )
+
+
+def test_the_program_ends_with_its_broker() -> None:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        child = start_program(theirs)
+    ours.close()
+    assert child.wait(timeout=30) == 0
+
+
+def test_the_program_speaks_in_pieces_of_any_size(tmp_path: Path) -> None:
+    """A request may arrive byte by byte, with its descriptor on the first byte."""
+    ours, theirs = socket.socketpair()
+    with ours:
+        with theirs:
+            child = start_program(theirs)
+        ours.settimeout(30)
+        fd = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
+        message = MESSAGE.pack(b"O", 3, 0, 0)
+        socket.send_fds(ours, [message[:1]], [fd])
+        os.close(fd)
+        for byte in message[1:] + MESSAGE.pack(b"S", 3, 55, 0) * 2:
+            ours.send(bytes([byte]))
+        answer = b""
+        while len(answer) < 2 * MESSAGE.size:
+            answer += ours.recv(7)
+        for at in (0, MESSAGE.size):
+            kind, error, lsn, _ = MESSAGE.unpack_from(answer, at)
+            assert (kind, error, lsn) == (b"S", 0, 55)
+    assert child.wait(timeout=30) == 0
+
+
+def test_two_helpers_of_two_brokers_do_not_touch_each_others_files(tmp_path: Path) -> None:
+    """The second broker's segment is in use when the first broker's helper finishes its own."""
+    path = tmp_path / "00000000000000000000.journal"
+    prepare(str(path), SEGMENT_BYTES, b"second")
+    with path.open("r+b") as file:
+        file.write(b"acknowledged")
+    with pytest.raises(FileExistsError):
+        prepare(str(path), SEGMENT_BYTES, b"first")
+    assert path.read_bytes().startswith(b"acknowledged")
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
+
+
+def test_files_get_their_name_where_there_are_no_hard_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: object) -> None:
+        raise OSError(errno.EPERM, "no hard links here")
+
+    monkeypatch.setattr(os, "link", refuse)
+    (tmp_path / "old").write_bytes(b"1")
+    rename_new(tmp_path / "old", tmp_path / "new")
+    assert (tmp_path / "new").read_bytes() == b"1"
+    (tmp_path / "old").write_bytes(b"2")
+    with pytest.raises(OSError, match="no hard links"):
+        rename_new(tmp_path / "old", tmp_path / "new")
+    assert (tmp_path / "new").read_bytes() == b"1"
