@@ -17,12 +17,13 @@ drains; that is rare, simple, and keeps the order. A key that nobody accepts whe
 a message that was accepted once waits until somebody accepts its key again, since dropping it would lose what a
 crashed consumer had not processed.
 
-All counts are kept for exceptions only: while every slot is free, a message costs one dictionary look-up.
+All counts are kept for exceptions only: while every slot is free, a message costs one look-up in a table.
 """
 
 from __future__ import annotations
 
 import re
+from array import array
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -33,10 +34,11 @@ from pydanube_broker.delivery.chunk import Chunk
 from pydanube_broker.delivery.consumer import Consumer
 from pydanube_broker.delivery.planning import deliveries_at
 from pydanube_broker.delivery.ranges import Range, ranges_of
+from pydanube_broker.delivery.route_table import RouteTable
 from pydanube_broker.delivery.routing import MAX_ROUTED, NOBODY
 from pydanube_broker.delivery.window import Window
 
-__all__ = ["SLOTS", "UNROUTED", "KeySlots"]
+__all__ = ["SLOTS", "UNROUTED", "KeySlots", "pack_slots"]
 
 SLOTS: Final = 65_536
 UNROUTED: Final = 254  # nobody accepts the key
@@ -46,13 +48,16 @@ _CACHED_KEYS: Final = 65_536  # keys whose filters have been tried; then the cac
 assert MAX_ROUTED <= UNROUTED < NOBODY
 
 
-class _Route(dict[int, int]):
-    """slot -> consumer index, for free slots only; everything else is `NOBODY`."""
+def pack_slots(slots: Sequence[int]) -> array[int]:
+    """The slots of a part as 16-bit numbers.
 
-    __slots__ = ()
-
-    def __missing__(self, slot: int) -> int:
-        return NOBODY
+    Raises:
+        InvalidArgument: one is out of range.
+    """
+    try:
+        return array("H", slots)
+    except (OverflowError, TypeError) as error:
+        raise InvalidArgument(f"slots: a slot is 0 to {SLOTS - 1}", field="slots") from error
 
 
 class KeySlots:
@@ -78,7 +83,7 @@ class KeySlots:
         self._owned: list[int] = []  # units owned, by slot index
         # A unit is a slot, or with filters slot + (accepting members << 16).
         self._owner: dict[int, int] = {}
-        self._route = _Route()
+        self._route = RouteTable()
         self._held: dict[int, int] = {}  # slot -> messages ready
         self._stops: dict[int, list[int]] = {}  # slot -> offsets that stop it, ascending
         self._draining: dict[int, int] = {}  # slot -> messages in flight with its former owners
@@ -142,8 +147,10 @@ class KeySlots:
         else:
             for slot in [s for s, owner in self._owner.items() if owner == index]:
                 del self._owner[slot]
-                self._route.pop(slot, None)
+                self._route.unset(slot)
             self._owned[index] = 0
+            if not self._owner:
+                self._route.clear()  # gives the table's memory back
         self.stirred = True
 
     def _seat(self, index: int, consumer: Consumer) -> None:
@@ -171,9 +178,9 @@ class KeySlots:
                 self._owner[slot] = index
                 if slot in flying:
                     self._draining[slot] = flying[slot]
-                    self._route.pop(slot, None)
-                elif slot in self._route:
-                    self._route[slot] = index
+                    self._route.unset(slot)
+                elif self._route.get(slot) != NOBODY:
+                    self._route.set(slot, index)
             self._owned[owner] -= surplus
             self._owned[index] += surplus
             wanted -= surplus
@@ -200,44 +207,41 @@ class KeySlots:
         self._draining.clear()
         self._route.clear()
         if not self.filtered:
-            self._route.update(self._owner)
+            for slot, owner in self._owner.items():
+                self._route.set(slot, owner)
         self.stirred = True
 
     # -- routing unseen messages ----------------------------------------------------------------------------------
 
-    def route(self, slots: Sequence[int], keys: Sequence[str] | None) -> bytearray:
+    def route(self, slots: array[int], keys: Sequence[str] | None) -> bytearray:
         """Who gets each message of a part that was never read before, credit aside.
 
         Returns:
             One byte a message: the slot index of its consumer, `NOBODY` to hold it, `UNROUTED` to acknowledge it.
 
         Raises:
-            InvalidArgument: filters are in use and there are no keys, or a slot is out of range; nothing changed.
+            InvalidArgument: filters are in use and there are no keys; nothing changed.
         """
-        if slots and not (min(slots) >= 0 and max(slots) < SLOTS):
-            raise InvalidArgument(
-                f"slots: a slot is 0 to {SLOTS - 1}", field="slots", value=[min(slots), max(slots)]
-            )
         if self.filtered:
             if keys is None or len(keys) != len(slots):
                 raise InvalidArgument(
                     "keys: key filters are in use; give the key of every message", field="keys"
                 )
             return self._route_by_key(slots, keys)
-        who = bytearray(map(self._route.__getitem__, slots))
+        who = self._route.look_up(slots)
         at = who.find(NOBODY)
         while at >= 0:
             slot = slots[at]
-            owner = self._route[slot]
+            owner = self._route.get(slot)
             if owner == NOBODY and not self._stuck(slot):
                 found = self._owner.get(slot)
                 owner = self._assign(slot, -1) if found is None else found
-                self._route[slot] = owner
+                self._route.set(slot, owner)
             who[at] = owner
             at = who.find(NOBODY, at + 1)
         return who
 
-    def _route_by_key(self, slots: Sequence[int], keys: Sequence[str]) -> bytearray:
+    def _route_by_key(self, slots: array[int], keys: Sequence[str]) -> bytearray:
         who = bytearray()
         for slot, key in zip(slots, keys, strict=True):
             accepting = self._accepting(key)
@@ -358,7 +362,7 @@ class KeySlots:
     def ready_added(self, chunk: Chunk, mask: int) -> None:
         for slot in _slots_of(chunk, mask):
             self._held[slot] = self._held.get(slot, 0) + 1
-            self._route.pop(slot, None)
+            self._route.unset(slot)
         self.stirred = True
 
     def ready_removed(self, chunk: Chunk, mask: int) -> None:
@@ -376,7 +380,7 @@ class KeySlots:
             for bit in range(start, end):
                 slot = chunk.slots[bit]
                 insort(self._stops.setdefault(slot, []), chunk.start + bit)
-                self._route.pop(slot, None)
+                self._route.unset(slot)
 
     def stop_removed(self, chunk: Chunk, mask: int, *, retry: bool) -> None:
         if retry and not self._stops_by_retry:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pydanube_broker.delivery.ranges import Range
 
 __all__ = ["Plan", "Selection"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(NamedTuple):
     """A proposal: read the log inside `ranges` and send what is there. Nothing is reserved.
 
     The shell reads from `start`, takes messages in offset order while they are inside `ranges`, at most
@@ -23,6 +23,8 @@ class Plan:
 
     `ranges` of a fresh plan is one range of unseen offsets, perhaps with holes in it; of a redelivery, exactly the
     messages that are due. `delivery_count` counts from 1 and holds for all of them.
+
+    A named tuple and no frozen dataclass: one is made for every batch, and costs a tenth.
     """
 
     ticket: int

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
+from operator import lt
 from typing import TypeAlias
 
 from pydanube_core.errors import InvalidArgument
@@ -18,12 +19,18 @@ __all__ = ["Range", "RangeSet", "check_ranges", "normalise", "ranges_of", "subtr
 Range: TypeAlias = tuple[int, int]
 
 
-def check_ranges(ranges: Iterable[Range], *, field: str = "ranges") -> None:
+def check_ranges(ranges: Sequence[Range], *, field: str = "ranges") -> None:
     """Refuse ranges from outside that are empty, inverted or negative.
 
     Raises:
         InvalidArgument: names the field and the bad range.
     """
+    if (
+        len(ranges) > 8
+    ):  # hundreds come with one ack of a key-shared batch: three passes in C beat one loop here
+        starts, ends = zip(*ranges, strict=True)
+        if min(starts) >= 0 and all(map(lt, starts, ends)):
+            return
     for start, end in ranges:
         if not 0 <= start < end:
             raise InvalidArgument(

@@ -72,6 +72,8 @@ def affordable(consumer: Consumer, indices: Sequence[int], sizes: Sequence[int] 
     fitting = min(len(indices), consumer.credit_messages)
     if sizes is None or consumer.credit_bytes is None:
         return fitting
+    if sum(map(sizes.__getitem__, indices[:fitting])) <= consumer.credit_bytes:
+        return fitting
     for at, size in enumerate(accumulate(map(sizes.__getitem__, indices[:fitting]))):
         if size > consumer.credit_bytes:
             return max(at, 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import pairwise
 from typing import Final
 
@@ -11,7 +10,7 @@ from pydanube_core.errors import InvalidArgument
 
 from pydanube_broker.delivery.chunk import Chunk
 from pydanube_broker.delivery.consumer import Consumer
-from pydanube_broker.delivery.key_slots import UNROUTED, KeySlots
+from pydanube_broker.delivery.key_slots import UNROUTED, KeySlots, pack_slots
 from pydanube_broker.delivery.members import Members, SubscriptionType
 from pydanube_broker.delivery.plan import Plan, Selection
 from pydanube_broker.delivery.planning import barrier, next_ready
@@ -135,10 +134,8 @@ class Sending:
         )
         sizes = [c.credit_bytes for c in dealt]
         limited = [size for size in sizes if size is not None]
-        return replace(
-            self._plan(None, ((window.next, end),), limit, window.fresh_count(), fresh=True),
-            max_bytes=sum(limited) if len(limited) == len(sizes) else None,
-        )
+        plan = self._plan(None, ((window.next, end),), limit, window.fresh_count(), fresh=True)
+        return plan._replace(max_bytes=sum(limited) if len(limited) == len(sizes) else None)
 
     def _plan(
         self, consumer: Consumer | None, ranges: tuple[Range, ...], limit: int, count: int, *, fresh: bool
@@ -252,7 +249,8 @@ class Sending:
         if not plan.fresh:
             self._learn_keys(plan, ranges, next_offset, keys)
             return []
-        who = table.route(slots, keys)
+        packed = pack_slots(slots)
+        who = table.route(packed, keys)
         chosen: list[tuple[Consumer, list[int]]] = []
         for consumer in self._members.consumers:
             if consumer.slot_index not in who:
@@ -263,7 +261,7 @@ class Sending:
                 who[index] = NOBODY
             if fitting:
                 chosen.append((consumer, indices[:fitting]))
-        placed = window.place(ranges, next_offset, slots)
+        placed = window.place(ranges, next_offset, packed)
         if keys is not None and table.filtered:
             learn_keys(placed, keys)
         selections = [

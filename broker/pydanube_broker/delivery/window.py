@@ -22,6 +22,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 from typing import Final, Protocol
 
 from pydanube_core.errors import NotDelivered
@@ -38,6 +39,10 @@ __all__ = ["StateListener", "Window"]
 CHUNK_OFFSETS: Final = 8192
 # Trickling messages share a chunk up to this size; more would make the search through its flights slow.
 MERGE_OFFSETS: Final = 256
+
+_ONE: Final = ord("1")
+_ONES: Final = b"1" * CHUNK_OFFSETS
+_END: Final = itemgetter(1)
 
 assert MERGE_OFFSETS <= CHUNK_OFFSETS
 
@@ -124,7 +129,7 @@ class Window:
         return 1
 
     def place(
-        self, ranges: Sequence[Range], next_offset: int, slots: Sequence[int] | None = None
+        self, ranges: Sequence[Range], next_offset: int, slots: array[int] | None = None
     ) -> list[tuple[Chunk, int]]:
         """Open the unseen messages of `ranges`; offsets up to `next_offset` in none of them are gaps.
 
@@ -134,8 +139,14 @@ class Window:
         Returns:
             (chunk, mask) pairs, ascending.
         """
+        if len(ranges) == 1 and slots is None:
+            start, end = ranges[0]
+            if start == self.next and end == next_offset and MERGE_OFFSETS < end - start <= CHUNK_OFFSETS:
+                placed = [self._place_batch(start, end)]
+                self._placed(placed)
+                return placed
         at = self.next
-        placed: list[tuple[Chunk, int]] = []
+        placed = []
         chunk = self.chunks[-1] if self.chunks else None
         bound = MERGE_OFFSETS
         taken = 0
@@ -167,12 +178,25 @@ class Window:
         if next_offset > at:
             self._gap(at, next_offset)
         self.next = next_offset
+        self._placed(placed)
+        return placed
+
+    def _place_batch(self, start: int, end: int) -> tuple[Chunk, int]:
+        """The usual case of `place`: one full batch where the last one ended."""
+        chunk = Chunk(start, end)
+        chunk.open = mask = (1 << (end - start)) - 1
+        self.chunks.append(chunk)
+        self._starts.append(start)
+        self.next = end
+        return chunk, mask
+
+    def _placed(self, placed: list[tuple[Chunk, int]]) -> None:
         if self._ahead_attempts:
             self._adopt_attempts(placed)
-        self._jump()
+        if self._ahead:
+            self._jump()
         self.settle()
         self.version += 1
-        return placed
 
     def _adopt_attempts(self, placed: list[tuple[Chunk, int]]) -> None:
         for attempts in self._ahead_attempts:
@@ -213,7 +237,8 @@ class Window:
         """Bring the floor up to the first open message."""
         if self.chunks:
             first = self.chunks[0]
-            self.floor = first.start + (first.open & -first.open).bit_length() - 1
+            mask = first.open
+            self.floor = first.start if mask & 1 else first.start + (mask & -mask).bit_length() - 1
         else:
             self.floor = self.next
         if self.gaps:
@@ -331,30 +356,44 @@ class Window:
 
     # -- closing --------------------------------------------------------------------------------------------------
 
-    def locate(self, ranges: Iterable[Range]) -> dict[Chunk, int]:
+    def locate(self, ranges: Sequence[Range]) -> dict[Chunk, int]:
         """The open messages of the ranges, by chunk, ascending if the ranges are."""
         found: dict[Chunk, int] = {}
+        if len(ranges) == 1:
+            self._locate_one(found, *ranges[0])
+            return found
+        # Many ranges are mostly of one chunk, a message or two each. Their mask is written as text, a digit a
+        # message, and parsed once: a third of the cost of one `|=` a range.
         chunk: Chunk | None = None
-        mask = 0
-        low = high = 0
+        digits = bytearray()
+        low = high = top = 0
         for start, end in ranges:
-            if low <= start and end <= high:  # the usual case of many ranges: the same chunk again
-                mask |= ((1 << (end - start)) - 1) << (start - low)
+            if low <= start and end <= high:
+                if end - start == 1:
+                    digits[top - start] = _ONE
+                else:
+                    digits[top - end + 1 : top - start + 1] = _ONES[: end - start]
                 continue
-            if chunk is not None and (hit := mask & chunk.open):
+            if chunk is not None and (hit := int(digits, 2) & chunk.open):
                 found[chunk] = found.get(chunk, 0) | hit
-            chunk, mask, low, high = None, 0, 0, 0
-            at = max(bisect_right(self._starts, start) - 1, 0)
-            while at < len(self.chunks) and self._starts[at] < end:
-                if chunk is not None and (hit := mask & chunk.open):
-                    found[chunk] = found.get(chunk, 0) | hit
-                chunk = self.chunks[at]
-                mask = chunk.local(start, end)
-                low, high = chunk.start, chunk.end
-                at += 1
-        if chunk is not None and (hit := mask & chunk.open):
+            self._locate_one(found, start, end)
+            at = bisect_right(self._starts, start) - 1
+            chunk = self.chunks[at] if at >= 0 else None
+            if chunk is not None:
+                low, high, top = chunk.start, chunk.end, chunk.end - 1
+                digits = bytearray(b"0") * (high - low)
+        if chunk is not None and (hit := int(digits, 2) & chunk.open):
             found[chunk] = found.get(chunk, 0) | hit
         return found
+
+    def _locate_one(self, found: dict[Chunk, int], start: int, end: int) -> None:
+        at = max(bisect_right(self._starts, start) - 1, 0)
+        while at < len(self.chunks) and self._starts[at] < end:
+            chunk = self.chunks[at]
+            whole = start <= chunk.start and chunk.end <= end
+            if hit := chunk.open if whole else chunk.local(start, end) & chunk.open:
+                found[chunk] = found.get(chunk, 0) | hit
+            at += 1
 
     def check_delivered(self, found: dict[Chunk, int], ranges: Sequence[Range], consumer: Consumer) -> None:
         """Refuse an answer to messages that `consumer` was never sent.
@@ -365,32 +404,33 @@ class Window:
         Raises:
             NotDelivered: names the first such offset; nothing has changed.
         """
-        for start, end in ranges:
-            if end > self.next:
+        if max(map(_END, ranges), default=0) > self.next:
+            for start, end in ranges:
                 start = max(start, self.next)
                 if not self._ahead.covers(start, end):
                     raise _not_delivered(start, consumer)
         for chunk, mask in found.items():
             for flight in chunk.flights:
                 if flight.consumer is consumer:
-                    mask &= ~flight.mask
+                    mask = 0 if flight.mask == mask else mask & ~flight.mask
             if mask and (mask := mask & ~chunk.returned()):
                 raise _not_delivered(chunk.start + (mask & -mask).bit_length() - 1, consumer)
 
     def close(self, chunk: Chunk, mask: int) -> None:
         """Acknowledge open messages of one chunk, whatever their state. Call `settle` after the last one."""
-        if chunk.flights:
-            for flight in chunk.flights.copy() if len(chunk.flights) > 1 else (chunk.flights[0],):
-                if hit := flight.mask & mask:
-                    self.end_flight(flight, hit)
-        if hit := chunk.ready & mask:
+        for flight in tuple(chunk.flights):
+            if hit := flight.mask & mask:
+                self.end_flight(flight, hit)
+        if chunk.ready and (hit := chunk.ready & mask):
             self.take_ready(chunk, hit)
-        for wait in chunk.waits.copy():
-            if hit := wait.mask & mask:
-                self.end_wait(wait, hit)
-        for poison in chunk.poisons.copy():
-            if hit := poison.mask & mask:
-                self.end_poison(poison, hit)
+        if chunk.waits:
+            for wait in chunk.waits.copy():
+                if hit := wait.mask & mask:
+                    self.end_wait(wait, hit)
+        if chunk.poisons:
+            for poison in chunk.poisons.copy():
+                if hit := poison.mask & mask:
+                    self.end_poison(poison, hit)
         chunk.open ^= mask
         if chunk.history:
             for counts, part in list(chunk.history.items()):
