@@ -1,0 +1,163 @@
+"""Read an object from a store, a row group at a time: one range request each, page checksums verified.
+
+What is read is checked against what the catalog says of the object (length, footer): an object that was replaced or
+cut is damaged, not different.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+from zlib import crc32
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydanube_core.errors import CorruptObject
+
+from pydanube_storage.objects.protocol import ObjectStore
+from pydanube_storage.parquet.columns import SCHEMA, Meta
+
+__all__ = ["Expected", "ObjectReader", "digest_of"]
+
+_TAIL_BYTES: Final = 64 << 10
+_PIECE_BYTES: Final = 8 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """What the catalog says of an object."""
+
+    bytes: int
+    footer_bytes: int
+    footer_crc: int
+
+
+class _Window(io.RawIOBase):
+    """An object as a file, of which some parts are in memory already."""
+
+    def __init__(self, store: ObjectStore, key: str, size: int) -> None:
+        super().__init__()
+        self._store = store
+        self._key = key
+        self._size = size
+        self._at = 0
+        self.parts: list[tuple[int, bytes]] = []
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._at = offset + (0, self._at, self._size)[whence]
+        return self._at
+
+    def read(self, size: int | None = -1) -> bytes:
+        end = self._size if size is None or size < 0 else min(self._at + size, self._size)
+        start, self._at = self._at, max(self._at, end)
+        for first, data in self.parts:
+            if first <= start and end <= first + len(data):
+                return data[start - first : end - first]
+        return self._store.read(self._key, start, end) if start < end else b""
+
+
+class ObjectReader:
+    """Opened: the footer is read and checked. Not safe for several threads.
+
+    Raises:
+        ObjectMissing, CorruptObject, StoreUnavailable, FormatTooNew.
+    """
+
+    def __init__(self, store: ObjectStore, key: str, expected: Expected | None = None) -> None:
+        self._store = store
+        self.key = key
+        size = store.size(key)
+        if expected is not None and size != expected.bytes:
+            raise self._corrupt(f"it has {size} bytes, the catalog says {expected.bytes}", "length")
+        tail_bytes = min(size, max(_TAIL_BYTES, expected.footer_bytes if expected else 0))
+        tail = store.read(key, size - tail_bytes, size)
+        if expected is not None and crc32(tail[-expected.footer_bytes :]) != expected.footer_crc:
+            raise self._corrupt("its footer is not what was written", "footer")
+        self._window = _Window(store, key, size)
+        self._tail = (size - tail_bytes, tail)
+        self._window.parts = [self._tail]
+        try:
+            self._file = pq.ParquetFile(
+                pa.PythonFile(self._window, mode="r"), page_checksum_verification=True, pre_buffer=False
+            )
+        except (pa.ArrowException, OSError) as error:
+            raise self._corrupt(f"it is not Parquet: {error}", "footer") from error
+        self.footer: Any = self._file.metadata
+        self.meta = Meta.from_footer(self.footer.metadata, key=key)
+        self.row_groups: int = self.footer.num_row_groups
+        self.messages: int = self.footer.num_rows
+        statistics = [self.footer.row_group(i).column(0).statistics for i in range(self.row_groups)]
+        self._last = [int(each.max) for each in statistics]  # last offset of each row group
+        self.first = [int(each.min) for each in statistics]
+
+    def row_group_at(self, offset: int) -> int:
+        """The first row group with a message at or behind `offset`; `row_groups` if there is none."""
+        return bisect_right(self._last, offset - 1)
+
+    def row_group_end(self, index: int) -> int:
+        """Up to which offset, exclusive, a row group speaks for the object: holes behind it are its own."""
+        return self.meta.end if index + 1 >= self.row_groups else self.first[index + 1]
+
+    def read_row_group(self, index: int, columns: list[str] | None = None) -> Any:
+        """A row group as a table. Raises as the constructor."""
+        group = self.footer.row_group(index)
+        starts, ends = [], []
+        for i in range(group.num_columns):
+            column = group.column(i)
+            start = column.dictionary_page_offset or column.data_page_offset
+            starts.append(min(start, column.data_page_offset))
+            ends.append(starts[-1] + column.total_compressed_size)
+        if columns is None:
+            data = self._store.read(self.key, min(starts), max(ends))
+            self._window.parts = [self._tail, (min(starts), data)]
+        try:
+            table = self._file.read_row_group(index, columns=columns, use_threads=False)
+        except (pa.ArrowException, OSError) as error:
+            raise self._corrupt(f"row group {index}: {error}", "page") from error
+        finally:
+            self._window.parts = [self._tail]
+        return table if columns is not None else table.cast(SCHEMA)
+
+    def offset_at_time(self, time_ms: int) -> int | None:
+        """First offset appended at or after `time_ms`; None if there is none in this object."""
+        for index in range(self.row_groups):
+            table = self.read_row_group(index, ["offset", "append_time"])
+            times = table.column("append_time").cast(pa.int64()).to_numpy()
+            at = int(times.searchsorted(time_ms))
+            if at < len(times):
+                return int(table.column("offset")[at].as_py())
+        return None
+
+    def _corrupt(self, why: str, cause: str) -> CorruptObject:
+        return CorruptObject(
+            f"object {self.key} in {self._store.url} is damaged: {why}. Restore it from a copy of the bucket",
+            store=self._store.url,
+            key=self.key,
+            cause=cause,
+        )
+
+
+def digest_of(store: ObjectStore, key: str, size: int) -> str:
+    """BLAKE2b-128 of an object as the store gives it back."""
+    digest = hashlib.blake2b(digest_size=16)
+    for piece in _pieces(size):
+        digest.update(store.read(key, *piece))
+    return digest.hexdigest()
+
+
+def _pieces(size: int) -> Iterator[tuple[int, int]]:
+    for start in range(0, size, _PIECE_BYTES):
+        yield start, min(size, start + _PIECE_BYTES)
