@@ -149,8 +149,9 @@ class KeySlots:
                 del self._owner[slot]
                 self._route.unset(slot)
             self._owned[index] = 0
-            if not self._owner:
-                self._route.clear()  # gives the table's memory back
+        if not self._owner:
+            self._owner.clear()  # an emptied dictionary keeps its room until it is cleared
+            self._route.clear()
         self.stirred = True
 
     def _seat(self, index: int, consumer: Consumer) -> None:
@@ -372,6 +373,8 @@ class KeySlots:
                 self._held[slot] = left
             else:
                 del self._held[slot]
+        if not self._held:
+            self._held.clear()  # gives the room back
 
     def stop_added(self, chunk: Chunk, mask: int, *, retry: bool) -> None:
         if retry and not self._stops_by_retry:

@@ -35,7 +35,8 @@ key); behind a blocked one nothing is sent in any case.
 
 *On error nothing has changed.* Methods that return effects list them in the order to carry them out.
 
-*Durable* are snapshots and deltas (`snapshot`, `take_dirty`, `restore`); sessions, credit and flights are not.
+*Durable* are snapshots and deltas (`snapshot`, `take_dirty`, `restore`); sessions, credit and flights are not. What
+was exhausted and not yet dropped or dead-lettered at a restart is delivered once more; its count goes on.
 """
 
 from __future__ import annotations

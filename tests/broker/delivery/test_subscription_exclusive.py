@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import tracemalloc
+
 import pytest
 from pydanube_broker.delivery import (
     Backoff,
@@ -492,3 +495,36 @@ def test_row_20_the_window_is_what_the_consumer_grants_not_one_or_ten() -> None:
 def test_every_error_is_a_cluster_error() -> None:
     with pytest.raises(ClusterError):
         Subscription(SubscriptionType.EXCLUSIVE, cursor=CursorSnapshot(floor=0), span_messages=0)
+
+
+def test_an_idle_subscription_takes_less_than_8_kilobytes_also_after_work() -> None:
+    def worked(type: SubscriptionType) -> Subscription:
+        sub = Subscription(type, cursor=CursorSnapshot(floor=0, acknowledged=((5, 9),)), head=200_000)
+        sub.join(1, "a", 0, credit_messages=200_000, credit_bytes=None)
+        now = 0
+        while (plan := sub.next_plan(max_messages=1000)) is not None:
+            now += 1
+            end = min(plan.start + plan.max_messages, plan.end_limit)
+            if plan.consumer_id is None:
+                assert sub.routed(plan, [(plan.start, end)], end, now, slots=list(range(end - plan.start)))
+            else:
+                assert sub.sent(plan, [(plan.start, end)], 0, end, now)
+            sub.ack(1, 1, [(plan.start, end)])
+        sub.leave(1, now)
+        sub.take_dirty()
+        assert sub.floor == 200_000
+        assert sub.next_deadline_ms() is None
+        return sub
+
+    for type in SubscriptionType:
+        worked(type)  # what is made once for all is not counted
+        gc.collect()
+        tracemalloc.start()
+        try:
+            before = tracemalloc.get_traced_memory()[0]
+            kept = [worked(type) for _ in range(3)]
+            gc.collect()
+            each = (tracemalloc.get_traced_memory()[0] - before) / len(kept)
+        finally:
+            tracemalloc.stop()
+        assert each < 8192, f"{type}: {each:.0f} bytes"

@@ -63,6 +63,11 @@ class Peer:
     timeout_ms: int
     window: bool
     filters: tuple[str, ...]
+    paused: bool = False
+
+    @property
+    def rich(self) -> bool:
+        return self.credit > 0 and not self.paused
 
 
 @dataclass
@@ -238,11 +243,11 @@ class DeliveryMachine(RuleBasedStateMachine):
     def sendable(self) -> set[int]:
         """Messages that the core may not leave lying when it says that there is nothing to send."""
         stops = self.stops()
-        rich = [p for p in self.peers.values() if p.credit > 0]
+        rich = [p for p in self.peers.values() if p.rich]
         if not rich:
             return set()
         first = next(iter(self.peers.values()))
-        if self.kind in (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER) and first.credit == 0:
+        if self.kind in (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER) and not first.rich:
             return set()
         barrier = min(stops, default=1 << 60)
         found = {o for o in self.ready if o < barrier}
@@ -393,6 +398,7 @@ class DeliveryMachine(RuleBasedStateMachine):
     def delivered(self, plan: Plan, consumer_id: int, offsets: list[int]) -> None:
         peer = self.peers[consumer_id]
         assert len(offsets) <= peer.credit, "more than the credit"
+        assert not (offsets and peer.paused), "sent to a paused consumer"
         peer.credit -= len(offsets)
         if self.kind in (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER):
             assert consumer_id == next(iter(self.peers)), "only the first consumer is active"
@@ -517,6 +523,30 @@ class DeliveryMachine(RuleBasedStateMachine):
         assert self.sub.snapshot() == before
         assert self.sub.statistics(self.now).stale_answers == stale + 2
 
+    def answer_without_name(self, data: st.DataObject) -> None:
+        """Clients that name no consumer: whatever was ever sent may be answered, the rest is ignored."""
+        ranges = self.some_ranges(data)
+        offsets = sorted({o for s, e in ranges for o in range(s, e)})
+        if data.draw(st.booleans()):
+            expected = [o for o in offsets if o in self.flight or (self.seen(o) and self.returned.get(o))]
+            assert self.sub.ack_delivered(ranges) == len(expected)
+            for offset in expected:
+                self.finish(offset)
+            return
+        effects = self.sub.nack_delivered(ranges, self.now)
+        outcomes: dict[str, set[int]] = {}
+        for offset in offsets:
+            if offset in self.flight and (outcome := self.fail(offset)) is not None:
+                outcomes.setdefault(outcome, set()).add(offset)
+        self.check_effects(effects, outcomes)
+
+    def pause_or_resume(self, data: st.DataObject) -> None:
+        if self.peers:
+            consumer_id = data.draw(st.sampled_from(sorted(self.peers)))
+            peer = self.peers[consumer_id]
+            peer.paused = not peer.paused
+            (self.sub.pause if peer.paused else self.sub.resume)(consumer_id)
+
     @rule(step=st.sampled_from((1, 10, 40, 200)))
     def time_passes(self, step: int) -> None:
         self.now += step
@@ -571,6 +601,8 @@ class DeliveryMachine(RuleBasedStateMachine):
             self.trim,
             self.compact,
             self.answer_late,
+            self.answer_without_name,
+            self.pause_or_resume,
         )
         data.draw(st.sampled_from(rare))(data)
 
@@ -807,9 +839,9 @@ class KeySharedMachine(DeliveryMachine):
 
     def sendable(self) -> set[int]:
         found: set[int] = set()
-        if any(p.credit > 0 for p in self.peers.values()) and self.window_used() < SPAN:
+        if any(p.rich for p in self.peers.values()) and self.window_used() < SPAN:
             found |= set(self.unseen())
-        if all(p.credit > 0 for p in self.peers.values()):
+        if all(p.rich for p in self.peers.values()):
             flying = {self.unit(o) for o in self.flight}
             stopped = {self.unit(o): o for o in sorted(self.stops(), reverse=True)}
             for offset in self.ready - self.gone:
