@@ -25,7 +25,8 @@ from pydanube_core.services import OPS, STREAM
 from pydanube_storage.metadata import EmbeddedStore
 
 from pydanube_broker.data_dir import FORMAT_VERSION, DataDir
-from pydanube_broker.delivery.pump import DeliveryEngine, SubscriptionPump
+from pydanube_broker.delivery.dead_letter_desk import DeadLetterDesk
+from pydanube_broker.delivery.pump import DeliveryEngine
 from pydanube_broker.health import Health
 from pydanube_broker.http_status import StatusServer
 from pydanube_broker.journal import (
@@ -48,7 +49,7 @@ from pydanube_broker.services.publish import PublishStream
 from pydanube_broker.services.resolve import Resolve
 from pydanube_broker.settings import Settings
 from pydanube_broker.topics.hub import Hub
-from pydanube_broker.topics.registry import Registry
+from pydanube_broker.topics.registry import AnyPump, Registry
 from pydanube_broker.topics.topic import Topic
 
 __all__ = ["Broker"]
@@ -122,6 +123,10 @@ class Broker:
         self.data_dir = stack.enter_context(DataDir(settings.data.dir))
         path = self.data_dir.path
         self.engine = DeliveryEngine()
+        self.engine.dead_letters = DeadLetterDesk(
+            self._dead_letter_topics, self._spawn, lambda: self.broker_url
+        )
+        self.metrics.dropped = self.engine.dropped
         stack.callback(self.engine.close)
         self.health = Health(
             path,
@@ -360,8 +365,15 @@ class Broker:
 
     async def subscription(
         self, topic: Topic, name: str, *, type: str, start: Position, start_given: bool
-    ) -> SubscriptionPump:
+    ) -> AnyPump:
         return await self.registry.subscribe(topic, name, type=type, start=start, start_given=start_given)
+
+    async def _dead_letter_topics(self, name: TopicName) -> Sequence[Topic]:
+        """Where dead letters go; the broker makes it itself, whatever `topics.auto_create` says."""
+        found = self.registry.parts(name)[1]
+        if not found:
+            found = await self.registry.create(name, partitions=0, dispatch_strategy="reliable")
+        return found
 
     async def topic_parts(
         self, name: TopicName, *, create: bool, partitions: int, dispatch_strategy: str

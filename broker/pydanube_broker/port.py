@@ -10,11 +10,21 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pydanube_core.errors import SubscriptionNotFound
-from pydanube_core.facts import BrokerFacts, ConsumerFacts, Reason, SubscriptionFacts, TopicFacts
+from pydanube_core.facts import (
+    BrokerFacts,
+    ConsumerFacts,
+    NamespaceFacts,
+    PolicyFacts,
+    Reason,
+    SubscriptionFacts,
+    TopicFacts,
+)
 from pydanube_core.names import TopicName
 
-from pydanube_broker.delivery.pump import SubscriptionPump
+from pydanube_broker.delivery.non_reliable import LivePump
 from pydanube_broker.metrics import Gathered, SubscriptionSample, TopicSample
+from pydanube_broker.topics.administration import Administration
+from pydanube_broker.topics.registry import AnyPump
 from pydanube_broker.topics.topic import Topic, now_ms
 
 if TYPE_CHECKING:
@@ -71,6 +81,28 @@ class BrokerPort:
     async def delete_topic(self, topic: str) -> None:
         await self._broker.registry.delete(TopicName.parse(topic))
 
+    async def topic_policies(self, topic: str) -> PolicyFacts:
+        return self._administration.topic_policies(topic)
+
+    async def set_topic_policies(self, topic: str, changes: Mapping[str, int | None]) -> None:
+        await self._administration.set_topic_policies(topic, changes)
+
+    async def namespaces(self) -> Sequence[NamespaceFacts]:
+        return self._administration.namespaces()
+
+    async def create_namespace(self, namespace: str, policies: Mapping[str, int | None]) -> None:
+        await self._administration.create_namespace(namespace, policies)
+
+    async def namespace_policies(self, namespace: str) -> PolicyFacts:
+        return self._administration.namespace_policies(namespace)
+
+    async def set_namespace_policies(self, namespace: str, changes: Mapping[str, int | None]) -> None:
+        await self._administration.set_namespace_policies(namespace, changes)
+
+    @property
+    def _administration(self) -> Administration:
+        return Administration(self._broker.registry)
+
     def _topic(self, topic: Topic) -> TopicFacts:
         record, state = topic.options, topic.state
         parent = record.parent
@@ -82,7 +114,7 @@ class BrokerPort:
             partition=record.partition,
             partitions=0,
             dispatch_strategy=record.dispatch_strategy.value,
-            durability="memory" if self._broker.data_dir.memory else record.durability.value,
+            durability=topic.durability,
             created_at_ms=record.created_at_ms,
             owner=str(self._broker.data_dir.broker_id),
             epoch=max(state.epoch, topic.assigned_epoch),
@@ -157,7 +189,31 @@ class BrokerPort:
             )
         return found
 
-    def _subscription(self, topic: Topic, pump: SubscriptionPump) -> SubscriptionFacts:
+    async def create_subscription(self, topic: str, subscription: str, *, type: str, start: str) -> None:
+        await self._administration.create_subscription(topic, subscription, type=type, start=start)
+
+    async def resolve_position(self, topic: str, position: str) -> Mapping[str, int]:
+        return self._administration.resolve(topic, position)
+
+    async def seek_subscription(self, topic: str, subscription: str, position: str) -> None:
+        await self._administration.seek(topic, subscription, position)
+
+    async def skip_messages(self, topic: str, subscription: str, count: int) -> int:
+        return await self._administration.skip(topic, subscription, count)
+
+    async def purge_subscription(self, topic: str, subscription: str) -> None:
+        await self._administration.purge(topic, subscription)
+
+    async def delete_subscription(self, topic: str, subscription: str) -> None:
+        await self._administration.delete_subscription(topic, subscription)
+
+    async def failure_policy(self, topic: str, subscription: str) -> Mapping[str, Any]:
+        return self._administration.failure_policy(topic, subscription)
+
+    async def set_failure_policy(self, topic: str, subscription: str, changes: Mapping[str, Any]) -> None:
+        await self._administration.set_failure_policy(topic, subscription, changes)
+
+    def _subscription(self, topic: Topic, pump: AnyPump) -> SubscriptionFacts:
         cursor = pump.cursor
         statistics = pump.statistics()
         floor = max(cursor.floor, topic.start_offset)
@@ -189,6 +245,7 @@ class BrokerPort:
                     connected_at_ms=pump.links[consumer.consumer_id].connected_at_ms
                     if consumer.consumer_id in pump.links
                     else now_ms(),
+                    dropped=pump.dropped_of(consumer.consumer_id) if isinstance(pump, LivePump) else 0,
                 )
                 for consumer in consumers
             ),
@@ -196,6 +253,7 @@ class BrokerPort:
             if statistics is None or statistics.blocked_by is None
             else f"offset {statistics.blocked_by.offset}: {statistics.blocked_by.reason}",
             created_at_ms=pump.created_at_ms,
+            dropped=0 if statistics is None else statistics.dropped,
         )
 
     def _lag_bytes(self, topic: Topic, offset: int) -> int:

@@ -12,7 +12,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-__all__ = ["BrokerFacts", "ClusterPort", "ConsumerFacts", "Reason", "SubscriptionFacts", "TopicFacts"]
+__all__ = [
+    "BrokerFacts",
+    "ClusterPort",
+    "ConsumerFacts",
+    "NamespaceFacts",
+    "PolicyFacts",
+    "Reason",
+    "SubscriptionFacts",
+    "TopicFacts",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +40,7 @@ class ConsumerFacts:
     credit_messages: int
     in_flight: int
     connected_at_ms: int
+    dropped: int = 0  # non-reliable topics: messages it was too slow for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +66,7 @@ class SubscriptionFacts:
     consumers: tuple[ConsumerFacts, ...] = ()
     blocked_reason: str | None = None
     created_at_ms: int | None = None
+    dropped: int = 0  # lost on purpose: poison policy drop, or no room on a non-reliable topic
 
     @property
     def lag_messages(self) -> int:
@@ -86,6 +97,24 @@ class TopicFacts:
     subscriptions: tuple[str, ...]
     policies: Mapping[str, Any] = field(default_factory=dict)
     schema: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamespaceFacts:
+    namespace: str
+    created_at_ms: int
+    policies: Mapping[str, Any]  # those set on it
+    topics: int  # a partitioned topic counts once
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyFacts:
+    """Policies of a topic or namespace."""
+
+    own: Mapping[str, Any]  # set here
+    effective: Mapping[
+        str, int
+    ]  # what holds: from here, the namespace or the broker's settings; 0 is no limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,5 +162,53 @@ class ClusterPort(Protocol):
     async def subscriptions(
         self, topic: str | None, subscription: str | None
     ) -> Sequence[SubscriptionFacts]: ...
+
+    async def topic_policies(self, topic: str) -> PolicyFacts: ...
+
+    async def set_topic_policies(self, topic: str, changes: Mapping[str, int | None]) -> None:
+        """Set some, take away those that are None; live at once. Raises `InvalidArgument` for a partition."""
+        ...
+
+    async def namespaces(self) -> Sequence[NamespaceFacts]: ...
+
+    async def create_namespace(self, namespace: str, policies: Mapping[str, int | None]) -> None:
+        """Raises `AlreadyExists`."""
+        ...
+
+    async def namespace_policies(self, namespace: str) -> PolicyFacts:
+        """Raises `NamespaceNotFound`."""
+        ...
+
+    async def set_namespace_policies(self, namespace: str, changes: Mapping[str, int | None]) -> None: ...
+
+    async def create_subscription(self, topic: str, subscription: str, *, type: str, start: str) -> None:
+        """On every partition. Raises `AlreadyExists`, `LimitReached`."""
+        ...
+
+    async def resolve_position(self, topic: str, position: str) -> Mapping[str, int]:
+        """Concrete topic → the offset of a position in it."""
+        ...
+
+    async def seek_subscription(self, topic: str, subscription: str, position: str) -> None:
+        """Move the cursor on every partition; durable when it returns."""
+        ...
+
+    async def skip_messages(self, topic: str, subscription: str, count: int) -> int:
+        """Acknowledge the first `count` messages that are not; how many were. One concrete topic."""
+        ...
+
+    async def purge_subscription(self, topic: str, subscription: str) -> None:
+        """Acknowledge everything published so far."""
+        ...
+
+    async def delete_subscription(self, topic: str, subscription: str) -> None: ...
+
+    async def failure_policy(self, topic: str, subscription: str) -> Mapping[str, Any]:
+        """The seven fields, as they hold."""
+        ...
+
+    async def set_failure_policy(self, topic: str, subscription: str, changes: Mapping[str, Any]) -> None:
+        """Set some of the seven fields; live at once. An empty `dead_letter_topic` is the default one."""
+        ...
 
     async def status(self) -> BrokerFacts: ...

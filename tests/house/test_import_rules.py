@@ -61,6 +61,10 @@ THIRD_PARTY: dict[str, set[str]] = {
 THIRD_PARTY_OF_MODULE: dict[str, set[str]] = {
     "pydanube_core.batch.select": {"numpy"},
     "pydanube_core.batch.validate": {"numpy"},
+    **dict.fromkeys(  # the tier's process, which alone has the extra `tier`
+        (f"pydanube_storage.parquet.{name}" for name in ("columns", "decode", "encode", "read", "write")),
+        {"numpy", "pyarrow"},
+    ),
     "pydanube_cli.bench.fleet": {"psutil"},
     "pydanube_cli.bench.payloads": {"numpy"},
 }
@@ -83,9 +87,11 @@ NOT_PURE = (
     "pydanube_core.generated.*",
     # The shells around the pure subscription: they read the log, keep the time, write to streams.
     "pydanube_broker.delivery.cursor_keeper",
+    "pydanube_broker.delivery.dead_letter_desk",
     "pydanube_broker.delivery.deadlines",
     "pydanube_broker.delivery.frame_builder",
     "pydanube_broker.delivery.give_way",
+    "pydanube_broker.delivery.non_reliable",
     "pydanube_broker.delivery.pump",
     "pydanube_broker.delivery.reader_pump",
     "pydanube_broker.delivery.routed_part",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import random
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -16,6 +17,7 @@ from pydanube_core.errors import ClusterError, ConsumerBusy, Internal
 from pydanube_broker.delivery.cursor import CursorSnapshot
 from pydanube_broker.delivery.cursor_codec import encode_delta
 from pydanube_broker.delivery.cursor_keeper import CursorKeeper
+from pydanube_broker.delivery.dead_letter_desk import DeadLetterDesk
 from pydanube_broker.delivery.deadlines import Deadlines
 from pydanube_broker.delivery.effects import (
     Activated,
@@ -30,11 +32,13 @@ from pydanube_broker.delivery.effects import (
 from pydanube_broker.delivery.frame_builder import Frame
 from pydanube_broker.delivery.give_way import GiveWay
 from pydanube_broker.delivery.plan import Plan
-from pydanube_broker.delivery.policy import FailurePolicy
+from pydanube_broker.delivery.policy import PoisonPolicy
 from pydanube_broker.delivery.ranges import Range
+from pydanube_broker.delivery.rate_limit import TokenBucket
 from pydanube_broker.delivery.reader_pump import FRAME_BYTES
 from pydanube_broker.delivery.routed_part import gather
 from pydanube_broker.delivery.subscription import Subscription, SubscriptionStatistics, SubscriptionType
+from pydanube_broker.delivery.subscription_policy import SubscriptionPolicy
 from pydanube_broker.delivery.turns import Turns
 from pydanube_broker.journal import CachedBatch, Kind
 from pydanube_broker.topics.log_state import encode_cursor_body
@@ -77,6 +81,8 @@ class DeliveryEngine:
         self.give_way = GiveWay()
         self.deadlines = Deadlines()
         self.cursors = CursorKeeper()
+        self.dropped: Counter[tuple[str, str]] = Counter()  # (topic, reason): messages lost on purpose
+        self.dead_letters: DeadLetterDesk  # set by whoever owns topics, before the first delivery
 
     def close(self) -> None:
         self.deadlines.close()
@@ -95,7 +101,7 @@ class SubscriptionPump:
         topic: Topic,
         engine: DeliveryEngine,
         *,
-        policy: FailurePolicy,
+        policy: SubscriptionPolicy,
         start_offset: int,
         created_at_ms: int,
     ) -> None:
@@ -111,8 +117,10 @@ class SubscriptionPump:
         self.dirty = False
         self.closed: ClusterError | None = None
         self.delivered = 0
-        self._engine = engine
+        self.engine = engine
         self._core: Subscription | None = None
+        self._rate: TokenBucket | None = None
+        self._names: dict[int, str] = {}  # of the consumers in `links`
         self._snapshot_stale = False
         self._reading = False
         self._cursor_lsn = 0
@@ -137,7 +145,7 @@ class SubscriptionPump:
 
     def statistics(self) -> SubscriptionStatistics | None:
         """The core's; None while no consumer has come since the start."""
-        return None if self._core is None else self._core.statistics(self._engine.deadlines.now_ms())
+        return None if self._core is None else self._core.statistics(self.engine.deadlines.now_ms())
 
     def session_of(self, consumer_id: int) -> int:
         session = None if self._core is None else self._core.session_of(consumer_id)
@@ -151,7 +159,7 @@ class SubscriptionPump:
                 self.type,
                 self.topic.state.cursors[self.subscription_id],
                 head=self.topic.commit,
-                policy=self.policy,
+                policy=self.policy.failure,
                 first_session=now_ms() * 1000,  # above those of any earlier life
                 random=random.random,
             )
@@ -174,16 +182,18 @@ class SubscriptionPump:
         """Attach a consumer; returns its session. The arguments are those of `Subscription.join`.
 
         Raises:
-            ConsumerBusy, InvalidArgument.
+            ConsumerBusy, InvalidArgument, LimitReached.
         """
         if self.closed is not None:
             raise self.closed
         core = self.core()
         core.grew(self.topic.commit)
+        if name not in self._names.values():  # a take-over adds nobody
+            self.topic.check_consumer(len(self.links))
         effects = core.join(
             link.consumer_id,
             name,
-            self._engine.deadlines.now_ms(),
+            self.engine.deadlines.now_ms(),
             credit_messages=credit_messages,
             credit_bytes=credit_bytes,
             ack_timeout_ms=ack_timeout_ms,
@@ -193,13 +203,15 @@ class SubscriptionPump:
         )
         self._perform([effect for effect in effects if isinstance(effect, SessionEnded)])
         self.links[link.consumer_id] = link
+        self._names[link.consumer_id] = name
         self._perform([effect for effect in effects if not isinstance(effect, SessionEnded)])
         self.wake()
         return self.session_of(link.consumer_id)
 
     def leave(self, consumer_id: int) -> None:
+        self._names.pop(consumer_id, None)
         if self.links.pop(consumer_id, None) is not None and self._core is not None:
-            self._perform(self._core.leave(consumer_id, self._engine.deadlines.now_ms()))
+            self._perform(self._core.leave(consumer_id, self.engine.deadlines.now_ms()))
             self.wake()
 
     def grant(self, consumer_id: int, messages: int, size_bytes: int) -> None:
@@ -224,7 +236,7 @@ class SubscriptionPump:
     def nack(
         self, consumer_id: int, session: int, ranges: Sequence[Range], delay_ms: int, reason: str
     ) -> None:
-        now = self._engine.deadlines.now_ms()
+        now = self.engine.deadlines.now_ms()
         self._perform(self.core().nack(consumer_id, session, ranges, now, delay_ms=delay_ms, reason=reason))
         self._changed()
 
@@ -234,24 +246,57 @@ class SubscriptionPump:
             self._changed()
 
     def nack_delivered(self, ranges: Sequence[Range], delay_ms: int, reason: str) -> None:
-        now = self._engine.deadlines.now_ms()
+        now = self.engine.deadlines.now_ms()
         self._perform(self.core().nack_delivered(ranges, now, delay_ms=delay_ms, reason=reason))
         self._changed()
 
     def extend(self, consumer_id: int, session: int, ranges: Sequence[Range], extension_ms: int) -> None:
-        self.core().extend(consumer_id, session, ranges, extension_ms, self._engine.deadlines.now_ms())
+        self.core().extend(consumer_id, session, ranges, extension_ms, self.engine.deadlines.now_ms())
         self._want_tick()
 
     def terminate(self, consumer_id: int, session: int, ranges: Sequence[Range], reason: str) -> None:
-        now = self._engine.deadlines.now_ms()
+        now = self.engine.deadlines.now_ms()
         self._perform(self.core().terminate(consumer_id, session, ranges, now, reason=reason))
         self._changed()
 
     def seek(self, offset: int) -> None:
         core = self.core()
         core.grew(self.topic.commit)
-        self._perform(core.seek(offset, self._engine.deadlines.now_ms()))
+        self._perform(core.seek(offset, self.engine.deadlines.now_ms()))
         self._changed()
+
+    def skip(self, count: int) -> Range | None:
+        """Acknowledge the first messages that are not, as an administrator; the range that was skipped over."""
+        core = self.core()
+        core.grew(self.topic.commit)
+        skipped = core.skip(count)
+        self._changed()
+        return skipped
+
+    def purge(self) -> None:
+        """Everything published so far counts as acknowledged."""
+        core = self.core()
+        core.grew(self.topic.commit)
+        self._perform(core.purge(self.engine.deadlines.now_ms()))
+        self._changed()
+
+    def set_policy(self, policy: SubscriptionPolicy) -> None:
+        """Another failure policy, from now on; what is blocked is judged by it."""
+        self.policy = policy
+        if self._core is not None:
+            self._perform(self._core.set_policy(policy.failure, self.engine.deadlines.now_ms()))
+            self._changed()
+
+    def dead_lettered(self, generation: int, ranges: Sequence[Range]) -> None:
+        """The copies of these messages are durable."""
+        if self.closed is None and self.core().dead_lettered(generation, ranges):
+            self._changed()
+
+    def dead_letter_failed(self, generation: int, ranges: Sequence[Range]) -> None:
+        """They could not be copied: the core asks again later."""
+        if self.closed is None:
+            self.core().dead_letter_failed(generation, ranges, self.engine.deadlines.now_ms())
+            self._want_tick()
 
     def confirm(self, done: Committed) -> None:
         """Call `done` when everything acknowledged so far is on stable storage."""
@@ -264,9 +309,9 @@ class SubscriptionPump:
 
     def _changed(self) -> None:
         self._snapshot_stale = True
-        self._engine.cursors.note(self)
+        self.engine.cursors.note(self)
         self._want_tick()
-        self._engine.turns.wake(self)
+        self.engine.turns.wake(self)
 
     def write_cursor(self) -> None:
         """Append the cursor's delta to the journal."""
@@ -283,14 +328,14 @@ class SubscriptionPump:
     def grew(self) -> None:
         if self._core is not None and self.links:
             self._core.grew(self.topic.commit)
-            self._engine.turns.wake(self)
+            self.engine.turns.wake(self)
 
     def wake(self) -> None:
-        self._engine.turns.wake(self)
+        self.engine.turns.wake(self)
 
     def tick(self) -> None:
         if self._core is not None:
-            effects = self._core.tick(self._engine.deadlines.now_ms())
+            effects = self._core.tick(self.engine.deadlines.now_ms())
             if effects:
                 self._changed()
             self._perform(effects)
@@ -299,13 +344,16 @@ class SubscriptionPump:
 
     def _want_tick(self) -> None:
         if self._core is not None:
-            self._engine.deadlines.want(self, self._core.next_deadline_ms())
+            self.engine.deadlines.want(self, self._core.next_deadline_ms())
 
     def step(self) -> bool:
         core = self._core
         if core is None or self._reading or self.closed is not None or not self.links:
             return False
-        plan = core.next_plan()
+        allowed = self._allowed()
+        if allowed == 0:
+            return False
+        plan = core.next_plan(max_messages=allowed)
         if plan is None:
             return False
         try:
@@ -326,8 +374,26 @@ class SubscriptionPump:
             )
             return False
 
+    def _allowed(self) -> int | None:
+        """How many messages the dispatch rate lets go now; None: no limit. At 0 it is looked at again in time."""
+        rate = self.topic.gate.limits.max_subscription_dispatch_rate
+        if not rate:
+            self._rate = None
+            return None
+        now = self.engine.deadlines.now_ms()
+        if self._rate is None:
+            self._rate = TokenBucket(rate, now)
+        elif self._rate.rate_per_s != rate:
+            self._rate.set_rate(rate, now)
+        allowed = self._rate.available(now)
+        if not allowed:
+            self.engine.deadlines.want(self, now + self._rate.wait_ms(1, now))
+        return allowed
+
     def _send(self, core: Subscription, link: ConsumerLink, frame: Frame) -> None:
         self.delivered += frame.messages
+        if self._rate is not None:
+            self._rate.take(frame.messages, self.engine.deadlines.now_ms())
         link.deliver(frame)
         if not link.writable:
             core.pause(link.consumer_id)  # until `flowing`; the others of a shared subscription go on
@@ -350,7 +416,7 @@ class SubscriptionPump:
                 self.wake()
 
         work = self.topic.plan_cold_read(plan.start, plan.end_limit, self._read_bytes(plan))
-        self._engine.give_way.run(work, done)
+        self.engine.give_way.run(work, done)
 
     def _dispatch(self, core: Subscription, plan: Plan, batches: Sequence[CachedBatch]) -> bool:
         assert plan.consumer_id is not None
@@ -393,7 +459,7 @@ class SubscriptionPump:
             if not batches:
                 next_offset = plan.end_limit  # no message is left there
         next_offset = min(next_offset, plan.end_limit)
-        if not core.sent(plan, ranges, frame.stored_bytes, next_offset, self._engine.deadlines.now_ms()):
+        if not core.sent(plan, ranges, frame.stored_bytes, next_offset, self.engine.deadlines.now_ms()):
             return True
         if frame.messages:
             self._send(core, link, frame)
@@ -409,7 +475,7 @@ class SubscriptionPump:
             plan,
             part.ranges,
             part.next_offset,
-            self._engine.deadlines.now_ms(),
+            self.engine.deadlines.now_ms(),
             slots=part.slots() if self.type is SubscriptionType.KEY_SHARED else None,
             keys=part.keys() if core.needs_keys else None,
             sizes=part.sizes(),
@@ -436,6 +502,7 @@ class SubscriptionPump:
                         link.session_changed(effect.session, effect.offset, effect.reason.value)
                 case SessionEnded():
                     link = self.links.pop(effect.consumer_id, None)
+                    self._names.pop(effect.consumer_id, None)
                     if link is not None:
                         link.end(
                             ConsumerBusy(
@@ -450,23 +517,27 @@ class SubscriptionPump:
                         link.activated()
                 case Expired():
                     pass  # they are planned again by themselves; counted in the statistics
-                case Blocked() | Dropped():
-                    log.warning(
-                        "messages_exhausted",
-                        extra={
-                            "event": "messages_exhausted",
-                            "topic": self.topic.name,
-                            "subscription": self.name,
-                            "ranges": list(effect.ranges)[:8],
-                            "policy": "block" if isinstance(effect, Blocked) else "drop",
-                            "reason": effect.reason,
-                        },
-                    )
+                case Blocked():
+                    self._exhausted(effect.ranges, effect.reason, PoisonPolicy.BLOCK)
+                case Dropped():
+                    self.engine.dropped[self.topic.name, "poison"] += sum(b - a for a, b in effect.ranges)
+                    self._exhausted(effect.ranges, effect.reason, PoisonPolicy.DROP)
                 case DeadLetter():
-                    # policies that dead-letter come with the delivery work; nothing can set one yet
-                    self.core().dead_letter_failed(
-                        effect.generation, effect.ranges, self._engine.deadlines.now_ms()
-                    )
+                    self._exhausted(effect.ranges, effect.reason, PoisonPolicy.DEAD_LETTER)
+                    self.engine.dead_letters.submit(self, effect)
+
+    def _exhausted(self, ranges: Sequence[Range], reason: str, policy: PoisonPolicy) -> None:
+        log.warning(
+            "messages_exhausted",
+            extra={
+                "event": "messages_exhausted",
+                "topic": self.topic.name,
+                "subscription": self.name,
+                "ranges": list(ranges)[:8],
+                "policy": policy.value,
+                "reason": reason,
+            },
+        )
 
     def _give_up(self, error: ClusterError) -> None:
         """The log cannot be read: say so to every consumer; the subscription stays, for when it can."""

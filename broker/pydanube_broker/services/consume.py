@@ -13,9 +13,12 @@ from pydanube_core.names import TopicName, check_client_name, check_subscription
 from pydanube_core.positions import Position
 
 from pydanube_broker.delivery.frame_builder import FrameBuilder
-from pydanube_broker.delivery.pump import DeliveryEngine, SubscriptionPump
+from pydanube_broker.delivery.non_reliable import LiveReader
+from pydanube_broker.delivery.pump import DeliveryEngine
 from pydanube_broker.delivery.reader_pump import ReaderPump
 from pydanube_broker.rpc.hot import StreamReply
+from pydanube_broker.topics.memory_topic import MemoryTopic
+from pydanube_broker.topics.registry import AnyPump
 from pydanube_broker.topics.topic import Topic, now_ms
 
 __all__ = ["ConsumeHost", "ConsumeStream"]
@@ -43,7 +46,7 @@ class ConsumeHost(Protocol):
 
     async def subscription(
         self, topic: Topic, name: str, *, type: str, start: Position, start_given: bool
-    ) -> SubscriptionPump:
+    ) -> AnyPump:
         """The subscription, made if it does not exist."""
         ...
 
@@ -59,8 +62,8 @@ class ConsumeStream:
         self._opening = False
         self._early: list[pb.ConsumeRequest] = []
         self._topic: Topic | None = None
-        self._pump: SubscriptionPump | None = None
-        self._reader: ReaderPump | None = None
+        self._pump: AnyPump | None = None
+        self._reader: ReaderPump | LiveReader | None = None
         self._opened = False
         self._active = True
         self.closed = False
@@ -93,7 +96,7 @@ class ConsumeStream:
         except ClusterError as error:
             self._fail(error)
 
-    def _answer(self, pump: SubscriptionPump, request: pb.ConsumeRequest) -> None:
+    def _answer(self, pump: AnyPump, request: pb.ConsumeRequest) -> None:
         match request.WhichOneof("kind"):
             case "ack":
                 ack = request.ack
@@ -124,7 +127,7 @@ class ConsumeStream:
             case kind:
                 raise InvalidArgument(f"a consumer does not send {kind}", field="kind", value=str(kind))
 
-    def _reader_request(self, reader: ReaderPump, request: pb.ConsumeRequest) -> None:
+    def _reader_request(self, reader: ReaderPump | LiveReader, request: pb.ConsumeRequest) -> None:
         match request.WhichOneof("kind"):
             case "credit":
                 reader.grant(request.credit.messages, request.credit.bytes)
@@ -204,6 +207,7 @@ class ConsumeStream:
 
     async def _open_reader(self, name: TopicName, start: Position, request: pb.OpenConsumer) -> None:
         topic = await self._host.consumer_topic(name)
+        topic.gate.check_consumer(topic.subscriptions.values(), topic.readers, 0)
         stop: int | None = None
         if request.stop == HEAD:
             stop = topic.commit
@@ -230,6 +234,13 @@ class ConsumeStream:
             ).SerializeToString()
         )
         self._topic, self._opened = topic, True
+        if isinstance(topic, MemoryTopic):
+            if stop is not None:
+                self._ended(topic.commit)  # what is published from now on lies behind every stop
+                return
+            self._reader = LiveReader(topic, self, session=session, turns=engine.turns)
+            self._reader.grant(request.credit_messages, request.credit_bytes)
+            return
         self._reader = ReaderPump(
             topic,
             self._reply,

@@ -9,12 +9,13 @@ from typing import Any, Final, Protocol
 
 from pydanube_core.batch import Column, ProducerPart
 from pydanube_core.batch.validate import validate_batch
-from pydanube_core.errors import ClusterError, Internal, InvalidArgument, Overloaded
+from pydanube_core.errors import ClusterError, Internal, InvalidArgument, Overloaded, ProducerFenced
 from pydanube_core.frames import PUBLISH_BATCH_FIELD, read_bytes_field
 from pydanube_core.generated import danube_stream_pb2 as pb
 from pydanube_core.names import TopicName, check_client_name
 
 from pydanube_broker.rpc.hot import StreamReply
+from pydanube_broker.topics.gate import AccessMode
 from pydanube_broker.topics.producers import Appended, ProducerSession
 from pydanube_broker.topics.topic import Topic
 
@@ -28,8 +29,6 @@ WAITING_BYTES: Final = 16 << 20  # taken from one connection and not committed y
 
 class PublishHost(Protocol):
     """What the broker does for its publish streams."""
-
-    durability: str
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a task of this broker's."""
@@ -98,14 +97,16 @@ class PublishStream:
             if request.producer_name:
                 check_client_name(request.producer_name, field="producer_name")
             self._host.check_publish()
+            mode = AccessMode.parse(request.access_mode)
             topic = await self._host.producer_topic(request)
             if self.closed:
                 return
             if request.producer_id:
                 session = topic.state.producers.resume(request.producer_id, request.producer_epoch)
-                self._opened(topic, session)
+                self._opened(topic, session, mode)
             else:
                 name = request.producer_name or f"producer-{topic.state.producers.next_id}"
+                topic.gate.check_producer(name, mode, topic.producers_connected)
                 opened: asyncio.Future[ProducerSession] = asyncio.get_running_loop().create_future()
 
                 def done(session: ProducerSession, error: ClusterError | None) -> None:
@@ -116,17 +117,18 @@ class PublishStream:
                     else:
                         opened.set_exception(error)
 
-                topic.open_producer(name, done)
+                topic.open_producer(name, done, exclusive=mode is AccessMode.EXCLUSIVE)
                 session = await opened
                 if not self.closed:
-                    self._opened(topic, session)
+                    self._opened(topic, session, mode)
         except ClusterError as error:
             self._fail(error)
         except Exception:
             log.exception("open_producer_failed", extra={"event": "open_producer_failed"})
             self._fail(Internal("the broker could not open the producer; see its log"))
 
-    def _opened(self, topic: Topic, session: ProducerSession) -> None:
+    def _opened(self, topic: Topic, session: ProducerSession, mode: AccessMode) -> None:
+        topic.gate.attach(self, session.name, mode, topic.producers_connected)
         self._topic, self._session = topic, session
         session.connections += 1
         topic.producers_connected += 1
@@ -138,7 +140,7 @@ class PublishStream:
                     next_sequence=session.next_sequence,
                     producer_name=session.name,
                     topic_id=topic.topic_id,
-                    durability=self._host.durability,
+                    durability=topic.durability,
                     max_message_bytes=topic.max_message_bytes,
                 )
             ).SerializeToString()
@@ -186,7 +188,10 @@ class PublishStream:
     def _check_session(self, part: ProducerPart) -> None:
         """A stream writes as the session it opened, with consecutive sequences: both are what retries rest on."""
         session = self._session
-        assert session is not None
+        if session is None:
+            raise ProducerFenced(
+                "this producer's right to write has ended", field="producer_id", value=str(part.producer_id)
+            )
         if part.producer_id != session.producer_id:
             raise InvalidArgument(
                 f"the batch is producer {part.producer_id}'s, the stream is producer {session.producer_id}'s",
@@ -239,7 +244,8 @@ class PublishStream:
             self._reply.end(error)
 
     def end(self, error: ClusterError) -> None:
-        """End the stream from the broker's side (draining, topic deleted)."""
+        """End the stream from the broker's side (draining, topic deleted, another took its place)."""
+        self._release()
         self._fail(error)
 
     # -- the rest of its life --------------------------------------------------------------------------------
@@ -258,9 +264,14 @@ class PublishStream:
     def on_close(self) -> None:
         self.closed = True
         self._host.gone(self)
+        self._release()
+
+    def _release(self) -> None:
+        """This connection writes no more."""
         if self._session is not None and self._topic is not None:
             self._session.connections -= 1
             self._topic.producers_connected -= 1
+            self._topic.gate.detach(self)
             self._session = None
 
 

@@ -74,6 +74,15 @@ class Producers:
             self._forget_one()
         return session
 
+    def begin(self, name: str, *, exclusive: bool = False) -> ProducerSession:
+        """A new session: with a new id or, for an exclusive producer that comes again by its name, with its id and the
+        next epoch, which fences what it was before."""
+        if exclusive:
+            for session in reversed(self._sessions.values()):
+                if session.name == name:
+                    return self.add(session.producer_id, session.epoch + 1, name)
+        return self.add(self.next_id, 1, name)
+
     def _forget_one(self) -> None:
         for producer_id, session in self._sessions.items():
             if not session.connections:

@@ -7,9 +7,11 @@ empty.
 
 from __future__ import annotations
 
+import itertools
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
 
@@ -34,16 +36,21 @@ from pydanube_broker.cluster.records import (
     TopicSettings,
 )
 from pydanube_broker.cluster.topic_catalog import TopicCatalog
-from pydanube_broker.delivery.policy import FailurePolicy, PoisonPolicy
+from pydanube_broker.delivery.limits import Limits
+from pydanube_broker.delivery.non_reliable import LivePump
 from pydanube_broker.delivery.pump import DeliveryEngine, SubscriptionPump
 from pydanube_broker.delivery.subscription import SubscriptionType
+from pydanube_broker.delivery.subscription_policy import OPTION, SubscriptionPolicy
 from pydanube_broker.settings import Settings
 from pydanube_broker.topics.hub import Hub
+from pydanube_broker.topics.memory_topic import MemoryTopic
 from pydanube_broker.topics.topic import Topic, now_ms
 
-__all__ = ["Registry"]
+__all__ = ["AnyPump", "Registry"]
 
 log = logging.getLogger("pydanube.topics")
+
+AnyPump = SubscriptionPump | LivePump
 
 
 class Registry:
@@ -57,6 +64,9 @@ class Registry:
         self._topics: dict[TopicName, Topic] = {}
         self.catalog = TopicCatalog(store, wall_ms=now_ms)
         self.lone: LoneBroker
+        self._sessions = itertools.count(
+            now_ms() * 1000
+        )  # of non-reliable topics; above those of an earlier life
 
     # -- start -----------------------------------------------------------------------------------------------
 
@@ -79,19 +89,21 @@ class Registry:
             log.info("topics_dropped", extra={"event": "topics_dropped", "count": len(gone)})
 
     def _adopt(self, record: TopicRecord) -> Topic:
-        limits = [self._settings.topics.max_message_bytes]
-        policy = record.settings.policies.get("max_message_size")
-        if isinstance(policy, int) and policy > 0:
-            limits.append(policy)
-        topic = Topic(
-            record.name,
-            self._hub.take_state(record.topic_id),
-            self._hub,
-            max_message_bytes=min(limits),
-            options=record,
-        )
+        limits = self.limits_of(record)
+        topic: Topic
+        if record.dispatch_strategy is DispatchStrategy.NON_RELIABLE:
+            topic = MemoryTopic(record.name, record.topic_id, self._hub, options=record, limits=limits)
+        else:
+            topic = Topic(
+                record.name,
+                self._hub.take_state(record.topic_id),
+                self._hub,
+                options=record,
+                limits=limits,
+                durability="memory" if self._settings.data.memory else record.durability.value,
+            )
+            self._hub.adopt(topic)
         topic.assigned_epoch = self.lone.epoch(record.topic_id)
-        self._hub.adopt(topic)
         self._topics[record.topic] = topic
         for subscription in self.catalog.index.subscriptions(record.topic_id):
             self._pump(topic, subscription)
@@ -100,23 +112,63 @@ class Registry:
             del topic.state.cursors[gone]
         return topic
 
-    def _pump(self, topic: Topic, record: SubscriptionRecord) -> SubscriptionPump:
-        delivery = self._settings.delivery
-        policy = FailurePolicy(
-            max_redelivery_count=delivery.max_redelivery_count,
-            ack_timeout_ms=int(delivery.ack_timeout * 1000),
-            poison_policy=PoisonPolicy.BLOCK,
-        )
+    def _pump(self, topic: Topic, record: SubscriptionRecord) -> AnyPump:
+        if isinstance(topic, MemoryTopic):
+            live = LivePump(
+                record.name,
+                record.subscription_id,
+                SubscriptionType(record.type),
+                topic,
+                self._engine,
+                created_at_ms=record.spec.created_at_ms,
+                sessions=self._sessions.__next__,
+            )
+            live.policy = self.failure_policy(record.spec.options.get(OPTION, {}))
+            return live
         return SubscriptionPump(
             record.name,
             record.subscription_id,
             SubscriptionType(record.type),
             topic,
             self._engine,
-            policy=policy,
+            policy=self.failure_policy(record.spec.options.get(OPTION, {})),
             start_offset=record.start_offset,
             created_at_ms=record.spec.created_at_ms,
         )
+
+    # -- policies --------------------------------------------------------------------------------------------
+
+    def failure_policy(self, stored: Mapping[str, Any]) -> SubscriptionPolicy:
+        """The failure policy that these fields and the settings come to."""
+        delivery = self._settings.delivery
+        defaults = {
+            "max_redelivery_count": delivery.max_redelivery_count,
+            "ack_timeout_ms": int(delivery.ack_timeout * 1000),
+            "poison_policy": delivery.poison_policy,
+        }
+        return SubscriptionPolicy.of(stored, defaults)
+
+    def policy_layers(self, record: TopicRecord | None, namespace: str) -> list[Mapping[str, Any]]:
+        """Where limits come from, the nearest first: the topic, its namespace, the settings."""
+        found = self.catalog.index.find_namespace(namespace)
+        return [
+            {} if record is None else record.settings.policies,
+            {} if found is None else found.spec.policies,
+            self._settings.policies.model_dump(),
+        ]
+
+    def limits_of(self, record: TopicRecord) -> Limits:
+        """What holds for a topic now."""
+        limits = Limits.of(*self.policy_layers(record, record.topic.namespace))
+        largest = self._settings.topics.max_message_bytes
+        return replace(limits, max_message_size=min(limits.max_message_size or largest, largest))
+
+    def apply_policies(self, topic: Topic) -> None:
+        """Its record or its namespace's has changed: the limits hold from here on."""
+        record = self.catalog.index.find_topic(topic.options.topic)
+        if record is not None:
+            topic.options = record
+            topic.gate.set_limits(self.limits_of(record))
 
     # -- look-ups --------------------------------------------------------------------------------------------
 
@@ -183,13 +235,11 @@ class Registry:
     ) -> Sequence[Topic]:
         """Create a topic. One that exists already is given back, unless `must_be_new`."""
         strategy = _choice(DispatchStrategy, dispatch_strategy, "dispatch_strategy")
-        if strategy is DispatchStrategy.NON_RELIABLE:
-            raise NotImplementedYet(
-                "non-reliable topics come with the delivery work: use dispatch_strategy reliable",
-                field="dispatch_strategy",
-                value=dispatch_strategy,
-            )
-        level = _choice(Durability, durability or "fsynced", "durability")
+        level = _choice(
+            Durability,
+            durability or ("memory" if strategy is DispatchStrategy.NON_RELIABLE else "fsynced"),
+            "durability",
+        )
         if level is Durability.REPLICATED:
             raise NotImplementedYet(
                 "durability replicated comes with the cluster: use fsynced",
@@ -239,11 +289,21 @@ class Registry:
 
     async def subscribe(
         self, topic: Topic, name: str, *, type: str, start: Position, start_given: bool
-    ) -> SubscriptionPump:
-        """The subscription of that name, made if it is new."""
-        pump = topic.subscriptions.get(name)
+    ) -> AnyPump:
+        """The subscription of that name, made if it is new.
+
+        Raises:
+            InvalidArgument, LimitReached, TopicNotFound.
+        """
+        pump: AnyPump | None = topic.subscriptions.get(name)
         wanted = _choice(SubscriptionType, type or "exclusive", "type")
         if pump is None:
+            topic.gate.limits.check_room(
+                "max_subscriptions_per_topic",
+                len(topic.subscriptions),
+                what="subscriptions",
+                topic=topic.name,
+            )
             record, created = await self.catalog.ensure_subscription(
                 topic.options.topic_id, name, type=wanted.value, start_offset=topic.resolve(start)
             )
@@ -254,7 +314,6 @@ class Registry:
                 pump = self._pump(topic, record)
             if created:
                 return pump
-        assert isinstance(pump, SubscriptionPump)
         if start_given:
             raise InvalidArgument(
                 f"subscription {name} of {topic.name} exists; a start position counts for a new one only. Move it "

@@ -17,7 +17,9 @@ from pydanube_core.commit_point import commit_offset
 from pydanube_core.errors import ClusterError, InvalidArgument
 from pydanube_core.positions import Position, PositionKind
 
+from pydanube_broker.delivery.limits import Limits
 from pydanube_broker.journal import CachedBatch, Journal, Kind
+from pydanube_broker.topics.gate import TopicGate
 from pydanube_broker.topics.log_state import (
     LogState,
     encode_open_body,
@@ -65,9 +67,10 @@ class Topic:
         "bytes_in",
         "closed",
         "commit",
+        "durability",
         "durable_offset",
+        "gate",
         "listeners",
-        "max_message_bytes",
         "messages_in",
         "name",
         "options",
@@ -78,12 +81,20 @@ class Topic:
     )
 
     def __init__(
-        self, name: str, state: LogState, hub: TopicHub, *, max_message_bytes: int, options: Any
+        self,
+        name: str,
+        state: LogState,
+        hub: TopicHub,
+        *,
+        options: Any,
+        limits: Limits,
+        durability: str = "fsynced",
     ) -> None:
         self.name = name
         self.state = state
         self.options = options  # the catalog's record of the topic
-        self.max_message_bytes = max_message_bytes
+        self.durability = durability  # what a receipt promises
+        self.gate = TopicGate(name, limits)
         self.durable_offset = state.next_offset
         self.commit = state.next_offset
         self.listeners: set[LogListener] = set()
@@ -102,19 +113,29 @@ class Topic:
         return self.state.topic_id
 
     @property
+    def max_message_bytes(self) -> int:
+        """The largest message it takes."""
+        return self.gate.limits.max_message_size
+
+    @property
     def start_offset(self) -> int:
         return self.state.start_offset
 
     # -- write -----------------------------------------------------------------------------------------------
 
-    def append(self, data: bytes | memoryview, part: ProducerPart) -> tuple[Appended, bool]:
+    def append(
+        self, data: bytes | memoryview, part: ProducerPart, *, limited: bool = True
+    ) -> tuple[Appended, bool]:
         """Append a validated batch, or find the answer a retry was given before.
+
+        Args:
+            limited: False for the broker's own messages, which the publish rate does not hold up.
 
         Returns:
             The batch's place, and whether it is a duplicate. Wait with `when_committed` before saying so to anyone.
 
         Raises:
-            ProducerUnknown, ProducerFenced, OutOfSequence, DiskFull, JournalReadOnly: nothing was stored.
+            ProducerUnknown, ProducerFenced, OutOfSequence, RateLimited, DiskFull, JournalReadOnly: nothing was stored.
         """
         if self.closed is not None:
             raise self.closed
@@ -127,6 +148,8 @@ class Topic:
                 return known, True
         journal = self._hub.journal
         journal.check_room(len(data))
+        if limited:
+            self.gate.take(part.count)
         self._open()
         base, end = state.next_offset, state.next_offset + part.count
         time_ms = max(now_ms(), state.append_time_ms)
@@ -161,13 +184,18 @@ class Topic:
             else:
                 self._waiters.append((end_offset, done))
 
-    def open_producer(self, name: str, done: Callable[[ProducerSession, ClusterError | None], None]) -> None:
-        """Begin a session: a new id, durable before `done` is called."""
+    def open_producer(
+        self,
+        name: str,
+        done: Callable[[ProducerSession, ClusterError | None], None],
+        *,
+        exclusive: bool = False,
+    ) -> None:
+        """Begin a session, durable before `done` is called: a new id, or an exclusive name's id in its next epoch."""
         if self.closed is not None:
             raise self.closed
         self._open()
-        producers = self.state.producers
-        session = producers.add(producers.next_id, 1, name)
+        session = self.state.producers.begin(name, exclusive=exclusive)
         lsn = self._hub.journal.append(
             Kind.PRODUCER, self.topic_id, [encode_producer_body(session.producer_id, session.epoch, name)]
         )
@@ -201,6 +229,10 @@ class Topic:
         if start_offset > self.state.start_offset:
             self.append_record(Kind.TRIM_PREFIX, encode_trim_body(start_offset))
             self.state.start_offset = start_offset
+
+    def check_consumer(self, of_subscription: int) -> None:
+        """Raise `LimitReached` where one more consumer would be too many, of the subscription or of the topic."""
+        self.gate.check_consumer(self.subscriptions.values(), self.readers, of_subscription)
 
     # -- commit ----------------------------------------------------------------------------------------------
 

@@ -1,0 +1,181 @@
+"""Publish the dead letters of all subscriptions: copies first, durable, and only then are the originals done.
+
+One worker for the broker takes the orders in turn; it waits only for reads and for a topic to be made, never for the
+journal: commits are reported as they come. An order that fails goes back to the subscription, which asks again after
+its policy's delay. A crash between the copy and the cursor makes a second copy, never none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from pydanube_core.batch import read_producer_part
+from pydanube_core.errors import ClusterError, DispatchMismatch
+from pydanube_core.names import TopicName
+
+from pydanube_broker.delivery.dead_letters import MAX_REASON_CHARS, dead_letter_batches
+from pydanube_broker.delivery.effects import DeadLetter
+from pydanube_broker.delivery.ranges import Range
+from pydanube_broker.journal import CachedBatch
+
+if TYPE_CHECKING:
+    from pydanube_broker.delivery.pump import SubscriptionPump
+    from pydanube_broker.topics.topic import Topic
+
+__all__ = ["DeadLetterDesk"]
+
+log = logging.getLogger("pydanube.delivery")
+
+READ_BYTES: Final = 1 << 20
+
+
+class DeadLetterDesk:
+    """See the module.
+
+    Args:
+        topics: gives the concrete topics of a dead-letter topic, made if it does not exist.
+        start: runs a task of the broker's.
+        broker_url: for the attribute `x-original-broker-addr`.
+    """
+
+    def __init__(
+        self,
+        topics: Callable[[TopicName], Awaitable[Sequence[Topic]]],
+        start: Callable[[Coroutine[Any, Any, None]], None],
+        broker_url: Callable[[], str],
+    ) -> None:
+        self._topics = topics
+        self._start = start
+        self._broker_url = broker_url
+        self._orders: deque[tuple[SubscriptionPump, DeadLetter]] = deque()
+        self._working = False
+
+    def submit(self, pump: SubscriptionPump, effect: DeadLetter) -> None:
+        """Take an order. Bounded by the subscriptions: each message is asked for once until it is answered."""
+        self._orders.append((pump, effect))
+        if not self._working:
+            self._working = True
+            self._start(self._work())
+
+    async def _work(self) -> None:
+        try:
+            while self._orders:
+                pump, effect = self._orders.popleft()
+                if pump.closed is None:
+                    await self._carry_out(pump, effect)
+        finally:
+            self._working = False
+
+    async def _carry_out(self, pump: SubscriptionPump, effect: DeadLetter) -> None:
+        target = pump.policy.target(pump.topic.options.topic, pump.name)
+        left = list(effect.ranges)
+        try:
+            topics = await self._topics(target)
+            if any(topic.durability == "memory" for topic in topics):
+                raise DispatchMismatch(
+                    f"the dead-letter topic {target} is non_reliable and would lose them: name a reliable one",
+                    field="dead_letter_topic",
+                    value=str(target),
+                )
+            for start, end in effect.ranges:
+                await self._copy(pump, effect, topics, (start, end))
+                left.pop(0)
+        except Exception as error:
+            if not isinstance(error, ClusterError):
+                log.exception("dead_letter_failed", extra={"event": "dead_letter_failed"})
+            self._failed(pump, effect, left, target, error)
+
+    async def _copy(
+        self, pump: SubscriptionPump, effect: DeadLetter, topics: Sequence[Topic], wanted: Range
+    ) -> None:
+        """Append copies of one range; what is no longer in the log is done already."""
+        at, end = wanted
+        while at < end:
+            batches = await self._read(pump, at, end)
+            if not batches:
+                pump.dead_lettered(effect.generation, [(at, end)])
+                return
+            for batch in batches:
+                if batch.base > at:
+                    pump.dead_lettered(effect.generation, [(at, min(batch.base, end))])
+                span = (max(at, batch.base), min(end, batch.end))
+                done = [span[0]]
+                for ranges, data in dead_letter_batches(batch, [span], self._origin(pump, effect)):
+                    # which of them gets it is decided by the original, so that a retry takes the same road
+                    topic = topics[ranges[0][0] % len(topics)]
+                    # offsets without a message belong to what is before them
+                    covered = [(done[-1], ranges[-1][1])]
+                    done.append(ranges[-1][1])
+                    await self._append(pump, effect, topic, data, covered)
+                if done[-1] < span[1]:
+                    pump.dead_lettered(effect.generation, [(done[-1], span[1])])
+                at = max(at, span[1])
+
+    async def _append(
+        self, pump: SubscriptionPump, effect: DeadLetter, topic: Topic, data: bytes, covered: list[Range]
+    ) -> None:
+        appended, _ = topic.append(data, read_producer_part(data, verify=False), limited=False)
+        assert appended.base_offset is not None
+
+        def done(error: ClusterError | None) -> None:
+            if error is None:
+                # On stable storage by now: the copies and everything before them in the dead-letter topic.
+                pump.dead_lettered(effect.generation, covered)
+            else:
+                self._failed(pump, effect, covered, topic.options.topic, error)
+
+        topic.when_committed(appended.base_offset + appended.count, done)
+        await asyncio.sleep(0)  # a long order lets others in between
+
+    async def _read(self, pump: SubscriptionPump, start: int, end: int) -> Sequence[CachedBatch]:
+        topic = pump.topic
+        found = topic.read(start, end, READ_BYTES)
+        if found is not None:
+            return found
+        read: asyncio.Future[Sequence[CachedBatch]] = asyncio.get_running_loop().create_future()
+
+        def done(result: Sequence[CachedBatch] | BaseException) -> None:
+            if read.done():
+                return
+            if isinstance(result, BaseException):
+                read.set_exception(result)
+            else:
+                read.set_result(result)
+
+        pump.engine.give_way.run(topic.plan_cold_read(start, end, READ_BYTES), done)
+        return await read
+
+    def _origin(self, pump: SubscriptionPump, effect: DeadLetter) -> dict[str, str]:
+        return {
+            "x-original-topic": pump.topic.name,
+            "x-original-subscription": pump.name,
+            "x-original-broker-addr": self._broker_url(),
+            "x-poison-policy": "dead_letter",
+            "x-delivery-attempt": str(effect.delivery_count),
+            "x-failure-reason": effect.reason[:MAX_REASON_CHARS],
+        }
+
+    @staticmethod
+    def _failed(
+        pump: SubscriptionPump,
+        effect: DeadLetter,
+        ranges: Sequence[Range],
+        target: TopicName,
+        error: Exception,
+    ) -> None:
+        log.warning(
+            "dead_letter_refused",
+            extra={
+                "event": "dead_letter_refused",
+                "topic": pump.topic.name,
+                "subscription": pump.name,
+                "dead_letter_topic": str(target),
+                "ranges": list(ranges)[:8],
+                "error": str(error),
+            },
+        )
+        pump.dead_letter_failed(effect.generation, ranges)

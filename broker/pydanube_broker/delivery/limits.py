@@ -1,0 +1,93 @@
+"""The limits of a topic: what its policies, its namespace's and the broker's settings come to. Pure.
+
+Each key is taken from the topic if it is set there, else from the namespace, else from `[policies]`. 0 is no limit,
+and a 0 that is set counts as set: a topic can be freed from its namespace's limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from pydanube_core.errors import InvalidArgument, LimitReached
+
+__all__ = ["LIMIT_KEYS", "POLICY_KEYS", "Limits", "check_policies", "effective_policies"]
+
+#: The original's seven.
+LIMIT_KEYS: Final = (
+    "max_producers_per_topic",
+    "max_subscriptions_per_topic",
+    "max_consumers_per_topic",
+    "max_consumers_per_subscription",
+    "max_publish_rate",
+    "max_subscription_dispatch_rate",
+    "max_message_size",
+)
+POLICY_KEYS: Final = (*LIMIT_KEYS, "retention_bytes", "retention_age_s")
+MAX_VALUE: Final = (1 << 53) - 1  # what JSON carries without loss
+
+
+def check_policies(policies: Mapping[str, Any], *, field: str = "policies") -> dict[str, int]:
+    """The policies, if they are some.
+
+    Raises:
+        InvalidArgument: an unknown key, or not a count.
+    """
+    checked: dict[str, int] = {}
+    for key, value in policies.items():
+        if key not in POLICY_KEYS:
+            raise InvalidArgument(
+                f"there is no policy {key!r}; use {', '.join(POLICY_KEYS)}",
+                field=f"{field}.{key}",
+                value=value,
+            )
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_VALUE:
+            raise InvalidArgument(
+                f"{key}: {value!r} is not a count; give 0 (no limit) or more",
+                field=f"{field}.{key}",
+                value=value,
+            )
+        checked[key] = value
+    return checked
+
+
+def effective_policies(*layers: Mapping[str, Any]) -> dict[str, int]:
+    """Every policy, from the first layer that sets it; 0 where none does."""
+    return {key: next((int(layer[key]) for layer in layers if key in layer), 0) for key in POLICY_KEYS}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What holds for one topic; 0 is no limit. Units are in the names of the policies."""
+
+    max_producers_per_topic: int = 0
+    max_subscriptions_per_topic: int = 0
+    max_consumers_per_topic: int = 0
+    max_consumers_per_subscription: int = 0
+    max_publish_rate: int = 0  # messages a second and topic
+    max_subscription_dispatch_rate: int = 0  # messages a second and subscription
+    max_message_size: int = 0  # bytes
+    retention_bytes: int = 0
+    retention_age_s: int = 0
+
+    @classmethod
+    def of(cls, *layers: Mapping[str, Any]) -> Limits:
+        """The limits of layers of policies, the nearest first."""
+        return cls(**effective_policies(*layers))
+
+    def as_policies(self) -> dict[str, int]:
+        return asdict(self)
+
+    def check_room(self, key: str, present: int, *, what: str, topic: str) -> None:
+        """Raise `LimitReached` where one more would be too many."""
+        limit: int = getattr(self, key)
+        if limit and present >= limit:
+            raise LimitReached(
+                f"{topic} has {present} {what}, and {key} is {limit}: wait until one leaves, or raise the policy",
+                field=key,
+                value=present,
+                limit=limit,
+                topic=topic,
+                retry_after_ms=1000,
+            )

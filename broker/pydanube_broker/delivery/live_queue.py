@@ -1,0 +1,82 @@
+"""The bounded queue of one consumer of a non-reliable topic: batches that were passed on and not sent yet.
+
+Full means: what does not fit any more is refused, and whoever offered it counts it as dropped. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from pydanube_broker.journal.tail_cache import CachedBatch
+
+__all__ = ["QUEUE_BYTES", "QUEUE_MESSAGES", "LiveQueue", "Piece", "all_of"]
+
+Ints = npt.NDArray[Any]
+Piece = tuple[CachedBatch, Ints]  # a batch, and which of its messages (indices, ascending)
+
+# One full batch of the usual size, and as many messages as an SDK's usual credit: enough for a burst, and too little
+# to let a slow consumer cost much. Behind it are the connection's own buffer and the consumer's credit.
+QUEUE_MESSAGES: Final = 10_000
+QUEUE_BYTES: Final = 4 << 20
+
+
+class LiveQueue:
+    """At most `max_messages`, and `max_bytes` of stored batches; one batch may exceed the bytes when it is alone."""
+
+    __slots__ = ("_max_bytes", "_max_messages", "_pieces", "bytes", "messages")
+
+    def __init__(self, max_messages: int = QUEUE_MESSAGES, max_bytes: int = QUEUE_BYTES) -> None:
+        self._max_messages = max_messages
+        self._max_bytes = max_bytes
+        self._pieces: deque[Piece] = deque()
+        self.messages = 0
+        self.bytes = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._pieces)
+
+    def room(self, batch: CachedBatch) -> int:
+        """How many messages of this batch may be offered."""
+        if self.bytes and self.bytes + batch.stored_bytes > self._max_bytes:
+            return 0
+        return self._max_messages - self.messages
+
+    def offer(self, batch: CachedBatch, indices: Ints) -> int:
+        """Take the first of these messages, as many as there is room for; returns how many."""
+        taken = min(len(indices), self.room(batch))
+        if taken <= 0:
+            return 0
+        self._pieces.append((batch, indices[:taken]))
+        self.messages += taken
+        self.bytes += batch.stored_bytes
+        return taken
+
+    def take(self, max_messages: int) -> Piece | None:
+        """The next messages, at most so many (≥ 1) of one batch; None when it is empty."""
+        if not self._pieces:
+            return None
+        batch, indices = self._pieces[0]
+        if len(indices) > max_messages:
+            self._pieces[0] = (batch, indices[max_messages:])
+            indices = indices[:max_messages]
+        else:
+            self._pieces.popleft()
+            self.bytes -= batch.stored_bytes
+        self.messages -= len(indices)
+        return batch, indices
+
+    def drain(self) -> Iterator[Piece]:
+        """Everything that is left, oldest first."""
+        pieces, self._pieces = self._pieces, deque()
+        self.messages = self.bytes = 0
+        yield from pieces
+
+
+def all_of(batch: CachedBatch) -> Ints:
+    """The indices of every message."""
+    return np.arange(batch.count, dtype=np.int64)

@@ -1,0 +1,539 @@
+"""Delivery of a non-reliable topic: straight to whoever is connected, from memory, without cursor or redelivery.
+
+`LivePump` stands where a reliable topic has a `SubscriptionPump`, with the same surface. A batch that is published is
+offered at once to the queues of the consumers, never waiting: what does not fit is dropped and counted, at the
+consumer, the subscription and the topic. So a slow consumer loses messages and nobody else notices.
+
+* exclusive, failover: all to the active consumer. When it goes, what it was not sent yet goes to the next.
+* shared: the batch to the next consumer in turn with room for it, the rest to those after it; message by message where
+  all consumers take single messages.
+* key-shared: by the key, see `live_routing`; a key that no consumer accepts is dropped.
+
+Acknowledgements mean nothing here and are taken without complaint, so that the same consumer works on both kinds.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from re import Pattern
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from pydanube_core.batch.select import key_slots
+from pydanube_core.errors import ClusterError, ConsumerBusy, InvalidArgument
+
+from pydanube_broker.delivery.consumer import ConsumerStatistics
+from pydanube_broker.delivery.cursor import CursorSnapshot
+from pydanube_broker.delivery.frame_builder import producer_bytes, view_of
+from pydanube_broker.delivery.live_queue import LiveQueue, all_of
+from pydanube_broker.delivery.live_routing import KeyOwners, key_pattern
+from pydanube_broker.delivery.policy import FailurePolicy
+from pydanube_broker.delivery.ranges import Range
+from pydanube_broker.delivery.rate_limit import TokenBucket
+from pydanube_broker.delivery.subscription import SubscriptionStatistics, SubscriptionType
+from pydanube_broker.delivery.subscription_policy import SubscriptionPolicy
+from pydanube_broker.delivery.turns import Turns
+from pydanube_broker.journal.tail_cache import CachedBatch
+
+if TYPE_CHECKING:
+    from pydanube_broker.delivery.pump import ConsumerLink, DeliveryEngine
+    from pydanube_broker.topics.memory_topic import MemoryTopic
+    from pydanube_broker.topics.topic import Committed
+
+__all__ = ["LiveConsumer", "LivePump", "LiveReader"]
+
+Ints = npt.NDArray[Any]
+FRAME_BYTES: Final = 256 * 1024
+
+QUEUE_FULL: Final = "queue_full"
+NO_CONSUMER: Final = "no_consumer"
+KEY_REFUSED: Final = "key_refused"
+CONSUMER_GONE: Final = "consumer_gone"
+
+
+class LiveConsumer:
+    """One attached consumer: its queue, its credit, and what it lost."""
+
+    def __init__(
+        self,
+        link: ConsumerLink,
+        name: str,
+        session: int,
+        *,
+        credit_messages: int,
+        credit_bytes: int,
+        window_messages: int | None,
+        single: bool,
+        pattern: Pattern[str] | None,
+    ) -> None:
+        self.link = link
+        self.name = name
+        self.session = session
+        self.single = single
+        self.pattern = pattern
+        self.queue = LiveQueue()
+        self.credit_messages = credit_messages
+        self.credit_bytes = credit_bytes
+        # A client with a window grants nothing, and what it acknowledges is not kept: only its connection limits it.
+        self.unlimited = window_messages is not None
+        self.delivered = 0
+        self.dropped = 0
+
+    @property
+    def ready(self) -> bool:
+        """Whether a frame can leave."""
+        has_credit = self.unlimited or (self.credit_messages > 0 and self.credit_bytes > 0)
+        return bool(self.queue) and has_credit and self.link.writable
+
+    def send(self, at_most: int | None = None) -> int:
+        """Send one frame of what is queued; how many messages. Only while `ready`."""
+        frame = self.link.frame(self.session)
+        left = self.queue.messages if at_most is None else at_most
+        if not self.unlimited:
+            left = min(left, self.credit_messages)
+        while self.queue and left > 0 and frame.stored_bytes < FRAME_BYTES:
+            if not self.unlimited and self.credit_bytes <= 0:
+                break
+            piece = self.queue.take(left)
+            assert piece is not None
+            cost = frame.add_selected(*piece, 1)
+            left -= len(piece[1])
+            self.credit_messages -= len(piece[1])
+            self.credit_bytes -= cost
+        sent: int = frame.messages
+        self.delivered += sent
+        self.link.deliver(frame)
+        return sent
+
+
+class LivePump:
+    """One subscription of a non-reliable topic. Nothing of it survives but its name and type, in the catalog."""
+
+    def __init__(
+        self,
+        name: str,
+        subscription_id: int,
+        type: SubscriptionType,
+        topic: MemoryTopic,
+        engine: DeliveryEngine,
+        *,
+        created_at_ms: int,
+        sessions: Callable[[], int],
+    ) -> None:
+        self.name = name
+        self.subscription_id = subscription_id
+        self.type = type
+        self.topic = topic
+        self.created_at_ms = created_at_ms
+        self.policy = SubscriptionPolicy(failure=FailurePolicy())  # kept for the day the topic is reliable
+        self.queued = False
+        self.closed: ClusterError | None = None
+        self.delivered = 0
+        self.dropped: Counter[str] = Counter()
+        self.links: dict[int, ConsumerLink] = {}
+        self._engine = engine
+        self._sessions = sessions
+        self._consumers: list[LiveConsumer] = []  # by arrival
+        self._turn = 0
+        self._owners: KeyOwners | None = None
+        self._rate: TokenBucket | None = None
+        self.due_at_ms: int | None = None
+        topic.subscriptions[name] = self
+
+    # -- what is so ------------------------------------------------------------------------------------------
+
+    @property
+    def cursor(self) -> CursorSnapshot:
+        """There is none: nothing is ever behind."""
+        return CursorSnapshot(floor=self.topic.commit)
+
+    def store_snapshot(self) -> None:
+        """Nothing is stored."""
+
+    def session_of(self, consumer_id: int) -> int:
+        found = self._find(consumer_id)
+        return 0 if found is None else found.session
+
+    def is_active(self, consumer_id: int) -> bool:
+        return self.type is not SubscriptionType.FAILOVER or next(iter(self.links), None) == consumer_id
+
+    def dropped_of(self, consumer_id: int) -> int:
+        """How many messages one consumer lost."""
+        found = self._find(consumer_id)
+        return 0 if found is None else found.dropped
+
+    def statistics(self) -> SubscriptionStatistics:
+        """The same facts as of a reliable subscription; `in_flight` is what waits in queues."""
+        queued = sum(consumer.queue.messages for consumer in self._consumers)
+        return SubscriptionStatistics(
+            floor=self.topic.commit,
+            next_offset=self.topic.commit,
+            head=self.topic.commit,
+            generation=0,
+            in_flight=queued,
+            ready=0,
+            pending_retries=0,
+            redelivered=0,
+            acknowledged=0,
+            dead_lettered=0,
+            dropped=self.dropped.total(),
+            expired=0,
+            stale_answers=0,
+            unrouted=self.dropped[KEY_REFUSED],
+            blocked_by=None,
+            consumers=tuple(
+                ConsumerStatistics(
+                    consumer_id=consumer.link.consumer_id,
+                    name=consumer.name,
+                    session=consumer.session,
+                    active=self.is_active(consumer.link.consumer_id),
+                    credit_messages=consumer.credit_messages,
+                    credit_bytes=consumer.credit_bytes,
+                    in_flight=consumer.queue.messages,
+                    delivered=consumer.delivered,
+                    oldest_in_flight_age_ms=None,
+                    slots=None,
+                )
+                for consumer in self._consumers
+            ),
+        )
+
+    def _find(self, consumer_id: int) -> LiveConsumer | None:
+        return next((one for one in self._consumers if one.link.consumer_id == consumer_id), None)
+
+    # -- consumers -------------------------------------------------------------------------------------------
+
+    def join(
+        self,
+        link: ConsumerLink,
+        name: str,
+        *,
+        credit_messages: int,
+        credit_bytes: int,
+        ack_timeout_ms: int | None,
+        key_filters: tuple[str, ...],
+        window_messages: int | None = None,
+        single: bool = False,
+    ) -> int:
+        """Attach a consumer; returns its session.
+
+        Raises:
+            ConsumerBusy, InvalidArgument, LimitReached: nothing has changed.
+        """
+        if self.closed is not None:
+            raise self.closed
+        if key_filters and self.type is not SubscriptionType.KEY_SHARED:
+            raise InvalidArgument(
+                f"key_filters: a {self.type.value} subscription has none; subscribe as key-shared",
+                field="key_filters",
+                value=list(key_filters),
+            )
+        place = next((i for i, one in enumerate(self._consumers) if one.name == name), None)
+        if self.type is SubscriptionType.EXCLUSIVE and self._consumers and place is None:
+            holder = self._consumers[0].name
+            raise ConsumerBusy(
+                f"the exclusive subscription is held by consumer {holder!r}; disconnect it, use its name to take "
+                "over, or subscribe as failover",
+                field="consumer",
+                value=name,
+                holder=holder,
+            )
+        if place is None:
+            self.topic.check_consumer(len(self._consumers))
+        consumer = LiveConsumer(
+            link,
+            name,
+            self._sessions(),
+            credit_messages=credit_messages,
+            credit_bytes=credit_bytes,
+            window_messages=window_messages,
+            single=single,
+            pattern=key_pattern(key_filters) if key_filters else None,
+        )
+        if place is None:
+            self._consumers.append(consumer)
+        else:
+            former = self._consumers[place]
+            consumer.queue = former.queue  # what it was not sent is its successor's
+            self._consumers[place] = consumer
+            former.link.end(
+                ConsumerBusy(
+                    f"another connection took the consumer's place in {self.name}",
+                    field="consumer",
+                    reason="taken_over",
+                )
+            )
+        self._members_changed()
+        self.wake()
+        return consumer.session
+
+    def leave(self, consumer_id: int) -> None:
+        consumer = self._find(consumer_id)
+        if consumer is None:
+            return
+        was_active = self._consumers[0] is consumer
+        self._consumers.remove(consumer)
+        self._members_changed()
+        for batch, indices in consumer.queue.drain():
+            if self._consumers:
+                self._route(batch, indices)
+            else:
+                self._drop(CONSUMER_GONE, len(indices))
+        if self.type is SubscriptionType.FAILOVER and was_active and self._consumers:
+            self._consumers[0].link.activated()
+        self.wake()
+
+    def _members_changed(self) -> None:
+        self.links = {one.link.consumer_id: one.link for one in self._consumers}
+        self._turn = 0
+        if self.type is SubscriptionType.KEY_SHARED:
+            filters = {one.name: one.pattern for one in self._consumers if one.pattern is not None}
+            self._owners = KeyOwners([one.name for one in self._consumers], filters)
+
+    def grant(self, consumer_id: int, messages: int, size_bytes: int) -> None:
+        consumer = self._find(consumer_id)
+        if consumer is not None:
+            consumer.credit_messages += messages
+            consumer.credit_bytes += size_bytes
+            self.wake()
+
+    def flowing(self, consumer_id: int) -> None:
+        """The consumer's connection takes messages again."""
+        self.wake()
+
+    # -- answers: there is nothing to answer for -------------------------------------------------------------
+
+    def ack(self, consumer_id: int, session: int, ranges: Sequence[Range]) -> None:
+        """Nothing is kept, so nothing is acknowledged."""
+
+    def nack(
+        self, consumer_id: int, session: int, ranges: Sequence[Range], delay_ms: int, reason: str
+    ) -> None:
+        """Nothing is kept, so nothing comes again."""
+
+    def ack_delivered(self, ranges: Sequence[Range]) -> None:
+        """As `ack`."""
+
+    def nack_delivered(self, ranges: Sequence[Range], delay_ms: int, reason: str) -> None:
+        """As `nack`."""
+
+    def extend(self, consumer_id: int, session: int, ranges: Sequence[Range], extension_ms: int) -> None:
+        """Nothing expires."""
+
+    def terminate(self, consumer_id: int, session: int, ranges: Sequence[Range], reason: str) -> None:
+        """As `ack`."""
+
+    def confirm(self, done: Committed) -> None:
+        """There is nothing to wait for."""
+        done(None)
+
+    def seek(self, offset: int) -> None:
+        """Every position is now: what is queued is dropped, and the consumers' sessions begin anew."""
+        for consumer in self._consumers:
+            lost = sum(len(indices) for _, indices in consumer.queue.drain())
+            consumer.dropped += lost
+            self._drop("seek", lost)
+            consumer.session = self._sessions()
+            consumer.link.session_changed(consumer.session, self.topic.commit, "seek")
+
+    def skip(self, count: int) -> Range | None:
+        """There is nothing to skip."""
+        return None
+
+    def purge(self) -> None:
+        """Drop what waits in the queues."""
+        self.seek(self.topic.commit)
+
+    def set_policy(self, policy: SubscriptionPolicy) -> None:
+        """Noted, and without effect: nothing is delivered twice."""
+        self.policy = policy
+
+    def write_cursor(self) -> None:
+        """There is none."""
+
+    # -- deliver ---------------------------------------------------------------------------------------------
+
+    def offer(self, batch: CachedBatch) -> None:
+        """A batch was published. O(consumers), never waits."""
+        if self._consumers:
+            self._route(batch, all_of(batch))
+            self.wake()
+        else:
+            self._drop(NO_CONSUMER, batch.count)
+
+    def _route(self, batch: CachedBatch, indices: Ints) -> None:
+        match self.type:
+            case SubscriptionType.EXCLUSIVE | SubscriptionType.FAILOVER:
+                self._give(self._consumers[0], batch, indices)
+            case SubscriptionType.SHARED:
+                self._share(batch, indices)
+            case SubscriptionType.KEY_SHARED:
+                self._by_key(batch, indices)
+
+    def _give(self, consumer: LiveConsumer, batch: CachedBatch, indices: Ints) -> None:
+        lost = len(indices) - consumer.queue.offer(batch, indices)
+        if lost:
+            consumer.dropped += lost
+            self._drop(QUEUE_FULL, lost)
+
+    def _share(self, batch: CachedBatch, indices: Ints) -> None:
+        count = len(self._consumers)
+        turns = [self._consumers[(self._turn + i) % count] for i in range(count)]
+        if all(consumer.single for consumer in turns):
+            for i, consumer in enumerate(turns):
+                if len(part := indices[i::count]):
+                    self._give_or_pass(consumer, turns, batch, part)
+            self._turn = (self._turn + len(indices)) % count
+            return
+        best = next((one for one in turns if one.queue.room(batch) >= len(indices)), turns[0])
+        self._give_or_pass(best, turns, batch, indices)
+        self._turn = (self._consumers.index(best) + 1) % count
+
+    def _give_or_pass(
+        self, first: LiveConsumer, turns: Sequence[LiveConsumer], batch: CachedBatch, indices: Ints
+    ) -> None:
+        """To this one, what it has no room for to the others, and what nobody has room for is dropped."""
+        at = turns.index(first)
+        for consumer in (*turns[at:], *turns[:at]):
+            indices = indices[consumer.queue.offer(batch, indices) :]
+            if not len(indices):
+                return
+        first.dropped += len(indices)
+        self._drop(QUEUE_FULL, len(indices))
+
+    def _by_key(self, batch: CachedBatch, indices: Ints) -> None:
+        owners = self._owners
+        assert owners is not None
+        slots = key_slots(producer_bytes(batch))[indices]
+        if owners.filtered:
+            who = owners.by_key(_keys(batch, indices), slots)
+            refused = int(np.count_nonzero(who < 0))
+            if refused:
+                self._drop(KEY_REFUSED, refused)
+        else:
+            who = owners.by_slot(slots)
+        for i, consumer in enumerate(self._consumers):
+            mine = indices[who == i]
+            if len(mine):
+                self._give(consumer, batch, mine)
+
+    def _drop(self, reason: str, count: int) -> None:
+        if count:
+            self.dropped[reason] += count
+            self._engine.dropped[self.topic.name, reason] += count
+
+    def wake(self) -> None:
+        self._engine.turns.wake(self)
+
+    def step(self) -> bool:
+        """Send one frame to one consumer that can take it."""
+        ready = [consumer for consumer in self._consumers if consumer.ready]
+        if not ready or self.closed is not None:
+            return False
+        # The one that has been sent least goes first: all get their frames in turn.
+        consumer = min(ready, key=lambda one: one.delivered)
+        allowed = self._allowed()
+        if allowed == 0:
+            return False
+        sent = consumer.send(allowed)
+        self.delivered += sent
+        if self._rate is not None:
+            self._rate.take(sent, self._engine.deadlines.now_ms())
+        return len(ready) > 1 or consumer.ready
+
+    def _allowed(self) -> int | None:
+        """How many messages the dispatch rate lets go now; None: no limit. What waits longer than its queue holds is
+        dropped there."""
+        rate = self.topic.gate.limits.max_subscription_dispatch_rate
+        if not rate:
+            self._rate = None
+            return None
+        now = self._engine.deadlines.now_ms()
+        if self._rate is None:
+            self._rate = TokenBucket(rate, now)
+        elif self._rate.rate_per_s != rate:
+            self._rate.set_rate(rate, now)
+        allowed = self._rate.available(now)
+        if not allowed:
+            self._engine.deadlines.want(self, now + self._rate.wait_ms(1, now))
+        return allowed
+
+    def tick(self) -> None:
+        """The dispatch rate lets something go again."""
+        self.wake()
+
+    def close(self, error: ClusterError) -> None:
+        """The topic or the subscription is gone."""
+        self.closed = error
+        for link in list(self.links.values()):
+            link.end(error)
+        self._consumers.clear()
+        self.links = {}
+
+
+class LiveReader:
+    """A plain reader of a non-reliable topic: it gets what is published from now on, as far as it keeps up."""
+
+    def __init__(self, topic: MemoryTopic, link: ConsumerLink, *, session: int, turns: Turns) -> None:
+        self.queued = False
+        self._topic = topic
+        self._turns = turns
+        self._consumer = LiveConsumer(
+            link,
+            "",
+            session,
+            credit_messages=0,
+            credit_bytes=0,
+            window_messages=None,
+            single=False,
+            pattern=None,
+        )
+        topic.live_readers.add(self)
+        topic.readers += 1
+
+    @property
+    def dropped(self) -> int:
+        return self._consumer.dropped
+
+    def offer(self, batch: CachedBatch) -> int:
+        """A batch was published; returns how many of its messages were dropped."""
+        lost = batch.count - self._consumer.queue.offer(batch, all_of(batch))
+        self._consumer.dropped += lost
+        self._turns.wake(self)
+        return lost
+
+    def grant(self, messages: int, size_bytes: int) -> None:
+        self._consumer.credit_messages += messages
+        self._consumer.credit_bytes += size_bytes
+        self._turns.wake(self)
+
+    def seek(self, position: int, session: int) -> None:
+        for _ in self._consumer.queue.drain():
+            pass
+        self._consumer.session = session
+
+    def wake(self) -> None:
+        self._turns.wake(self)
+
+    def step(self) -> bool:
+        if self not in self._topic.live_readers or not self._consumer.ready:
+            return False
+        self._consumer.send()
+        return self._consumer.ready
+
+    def close(self) -> None:
+        if self in self._topic.live_readers:
+            self._topic.live_readers.discard(self)
+            self._topic.readers -= 1
+
+
+def _keys(batch: CachedBatch, indices: Ints) -> list[str]:
+    """The key of each of these messages: its routing key, else its producer's name."""
+    view = view_of(batch)
+    keys = view.keys() or [None] * batch.count
+    names = [name for _, name in view.producers()] or [""]
+    which = view.producer_index() or (0,) * batch.count
+    chosen = ((keys[i], which[i]) for i in indices.tolist())
+    return [names[at] if key is None else key.decode("utf-8", "replace") for key, at in chosen]

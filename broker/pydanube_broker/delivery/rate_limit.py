@@ -1,0 +1,64 @@
+"""A token bucket: so many messages a second, in a burst of one second's worth at most.
+
+It refills continuously. (The reference broker refills only when a whole second has passed, so that traffic leaves it
+in bursts.) Pure: time comes in as milliseconds that never fall.
+"""
+
+from __future__ import annotations
+
+import math
+
+from pydanube_core.errors import InvalidArgument
+
+__all__ = ["TokenBucket"]
+
+
+class TokenBucket:
+    """`rate_per_s` messages a second on average.
+
+    More than the burst may be taken at once, but only when the bucket is full; the debt is then waited for. Without
+    that a batch larger than the burst would wait for ever, and with a smaller price it would beat the rate.
+    """
+
+    __slots__ = ("_at_ms", "_tokens", "rate_per_s")
+
+    def __init__(self, rate_per_s: int, now_ms: int) -> None:
+        if rate_per_s < 1:
+            raise InvalidArgument(
+                f"rate: {rate_per_s} is below 1 a second; 0 in a policy means no limit, and then there is no bucket",
+                field="rate",
+                value=rate_per_s,
+            )
+        self.rate_per_s = rate_per_s
+        self._tokens = float(rate_per_s)
+        self._at_ms = now_ms
+
+    def set_rate(self, rate_per_s: int, now_ms: int) -> None:
+        """Go on at another rate; what was saved up beyond its burst is gone, debts remain."""
+        self._refill(now_ms)
+        self.rate_per_s = rate_per_s
+        self._tokens = min(self._tokens, float(rate_per_s))
+
+    def _refill(self, now_ms: int) -> None:
+        if now_ms > self._at_ms:
+            gained = (now_ms - self._at_ms) * self.rate_per_s / 1000
+            self._tokens = min(float(self.rate_per_s), self._tokens + gained)
+            self._at_ms = now_ms
+
+    def available(self, now_ms: int) -> int:
+        """How many may be taken now; 0 when there is none, or a debt."""
+        self._refill(now_ms)
+        return max(
+            0, math.floor(self._tokens + 1e-9)
+        )  # sums of fractions may fall a hair short of a whole token
+
+    def wait_ms(self, count: int, now_ms: int) -> int:
+        """How long until `count` (at most the burst of them) may be taken; 0 is now."""
+        self._refill(now_ms)
+        missing = min(count, self.rate_per_s) - self._tokens
+        return 0 if missing <= 1e-9 else max(1, math.ceil(missing * 1000 / self.rate_per_s))
+
+    def take(self, count: int, now_ms: int) -> None:
+        """Take them, into debt if need be; ask `available` or `wait_ms` before."""
+        self._refill(now_ms)
+        self._tokens -= count

@@ -1,0 +1,253 @@
+"""What an administrator changes on topics, namespaces and subscriptions that are being served.
+
+The catalog first, in one guarded transaction a thing, then what is alive: limits and failure policies hold from the
+next call on, cursors move under their consumers. A method that moves a cursor returns when that is durable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydanube_core.errors import AlreadyExists, ClusterError, InvalidArgument, SubscriptionNotFound
+from pydanube_core.facts import NamespaceFacts, PolicyFacts
+from pydanube_core.names import TopicName, check_namespace, check_subscription
+from pydanube_core.positions import Position
+
+from pydanube_broker.delivery.limits import check_policies, effective_policies
+from pydanube_broker.delivery.subscription_policy import OPTION
+from pydanube_broker.topics.registry import AnyPump, Registry
+from pydanube_broker.topics.topic import Topic, now_ms
+
+__all__ = ["Administration"]
+
+
+class Administration:
+    """See the module."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+
+    def _parts(self, topic: str) -> tuple[TopicName, Sequence[Topic]]:
+        """The concrete topics behind a name. Raises `TopicNotFound`."""
+        name = TopicName.parse(topic)
+        _, parts = self._registry.parts(name)
+        if not parts:
+            raise self._registry.not_found(name)
+        return name, parts
+
+    def _pumps(self, topic: str, subscription: str) -> list[tuple[Topic, AnyPump]]:
+        """The subscription on each concrete topic that has it. Raises `TopicNotFound`, `SubscriptionNotFound`."""
+        name, parts = self._parts(topic)
+        found = [
+            (part, part.subscriptions[subscription]) for part in parts if subscription in part.subscriptions
+        ]
+        if not found:
+            raise SubscriptionNotFound(
+                f"{name} has no subscription {subscription!r}",
+                field="subscription",
+                value=subscription,
+                existing=sorted({known for part in parts for known in part.subscriptions})[:20],
+            )
+        return found
+
+    # -- policies --------------------------------------------------------------------------------------------
+
+    def topic_policies(self, topic: str) -> PolicyFacts:
+        """What is set on the topic, and what holds for it."""
+        name, parts = self._parts(topic)
+        index = self._registry.catalog.index
+        parent = index.partitioned(name)
+        own = parts[0].options.settings.policies if parent is None else parent.spec.settings.policies
+        return PolicyFacts(own=dict(own), effective=parts[0].gate.limits.as_policies())
+
+    async def set_topic_policies(self, topic: str, changes: Mapping[str, Any]) -> None:
+        """Set some policies, and take away those that are None; the others stay."""
+        name, parts = self._parts(topic)
+        if parts[0].options.parent is not None and name == parts[0].options.topic:
+            raise InvalidArgument(
+                f"{name} is a partition: policies are set on {name.base}, for all of its partitions",
+                field="topic",
+                value=str(name),
+            )
+        policies = _changed(self.topic_policies(topic).own, changes)
+        await self._registry.catalog.update_topic(name, policies=policies)
+        for part in parts:
+            self._registry.apply_policies(part)
+
+    def namespaces(self) -> Sequence[NamespaceFacts]:
+        index = self._registry.catalog.index
+        return [
+            NamespaceFacts(
+                namespace=record.name,
+                created_at_ms=record.spec.created_at_ms,
+                policies=dict(record.spec.policies),
+                topics=sum(
+                    topic.options.topic.namespace == record.name and topic.options.parent is None
+                    for topic in self._registry.topics
+                )
+                + sum(parent.topic.namespace == record.name for parent in index.all_partitioned()),
+            )
+            for record in sorted(index.namespaces(), key=lambda record: record.name)
+        ]
+
+    async def create_namespace(self, namespace: str, policies: Mapping[str, Any]) -> None:
+        """Raises `AlreadyExists`, `InvalidName`, `InvalidArgument`."""
+        await self._registry.catalog.create_namespace(namespace, policies=_changed({}, policies))
+
+    def namespace_policies(self, namespace: str) -> PolicyFacts:
+        """What is set on the namespace, and what holds for a topic in it that sets nothing."""
+        name = check_namespace(namespace)
+        own = self._registry.catalog.index.namespace(name).spec.policies
+        return PolicyFacts(
+            own=dict(own), effective=effective_policies(*self._registry.policy_layers(None, name))
+        )
+
+    async def set_namespace_policies(self, namespace: str, changes: Mapping[str, Any]) -> None:
+        """As `set_topic_policies`, for every topic in the namespace that does not set its own."""
+        name = check_namespace(namespace)
+        policies = _changed(self.namespace_policies(name).own, changes)
+        await self._registry.catalog.set_namespace_policies(name, policies)
+        for topic in self._registry.topics:
+            if topic.options.topic.namespace == name:
+                self._registry.apply_policies(topic)
+
+    # -- subscriptions ---------------------------------------------------------------------------------------
+
+    async def create_subscription(self, topic: str, subscription: str, *, type: str, start: str) -> None:
+        """Create a subscription on every partition.
+
+        Raises:
+            AlreadyExists: on one of them, or on all. Those that were missing exist afterwards all the same if another
+                error ended it half-way; the same call then says so.
+        """
+        name, parts = self._parts(topic)
+        check_subscription(subscription)
+        position = Position.parse(start, now_ms=now_ms(), field="start")
+        if all(subscription in part.subscriptions for part in parts):
+            raise AlreadyExists(
+                f"{name} has a subscription {subscription!r} already",
+                field="subscription",
+                value=subscription,
+                topic=str(name),
+            )
+        for part in parts:
+            part.resolve(position)  # an offset that one of them does not have is refused before any is made
+        for part in parts:
+            if subscription not in part.subscriptions:
+                await self._registry.subscribe(
+                    part, subscription, type=type, start=position, start_given=False
+                )
+
+    def resolve(self, topic: str, to: str) -> Mapping[str, int]:
+        """Concrete topic → the offset of a position in it."""
+        _, parts = self._parts(topic)
+        position = Position.parse(to, now_ms=now_ms(), field="to")
+        return {part.name: part.resolve(position) for part in parts}
+
+    async def seek(self, topic: str, subscription: str, to: str) -> None:
+        """Move the cursor, under its consumers; on every partition."""
+        pumps = self._pumps(topic, subscription)
+        position = Position.parse(to, now_ms=now_ms(), field="to")
+        targets = [(pump, part.resolve(position)) for part, pump in pumps]
+        for pump, offset in targets:
+            pump.seek(offset)
+        await _durable([pump for pump, _ in targets])
+
+    async def skip(self, topic: str, subscription: str, count: int) -> int:
+        """Acknowledge the first `count` messages that are not; how many were."""
+        pumps = self._pumps(topic, subscription)
+        if len(pumps) > 1:
+            raise InvalidArgument(
+                f"{topic} has {len(pumps)} partitions, each with messages of its own to skip: name one, such as "
+                f"{pumps[0][0].name}",
+                field="topic",
+                value=topic,
+            )
+        part, pump = pumps[0]
+        before = _lag(part, pump)
+        pump.skip(count)
+        await _durable([pump])
+        return before - _lag(part, pump)
+
+    async def purge(self, topic: str, subscription: str) -> None:
+        """Acknowledge everything published so far, on every partition."""
+        pumps = [pump for _, pump in self._pumps(topic, subscription)]
+        for pump in pumps:
+            pump.purge()
+        await _durable(pumps)
+
+    async def delete_subscription(self, topic: str, subscription: str) -> None:
+        """Delete it on every partition; its consumers' streams end."""
+        for part, pump in self._pumps(topic, subscription):
+            await self._registry.catalog.delete_subscription(part.options.topic_id, subscription)
+            if part.subscriptions.get(subscription) is pump:
+                del part.subscriptions[subscription]
+            part.state.cursors.pop(pump.subscription_id, None)
+            pump.close(
+                SubscriptionNotFound(
+                    f"subscription {subscription!r} of {part.name} was deleted",
+                    field="subscription",
+                    value=subscription,
+                )
+            )
+
+    def failure_policy(self, topic: str, subscription: str) -> Mapping[str, Any]:
+        """The seven fields as they hold."""
+        part, pump = self._pumps(topic, subscription)[0]
+        return pump.policy.as_fields(part.options.topic, subscription)
+
+    async def set_failure_policy(self, topic: str, subscription: str, changes: Mapping[str, Any]) -> None:
+        """Set some of the seven fields, the others stay; the running subscription goes by them at once.
+
+        Raises:
+            InvalidArgument: a field or its value; nothing has changed.
+        """
+        catalog = self._registry.catalog
+        for part, pump in self._pumps(topic, subscription):
+            topic_id = part.options.topic_id
+            record = catalog.index.subscription(part.options, subscription)
+            stored = {**record.spec.options.get(OPTION, {}), **changes}
+            if not stored.get("dead_letter_topic", "unset"):
+                del stored["dead_letter_topic"]  # empty: the default one again
+            policy = self._registry.failure_policy(stored)
+            policy.check(part.options.topic, subscription)
+            await catalog.update_subscription(
+                topic_id, subscription, options={**record.spec.options, OPTION: stored}
+            )
+            pump.set_policy(policy)
+
+
+def _changed(own: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, int]:
+    """The policies after a change; None takes one away."""
+    kept = {key: value for key, value in own.items() if key not in changes}
+    return {**kept, **check_policies({key: value for key, value in changes.items() if value is not None})}
+
+
+def _lag(topic: Topic, pump: AnyPump) -> int:
+    cursor = pump.cursor
+    acked = sum(end - start for start, end in cursor.acknowledged)
+    return max(0, topic.commit - max(cursor.floor, topic.start_offset) - acked)
+
+
+async def _durable(pumps: Sequence[AnyPump]) -> None:
+    """Wait until the cursors are on stable storage. Raises what stands in the way."""
+    loop = asyncio.get_running_loop()
+    waiting: list[asyncio.Future[None]] = []
+    for pump in pumps:
+        future: asyncio.Future[None] = loop.create_future()
+
+        def done(error: ClusterError | None, future: asyncio.Future[None] = future) -> None:
+            if future.done():
+                return
+            if error is None:
+                future.set_result(None)
+            else:
+                future.set_exception(error)
+
+        pump.confirm(done)
+        waiting.append(future)
+    for result in await asyncio.gather(*waiting, return_exceptions=True):
+        if isinstance(result, BaseException):
+            raise result

@@ -1,0 +1,202 @@
+"""Who may be at a topic, and how fast it may be written: its limits, its publish rate, its exclusive producer.
+
+One for each concrete topic, the same for stored and for passed-on ones. Changes of policy count from the next call.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from enum import StrEnum
+from typing import Any, Protocol
+
+from pydanube_core.errors import ClusterError, InvalidArgument, ProducerFenced, RateLimited
+
+from pydanube_broker.delivery.limits import Limits
+from pydanube_broker.delivery.rate_limit import TokenBucket
+
+__all__ = ["AccessMode", "AttachedProducer", "TopicGate"]
+
+
+class AccessMode(StrEnum):
+    SHARED = "shared"
+    EXCLUSIVE = "exclusive"
+
+    @classmethod
+    def parse(cls, text: str) -> AccessMode:
+        """The mode a producer asks for; empty means shared."""
+        try:
+            return cls(text or "shared")
+        except ValueError:
+            raise InvalidArgument(
+                f"access_mode {text!r}: use shared or exclusive", field="access_mode", value=text
+            ) from None
+
+
+class AttachedProducer(Protocol):
+    """A connection through which a producer writes."""
+
+    def end(self, error: ClusterError) -> None:
+        """Its right to write is over."""
+        ...
+
+
+class WithLinks(Protocol):
+    """A subscription, for counting its consumers."""
+
+    links: Mapping[int, Any]
+
+
+def monotonic_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
+
+
+class TopicGate:
+    """See the module. Single user: the loop."""
+
+    __slots__ = ("_attached", "_bucket", "_clock", "_exclusive", "limits", "topic")
+
+    def __init__(
+        self, topic: str, limits: Limits | None = None, *, clock: Callable[[], int] = monotonic_ms
+    ) -> None:
+        self.topic = topic
+        self.limits = Limits()
+        self._clock = clock
+        self._bucket: TokenBucket | None = None
+        self._attached: dict[AttachedProducer, str] = {}  # connection → producer's name
+        self._exclusive: AttachedProducer | None = None
+        self.set_limits(limits or Limits())
+
+    def set_limits(self, limits: Limits) -> None:
+        """Other limits from now on. Those who are attached stay, even where they are now too many."""
+        self.limits = limits
+        rate = limits.max_publish_rate
+        if not rate:
+            self._bucket = None
+        elif self._bucket is None:
+            self._bucket = TokenBucket(rate, self._clock())
+        else:
+            self._bucket.set_rate(rate, self._clock())
+
+    # -- producers -------------------------------------------------------------------------------------------
+
+    @property
+    def held_by(self) -> str | None:
+        """The name of the exclusive producer."""
+        return None if self._exclusive is None else self._attached[self._exclusive]
+
+    def check_producer(self, name: str, mode: AccessMode, present: int) -> None:
+        """Whether a producer of that name may come.
+
+        Args:
+            present: producers connected to the topic, those of other protocols included.
+
+        Raises:
+            ProducerFenced: somebody else has the topic for himself, or it is asked for while others are there.
+            LimitReached: `max_producers_per_topic`.
+        """
+        holder = self.held_by
+        if holder is not None and holder != name:
+            raise ProducerFenced(
+                f"{self.topic} is held by the exclusive producer {holder!r}: wait until it is gone, or use its name "
+                "to take over",
+                field="access_mode",
+                value=mode.value,
+                topic=self.topic,
+                holder=holder,
+                reason="exclusive",
+            )
+        replaced = self._replaced(name, mode)
+        if mode is AccessMode.EXCLUSIVE and present > len(replaced):
+            others = sorted(set(self._attached.values()) - {name})
+            raise ProducerFenced(
+                f"{self.topic} has {present - len(replaced)} other producers connected: exclusive access needs a "
+                "topic without any",
+                field="access_mode",
+                value=mode.value,
+                topic=self.topic,
+                holder=others[0] if others else None,
+                reason="not_alone",
+            )
+        self.limits.check_room(
+            "max_producers_per_topic", present - len(replaced), what="producers", topic=self.topic
+        )
+
+    def _replaced(self, name: str, mode: AccessMode) -> list[AttachedProducer]:
+        """The connections that give way: an exclusive name has one at a time."""
+        if mode is AccessMode.EXCLUSIVE or self.held_by == name:
+            return [one for one, other in self._attached.items() if other == name]
+        return []
+
+    def attach(self, producer: AttachedProducer, name: str, mode: AccessMode, present: int) -> None:
+        """A producer is there. An exclusive one ends earlier connections of its own name.
+
+        Raises:
+            ProducerFenced, LimitReached: as `check_producer`; nothing has changed.
+        """
+        self.check_producer(name, mode, present)
+        former = self._replaced(name, mode)
+        self._attached[producer] = name
+        if mode is AccessMode.EXCLUSIVE:
+            self._exclusive = producer
+        for one in former:
+            self.detach(one)
+            one.end(
+                ProducerFenced(
+                    f"another connection opened the exclusive producer {name!r} of {self.topic}",
+                    field="producer_name",
+                    value=name,
+                    topic=self.topic,
+                    reason="taken_over",
+                    outcome="unknown",
+                )
+            )
+
+    def detach(self, producer: AttachedProducer) -> None:
+        """A producer has gone; unknown ones are ignored."""
+        self._attached.pop(producer, None)
+        if self._exclusive is producer:
+            self._exclusive = None
+
+    # -- consumers -------------------------------------------------------------------------------------------
+
+    def check_consumer(self, pumps: Iterable[WithLinks], readers: int, of_subscription: int) -> None:
+        """Whether one more consumer may come: `of_subscription` are at its subscription, plain readers count as well.
+
+        Raises:
+            LimitReached: `max_consumers_per_subscription`, `max_consumers_per_topic`.
+        """
+        limits = self.limits
+        limits.check_room(
+            "max_consumers_per_subscription",
+            of_subscription,
+            what="consumers on the subscription",
+            topic=self.topic,
+        )
+        if limits.max_consumers_per_topic:
+            present = sum(len(pump.links) for pump in pumps) + readers
+            limits.check_room("max_consumers_per_topic", present, what="consumers", topic=self.topic)
+
+    # -- publish rate ----------------------------------------------------------------------------------------
+
+    def take(self, count: int) -> None:
+        """Count messages that are about to be appended.
+
+        Raises:
+            RateLimited: with `retry_after_ms`; nothing was counted.
+        """
+        bucket = self._bucket
+        if bucket is None:
+            return
+        now_ms = self._clock()
+        wait_ms = bucket.wait_ms(count, now_ms)
+        if wait_ms:
+            raise RateLimited(
+                f"{self.topic} takes {bucket.rate_per_s} messages a second (max_publish_rate): try again in {wait_ms} ms",
+                field="max_publish_rate",
+                value=count,
+                limit=bucket.rate_per_s,
+                topic=self.topic,
+                retry_after_ms=wait_ms,
+            )
+        bucket.take(count, now_ms)

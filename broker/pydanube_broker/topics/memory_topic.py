@@ -1,0 +1,127 @@
+"""One concrete non-reliable topic: nothing is stored, a batch goes straight to whoever is connected.
+
+It has the surface of `Topic`, so that publish and consume streams need not know which of the two they are on. A
+receipt says `memory`: the batch was handed to the queues, and that is all. Offsets begin at 0 with each life of the
+broker; producers' ids do not, so that a session of an earlier life is never taken for one of this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pydanube_core.batch import ProducerPart, broker_part
+from pydanube_core.errors import ClusterError
+from pydanube_core.positions import Position
+
+from pydanube_broker.delivery.limits import Limits
+from pydanube_broker.delivery.non_reliable import LiveReader
+from pydanube_broker.journal import CachedBatch, Kind
+from pydanube_broker.topics.log_state import LogState
+from pydanube_broker.topics.producers import Appended, ProducerSession
+from pydanube_broker.topics.topic import Committed, Topic, TopicHub, now_ms
+
+__all__ = ["MemoryTopic"]
+
+
+class MemoryTopic(Topic):
+    """See the module. Single user: the loop."""
+
+    __slots__ = ("dropped_by_readers", "live_readers")
+
+    def __init__(self, name: str, topic_id: int, hub: TopicHub, *, options: Any, limits: Limits) -> None:
+        state = LogState(topic_id)  # a state of its own: the hub does not keep it, so no head has it
+        state.producers.next_id = now_ms()
+        super().__init__(name, state, hub, options=options, limits=limits, durability="memory")
+        self.live_readers: set[LiveReader] = set()
+        self.dropped_by_readers = 0
+
+    # -- write -----------------------------------------------------------------------------------------------
+
+    def append(
+        self, data: bytes | memoryview, part: ProducerPart, *, limited: bool = True
+    ) -> tuple[Appended, bool]:
+        """Pass a validated batch on, or find the answer a retry was given before; as `Topic.append`."""
+        if self.closed is not None:
+            raise self.closed
+        state = self.state
+        if part.producer_id:
+            known = state.producers.check(
+                part.producer_id, part.producer_epoch, part.first_sequence, part.count
+            )
+            if known is not None:
+                return known, True
+        if limited:
+            self.gate.take(part.count)
+        base, end = state.next_offset, state.next_offset + part.count
+        time_ms = max(now_ms(), state.append_time_ms)
+        head = broker_part(
+            base_offset=base, last_offset=end - 1, epoch=self.assigned_epoch, append_time_ms=time_ms
+        )
+        stored_bytes = len(head) + len(data)
+        state.appended(base, end, part.count, time_ms, stored_bytes)
+        state.producers.appended(
+            part.producer_id, part.producer_epoch, part.first_sequence, part.count, base, time_ms
+        )
+        self.commit = self.durable_offset = state.start_offset = end
+        self.messages_in += part.count
+        self.bytes_in += stored_bytes
+        batch = CachedBatch(base, end, part.count, time_ms, stored_bytes, (head, data))
+        for pump in self.subscriptions.values():
+            pump.offer(batch)
+        for reader in tuple(self.live_readers):
+            self.dropped_by_readers += reader.offer(batch)
+        return Appended(part.first_sequence, part.count, base, time_ms), False
+
+    def when_room(self, done: Callable[[], None]) -> None:
+        """There always is."""
+        done()
+
+    def when_committed(self, end_offset: int, done: Committed) -> None:
+        """What was appended has been passed on."""
+        done(None)
+
+    def open_producer(
+        self,
+        name: str,
+        done: Callable[[ProducerSession, ClusterError | None], None],
+        *,
+        exclusive: bool = False,
+    ) -> None:
+        """Begin a session, in memory."""
+        if self.closed is not None:
+            raise self.closed
+        done(self.state.producers.begin(name, exclusive=exclusive), None)
+
+    def append_record(self, kind: Kind, body: bytes) -> int:
+        """Nothing of this topic is stored."""
+        return 0
+
+    def check_writable(self) -> None:
+        """Nothing stands in the way."""
+
+    def when_durable(self, lsn: int, done: Committed) -> None:
+        done(None)
+
+    def trim(self, start_offset: int) -> None:
+        """Nothing is kept."""
+
+    def recovered(self) -> None:
+        """Nothing was."""
+
+    def fail(self, error: ClusterError) -> None:
+        """Nobody waits."""
+
+    # -- read ------------------------------------------------------------------------------------------------
+
+    def read(self, offset: int, end: int, max_bytes: int) -> list[CachedBatch] | None:
+        """Nothing is kept."""
+        return []
+
+    def plan_cold_read(self, offset: int, end: int, max_bytes: int) -> Callable[[], Sequence[CachedBatch]]:
+        """Nothing is kept."""
+        return lambda: ()
+
+    def resolve(self, position: Position) -> int:
+        """Every position is now, also those that would be elsewhere on a reliable topic."""
+        return self.commit
