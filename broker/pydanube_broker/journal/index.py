@@ -18,9 +18,16 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from zlib import crc32
+
+import numpy as np
+import numpy.typing as npt
+
+from pydanube_broker.journal.records import HEADER_BYTES, Kind
+from pydanube_broker.journal.scan import Records
 
 __all__ = ["Entry", "Run", "SegmentIndex", "load_sidecar", "sidecar_path", "write_sidecar"]
 
@@ -76,6 +83,12 @@ class Run:
         self.ends.append(end)
         self.times.append(time_ms)
         self.places.append(position << 32 | body_bytes)
+
+    def extend(self, *columns: npt.NDArray[Any]) -> None:
+        """Append many: offsets, ends, append times and places."""
+        for mine, more in zip((self.bases, self.ends, self.times, self.places), columns, strict=True):
+            assert isinstance(mine, array)
+            mine.frombytes(more.tobytes())
 
     def __len__(self) -> int:
         return len(self.bases)
@@ -133,6 +146,28 @@ class SegmentIndex:
             run = self.runs[topic_id] = Run.empty(self.base_lsn)
         run.append(base, end, time_ms, position, body_bytes)
         return run if new else None
+
+    def extend(self, records: Records) -> None:
+        """Note the batches among these records."""
+        chosen = np.flatnonzero(records.kind == Kind.BATCH)
+        order = chosen[np.argsort(records.topic_id[chosen], kind="stable")]
+        if not len(order):
+            return
+        topics = records.topic_id[order]
+        positions = np.array(records.position, dtype=np.uint64)[order] + np.uint64(HEADER_BYTES)
+        columns = (
+            records.first[order],
+            records.last[order] + np.uint64(1),
+            records.time_ms[order],
+            positions << np.uint64(32) | records.body_bytes[order],
+        )
+        starts = [0, *(np.flatnonzero(np.diff(topics)) + 1).tolist()]
+        for start, end in pairwise([*starts, len(order)]):
+            topic_id = int(topics[start])
+            run = self.runs.get(topic_id)
+            if run is None:
+                run = self.runs[topic_id] = Run.empty(self.base_lsn)
+            run.extend(*(column[start:end] for column in columns))
 
     def snapshot(self) -> SegmentIndex:
         """The same columns under a table of its own, for another thread; nothing may be added to either."""

@@ -56,11 +56,10 @@ from pydanube_broker.journal.records import (
 from pydanube_broker.journal.recovery import (
     Recovered,
     SegmentFile,
-    Stored,
     recover,
-    scan_segment,
     unreadable,
 )
+from pydanube_broker.journal.scan import Records, scan
 from pydanube_broker.journal.segments import SegmentFiles
 from pydanube_broker.journal.tail_cache import CachedBatch, TailCache
 
@@ -319,7 +318,7 @@ class Journal:
             self._mark_timer.cancel()
         self._writer.close()
         self._files.close()
-        self._worker.shutdown(wait=True, cancel_futures=True)
+        self._worker.shutdown(wait=True)
         self._runs.clear()
         for index in self._indexes.values():
             index.close()
@@ -588,13 +587,12 @@ class Journal:
         try:
             fd = self._disk.open_ro(segment.path)
             try:
-                data = memoryview(self._disk.pread(fd, segment.size, 0))
+                data = self._disk.pread(fd, segment.size, 0)
             finally:
                 self._disk.close(fd)
         except OSError as error:
             raise unreadable(segment.path, 0, error) from error
-        start = segment.base + FILE_HEADER_BYTES
-        for item in scan_segment(data, segment.base, start):
+        for item in scan(data, segment.base, segment.base + FILE_HEADER_BYTES, bodies=False):
             if isinstance(item, int):
                 if item < end:
                     raise CorruptJournal(
@@ -605,10 +603,9 @@ class Journal:
                         lsn=item,
                     )
                 break
-            header, body = item
-            if header.lsn >= end:
+            index.extend(item.head(int(np.searchsorted(item.lsn, end))))
+            if item.end >= end:
                 break
-            self._index_stored(index, header, body)
         return index
 
     def _index_copied(self, topic_id: int, lsn: int, body: memoryview) -> None:
@@ -619,19 +616,6 @@ class Journal:
             topic_id, part.base_offset, part.last_offset + 1, part.append_time_ms, position, len(body)
         )
 
-    @staticmethod
-    def _index_stored(index: SegmentIndex, header: RecordHeader, body: memoryview) -> None:
-        if header.kind is Kind.BATCH:
-            part = read_broker_part(body[:BROKER_PART_BYTES])
-            index.add(
-                header.topic_id,
-                part.base_offset,
-                part.last_offset + 1,
-                part.append_time_ms,
-                header.lsn - index.base_lsn + HEADER_BYTES,
-                header.body_bytes,
-            )
-
     def _restore(self, head: bytes) -> None:
         view = memoryview(head)
         count, _ = _SEGMENTS.unpack_from(view)
@@ -640,13 +624,15 @@ class Journal:
             self._ends[base] = end
         self._owner.restore(view[_SEGMENTS.size + count * _SEGMENT.size :])
 
-    def _replay(self, stored: Stored, segment: SegmentFile) -> None:
+    def _replay(self, records: Records, raw: bytes, segment: SegmentFile) -> None:
         index = self._indexes.get(segment.base)
         if index is None:
             index = self._indexes[segment.base] = SegmentIndex(segment.base)
-        self._index_stored(index, stored.header, stored.body)
-        if stored.header.kind not in (Kind.HEAD, Kind.MARK):
-            self._owner.replay(stored.header, stored.body)
+        index.extend(records)
+        view = memoryview(raw)
+        for i in np.flatnonzero((records.kind != Kind.HEAD) & (records.kind != Kind.MARK)).tolist():
+            header, body = records.header(i), records.position[i] + HEADER_BYTES
+            self._owner.replay(header, view[body : body + header.body_bytes])
 
     # -- read ------------------------------------------------------------------------------------------------
 

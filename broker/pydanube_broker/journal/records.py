@@ -32,6 +32,7 @@ from pydanube_core.errors import ClusterError
 __all__ = [
     "FILE_HEADER_BYTES",
     "HEADER_BYTES",
+    "HEADER_CRC_AT",
     "MAX_BODY_BYTES",
     "SECTOR",
     "Kind",
@@ -47,9 +48,10 @@ __all__ = [
 
 Buffer = bytes | memoryview
 
-# magic, kind, flags, header crc32 | lsn, synced lsn, topic id, body bytes, body crc32, blank sectors, end magic
+# magic, kind, flags, body bytes | lsn | synced lsn | topic id | body crc32, blank sectors | end magic, header crc32
 _HEADER: Final = struct.Struct("<HBBIQQQIIII")
 HEADER_BYTES: Final = _HEADER.size
+HEADER_CRC_AT: Final = HEADER_BYTES - 4
 END_MAGIC: Final = 0x4E504F52
 MAGIC: Final = 0xDA11
 MAGIC_BYTES: Final = MAGIC.to_bytes(2, "little")
@@ -113,24 +115,19 @@ def encode_header(
     blank: int = 0,
 ) -> bytes:
     raw = _HEADER.pack(
-        MAGIC, kind, flags, 0, lsn, synced_lsn, topic_id, body_bytes, body_crc, blank, END_MAGIC
-    )
-    return b"".join((raw[:4], crc32(raw[8:], crc32(raw[:4])).to_bytes(4, "little"), raw[8:]))
+        MAGIC, kind, flags, body_bytes, lsn, synced_lsn, topic_id, body_crc, blank, END_MAGIC, 0
+    )[:HEADER_CRC_AT]
+    return raw + crc32(raw).to_bytes(4, "little")
 
 
 def read_header(data: Buffer, at: int, lsn: int) -> RecordHeader | None:
     """The header at byte `at`, which must say it is at `lsn`; None for anything that is not one."""
     if at + HEADER_BYTES > len(data):
         return None
-    magic, kind, flags, crc, own_lsn, synced, topic, body_bytes, body_crc, blank, end = _HEADER.unpack_from(
+    magic, kind, flags, body_bytes, own_lsn, synced, topic, body_crc, blank, end, crc = _HEADER.unpack_from(
         data, at
     )
-    if (
-        magic != MAGIC
-        or end != END_MAGIC
-        or own_lsn != lsn
-        or crc32(data[at + 8 : at + HEADER_BYTES], crc32(data[at : at + 4])) != crc
-    ):
+    if magic != MAGIC or end != END_MAGIC or own_lsn != lsn or crc32(data[at : at + HEADER_CRC_AT]) != crc:
         return None
     if kind not in Kind._value2member_map_ or body_bytes > MAX_BODY_BYTES or synced > lsn:
         return None

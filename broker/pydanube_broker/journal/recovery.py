@@ -19,12 +19,12 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 from pydanube_core.errors import CorruptJournal, FormatTooNew, Unavailable
 
 from pydanube_broker.journal.disk import Disk
 from pydanube_broker.journal.records import (
     FILE_HEADER_BYTES,
-    FLAG_SEGMENT_END,
     FORMAT_VERSION,
     HEADER_BYTES,
     MAGIC_BYTES,
@@ -37,8 +37,9 @@ from pydanube_broker.journal.records import (
     record_bytes,
     verify_body,
 )
+from pydanube_broker.journal.scan import Records, scan
 
-__all__ = ["Recovered", "SegmentFile", "Stored", "list_segments", "recover", "scan_segment", "unreadable"]
+__all__ = ["Recovered", "SegmentFile", "list_segments", "recover", "unreadable"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +53,6 @@ class SegmentFile:
     @property
     def end(self) -> int:
         return self.base + self.size
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """A record as read: its header and its body, which is a copy only where it must outlive the segment's bytes."""
-
-    header: RecordHeader
-    body: memoryview
 
 
 @dataclass(slots=True)
@@ -145,39 +138,19 @@ def unreadable(path: Path, position: int, error: OSError) -> CorruptJournal | Un
     )
 
 
-def scan_segment(data: memoryview, base: int, start: int) -> Iterator[tuple[RecordHeader, memoryview] | int]:
-    """Records of a segment from address `start` on; last, the address where no whole record stands.
-
-    Ends without an address where an end-of-segment mark is met.
-    """
-    at = start
-    while True:
-        header = read_header(data, at - base, at)
-        if header is None:
-            yield at
-            return
-        body = data[at - base + HEADER_BYTES : at - base + HEADER_BYTES + header.body_bytes]
-        if not verify_body(header, body):
-            yield at
-            return
-        yield header, body
-        if header.kind is Kind.MARK and header.flags & FLAG_SEGMENT_END:
-            return
-        at += record_bytes(header.body_bytes)
-
-
 def recover(
     folder: Path,
     disk: Disk,
     *,
     restore: Callable[[bytes], None],
-    replay: Callable[[Stored, SegmentFile], None],
+    replay: Callable[[Records, bytes, SegmentFile], None],
 ) -> Recovered:
     """Read the journal in `folder`.
 
     Args:
         restore: called once, with the newest valid head's body, before any record.
-        replay: called with each proven record behind that head, in order. The body is valid during the call.
+        replay: called with the proven records from that head on, in order, many at a time, with the bytes of their
+            segment, which are let go of afterwards.
 
     Raises:
         CorruptJournal: something that was durable is damaged; nothing was changed on disk.
@@ -218,12 +191,12 @@ class _Contents:
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self._segment: SegmentFile | None = None
-        self._data = memoryview(b"")
+        self._data = b""
 
-    def __call__(self, segment: SegmentFile) -> memoryview:
+    def __call__(self, segment: SegmentFile) -> bytes:
         if self._segment is not segment:
-            self._segment, self._data = None, memoryview(b"")  # let go of one before the next is read
-            self._data = memoryview(self.piece(segment, 0, segment.size))
+            self._segment, self._data = None, b""  # let go of one before the next is read
+            self._data = self.piece(segment, 0, segment.size)
             self._segment = segment
         return self._data
 
@@ -271,14 +244,13 @@ def _find_end(segments: list[SegmentFile], contents: _Contents, found: Recovered
         if index and segment.base != segments[index - 1].end:
             return _missing(segments[index - 1], found.end)
         address = -1
-        for item in scan_segment(contents(segment), segment.base, segment.base + FILE_HEADER_BYTES):
+        for item in scan(contents(segment), segment.base, segment.base + FILE_HEADER_BYTES, bodies=True):
             if isinstance(item, int):
                 address = item
                 break
-            header, _ = item
-            found.records += 1
-            found.end = header.lsn + record_bytes(header.body_bytes)
-            found.proven = max(found.proven, header.synced_lsn)
+            found.records += len(item)
+            found.end = item.end
+            found.proven = max(found.proven, int(item.synced_lsn.max()))
         if address >= 0:
             break
     if address < 0:
@@ -302,20 +274,18 @@ def _find_end(segments: list[SegmentFile], contents: _Contents, found: Recovered
     return None
 
 
-def _valid_headers(data: memoryview, base: int, start: int) -> Iterator[RecordHeader]:
-    """Every valid record at or behind `start`, whatever lies between: headers carry their own address."""
-    raw = data.obj
-    assert isinstance(raw, bytes)
+def _valid_headers(raw: bytes, base: int, start: int) -> Iterator[RecordHeader]:
+    """Every valid header at or behind `start`, whatever lies between: they carry their own address."""
     at = raw.find(MAGIC_BYTES, start - base)
     while at >= 0:
         if at % 8 == 0:
-            header = read_header(data, at, base + at)
+            header = read_header(raw, at, base + at)
             if header is not None:
                 yield header
         at = raw.find(MAGIC_BYTES, at + 1)
 
 
-def _torn(data: memoryview, base: int, at: int) -> bool:
+def _torn(data: bytes, base: int, at: int) -> bool:
     """Whether the record at byte `at`, which is no valid one, misses a sector that was never written."""
     if at + HEADER_BYTES > len(data):
         return True  # no record is begun where not even its header fits
@@ -333,8 +303,8 @@ def _torn(data: memoryview, base: int, at: int) -> bool:
     return blank_sectors(at, HEADER_BYTES, data[at + HEADER_BYTES : end]) > header.blank_sectors
 
 
-def _is_zero(piece: memoryview) -> bool:
-    return bytes(piece).count(0) == len(piece)
+def _is_zero(piece: bytes) -> bool:
+    return piece.count(0) == len(piece)
 
 
 def _missing(segment: SegmentFile, end: int) -> CorruptJournal:
@@ -361,18 +331,26 @@ def _replay(
     segments: list[SegmentFile],
     contents: _Contents,
     found: Recovered,
-    replay: Callable[[Stored, SegmentFile], None],
+    replay: Callable[[Records, bytes, SegmentFile], None],
 ) -> None:
     for segment in segments:
         if segment.base >= found.end:
             return
-        for item in scan_segment(contents(segment), segment.base, segment.base + FILE_HEADER_BYTES):
+        raw = contents(segment)
+        # The bodies have just been verified; what is read again here is read from the page cache.
+        for item in scan(raw, segment.base, segment.base + FILE_HEADER_BYTES, bodies=False):
             if isinstance(item, int):
                 return
-            header, body = item
-            if header.lsn >= found.end:
+            count = int(np.searchsorted(item.lsn, found.end))
+            proven = int(
+                np.searchsorted(item.lsn[:count], found.proven)
+            )  # the proven end is where a record ends
+            if proven:
+                replay(item.head(proven), raw, segment)
+            for i in range(proven, count):
+                header = item.header(i)
+                if header.kind not in (Kind.HEAD, Kind.MARK):
+                    body = item.position[i] + HEADER_BYTES
+                    found.tail.append((header, raw[body : body + header.body_bytes]))
+            if count < len(item):
                 return
-            if header.lsn + record_bytes(header.body_bytes) <= found.proven:
-                replay(Stored(header, body), segment)
-            elif header.kind not in (Kind.HEAD, Kind.MARK):
-                found.tail.append((header, bytes(body)))
