@@ -7,6 +7,7 @@ are not observable, and duplicates are found by the log's state, never by old ba
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -99,7 +100,7 @@ class _Rows:
         )
         edges = [0, *(np.flatnonzero(breaks) + 1).tolist(), self.count]
         ends = self.payload.offsets
-        for first, last in zip(edges, edges[1:], strict=False):
+        for first, last in itertools.pairwise(edges):
             while first < last:
                 limit = int(ends[first]) + BATCH_BYTES
                 end = int(np.searchsorted(ends[first + 1 : last + 1], limit, "right")) + first

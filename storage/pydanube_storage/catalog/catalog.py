@@ -1,0 +1,343 @@
+"""The catalog of objects on the metadata store.
+
+| key | value |
+|---|---|
+| `/catalog/<topic id>/<end offset>` | `CatalogEntry` of the object that ends there |
+| `/catalog-heads/<topic id>` | `CatalogHead`; a tree of its own, so that a start reads them all in a few pages |
+
+The object that holds offset x is the first key above x: one range request of one key, whatever the number of objects.
+Every change is one transaction guarded by the head's revision, so two writers cannot both succeed, and a writer of a
+lower epoch than the head's is refused before that. A call whose answer was lost is settled by reading the head again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from pydanube_core.errors import Conflict, StoreUnavailable
+
+from pydanube_storage.catalog.errors import CatalogFenced
+from pydanube_storage.catalog.records import CatalogEntry, CatalogHead, Retired
+from pydanube_storage.metadata import (
+    MAX_OPERATIONS,
+    MAX_VALUE_BYTES,
+    Absent,
+    Delete,
+    DeleteRange,
+    Guard,
+    GuardFailed,
+    KeyRange,
+    MetadataStore,
+    ModRevision,
+    Put,
+    Revision,
+    Write,
+    read_all,
+)
+
+__all__ = ["MAX_CHANGED", "Committed", "ObjectCatalog"]
+
+MAX_CHANGED: Final = (
+    MAX_OPERATIONS - 4
+)  # entries that one change may remove: beside them a guard, the head, one new
+MAX_RETIRED: Final = 400  # ≈ 100 bytes each in the head
+_PAGE: Final = 500
+_PRODUCERS_BYTES: Final = 80 << 10
+_TEXTS_BYTES: Final = 40 << 10  # subscriptions, schemas
+
+assert MAX_RETIRED * 130 + _PRODUCERS_BYTES + 2 * _TEXTS_BYTES < MAX_VALUE_BYTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committed:
+    """A head as it stands in the store."""
+
+    head: CatalogHead
+    revision: Revision
+
+
+class ObjectCatalog:
+    """`wall_ms` gives milliseconds since 1970."""
+
+    def __init__(self, store: MetadataStore, *, wall_ms: Callable[[], int]) -> None:
+        self._store = store
+        self._wall_ms = wall_ms
+
+    # -- reading ---------------------------------------------------------------------------------------------
+
+    async def head(self, topic_id: int) -> Committed | None:
+        """The topic's head; None where it has no object and never had."""
+        key = head_key(topic_id)
+        item = await self._store.get(key)
+        if item is None:
+            return None
+        return Committed(head=CatalogHead.from_json(item.value, key=key), revision=item.mod_revision)
+
+    async def heads(self) -> dict[int, CatalogHead]:
+        """Every topic's head, by topic id."""
+        items, _ = await read_all(self._store, KeyRange.prefix("/catalog-heads/"))
+        return {
+            int(item.key.rpartition("/")[2]): CatalogHead.from_json(item.value, key=item.key)
+            for item in items
+        }
+
+    async def find(self, topic_id: int, offset: int) -> CatalogEntry | None:
+        """The object that holds `offset`, or the first one behind it; None if all end before."""
+        found = await self.entries_page(topic_id, after=offset, limit=1)
+        return found[0] if found else None
+
+    async def entries_page(self, topic_id: int, *, after: int = 0, limit: int = _PAGE) -> list[CatalogEntry]:
+        """Up to `limit` entries that end behind `after`, ascending."""
+        page = await self._store.range(_above(topic_id, after), limit=limit)
+        return [CatalogEntry.from_json(item.value, key=item.key) for item in page.items]
+
+    async def entries(
+        self, topic_id: int, *, start: int = 0, end: int | None = None
+    ) -> AsyncIterator[CatalogEntry]:
+        """Entries that overlap `[start, end)`, ascending, a page at a time."""
+        after = start
+        while found := await self.entries_page(topic_id, after=after):
+            for entry in found:
+                if end is not None and entry.start >= end:
+                    return
+                yield entry
+            after = found[-1].end
+
+    async def find_time(self, topic_id: int, time_ms: int) -> CatalogEntry | None:
+        """The first object with a message appended at or after `time_ms`; O(log offsets) requests of one key."""
+        held = await self.head(topic_id)
+        if held is None:
+            return None
+        low, high = held.head.start_offset, held.head.tiered_offset
+        found: CatalogEntry | None = None
+        while low < high:
+            middle = (low + high) // 2
+            entry = await self.find(topic_id, middle)
+            if entry is None:
+                high = middle
+            elif entry.max_append_time_ms >= time_ms:
+                found, high = entry, min(middle, entry.start)
+            else:
+                low = entry.end
+        return found
+
+    # -- changing --------------------------------------------------------------------------------------------
+
+    async def claim(self, topic_id: int, *, epoch: int, folder: str, start_offset: int) -> Committed:
+        """Make `epoch` the one that may change this topic, from now on.
+
+        Raises:
+            CatalogFenced: a later owner has been here.
+        """
+        held = await self.head(topic_id)
+        if held is None:
+            head = CatalogHead(
+                epoch=epoch, folder=folder, start_offset=start_offset, tiered_offset=start_offset
+            )
+            return await self._change(topic_id, None, head, [])
+        if held.head.epoch == epoch:
+            return held
+        self._check_epoch(topic_id, held, epoch)
+        return await self._change(topic_id, held, replace(held.head, epoch=epoch), [])
+
+    async def append(
+        self,
+        topic_id: int,
+        entry: CatalogEntry,
+        *,
+        epoch: int,
+        epochs: Sequence[tuple[int, int]] = (),
+        producers: Sequence[Any] = (),
+        subscriptions: Mapping[str, Any] | None = None,
+        schemas: Mapping[str, Any] | None = None,
+    ) -> Committed:
+        """Add the object that follows the last one.
+
+        Raises:
+            CatalogFenced: a later owner has been here.
+            Conflict: the object does not begin where the topic's last one ends.
+        """
+        held = await self._held(topic_id, epoch)
+        head = held.head
+        if entry.start != head.tiered_offset:
+            settled = await self.find(topic_id, entry.start)
+            if settled is not None and settled.name == entry.name:
+                return held  # our own, from a call whose answer was lost
+            raise Conflict(
+                f"object {entry.name} begins at {entry.start}, topic {topic_id} is tiered up to {head.tiered_offset}",
+                topic_id=str(topic_id),
+                tiered_offset=head.tiered_offset,
+            )
+        known = list(head.epochs)
+        for number, first in epochs:
+            if not known or known[-1][0] < number:
+                known.append((number, first))
+        changed = replace(
+            head,
+            tiered_offset=entry.end,
+            objects=head.objects + 1,
+            bytes=head.bytes + entry.bytes,
+            epochs=tuple(known[-1000:]),
+            producers=_bounded_list(producers, _PRODUCERS_BYTES),
+            subscriptions=_bounded_table(subscriptions or {}, _TEXTS_BYTES),
+            schemas=_bounded_table(schemas or {}, _TEXTS_BYTES),
+        )
+        return await self._change(topic_id, held, changed, [_put(topic_id, entry)])
+
+    async def replace(
+        self, topic_id: int, sources: Sequence[CatalogEntry], merged: CatalogEntry, *, epoch: int
+    ) -> Committed:
+        """Put one object in the place of neighbours, which retire.
+
+        Raises:
+            CatalogFenced, Conflict: as `append`; also where a source is not committed any more.
+        """
+        assert 2 <= len(sources) <= MAX_CHANGED
+        assert (merged.start, merged.end) == (sources[0].start, sources[-1].end)
+        held = await self._held(topic_id, epoch)
+        present = await self.entries_page(topic_id, after=merged.start, limit=len(sources))
+        if [entry.name for entry in present] != [entry.name for entry in sources]:
+            if present and present[0].name == merged.name:
+                return held
+            raise Conflict(
+                f"the objects of topic {topic_id} from {merged.start} to {merged.end} have changed",
+                topic_id=str(topic_id),
+            )
+        now = self._wall_ms()
+        changed = replace(
+            held.head,
+            objects=held.head.objects - len(sources) + 1,
+            bytes=held.head.bytes - sum(entry.bytes for entry in sources) + merged.bytes,
+            retired=(*held.head.retired, *(Retired(name=entry.name, at_ms=now) for entry in sources)),
+        )
+        self._check_retired(topic_id, changed)
+        writes: list[Write] = [Delete(entry_key(topic_id, entry.end)) for entry in sources[:-1]]
+        return await self._change(topic_id, held, changed, [*writes, _put(topic_id, merged)])
+
+    async def drop(
+        self, topic_id: int, entries: Sequence[CatalogEntry], *, start_offset: int, epoch: int
+    ) -> Committed:
+        """Retention: the topic begins at `start_offset`; its first objects, which end there or before, retire."""
+        assert len(entries) <= MAX_CHANGED
+        assert all(entry.end <= start_offset for entry in entries)
+        held = await self._held(topic_id, epoch)
+        head = held.head
+        now = self._wall_ms()
+        changed = replace(
+            head,
+            start_offset=max(head.start_offset, min(start_offset, head.tiered_offset)),
+            objects=head.objects - len(entries),
+            bytes=head.bytes - sum(entry.bytes for entry in entries),
+            retired=(*head.retired, *(Retired(name=entry.name, at_ms=now) for entry in entries)),
+        )
+        self._check_retired(topic_id, changed)
+        return await self._change(
+            topic_id, held, changed, [Delete(entry_key(topic_id, entry.end)) for entry in entries]
+        )
+
+    async def skip(self, topic_id: int, *, start_offset: int, epoch: int) -> Committed:
+        """The journal gave up what was never tiered: with nothing left before, the topic begins there."""
+        held = await self._held(topic_id, epoch)
+        head = held.head
+        assert start_offset >= head.tiered_offset
+        assert not head.objects, "objects before a gap: drop them first"
+        changed = replace(head, start_offset=start_offset, tiered_offset=start_offset)
+        return await self._change(topic_id, held, changed, [])
+
+    async def forget_retired(self, topic_id: int, names: Sequence[str], *, epoch: int) -> Committed:
+        """These retired objects are deleted."""
+        held = await self._held(topic_id, epoch)
+        gone = set(names)
+        kept = tuple(each for each in held.head.retired if each.name not in gone)
+        if kept == held.head.retired:
+            return held
+        return await self._change(topic_id, held, replace(held.head, retired=kept), [])
+
+    async def forget_topic(self, topic_id: int) -> None:
+        """The topic was deleted, and so are its objects."""
+        await self._store.transact(
+            [Delete(head_key(topic_id)), DeleteRange(KeyRange.prefix(f"/catalog/{topic_id:020d}/"))]
+        )
+
+    async def _held(self, topic_id: int, epoch: int) -> Committed:
+        held = await self.head(topic_id)
+        if held is None:
+            raise CatalogFenced(f"topic {topic_id} has no catalog: it was deleted", topic_id=str(topic_id))
+        self._check_epoch(topic_id, held, epoch)
+        if held.head.epoch != epoch:
+            raise Conflict(f"topic {topic_id} was not claimed by epoch {epoch}", topic_id=str(topic_id))
+        return held
+
+    @staticmethod
+    def _check_epoch(topic_id: int, held: Committed, epoch: int) -> None:
+        if held.head.epoch > epoch:
+            raise CatalogFenced(
+                f"topic {topic_id} belongs to epoch {held.head.epoch}, this broker has {epoch}",
+                topic_id=str(topic_id),
+                epoch=held.head.epoch,
+            )
+
+    @staticmethod
+    def _check_retired(topic_id: int, head: CatalogHead) -> None:
+        if len(head.retired) > MAX_RETIRED:
+            raise Conflict(
+                f"topic {topic_id} has {len(head.retired)} retired objects: collect them first",
+                topic_id=str(topic_id),
+            )
+
+    async def _change(
+        self, topic_id: int, held: Committed | None, head: CatalogHead, writes: Sequence[Write]
+    ) -> Committed:
+        key = head_key(topic_id)
+        value = head.to_json()
+        guard: Guard = Absent(key) if held is None else ModRevision(key, held.revision)
+        try:
+            revision = await self._store.transact([*writes, Put(key, value)], guards=[guard])
+        except (GuardFailed, StoreUnavailable) as error:
+            if isinstance(error, StoreUnavailable) and error.details.get("outcome") != "unknown":
+                raise
+            now = await self._store.get(key)  # our own change, if its answer was lost
+            if now is None or now.value != value:
+                raise
+            revision = now.mod_revision
+        return Committed(head=head, revision=revision)
+
+
+def head_key(topic_id: int) -> str:
+    return f"/catalog-heads/{topic_id:020d}"
+
+
+def entry_key(topic_id: int, end: int) -> str:
+    return f"/catalog/{topic_id:020d}/{end:020d}"
+
+
+def _above(topic_id: int, offset: int) -> KeyRange:
+    """Keys of entries that end behind `offset`."""
+    return KeyRange(start=entry_key(topic_id, offset + 1), end=f"/catalog/{topic_id:020d}/a")
+
+
+def _put(topic_id: int, entry: CatalogEntry) -> Put:
+    return Put(entry_key(topic_id, entry.end), entry.to_json())
+
+
+def _bounded_list(items: Sequence[Any], limit_bytes: int) -> tuple[Any, ...]:
+    """The last items that fit; the first are those not heard of for longest."""
+    kept: list[Any] = []
+    for item in reversed(items):
+        limit_bytes -= len(str(item)) + 8
+        if limit_bytes < 0:
+            break
+        kept.append(item)
+    return tuple(reversed(kept))
+
+
+def _bounded_table(table: Mapping[str, Any], limit_bytes: int) -> dict[str, Any]:
+    kept = {}
+    for name, value in table.items():
+        limit_bytes -= len(name) + len(str(value)) + 8
+        if limit_bytes < 0:
+            break
+        kept[name] = value
+    return kept

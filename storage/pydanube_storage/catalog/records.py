@@ -1,0 +1,126 @@
+"""What the catalog stores: pure records and their JSON.
+
+A head says how far a topic is tiered, in which epochs, and what else a new owner must know; every change of the
+topic's objects goes through a guarded change of its head. An entry says all that a reader needs to open an object and
+to know that it is the right one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, Self, TypeAlias
+
+from pydanube_core.errors import FormatTooNew
+
+from pydanube_storage.metadata import CorruptMetadata
+
+__all__ = ["CatalogEntry", "CatalogHead", "Retired"]
+
+_VERSION: Final = 1
+_Json: TypeAlias = bytes  # the records have a field of that name
+
+
+def _load(data: bytes, key: str) -> dict[str, Any]:
+    try:
+        body = json.loads(data)
+        version = int(body.pop("version"))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CorruptMetadata(f"metadata key {key} cannot be read: {error!r}", key=key) from error
+    if version > _VERSION:
+        raise FormatTooNew(
+            f"metadata key {key} has record version {version}, this broker knows {_VERSION}: upgrade it",
+            key=key,
+            value=version,
+            limit=_VERSION,
+        )
+    assert isinstance(body, dict)
+    return body
+
+
+def _dump(record: Any) -> bytes:
+    return json.dumps({"version": _VERSION, **asdict(record)}, separators=(",", ":")).encode()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogEntry:
+    """One committed object: it is the topic for offsets `[start, end)`."""
+
+    name: str  # last part of its key in the object store
+    start: int
+    end: int
+    messages: int
+    bytes: int
+    min_append_time_ms: int
+    max_append_time_ms: int
+    epoch: int
+    generation: int
+    digest: str
+    footer_bytes: int
+    footer_crc: int
+    committed_at_ms: int
+
+    def __post_init__(self) -> None:
+        assert 0 <= self.start < self.end
+        assert self.bytes > 0
+
+    def to_json(self) -> _Json:
+        return _dump(self)
+
+    @classmethod
+    def from_json(cls, data: _Json, *, key: str) -> Self:
+        body = _load(data, key)
+        try:
+            return cls(**body)
+        except (TypeError, AssertionError) as error:
+            raise CorruptMetadata(f"metadata key {key} cannot be read: {error!r}", key=key) from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retired:
+    """An object that counts no more; readers that opened it before have until `at_ms` + grace."""
+
+    name: str
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogHead:
+    """State of a topic's cold part. Objects cover `[start_offset, tiered_offset)` without a gap.
+
+    `folder`: where its objects lie, fixed when the topic got its first. `epochs`: (epoch, first offset), ascending.
+    `producers`: sessions of idempotent producers at `tiered_offset`. `subscriptions`, `schemas`: as of the last
+    commit. `epoch`: the owner that may change this; a change by a lower one is refused.
+    """
+
+    epoch: int
+    folder: str
+    start_offset: int
+    tiered_offset: int
+    objects: int = 0
+    bytes: int = 0
+    epochs: tuple[tuple[int, int], ...] = ()
+    producers: tuple[Any, ...] = ()
+    subscriptions: Mapping[str, Any] = field(default_factory=dict)
+    schemas: Mapping[str, Any] = field(default_factory=dict)
+    retired: tuple[Retired, ...] = ()
+
+    def __post_init__(self) -> None:
+        assert 0 <= self.start_offset <= self.tiered_offset
+        assert self.objects >= 0
+        assert self.bytes >= 0
+
+    def to_json(self) -> _Json:
+        return _dump(self)
+
+    @classmethod
+    def from_json(cls, data: _Json, *, key: str) -> Self:
+        body = _load(data, key)
+        try:
+            body["epochs"] = tuple((int(epoch), int(first)) for epoch, first in body["epochs"])
+            body["retired"] = tuple(Retired(**each) for each in body["retired"])
+            body["producers"] = tuple(body["producers"])
+            return cls(**body)
+        except (TypeError, KeyError, ValueError, AssertionError) as error:
+            raise CorruptMetadata(f"metadata key {key} cannot be read: {error!r}", key=key) from error
