@@ -379,9 +379,9 @@ class Window:
             self._locate_one(found, start, end)
             at = bisect_right(self._starts, start) - 1
             chunk = self.chunks[at] if at >= 0 else None
-            if chunk is not None:
-                low, high, top = chunk.start, chunk.end, chunk.end - 1
-                digits = bytearray(b"0") * (high - low)
+            low, high = (0, 0) if chunk is None else (chunk.start, chunk.end)
+            top = high - 1
+            digits = bytearray(b"0") * (high - low)
         if chunk is not None and (hit := int(digits, 2) & chunk.open):
             found[chunk] = found.get(chunk, 0) | hit
         return found
