@@ -305,8 +305,9 @@ class ConsumeLane:
             # After a reconnect our own former stream may still hold the exclusive slot, until the broker notices.
             again = isinstance(failure, Retryable) or (was_open and isinstance(failure, ConsumerBusy))
             now = time.monotonic()
-            if was_open and now - self._opened_at > SETTLED_S:
-                self._failed_since = None  # it worked for a while: this is another outage
+            since = self._failed_since
+            if since is not None and self._opened_at > since and now - self._opened_at > SETTLED_S:
+                self._failed_since = None  # it was opened again and worked for a while: this is another outage
             attempt = 1 if self._failed_since is None else attempt + 1
             if self._failed_since is None:
                 self._failed_since = now
