@@ -49,7 +49,8 @@ BASE = {
 THIRD_PARTY: dict[str, set[str]] = {
     "pydanube_core": {"google", "lz4", "zstandard"},
     "pydanube_storage": BASE,
-    "pydanube_broker": BASE | {"numpy", "prometheus_client", "psutil", "starlette", "uvicorn", "uvloop"},
+    "pydanube_broker": BASE
+    | {"numpy", "prometheus_client", "psutil", "starlette", "uvicorn", "uvloop", "fastavro", "jsonschema_rs"},
     "pydanube_client": BASE,
     "pydanube_admin": BASE,
     "pydanube_mcp": BASE | {"mcp", "mcp_types", "starlette", "uvicorn"},
@@ -124,6 +125,7 @@ GENERATED_USERS = (
     "pydanube_client.grpc_transport",
     "pydanube_client.client",  # Resolve, before a stream is opened
     "pydanube_client.testing.*",  # the in-memory broker answers the same messages
+    "pydanube_client.control",  # what a consume stream is told: acknowledgements, credit, seeks
     "pydanube_client.*_lane",  # a stream to one broker each: messages become batches, answers receipts
     "pydanube_admin.core",  # danube.ops/Call: the operation side
     "pydanube_admin.remote",  # danube.ops/Call: the calling side
