@@ -62,6 +62,7 @@ class Registry:
         self._store = store
         self._settings = settings
         self._topics: dict[TopicName, Topic] = {}
+        self._opening: dict[TopicName, anyio.Event] = {}  # created, not served yet
         self.catalog = TopicCatalog(store, wall_ms=now_ms)
         self.lone: LoneBroker
         self._sessions = itertools.count(
@@ -257,13 +258,26 @@ class Registry:
                 records = [known] if known is not None else self.catalog.index.partitions(name)
                 if must_be_new or not records:
                     raise
-            missing = [record for record in records if record.topic not in self._topics]
-            if missing:
-                await self.lone.assign(missing)
-                for record in missing:
-                    if record.topic not in self._topics:
-                        self._adopt(record)
+            await self._open(records)
         return [self._topics[record.topic] for record in records]
+
+    async def _open(self, records: Sequence[TopicRecord]) -> None:
+        """Own and serve these topics. Who asks for one that is being opened waits for that: it has one owner's epoch."""
+        while missing := [record for record in records if record.topic not in self._topics]:
+            mine = [record for record in missing if record.topic not in self._opening]
+            if not mine:
+                await self._opening[missing[0].topic].wait()
+                continue
+            opened = anyio.Event()
+            self._opening |= dict.fromkeys((record.topic for record in mine), opened)
+            try:
+                await self.lone.assign(mine)
+                for record in mine:
+                    self._adopt(record)
+            finally:
+                for record in mine:
+                    del self._opening[record.topic]
+                opened.set()
 
     async def delete(self, name: TopicName) -> None:
         """Delete a topic with all its partitions, subscriptions and messages."""

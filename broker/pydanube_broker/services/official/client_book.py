@@ -23,15 +23,15 @@ from pydanube_storage.metadata import Delete, KeyValue, MetadataStore, Put, Writ
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.ids import TopicId
 from pydanube_broker.cluster.json_record import JsonRecord
-from pydanube_broker.cluster.records import DispatchStrategy
 from pydanube_broker.services.official.ids import consumer_id, producer_id
 from pydanube_broker.services.official.takeover import Takeovers
+from pydanube_broker.topics.gate import AccessMode
 from pydanube_broker.topics.topic import Topic
 
 if TYPE_CHECKING:
     from pydanube_broker.services.official.receive import ReceiveStream
 
-__all__ = ["ClientBook", "ConsumerRecord", "KnownConsumer", "KnownProducer", "ProducerRecord", "is_reliable"]
+__all__ = ["ClientBook", "ConsumerRecord", "KnownConsumer", "KnownProducer", "ProducerRecord"]
 
 log = logging.getLogger("pydanube.official")
 
@@ -61,11 +61,44 @@ class KnownProducer:
     topic: Topic
     name: str
     signs: int = 0
-    counted: bool = False  # in the topic's `producers_connected`
+    here: bool = False  # counted in the topic's `producers_connected`
+    admitted: AccessMode | None = None  # by the topic's gate
+    fenced: ClusterError | None = None  # an exclusive producer has the topic for itself
 
     def touch(self) -> None:
         """It called: it is alive."""
         self.signs = SIGNS_OF_LIFE
+        if not self.here:
+            self.here = True
+            self.topic.producers_connected += 1
+
+    def admit(self, mode: AccessMode) -> None:
+        """Let it in as the topic's gate allows, beside or instead of others.
+
+        Raises:
+            ProducerFenced, LimitReached: nothing has changed.
+        """
+        gate, present = self.topic.gate, self.topic.producers_connected - self.here
+        if self.admitted is mode:
+            gate.check_producer(self.name, mode, present)
+        else:
+            gate.detach(self)
+            gate.attach(self, self.name, mode, present)
+            self.admitted = mode
+        self.fenced = None
+
+    def end(self, error: ClusterError) -> None:
+        """The gate took away its right to write (`AttachedProducer`)."""
+        self.fenced = error
+        self.admitted = None
+
+    def leave(self) -> None:
+        """It has not called for long, or its topic is gone."""
+        self.topic.gate.detach(self)
+        self.admitted = None
+        if self.here:
+            self.here = False
+            self.topic.producers_connected -= 1
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -94,9 +127,10 @@ class KnownConsumer:
     def subscription(self) -> str:
         return self.record.subscription
 
-
-def is_reliable(topic: Topic) -> bool:
-    return topic.options.dispatch_strategy is DispatchStrategy.RELIABLE
+    @property
+    def gone(self) -> bool:
+        """Its topic or its subscription is."""
+        return self.topic.closed is not None or self.subscription not in self.topic.subscriptions
 
 
 class ClientBook:
@@ -152,15 +186,9 @@ class ClientBook:
         return known
 
     def consumer(self, number: int) -> KnownConsumer | None:
-        """The consumer of that id; None too where its topic or subscription is gone.
-
-        Only reliable topics keep their subscriptions; one of the others may have to be made again.
-        """
+        """The consumer of that id; None too where its topic or subscription is gone."""
         known = self.consumers.get(number)
-        if known is None:
-            return None
-        topic = known.topic
-        if topic.closed is not None or (is_reliable(topic) and known.subscription not in topic.subscriptions):
+        if known is not None and known.gone:
             self.drop_consumer(known)
             return None
         return known
@@ -170,14 +198,22 @@ class ClientBook:
 
     # -- writing down ----------------------------------------------------------------------------------------
 
-    async def remember_producer(self, topic: Topic, name: str) -> KnownProducer:
-        """The producer of that name, its id on stable storage."""
+    async def remember_producer(self, topic: Topic, name: str, mode: AccessMode) -> KnownProducer:
+        """The producer of that name, admitted by the topic's gate, its id on stable storage.
+
+        Raises:
+            ProducerFenced, LimitReached: it may not come.
+        """
         number = producer_id(topic.name, name)
         known = self.producer(number)
         if known is None:
+            topic.gate.check_producer(name, mode, topic.producers_connected)
             key = keys.producer_client_key(TopicId(topic.topic_id), number)
             await self._write(key, ProducerRecord(name=name), self._old_producer(topic.topic_id))
+            if topic.closed is not None:
+                raise topic.closed
             known = self.attach_producer(topic, name)
+        known.admit(mode)
         self._producers_of[topic.topic_id].move_to_end(number)
         known.touch()
         return known
@@ -188,7 +224,6 @@ class ClientBook:
         known = self.producer(number)
         if known is None:
             known = KnownProducer(producer_id=number, topic=topic, name=name)
-            known.touch()
             self._put_producer(known)
         return known
 
@@ -199,6 +234,8 @@ class ClientBook:
         if known is None or known.record != record:
             key = keys.consumer_client_key(TopicId(topic.topic_id), record.subscription, number)
             await self._write(key, record, self._old_consumer(topic.topic_id, record.subscription))
+            if topic.closed is not None:
+                raise topic.closed
             known = self.consumer(number)
             if known is None:
                 known = KnownConsumer(consumer_id=number, topic=topic, record=record)
@@ -250,6 +287,7 @@ class ClientBook:
     # -- forgetting ------------------------------------------------------------------------------------------
 
     def _drop_producer(self, known: KnownProducer) -> None:
+        known.leave()
         self.producers.pop(known.producer_id, None)
         others = self._producers_of.get(known.topic.topic_id)
         if others is not None:
@@ -273,13 +311,11 @@ class ClientBook:
             if producer.topic.closed is not None:
                 self._drop_producer(producer)
                 continue
-            alive = producer.signs > 0
-            if alive != producer.counted:
-                producer.counted = alive
-                producer.topic.producers_connected += 1 if alive else -1
             producer.signs = max(producer.signs - 1, 0)
+            if not producer.signs and producer.here:
+                producer.leave()
         for consumer in list(self.consumers.values()):
-            if consumer.topic.closed is not None:
+            if consumer.gone:
                 self.drop_consumer(consumer)
                 continue
             consumer.signs = max(consumer.signs - 1, 0)

@@ -7,11 +7,11 @@ from typing import Any, Final
 from pydanube_core.errors import ClusterError, ConsumerBusy, Internal, InvalidArgument
 from pydanube_core.generated import danube_pb2 as pb
 from pydanube_core.names import check_subscription
+from pydanube_core.positions import Position, PositionKind
 
-from pydanube_broker.delivery.pump import SubscriptionPump
 from pydanube_broker.rpc.hot import ServerStreamReply, UnaryReply
-from pydanube_broker.services.official.client_book import ClientBook, ConsumerRecord, is_reliable
-from pydanube_broker.services.official.receive import ReceiveHost, ReceiveStream, open_subscription
+from pydanube_broker.services.official.client_book import ClientBook, ConsumerRecord
+from pydanube_broker.services.official.receive import ReceiveHost, ReceiveStream
 from pydanube_broker.services.official.requests import (
     check_name,
     enum_value,
@@ -20,6 +20,8 @@ from pydanube_broker.services.official.requests import (
     topic_name,
 )
 from pydanube_broker.services.official.stream_messages import DecodedBatches
+from pydanube_broker.topics.memory_topic import MemoryTopic
+from pydanube_broker.topics.registry import AnyPump
 from pydanube_broker.topics.topic import Topic
 
 __all__ = ["ConsumerService"]
@@ -55,7 +57,7 @@ class ConsumerService:
         topic = registry.find(name)
         if topic is None:
             raise registry.not_found(name)
-        pump = await open_subscription(registry, topic, request.subscription, wanted)
+        pump = await self._open(topic, request.subscription, wanted)
         kind = pump.type.value
         if kind == "exclusive":
             self._check_free(topic, pump, request.consumer_name)
@@ -75,7 +77,23 @@ class ConsumerService:
             consumer_name=request.consumer_name,
         ).SerializeToString()
 
-    def _check_free(self, topic: Topic, pump: SubscriptionPump, name: str) -> None:
+    async def _open(self, topic: Topic, name: str, type: str) -> AnyPump:
+        """The subscription as it is, whatever its type; one that is new begins at the end of the topic."""
+        pump: AnyPump | None = topic.subscriptions.get(name)
+        if pump is not None:
+            return pump
+        latest = Position(PositionKind.LATEST)
+        try:
+            return await self._host.registry.subscribe(
+                topic, name, type=type, start=latest, start_given=False
+            )
+        except InvalidArgument:  # made by somebody else in the same instant, with another type
+            if name not in topic.subscriptions:
+                raise
+            made: AnyPump = topic.subscriptions[name]
+            return made
+
+    def _check_free(self, topic: Topic, pump: AnyPump, name: str) -> None:
         """An exclusive subscription is held by who receives, or has subscribed and lives.
 
         Raises:
@@ -121,7 +139,7 @@ class ConsumerService:
             pump.nack_delivered([(offset, offset + 1)], delay_ms, request.reason)
         reply.send(pb.NackResponse(request_id=request.request_id).SerializeToString())
 
-    def _answered(self, request: Any) -> tuple[SubscriptionPump | None, int]:
+    def _answered(self, request: Any) -> tuple[AnyPump | None, int]:
         """The subscription and the offset an answer is about; None where nothing is ever awaited.
 
         Raises:
@@ -131,9 +149,9 @@ class ConsumerService:
         """
         name = message_topic(request)
         topic = self._topic(name)
-        pump = topic.subscriptions.get(request.subscription_name)
+        pump: AnyPump | None = topic.subscriptions.get(request.subscription_name)
         if pump is None:
-            if not is_reliable(topic):
+            if isinstance(topic, MemoryTopic):
                 return None, 0
             raise Internal(
                 f"SUBSCRIPTION_NOT_FOUND: {name} has no subscription {request.subscription_name!r}",

@@ -24,7 +24,14 @@ from pydanube_core.batch import (
     read_producer_part,
 )
 from pydanube_core.batch.validate import MAX_PUBLISH_TIME_MS
-from pydanube_core.errors import ClusterError, Internal, InvalidArgument, MessageTooLarge, Overloaded
+from pydanube_core.errors import (
+    ClusterError,
+    Internal,
+    InvalidArgument,
+    MessageTooLarge,
+    Overloaded,
+    RateLimited,
+)
 from pydanube_core.generated import danube_pb2 as pb
 
 from pydanube_broker.rpc.hot import UnaryReply
@@ -180,6 +187,11 @@ class Grouping:
             appended, _ = topic.append(data, read_producer_part(data, verify=False))
             assert appended.base_offset is not None, "only retries of sessions have no offset"
             end = appended.base_offset + appended.count
+        except RateLimited as error:
+            if len(group) == 1:
+                self._answer(topic, group, error)
+            for one in group if len(group) > 1 else ():  # some of them may still be within the rate
+                self._append(topic, [one])
         except ClusterError as error:
             self._answer(topic, group, error)
         except Exception:

@@ -26,12 +26,14 @@ from pydanube_broker.services.official.requests import (
 )
 from pydanube_broker.services.official.schema_gate import SchemaGate
 from pydanube_broker.settings import Settings
+from pydanube_broker.topics.gate import AccessMode
 from pydanube_broker.topics.registry import Registry
 from pydanube_broker.topics.topic import Topic
 
 __all__ = ["ProducerHost", "ProducerService"]
 
 STRATEGIES: Final = ("non_reliable", "reliable")
+MODES: Final = ("shared", "exclusive")
 
 
 class ProducerHost(Protocol):
@@ -70,7 +72,8 @@ class ProducerService:
         registry.check_strategy(topic, strategy)
         if request.HasField("schema_ref") and request.schema_ref.subject:
             await self._schemas.bind(topic, request.schema_ref.subject)
-        known = await self._book.remember_producer(topic, request.producer_name)
+        mode = enum_value(MODES, request.producer_access_mode, field="producer_access_mode")
+        known = await self._book.remember_producer(topic, request.producer_name, AccessMode(mode))
         return pb.ProducerResponse(
             request_id=request.request_id,
             producer_id=known.producer_id,
@@ -107,6 +110,8 @@ class ProducerService:
         topic = known.topic
         try:
             self._host.check_publish()
+            if known.fenced is not None:
+                raise known.fenced
             check_message(message, len(data), topic)
             self._schemas.check(topic, message)
             known.touch()

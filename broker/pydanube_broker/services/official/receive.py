@@ -17,34 +17,32 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Iterator
+from typing import Final, Protocol
 
 from pydanube_core.errors import (
     ClusterError,
     ConsumerBusy,
     Draining,
     Internal,
-    InvalidArgument,
     NotOwner,
     SubscriptionNotFound,
     TopicNotFound,
     Unavailable,
 )
 from pydanube_core.generated import danube_pb2 as pb
-from pydanube_core.positions import Position, PositionKind
 
 from pydanube_broker.delivery.effects import SessionReason
-from pydanube_broker.delivery.pump import DeliveryEngine, SubscriptionPump
+from pydanube_broker.delivery.pump import DeliveryEngine
 from pydanube_broker.rpc.hot import ServerStreamReply
 from pydanube_broker.services.official.client_book import ClientBook, KnownConsumer
 from pydanube_broker.services.official.requests import parse
 from pydanube_broker.services.official.stream_messages import DecodedBatches, MessageFrame
 from pydanube_broker.settings import Settings
-from pydanube_broker.topics.registry import Registry
-from pydanube_broker.topics.topic import Topic, now_ms
+from pydanube_broker.topics.registry import AnyPump, Registry
+from pydanube_broker.topics.topic import now_ms
 
-__all__ = ["ReceiveHost", "ReceiveStream", "open_subscription"]
+__all__ = ["ReceiveHost", "ReceiveStream"]
 
 log = logging.getLogger("pydanube.official")
 
@@ -63,29 +61,9 @@ class ReceiveHost(Protocol):
     registry: Registry
     settings: Settings
 
-    def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a task of this broker's."""
-        ...
-
     def check_consume(self) -> None:
         """Raise what refuses every consumer now."""
         ...
-
-
-async def open_subscription(registry: Registry, topic: Topic, name: str, type: str) -> SubscriptionPump:
-    """The subscription as it is, whatever its type; one that is new begins at the end of the topic."""
-    pump = topic.subscriptions.get(name)
-    if pump is None:
-        try:
-            pump = await registry.subscribe(
-                topic, name, type=type, start=Position(PositionKind.LATEST), start_given=False
-            )
-        except InvalidArgument:  # made by somebody else in the same instant, with another type
-            pump = topic.subscriptions.get(name)
-            if pump is None:
-                raise
-    assert isinstance(pump, SubscriptionPump)
-    return pump
 
 
 class ReceiveStream:
@@ -112,7 +90,7 @@ class ReceiveStream:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._known: KnownConsumer | None = None
-        self._pump: SubscriptionPump | None = None
+        self._pump: AnyPump | None = None
         self._frames: deque[Iterator[bytes]] = deque()
         self.name = ""
         self._try()
@@ -154,28 +132,9 @@ class ReceiveStream:
             return
         if known.waiting is self:
             known.waiting = None
-        pump = known.topic.subscriptions.get(known.subscription)
-        if pump is None:
-            self._host.start(self._subscribe_and_attach(known))
-        else:
-            self._attach(known, pump)
+        self._attach(known, known.topic.subscriptions[known.subscription])
 
-    async def _subscribe_and_attach(self, known: KnownConsumer) -> None:
-        """The consumer outlived its subscription in memory (non-reliable topics keep none over a restart)."""
-        try:
-            pump = await open_subscription(
-                self._host.registry, known.topic, known.subscription, known.record.type
-            )
-        except ClusterError as error:
-            self._refuse(Unavailable(error.message))
-        except Exception:
-            log.exception("subscription_failed", extra={"event": "subscription_failed"})
-            self._refuse(Unavailable("the broker could not open the subscription; see its log"))
-        else:
-            if not self.closed:
-                self._attach(known, pump)
-
-    def _attach(self, known: KnownConsumer, pump: SubscriptionPump) -> None:
+    def _attach(self, known: KnownConsumer, pump: AnyPump) -> None:
         taken_over = known.stream
         try:
             self._host.check_consume()
@@ -198,6 +157,9 @@ class ReceiveStream:
         if taken_over is not None:
             known.takeovers.happened(self._now_ms())
         known.stream = self
+        former = self._book.closing.pop(self.consumer_id, None)
+        if former is not None:  # of the topic's former life; the client has come anew by itself
+            former.told_close()
         known.reserved = False
         known.touch()
         self._pump = pump

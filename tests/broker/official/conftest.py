@@ -1,0 +1,111 @@
+"""A broker in this process and a raw gRPC client: what is on the wire, without any client library's own behaviour.
+
+The server runtime is a parameter of the whole suite: whatever runtime is added must pass it unchanged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from pydanube_broker.broker import Broker
+from pydanube_broker.settings import load_settings
+from pydanube_core.names import TopicName
+
+from tests.broker.official.raw_client import RawClient
+
+RUNTIMES = ["grpcio"]
+
+StartBroker = Callable[..., Awaitable[Broker]]
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+async def deadline(anyio_backend: str) -> AsyncIterator[None]:
+    """No test waits longer than this, whatever it waits for."""
+    with anyio.fail_after(60):
+        yield
+
+
+@pytest.fixture(scope="module", params=RUNTIMES)
+def runtime(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+class Brokers:
+    """Brokers on one data directory, one after the other."""
+
+    def __init__(self, folder: Path, runtime: str) -> None:
+        self._folder = folder
+        self._runtime = runtime
+        self._stack = AsyncExitStack()
+        self.port = 0
+        self.broker: Broker
+
+    async def start(self, **overrides: Any) -> Broker:
+        """Start, on the port of the first start; `section__key=value` sets settings."""
+        settings = load_settings(
+            overrides={
+                "data.dir": str(self._folder / "data"),
+                "server.grpc_runtime": self._runtime,
+                "server.grpc_port": self.port,
+                "server.admin_port": 0,
+                "server.metrics_port": 0,
+                "journal.segment_bytes": "4MiB",
+                **{name.replace("__", "."): value for name, value in overrides.items()},
+            }
+        )
+        self.broker = await self._stack.enter_async_context(Broker(settings))
+        self.port = self.port or int(self.broker.broker_url.rpartition(":")[2])
+        return self.broker
+
+    async def stop(self) -> None:
+        await self._stack.aclose()
+
+    async def restart(self, **overrides: Any) -> Broker:
+        await self.stop()
+        return await self.start(**overrides)
+
+
+@pytest.fixture
+async def brokers(tmp_path: Path, runtime: str) -> AsyncIterator[Brokers]:
+    brokers = Brokers(tmp_path, runtime)
+    await brokers.start()
+    try:
+        yield brokers
+    finally:
+        await brokers.stop()
+
+
+@pytest.fixture(scope="module")
+async def shared(tmp_path_factory: pytest.TempPathFactory, runtime: str) -> AsyncIterator[Broker]:
+    brokers = Brokers(tmp_path_factory.mktemp("shared"), runtime)
+    broker = await brokers.start()
+    try:
+        yield broker
+    finally:
+        await brokers.stop()
+
+
+@pytest.fixture
+async def broker(shared: Broker) -> AsyncIterator[Broker]:
+    """A broker without topics, for a test that leaves it alive; those that restart or break theirs take `brokers`."""
+    yield shared
+    for topic in shared.registry.topics:
+        name = TopicName.parse(topic.name).base
+        if shared.registry.parts(name)[1]:
+            await shared.registry.delete(name)
+
+
+@pytest.fixture
+async def client(broker: Broker) -> AsyncIterator[RawClient]:
+    async with RawClient(broker.broker_url) as client:
+        yield client

@@ -1,0 +1,72 @@
+"""The pure parts: ids, takeovers; and cutting messages from batches of our own SDK."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from pydanube_broker.delivery.cursor import CursorSnapshot
+from pydanube_broker.delivery.subscription import Subscription, SubscriptionType
+from pydanube_broker.services.official.ids import MAX_ID, consumer_id, producer_id
+from pydanube_broker.services.official.takeover import LONGEST_DELAY_MS, QUIET_MS, Takeovers
+
+
+@given(st.text(), st.text(), st.text())
+def test_ids_are_positive_numbers_of_java_and_depend_on_every_name(a: str, b: str, c: str) -> None:
+    assert 1 <= producer_id(a, b) <= MAX_ID
+    assert 1 <= consumer_id(a, b, c) <= MAX_ID
+    assert consumer_id(a, b, c) != consumer_id(a, b, c + "x")
+    assert producer_id(a, b + "x") != producer_id(a + "x", b)
+
+
+def test_ids_never_change_between_versions() -> None:
+    """Clients hold ids over an upgrade of the broker: these numbers are part of the format."""
+    assert producer_id("/default/t", "p") == PRODUCER_ID
+    assert consumer_id("/default/t", "s", "c") == CONSUMER_ID
+
+
+PRODUCER_ID = 8957059018381088570
+CONSUMER_ID = 8625181682204183588
+
+
+def test_first_takeover_is_at_once_and_rivals_settle_at_a_slow_pace() -> None:
+    takeovers, now = Takeovers(), 1_000
+    waits = []
+    for _ in range(8):
+        waits.append(takeovers.wait_ms(now))
+        now += waits[-1]
+        takeovers.happened(now)
+    assert waits[:5] == [0, 250, 500, 1000, 2000]
+    assert waits[-1] == LONGEST_DELAY_MS
+    assert takeovers.wait_ms(now + QUIET_MS) == 0
+
+
+def test_answers_without_session_count_for_what_was_sent_only() -> None:
+    subscription = Subscription(SubscriptionType.EXCLUSIVE, cursor=CursorSnapshot(floor=0), head=10)
+    subscription.join(1, "c", 0, window_messages=4, single=True)
+    plan = subscription.next_plan()
+    assert plan is not None
+    assert subscription.sent(plan, [(0, 4)], 0, 4, 0)
+    assert subscription.ack_delivered([(2, 8)]) == 2
+    assert subscription.floor == 0
+    assert subscription.nack_delivered([(0, 2), (6, 7)], 0) == []
+    assert subscription.ack_delivered([(0, 1)]) == 1  # while it waits for its retry
+    assert subscription.floor == 1
+    subscription.leave(1, 0)
+    assert subscription.ack_delivered([(1, 2)]) == 1  # by nobody that is attached
+    assert subscription.floor == 4
+
+
+def test_paused_consumer_is_sent_nothing_until_it_is_resumed() -> None:
+    subscription = Subscription(SubscriptionType.SHARED, cursor=CursorSnapshot(floor=0), head=10)
+    for number, name in ((1, "a"), (2, "b")):
+        subscription.join(number, name, 0, window_messages=10, single=True)
+    subscription.pause(1)
+    plan = subscription.next_plan()
+    assert plan is not None
+    selections = subscription.routed(plan, [(0, 10)], 10, 0)
+    assert selections is not None
+    assert [(s.consumer_id, len(s.indices)) for s in selections] == [(2, 10)]
+    subscription.grew(12)
+    assert subscription.next_plan() is None
+    subscription.resume(1)
+    assert subscription.next_plan() is not None
