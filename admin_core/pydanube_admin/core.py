@@ -20,7 +20,34 @@ from pydanube_core.generated.danube_ops_pb2 import CallRequest, CallResponse
 from pydanube_admin.arguments import parse_call, plans_come_later
 from pydanube_admin.brokers import broker_status
 from pydanube_admin.context import Context, NowMs, system_now_ms
+from pydanube_admin.operation import Effect
+from pydanube_admin.policies import (
+    create_namespace,
+    get_namespace_policies,
+    get_topic_policies,
+    list_namespaces,
+    preview_create_namespace,
+    preview_set_namespace_policies,
+    preview_set_topic_policies,
+    set_namespace_policies,
+    set_topic_policies,
+)
 from pydanube_admin.registry import OPERATIONS, next_call
+from pydanube_admin.subscription_changes import (
+    create_subscription,
+    delete_subscription,
+    get_failure_policy,
+    preview_create_subscription,
+    preview_delete_subscription,
+    preview_purge,
+    preview_seek,
+    preview_set_failure_policy,
+    preview_skip,
+    purge_subscription,
+    seek_subscription,
+    set_failure_policy,
+    skip_messages,
+)
 from pydanube_admin.subscriptions import consumer_lag, list_subscriptions
 from pydanube_admin.topics import (
     create_topic,
@@ -44,13 +71,41 @@ _HANDLERS: Final[Mapping[str, Handler]] = {
     "topics.describe": describe_topic,
     "topics.create": create_topic,
     "topics.delete": delete_topic,
+    "topics.get_policies": get_topic_policies,
+    "topics.set_policies": set_topic_policies,
+    "namespaces.list": list_namespaces,
+    "namespaces.create": create_namespace,
+    "namespaces.get_policies": get_namespace_policies,
+    "namespaces.set_policies": set_namespace_policies,
     "subscriptions.list": list_subscriptions,
     "subscriptions.lag": consumer_lag,
+    "subscriptions.create": create_subscription,
+    "subscriptions.seek": seek_subscription,
+    "subscriptions.skip": skip_messages,
+    "subscriptions.purge": purge_subscription,
+    "subscriptions.delete": delete_subscription,
+    "subscriptions.get_failure_policy": get_failure_policy,
+    "subscriptions.set_failure_policy": set_failure_policy,
     "brokers.status": broker_status,
 }
-_PREVIEWS: Final[Mapping[str, Handler]] = {"topics.create": preview_create, "topics.delete": preview_delete}
+_PREVIEWS: Final[Mapping[str, Handler]] = {
+    "topics.create": preview_create,
+    "topics.delete": preview_delete,
+    "topics.set_policies": preview_set_topic_policies,
+    "namespaces.create": preview_create_namespace,
+    "namespaces.set_policies": preview_set_namespace_policies,
+    "subscriptions.create": preview_create_subscription,
+    "subscriptions.seek": preview_seek,
+    "subscriptions.skip": preview_skip,
+    "subscriptions.purge": preview_purge,
+    "subscriptions.delete": preview_delete_subscription,
+    "subscriptions.set_failure_policy": preview_set_failure_policy,
+}
 assert set(_HANDLERS) == set(OPERATIONS), (
     "an operation is declared but not carried out, or the other way round"
+)
+assert set(_PREVIEWS) == {name for name, each in OPERATIONS.items() if each.effect is not Effect.READ}, (
+    "a change cannot be previewed"
 )
 
 

@@ -14,25 +14,44 @@ from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler
 __all__ = [
     "BrokerStatus",
     "BrokerStatusRequest",
+    "CreateNamespaceRequest",
+    "CreateSubscriptionRequest",
     "CreateTopicRequest",
+    "CreatedSubscription",
     "CreatedTopic",
     "DeleteTopicRequest",
+    "DeletedSubscription",
     "DeletedTopic",
     "DescribeTopicRequest",
+    "FailurePolicyResult",
     "LagItem",
     "LagRequest",
+    "ListNamespacesRequest",
     "ListRequest",
     "ListSubscriptionsRequest",
     "ListTopicsRequest",
+    "MovedCursor",
+    "NamespaceItem",
+    "NamespacePoliciesRequest",
+    "NamespacePoliciesResult",
     "Page",
+    "Policies",
     "Preview",
     "ReasonItem",
     "Request",
     "Result",
+    "SeekSubscriptionRequest",
+    "SetFailurePolicyRequest",
+    "SetNamespacePoliciesRequest",
+    "SetTopicPoliciesRequest",
+    "SkipMessagesRequest",
     "SubscriptionItem",
+    "SubscriptionRequest",
     "TopicDescription",
     "TopicItem",
     "TopicPart",
+    "TopicPoliciesRequest",
+    "TopicPoliciesResult",
 ]
 
 MAX_LIMIT = 1000
@@ -90,9 +109,93 @@ class Page(Result, Generic[ItemT]):
 TopicArgument = Annotated[
     str, Field(min_length=1, max_length=512, description="/namespace/topic; a bare name is in /default")
 ]
+SubscriptionArgument = Annotated[str, Field(max_length=256, description="Name of the subscription")]
 OptionalTopic = Annotated[
     str | None, Field(max_length=512, description="/namespace/topic; without it, all topics")
 ]
+
+
+# Policies ---------------------------------------------------------------------------------------------------------
+
+MAX_COUNT = (1 << 53) - 1  # what JSON carries without loss
+
+
+def _policy(text: str) -> Any:
+    return Field(default=None, ge=0, le=MAX_COUNT, description=text)
+
+
+class Policies(BaseModel):
+    """Limits to set; what is left out stays, null takes one away so that the next layer's holds. 0: no limit."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    max_producers_per_topic: int | None = _policy("Connected producers")
+    max_subscriptions_per_topic: int | None = _policy("Subscriptions")
+    max_consumers_per_topic: int | None = _policy("Connected consumers and readers")
+    max_consumers_per_subscription: int | None = _policy("Connected consumers")
+    max_publish_rate: int | None = _policy("Messages a second and topic")
+    max_subscription_dispatch_rate: int | None = _policy("Messages a second and subscription")
+    max_message_size: int | None = _policy("Bytes")
+    retention_bytes: int | None = _policy("Stored bytes kept of a topic; whole journal segments go")
+    retention_age_s: int | None = _policy("Seconds a message is kept; whole journal segments go")
+
+    def given(self) -> dict[str, int | None]:
+        """What the caller wrote."""
+        return {name: getattr(self, name) for name in self.model_fields_set}
+
+
+PoliciesArgument = Annotated[
+    Policies, Field(description="Limits to set: name to count; 0 is no limit, null takes a limit away")
+]
+
+
+class TopicPoliciesRequest(Request):
+    topic: TopicArgument
+
+
+class SetTopicPoliciesRequest(Request):
+    topic: TopicArgument
+    policies: PoliciesArgument
+
+
+class TopicPoliciesResult(Result):
+    topic: str
+    policies: dict[str, int]  # set on the topic itself
+    effective: dict[str, int]  # what holds: the topic's, else its namespace's, else the broker's settings
+
+
+NamespaceArgument = Annotated[str, Field(max_length=256, description="Name of the namespace")]
+
+
+class ListNamespacesRequest(ListRequest):
+    pass
+
+
+class NamespaceItem(Result):
+    namespace: str
+    topics: int  # a partitioned topic counts once
+    policies: dict[str, int]
+    created_at: str
+
+
+class CreateNamespaceRequest(Request):
+    namespace: NamespaceArgument
+    policies: Annotated[Policies | None, Field(description="Limits of its topics; name to count")] = None
+
+
+class NamespacePoliciesRequest(Request):
+    namespace: NamespaceArgument
+
+
+class SetNamespacePoliciesRequest(Request):
+    namespace: NamespaceArgument
+    policies: PoliciesArgument
+
+
+class NamespacePoliciesResult(Result):
+    namespace: str
+    policies: dict[str, int]  # set on the namespace
+    effective: dict[str, int]  # what holds for a topic that sets nothing
 
 
 # Topics -----------------------------------------------------------------------------------------------------------
@@ -178,6 +281,7 @@ class CreateTopicRequest(Request):
         Literal["fsynced", "memory"],
         Field(description="What a publish waits for; memory only with non_reliable"),
     ] = "fsynced"
+    policies: Annotated[Policies | None, Field(description="Limits of the topic; name to count")] = None
 
 
 class CreatedTopic(Result):
@@ -258,7 +362,117 @@ class LagItem(Result):
     oldest_unread_age_s: float | None  # by the broker's append time
     oldest_unread_age_s_reason: str | None = None  # caught_up | not_known
     age_quality: str  # exact | unknown
-    in_flight: int  # delivered, not yet acknowledged
+    in_flight: int  # delivered, not yet acknowledged; non-reliable: waiting in the consumers' queues
+    redelivered: int  # messages sent again since the broker started
+    dead_lettered: int  # copied to the dead-letter topic since the broker started
+    dropped: int  # lost on purpose since the broker started: poison policy drop, or non-reliable and no room
+    blocked_reason: str | None = None  # the message that stops the subscription, or its key
+
+
+class CreateSubscriptionRequest(Request):
+    topic: TopicArgument
+    subscription: SubscriptionArgument
+    type: Annotated[
+        Literal["exclusive", "shared", "failover", "key-shared"], Field(description="Who gets what")
+    ] = "exclusive"
+    start: Annotated[
+        str,
+        Field(max_length=64, description="earliest, latest, offset:42, time:2026-01-31T12:00:00Z, time:-15m"),
+    ] = "earliest"
+
+
+class CreatedSubscription(Result):
+    topic: str
+    subscription: str
+    type: str
+    partitions: int
+    lag_messages: int
+
+
+class SubscriptionRequest(Request):
+    topic: TopicArgument
+    subscription: SubscriptionArgument
+
+
+class SeekSubscriptionRequest(SubscriptionRequest):
+    to: Annotated[
+        str,
+        Field(max_length=64, description="earliest, latest, offset:42, time:2026-01-31T12:00:00Z, time:-15m"),
+    ]
+
+
+class SkipMessagesRequest(SubscriptionRequest):
+    count: Annotated[int, Field(ge=1, le=MAX_COUNT, description="Unacknowledged messages, from the oldest")]
+
+
+class CursorPlace(Result):
+    topic: str
+    partition: int | None
+    next_unacked: int
+    lag_messages: int
+
+
+class MovedCursor(Result):
+    """Where the subscription stands after a change."""
+
+    topic: str
+    subscription: str
+    skipped_messages: int  # unacknowledged before, and not any more
+    cursors: list[CursorPlace]
+
+
+class DeletedSubscription(Result):
+    """What went with the subscription."""
+
+    topic: str
+    subscription: str
+    partitions: int
+    lag_messages: int
+    consumers: int
+
+
+class SetFailurePolicyRequest(SubscriptionRequest):
+    max_redelivery_count: Annotated[
+        int | None, Field(ge=0, le=2**31 - 1, description="Redeliveries before the poison policy applies")
+    ] = None
+    ack_timeout_ms: Annotated[
+        int | None,
+        Field(ge=0, le=2**31 - 1, description="An unacknowledged message returns after this; 0: never"),
+    ] = None
+    base_redelivery_delay_ms: Annotated[
+        int | None, Field(ge=0, le=2**31 - 1, description="Delay after the first failure")
+    ] = None
+    max_redelivery_delay_ms: Annotated[int | None, Field(ge=0, le=2**31 - 1, description="Longest delay")] = (
+        None
+    )
+    backoff_strategy: Annotated[
+        Literal["fixed", "exponential"] | None, Field(description="How the delay grows")
+    ] = None
+    poison_policy: Annotated[
+        Literal["block", "drop", "dead_letter"] | None,
+        Field(description="What becomes of a message that fails too often"),
+    ] = None
+    dead_letter_topic: Annotated[
+        str | None,
+        Field(max_length=512, description="Where dead letters go; empty: <topic>-dlq-<subscription>"),
+    ] = None
+
+    def given(self) -> dict[str, Any]:
+        """The fields to change."""
+        own = set(SetFailurePolicyRequest.model_fields) - set(SubscriptionRequest.model_fields)
+        return {name: value for name in sorted(own) if (value := getattr(self, name)) is not None}
+
+
+class FailurePolicyResult(Result):
+    topic: str
+    subscription: str
+    max_redelivery_count: int
+    ack_timeout_ms: int
+    base_redelivery_delay_ms: int
+    max_redelivery_delay_ms: int
+    backoff_strategy: str
+    poison_policy: str
+    dead_letter_topic: str | None  # None: nothing is dead-lettered
 
 
 # Brokers ----------------------------------------------------------------------------------------------------------

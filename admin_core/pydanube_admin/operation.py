@@ -29,6 +29,7 @@ class ArgumentType(StrEnum):
     STRING = "string"
     INTEGER = "integer"
     BOOLEAN = "boolean"
+    OBJECT = "object"  # of counts by name: `name=count,name=count` on a command line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +40,9 @@ class Argument:
     flag: str  # --dispatch-strategy
     type: ArgumentType
     required: bool
-    positional: bool  # required names and ids, in the order of `Operation.arguments`
+    positional: (
+        bool  # required names and ids, in the order of `Operation.arguments`; other required ones are flags
+    )
     default: Any  # None: leave it out of the call
     choices: tuple[str, ...]
     minimum: int | None
@@ -75,6 +78,7 @@ class Operation:
     examples: tuple[Example, ...]
     default_profile: bool  # also in the MCP profile `default`
     command_line_only: bool = False  # until plans exist: INTERFACE 6, the note beside an X
+    required_flags: tuple[str, ...] = ()  # required, but neither a name nor an id
     later_arguments: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -109,7 +113,12 @@ class Operation:
         schema = self.input_schema
         required = set(schema.get("required", ()))
         return tuple(
-            _argument(name, field_schema, required=name in required)
+            _argument(
+                name,
+                field_schema,
+                required=name in required,
+                positional=name in required and name not in self.required_flags,
+            )
             for name, field_schema in schema["properties"].items()
         )
 
@@ -123,6 +132,11 @@ class Operation:
                 continue
             if argument.positional:
                 words.append(shlex.quote(str(value)))
+            elif argument.type is ArgumentType.OBJECT:
+                pairs = ",".join(
+                    f"{name}={'none' if count is None else count}" for name, count in value.items()
+                )
+                flags += [argument.flag, shlex.quote(pairs)]
             elif argument.type is ArgumentType.BOOLEAN:
                 flags += [argument.flag] if value else []
             else:
@@ -140,13 +154,13 @@ class Operation:
         }
 
 
-def _argument(name: str, schema: Mapping[str, Any], *, required: bool) -> Argument:
+def _argument(name: str, schema: Mapping[str, Any], *, required: bool, positional: bool) -> Argument:
     return Argument(
         name=name,
         flag="--" + name.replace("_", "-"),
         type=ArgumentType(schema["type"]),
         required=required,
-        positional=required,
+        positional=positional,
         default=schema.get("default"),
         choices=tuple(schema.get("enum", ())),
         minimum=schema.get("minimum"),

@@ -84,7 +84,6 @@ _DECLARED: Final = (
         default_profile=True,
         later_arguments={
             "schema_subject": "clients",
-            "policies": "delivery",
             "compaction": "tier",
             "typed_columns": "tier",
         },
@@ -139,6 +138,242 @@ _DECLARED: Final = (
         later_arguments={"status": "admin"},
     ),
     Operation(
+        name="topics.get_policies",
+        tool="get_topic_policies",
+        title="Policies of a topic",
+        effect=Effect.READ,
+        permission="topics:read",
+        reversible=None,
+        summary="Show the limits set on a topic, and those that hold: its own, its namespace's, the broker's.",
+        request=models.TopicPoliciesRequest,
+        result=models.TopicPoliciesResult,
+        examples=(Example(arguments={"topic": "orders"}, note="set and effective"),),
+        default_profile=False,
+    ),
+    Operation(
+        name="topics.set_policies",
+        tool="set_topic_policies",
+        title="Set policies of a topic",
+        effect=Effect.CHANGE,
+        permission="topics:change",
+        reversible=True,
+        summary="Set limits of a topic, live at once. What is not named stays; null takes a limit away, 0 lifts it.",
+        request=models.SetTopicPoliciesRequest,
+        result=models.TopicPoliciesResult,
+        required_flags=("policies",),
+        examples=(
+            Example(
+                arguments={"topic": "orders", "policies": {"max_publish_rate": 1000}},
+                note="at most 1000 messages a second",
+            ),
+        ),
+        default_profile=False,
+    ),
+    Operation(
+        name="namespaces.list",
+        tool="list_namespaces",
+        title="List namespaces",
+        effect=Effect.READ,
+        permission="namespaces:read",
+        reversible=None,
+        summary="List namespaces with their topics and policies.",
+        request=models.ListNamespacesRequest,
+        result=models.Page[models.NamespaceItem],
+        examples=(Example(arguments={}, note="every namespace"),),
+        default_profile=False,
+    ),
+    Operation(
+        name="namespaces.create",
+        tool="create_namespace",
+        title="Create a namespace",
+        effect=Effect.CREATE,
+        permission="namespaces:create",
+        reversible=True,
+        summary="Create a namespace, optionally with limits for its topics.",
+        request=models.CreateNamespaceRequest,
+        result=models.NamespacePoliciesResult,
+        examples=(
+            Example(arguments={"namespace": "shop"}, note="without limits of its own"),
+            Example(
+                arguments={"namespace": "shop", "policies": {"max_consumers_per_topic": 10}},
+                note="with a limit",
+            ),
+        ),
+        default_profile=False,
+    ),
+    Operation(
+        name="namespaces.get_policies",
+        tool="get_namespace_policies",
+        title="Policies of a namespace",
+        effect=Effect.READ,
+        permission="namespaces:read",
+        reversible=None,
+        summary="Show the limits set on a namespace, and those that hold for a topic that sets none.",
+        request=models.NamespacePoliciesRequest,
+        result=models.NamespacePoliciesResult,
+        examples=(Example(arguments={"namespace": "default"}, note="set and effective"),),
+        default_profile=False,
+    ),
+    Operation(
+        name="namespaces.set_policies",
+        tool="set_namespace_policies",
+        title="Set policies of a namespace",
+        effect=Effect.CHANGE,
+        permission="namespaces:change",
+        reversible=True,
+        summary="Set limits of every topic in a namespace that does not set its own; live at once.",
+        request=models.SetNamespacePoliciesRequest,
+        result=models.NamespacePoliciesResult,
+        required_flags=("policies",),
+        examples=(
+            Example(
+                arguments={"namespace": "shop", "policies": {"max_message_size": 65536}},
+                note="messages of 64 KiB at most",
+            ),
+        ),
+        default_profile=False,
+    ),
+    Operation(
+        name="subscriptions.create",
+        tool="create_subscription",
+        title="Create a subscription",
+        effect=Effect.CREATE,
+        permission="subscriptions:create",
+        reversible=True,
+        summary="Create a subscription before its first consumer comes, on every partition.",
+        request=models.CreateSubscriptionRequest,
+        result=models.CreatedSubscription,
+        examples=(
+            Example(
+                arguments={"topic": "orders", "subscription": "billing", "type": "shared"},
+                note="from the start",
+            ),
+            Example(
+                arguments={"topic": "orders", "subscription": "audit", "start": "latest"},
+                note="only what comes from now on",
+            ),
+        ),
+        default_profile=False,
+    ),
+    Operation(
+        name="subscriptions.seek",
+        tool="seek_subscription",
+        title="Move a subscription",
+        effect=Effect.DESTROY,
+        permission="subscriptions:seek",
+        reversible=False,
+        summary="Move a subscription to a position, forward or back, also under its consumers; acknowledgements "
+        "above it are forgotten. For now only people can, on the command line.",
+        request=models.SeekSubscriptionRequest,
+        result=models.MovedCursor,
+        required_flags=("to",),
+        examples=(
+            Example(
+                arguments={"topic": "orders", "subscription": "billing", "to": "earliest"},
+                note="everything again",
+            ),
+            Example(
+                arguments={"topic": "orders", "subscription": "billing", "to": "time:-15m"},
+                note="the last 15 minutes",
+            ),
+        ),
+        default_profile=False,
+        command_line_only=True,
+    ),
+    Operation(
+        name="subscriptions.skip",
+        tool="skip_messages",
+        title="Skip messages",
+        effect=Effect.DESTROY,
+        permission="subscriptions:skip",
+        reversible=False,
+        summary="Acknowledge the oldest unacknowledged messages of a subscription, unread. For now only people can, "
+        "on the command line.",
+        request=models.SkipMessagesRequest,
+        result=models.MovedCursor,
+        required_flags=("count",),
+        examples=(
+            Example(
+                arguments={"topic": "orders", "subscription": "billing", "count": 1},
+                note="past a message that blocks",
+            ),
+        ),
+        default_profile=False,
+        command_line_only=True,
+    ),
+    Operation(
+        name="subscriptions.purge",
+        tool="purge_subscription",
+        title="Purge a subscription",
+        effect=Effect.DESTROY,
+        permission="subscriptions:purge",
+        reversible=False,
+        summary="Acknowledge everything published so far. For now only people can, on the command line.",
+        request=models.SubscriptionRequest,
+        result=models.MovedCursor,
+        examples=(
+            Example(
+                arguments={"topic": "orders", "subscription": "billing"}, note="shows the lag, then asks"
+            ),
+        ),
+        default_profile=False,
+        command_line_only=True,
+    ),
+    Operation(
+        name="subscriptions.delete",
+        tool="unsubscribe",
+        title="Delete a subscription",
+        effect=Effect.DESTROY,
+        permission="subscriptions:delete",
+        reversible=False,
+        summary="Delete a subscription with its cursor; its consumers are disconnected. For now only people can, on "
+        "the command line.",
+        request=models.SubscriptionRequest,
+        result=models.DeletedSubscription,
+        examples=(
+            Example(
+                arguments={"topic": "orders", "subscription": "billing"},
+                note="shows what would go, then asks",
+            ),
+        ),
+        default_profile=False,
+        command_line_only=True,
+    ),
+    Operation(
+        name="subscriptions.get_failure_policy",
+        tool="get_subscription_failure_policy",
+        title="Failure policy",
+        effect=Effect.READ,
+        permission="subscriptions:read",
+        reversible=None,
+        summary="Show when failed messages come again, and what becomes of those that fail too often.",
+        request=models.SubscriptionRequest,
+        result=models.FailurePolicyResult,
+        examples=(
+            Example(arguments={"topic": "orders", "subscription": "billing"}, note="the seven fields"),
+        ),
+        default_profile=False,
+    ),
+    Operation(
+        name="subscriptions.set_failure_policy",
+        tool="set_subscription_failure_policy",
+        title="Set the failure policy",
+        effect=Effect.CHANGE,
+        permission="subscriptions:change",
+        reversible=True,
+        summary="Set when failed messages come again and what becomes of those that fail too often; live at once. "
+        "What is not given stays.",
+        request=models.SetFailurePolicyRequest,
+        result=models.FailurePolicyResult,
+        examples=(
+            Example(
+                arguments={"topic": "orders", "subscription": "billing", "poison_policy": "dead_letter"},
+                note="into /default/orders-dlq-billing",
+            ),
+        ),
+        default_profile=False,
+    ),
+    Operation(
         name="brokers.status",
         tool="get_broker_status",
         title="Broker status",
@@ -168,17 +403,12 @@ def _names(group: str, verbs: str, piece: str) -> dict[str, str]:
 
 # Operations of INTERFACE 6 that other pieces of work bring: calling one answers NOT_IMPLEMENTED, and says which.
 LATER: Final[Mapping[str, str]] = MappingProxyType(
-    _names("topics", "set_policies get_policies", "delivery")
-    | _names("topics", "truncate unload metrics", "admin")
+    _names("topics", "truncate unload metrics", "admin")
     | _names("topics", "replay", "tier")
     | _names("topics", "configure_schema set_validation_policy get_schema_config", "clients")
     | _names("subscriptions", "describe", "admin")
-    | _names(
-        "subscriptions", "create seek skip purge delete set_failure_policy get_failure_policy", "delivery"
-    )
     | _names("dead_letters", "list replay", "admin")
     | _names("messages", "peek search publish", "admin")
-    | _names("namespaces", "list create get_policies set_policies", "delivery")
     | _names("namespaces", "delete", "admin")
     | _names("schemas", "list get get_by_id versions check get_compatibility", "clients")
     | _names("schemas", "register set_compatibility delete_version", "clients")

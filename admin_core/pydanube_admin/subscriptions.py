@@ -19,7 +19,7 @@ from pydanube_admin.paging import Key, cut, glob
 from pydanube_admin.registry import next_call
 from pydanube_admin.topics import find_topic
 
-__all__ = ["consumer_lag", "list_subscriptions"]
+__all__ = ["consumer_lag", "list_subscriptions", "subscription_facts"]
 
 
 def _base(facts: SubscriptionFacts) -> str:
@@ -31,7 +31,9 @@ def _key(facts: SubscriptionFacts) -> Key:
     return (_base(facts), facts.subscription, -1 if facts.partition is None else facts.partition)
 
 
-async def _facts(context: Context, topic: str | None, subscription: str | None) -> list[SubscriptionFacts]:
+async def subscription_facts(
+    context: Context, topic: str | None, subscription: str | None
+) -> list[SubscriptionFacts]:
     """Each subscription of each log asked for, once.
 
     Raises:
@@ -88,7 +90,7 @@ async def _not_found(context: Context, topic: str | None, subscription: str) -> 
 async def list_subscriptions(context: Context, request: ListSubscriptionsRequest) -> Page[SubscriptionItem]:
     matches = glob(request.filter)
     together: defaultdict[tuple[str, str], list[SubscriptionFacts]] = defaultdict(list)
-    for facts in await _facts(context, request.topic, None):
+    for facts in await subscription_facts(context, request.topic, None):
         if matches(facts.subscription):
             together[_base(facts), facts.subscription].append(facts)
     page = cut(together.items(), key=lambda entry: entry[0], operation="subscriptions.list", request=request)
@@ -119,7 +121,7 @@ async def consumer_lag(context: Context, request: LagRequest) -> Page[LagItem]:
     matches = glob(request.filter)
     found = [
         facts
-        for facts in await _facts(context, request.topic, request.subscription)
+        for facts in await subscription_facts(context, request.topic, request.subscription)
         if matches(facts.subscription)
     ]
     as_of_ms = context.now_ms()  # after the facts: an age counts up to the moment that is reported
@@ -149,4 +151,8 @@ def _lag_item(facts: SubscriptionFacts, as_of_ms: int) -> LagItem:
         oldest_unread_age_s_reason=lag.oldest_unread_age_s_reason,
         age_quality=lag.age_quality,
         in_flight=facts.in_flight,
+        redelivered=facts.redelivered,
+        dead_lettered=facts.dead_lettered,
+        dropped=facts.dropped,
+        blocked_reason=facts.blocked_reason,
     )

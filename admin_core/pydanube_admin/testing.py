@@ -20,16 +20,41 @@ from typing import Any, Final
 
 import grpc
 from grpc import aio
-from pydanube_core.errors import AlreadyExists, SubscriptionNotFound, TopicNotFound
-from pydanube_core.facts import BrokerFacts, ConsumerFacts, SubscriptionFacts, TopicFacts
+from pydanube_core.errors import (
+    AlreadyExists,
+    InvalidArgument,
+    NamespaceNotFound,
+    SubscriptionNotFound,
+    TopicNotFound,
+)
+from pydanube_core.facts import (
+    BrokerFacts,
+    ConsumerFacts,
+    NamespaceFacts,
+    PolicyFacts,
+    SubscriptionFacts,
+    TopicFacts,
+)
 from pydanube_core.names import TopicName
+from pydanube_core.positions import Position, PositionKind
 
+from pydanube_admin.models import Policies
 from pydanube_admin.remote import OPS_CALL
 
 __all__ = ["BROKER_ID", "NOW_MS", "MemoryCluster", "serve_ops"]
 
 NOW_MS: Final = 1_800_000_000_000  # 2027-01-15T08:00:00Z
 BROKER_ID: Final = "10203040506070809"
+POLICIES: Final = tuple(Policies.model_fields)
+FAILURE_POLICY: Final = {
+    "max_redelivery_count": 5,
+    "ack_timeout_ms": 30_000,
+    "base_redelivery_delay_ms": 1_000,
+    "max_redelivery_delay_ms": 60_000,
+    "backoff_strategy": "exponential",
+    "poison_policy": "block",
+    "dead_letter_topic": None,
+}
 
 
 class MemoryCluster:
@@ -39,6 +64,9 @@ class MemoryCluster:
         self.fail_with: Exception | None = None
         self._topics: dict[str, TopicFacts] = {}
         self._subscriptions: dict[tuple[str, str], SubscriptionFacts] = {}
+        self._policies: dict[str, dict[str, int]] = {}
+        self._namespaces: dict[str, dict[str, int]] = {"default": {}, "system": {}}
+        self._failure: dict[tuple[str, str], dict[str, Any]] = {}
         self._next_id = 1
 
     # Filling it ---------------------------------------------------------------------------------------------------
@@ -171,14 +199,16 @@ class MemoryCluster:
         options: Mapping[str, Any],
     ) -> None:
         self._check()
-        assert not options, f"options nobody has yet: {options}"
+        assert set(options) <= {"policies"}, f"options nobody has yet: {options}"
         if topic in self._topics:
             raise AlreadyExists(f"the topic {topic} exists already", topic=topic)
         self.add_topic(
             topic, partitions=partitions, dispatch_strategy=dispatch_strategy, durability=durability
         )
+        self._policies[topic] = dict(options.get("policies", {}))
 
     async def delete_topic(self, topic: str) -> None:
+        self._policies.pop(topic, None)
         for facts in await self.topic(topic):
             del self._topics[facts.topic]
             for subscription in facts.subscriptions:
@@ -197,6 +227,104 @@ class MemoryCluster:
                 f"there is no subscription {subscription!r}", subscription=subscription
             )
         return found
+
+    # Policies: topic, else namespace, else no limit ---------------------------------------------------------------
+
+    async def topic_policies(self, topic: str) -> PolicyFacts:
+        own = self._policies.get((await self.topic(topic))[0].topic, {})
+        namespace = self._namespaces.get(TopicName.parse(topic).namespace, {})
+        return PolicyFacts(own=own, effective={**dict.fromkeys(POLICIES, 0), **namespace, **own})
+
+    async def set_topic_policies(self, topic: str, changes: Mapping[str, int | None]) -> None:
+        own, *_ = await self.topic(topic)
+        if own.parent is not None:
+            raise InvalidArgument(f"{topic} is a partition", field="topic", value=topic)
+        self._policies[topic] = _changed(self._policies.get(topic, {}), changes)
+
+    async def namespaces(self) -> Sequence[NamespaceFacts]:
+        self._check()
+        return [
+            NamespaceFacts(
+                namespace=name,
+                created_at_ms=NOW_MS - 7_200_000,
+                policies=policies,
+                topics=sum(
+                    facts.parent is None and TopicName.parse(facts.topic).namespace == name
+                    for facts in self._topics.values()
+                ),
+            )
+            for name, policies in sorted(self._namespaces.items())
+        ]
+
+    async def create_namespace(self, namespace: str, policies: Mapping[str, int | None]) -> None:
+        self._check()
+        if namespace in self._namespaces:
+            raise AlreadyExists(f"the namespace {namespace} exists already", namespace=namespace)
+        self._namespaces[namespace] = _changed({}, policies)
+
+    async def namespace_policies(self, namespace: str) -> PolicyFacts:
+        self._check()
+        if namespace not in self._namespaces:
+            raise NamespaceNotFound(f"there is no namespace {namespace}", namespace=namespace)
+        own = self._namespaces[namespace]
+        return PolicyFacts(own=own, effective={**dict.fromkeys(POLICIES, 0), **own})
+
+    async def set_namespace_policies(self, namespace: str, changes: Mapping[str, int | None]) -> None:
+        own = (await self.namespace_policies(namespace)).own
+        self._namespaces[namespace] = _changed(own, changes)
+
+    # Subscriptions: cursors are numbers here ----------------------------------------------------------------------
+
+    async def create_subscription(self, topic: str, subscription: str, *, type: str, start: str) -> None:
+        places = await self.resolve_position(topic, start)
+        if all((log, subscription) in self._subscriptions for log in places):
+            raise AlreadyExists(f"{topic} has a subscription {subscription!r}", subscription=subscription)
+        for log, offset in places.items():
+            self.add_subscription(log, subscription, next_unacked=offset, type=type)
+
+    async def resolve_position(self, topic: str, position: str) -> Mapping[str, int]:
+        found = Position.parse(position, now_ms=NOW_MS)
+        own, *parts = await self.topic(topic)
+        return {log.topic: _resolve(log, found) for log in parts or [own]}
+
+    async def seek_subscription(self, topic: str, subscription: str, position: str) -> None:
+        places = await self.resolve_position(topic, position)
+        for facts in await self.subscriptions(topic, subscription):
+            self._move(facts, places[facts.topic])
+
+    async def skip_messages(self, topic: str, subscription: str, count: int) -> int:
+        (facts,) = await self.subscriptions(topic, subscription)
+        skipped = min(count, facts.lag_messages)
+        self._move(facts, facts.next_unacked + skipped)
+        return skipped
+
+    async def purge_subscription(self, topic: str, subscription: str) -> None:
+        for facts in await self.subscriptions(topic, subscription):
+            self._move(facts, facts.next_offset)
+
+    def _move(self, facts: SubscriptionFacts, offset: int) -> None:
+        moved = replace(
+            facts, next_unacked=offset, acked_above=0, lag_bytes=None, oldest_unread_append_ms=None
+        )
+        self._subscriptions[facts.topic, facts.subscription] = moved
+
+    async def delete_subscription(self, topic: str, subscription: str) -> None:
+        for facts in await self.subscriptions(topic, subscription):
+            del self._subscriptions[facts.topic, subscription]
+            log = self._topics[facts.topic]
+            kept = tuple(name for name in log.subscriptions if name != subscription)
+            self._topics[facts.topic] = replace(log, subscriptions=kept)
+
+    async def failure_policy(self, topic: str, subscription: str) -> Mapping[str, Any]:
+        await self.subscriptions(topic, subscription)
+        return {**FAILURE_POLICY, **self._failure.get((topic, subscription), {})}
+
+    async def set_failure_policy(self, topic: str, subscription: str, changes: Mapping[str, Any]) -> None:
+        kept = {**await self.failure_policy(topic, subscription), **changes}
+        if kept["poison_policy"] == "dead_letter" and not kept["dead_letter_topic"]:
+            kept["dead_letter_topic"] = f"{topic}-dlq-{subscription}"
+        kept["dead_letter_topic"] = kept["dead_letter_topic"] or None
+        self._failure[topic, subscription] = kept
 
     async def status(self) -> BrokerFacts:
         self._check()
@@ -217,6 +345,23 @@ class MemoryCluster:
             ready=True,
             reasons=(),
         )
+
+
+def _changed(own: Mapping[str, int], changes: Mapping[str, int | None]) -> dict[str, int]:
+    kept = {**own, **changes}
+    return {name: value for name, value in kept.items() if value is not None}
+
+
+def _resolve(log: TopicFacts, position: Position) -> int:
+    match position.kind:
+        case PositionKind.EARLIEST:
+            return log.start_offset
+        case PositionKind.OFFSET if position.value > log.next_offset:
+            raise InvalidArgument("beyond the end", field="position", value=str(position))
+        case PositionKind.OFFSET:
+            return max(log.start_offset, position.value)
+        case _:
+            return log.next_offset  # there are no messages, so none is younger than a time
 
 
 @asynccontextmanager

@@ -32,6 +32,7 @@ from pydanube_admin.models import (
     TopicPart,
 )
 from pydanube_admin.paging import cut, glob
+from pydanube_admin.previews import blast_radius
 from pydanube_admin.registry import next_call
 
 __all__ = [
@@ -257,7 +258,7 @@ async def create_topic(context: Context, request: CreateTopicRequest) -> Created
             partitions=request.partitions,
             dispatch_strategy=request.dispatch_strategy,
             durability=durability,
-            options={},
+            options={"policies": _policies(request)} if request.policies is not None else {},
         )
     except AlreadyExists as error:
         raise _taken(name) from error
@@ -270,6 +271,12 @@ async def create_topic(context: Context, request: CreateTopicRequest) -> Created
         durability=own.durability,
         created_at=format_time(own.created_at_ms),
     )
+
+
+def _policies(request: CreateTopicRequest) -> dict[str, int]:
+    """The limits of a topic that is new: there is nothing yet that null could take away."""
+    given = {} if request.policies is None else request.policies.given()
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _taken(name: str) -> AlreadyExists:
@@ -291,13 +298,15 @@ async def preview_create(context: Context, request: CreateTopicRequest) -> Previ
         "dispatch_strategy": request.dispatch_strategy,
         "durability": durability,
     }
+    if request.policies is not None:
+        after["policies"] = _policies(request)
     return Preview(
         operation="topics.create",
         arguments=request.model_dump(mode="json", exclude_unset=True),
         effect="create",
         reversible=True,
         diff=[{"path": f"topics{name}", "before": None, "after": after}],
-        blast_radius=_radius(topics=1),
+        blast_radius=blast_radius(topics=1),
     )
 
 
@@ -349,7 +358,7 @@ async def preview_delete(context: Context, request: DeleteTopicRequest) -> Previ
                 for name in topic.subscriptions
             ),
         ],
-        blast_radius=_radius(
+        blast_radius=blast_radius(
             topics=1,
             subscriptions=len(topic.subscriptions),
             consumers=topic.consumers,
@@ -357,15 +366,3 @@ async def preview_delete(context: Context, request: DeleteTopicRequest) -> Previ
             bytes=topic.bytes,
         ),
     )
-
-
-def _radius(
-    *, topics: int = 0, subscriptions: int = 0, consumers: int = 0, messages: int = 0, bytes: int = 0
-) -> dict[str, int]:
-    return {
-        "topics": topics,
-        "subscriptions": subscriptions,
-        "consumers": consumers,
-        "messages": messages,
-        "bytes": bytes,
-    }

@@ -8,6 +8,7 @@ name. Destroying needs consent. Until plans exist that is: the command shows wha
 from __future__ import annotations
 
 import inspect
+import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -62,6 +63,9 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
         "lag_bytes",
         "oldest_unread_age_s",
         "in_flight",
+        "redelivered",
+        "dead_lettered",
+        "blocked_reason",
     ),
 }
 
@@ -139,6 +143,8 @@ def _parameter(argument: Argument, *, by_position: bool) -> inspect.Parameter:
             kind = int
         case ArgumentType.BOOLEAN:
             kind = bool
+        case ArgumentType.OBJECT:
+            kind = list[str]
     help_text = argument.help
     if argument.default is not None:
         help_text += f" [default: {argument.default}]"
@@ -151,7 +157,7 @@ def _parameter(argument: Argument, *, by_position: bool) -> inspect.Parameter:
     else:
         flag = RENAMED.get(argument.flag, argument.flag)
         declaration = f"{flag}/--no-{flag[2:]}" if kind is bool else flag
-        metavar = {int: "N", str: "TEXT"}.get(kind)
+        metavar = "NAME=COUNT" if kind == list[str] else {int: "N", str: "TEXT"}.get(kind)
         info = typer.Option(declaration, help=help_text, show_default=False, metavar=metavar, **limits)
         default = inspect.Parameter.empty if argument.required else None
     annotation: Any = Annotated[kind if default is inspect.Parameter.empty else kind | None, info]
@@ -190,6 +196,9 @@ def _call(
 
         call = call_sync
     arguments = {name.removeprefix("arg_"): value for name, value in given.items() if value is not None}
+    for argument in operation.arguments:
+        if argument.type is ArgumentType.OBJECT and argument.name in arguments:
+            arguments[argument.name] = _counts(arguments[argument.name], flag=argument.flag)
     if option_plan_token is not None:
         raise NotImplementedYet(
             "there are no plans yet; leave out --plan-token and use --dry-run and --yes",
@@ -216,6 +225,30 @@ def _call(
             return 1
     _show(operation, ask(arguments), common)
     return 0
+
+
+def _counts(texts: Sequence[str], *, flag: str) -> dict[str, int | None]:
+    """`name=count`, several apart by commas or in several flags, or a JSON object; `none` takes a value away."""
+    found: dict[str, Any] = {}
+    for text in texts:
+        if text.lstrip().startswith("{"):
+            try:
+                found |= json.loads(text)
+            except ValueError as error:
+                raise InvalidArgument(
+                    f"{flag} {text!r} is not a JSON object", field=flag, value=text
+                ) from error
+            continue
+        for pair in text.split(","):
+            name, separator, count = (part.strip() for part in pair.partition("="))
+            if not (separator and name and (count.isdecimal() or count in ("none", "null"))):
+                raise InvalidArgument(
+                    f"{flag} {pair!r}: write name=count, such as max_publish_rate=1000, or name=none",
+                    field=flag,
+                    value=pair,
+                )
+            found[name] = int(count) if count.isdecimal() else None
+    return found
 
 
 def _consents(
