@@ -48,6 +48,7 @@ from pydanube_broker.services.official import OfficialServices
 from pydanube_broker.services.publish import PublishStream
 from pydanube_broker.services.resolve import Resolve
 from pydanube_broker.settings import Settings
+from pydanube_broker.tier.tier import Tier
 from pydanube_broker.topics.hub import Hub
 from pydanube_broker.topics.registry import AnyPump, Registry
 from pydanube_broker.topics.topic import Topic
@@ -89,6 +90,7 @@ class Broker:
         self.hub: Hub
         self.journal: Journal
         self.registry: Registry
+        self.tier: Tier
         self.port: BrokerPort = BrokerPort(self)
         self.broker_url = ""
         self.admin_url = ""
@@ -154,6 +156,7 @@ class Broker:
         await self.official.load(self.registry.topics)
         await self.journal.begin()
         self.registry.begin()
+        self.tier = await stack.enter_async_context(Tier(settings, path, self.hub, store, self._spawn))
         self.official.start()
         self.health.recovering = False
         self.recovered = {
@@ -206,6 +209,7 @@ class Broker:
                 hot=self.official.hot,
                 server_streams=self.official.server_streams,
             ),
+            ended=self._call_ended,
         )
         self._servers.append(grpc)
         stack.push_async_callback(grpc.stop, 0)
@@ -214,6 +218,7 @@ class Broker:
             port=server.admin_port,
             flag="admin-port",
             route=Route(streams={}, cold={OPS["Call"].path: self._call, **health.cold}),
+            ended=self._call_ended,
         )
         self._servers.append(admin)
         stack.push_async_callback(admin.stop, 0)
@@ -224,6 +229,10 @@ class Broker:
         self.broker_url = (server.advertised_url or f"http://{host}:{grpc.port}").rstrip("/")
         self.admin_url = f"http://{host}:{admin.port}"
         self.metrics_url = f"http://{host}:{status.port}"
+
+    def _call_ended(self, path: str, status: str) -> None:
+        service, _, method = path.strip("/").partition("/")
+        self.metrics.grpc_calls[service, method, status] += 1
 
     async def _call(self, request: bytes) -> bytes:
         if self._ops is None:

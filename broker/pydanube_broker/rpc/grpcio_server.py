@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Final
 
 import grpc
 import grpc.aio
-from pydanube_core.errors import ClusterError, Internal
+from google.protobuf.message import DecodeError
+from pydanube_core.errors import ClusterError, Internal, InvalidArgument
 
 from pydanube_broker.rpc.hot import (
     ColdHandler,
@@ -60,6 +62,7 @@ class _Reply:
         self.error: ClusterError | None = None
         self.stream: HotStream | HotServerStream | None = None
         self.finished = asyncio.Event()
+        self.complete = False  # ended by us, and all of it has left
 
     def begin(self) -> None:
         self._headers = True
@@ -111,6 +114,7 @@ class _Reply:
                         if self.stream is not None and not self._ended:
                             self.stream.on_credit()
                 if self._ended:
+                    self.complete = True
                     return
                 self._wake.clear()
                 await self._wake.wait()
@@ -157,6 +161,15 @@ async def _abort(context: Any, error: ClusterError) -> None:
     await context.abort(_STATUS[error.grpc_status], f"{error.code}: {error.message}", trailing)
 
 
+def _unexpected(path: str, error: Exception, event: str) -> ClusterError:
+    """What a client is told of an exception that is none of ours; a defect is logged, a client's nonsense is not."""
+    if isinstance(error, DecodeError):
+        return InvalidArgument(f"the bytes are no request of {path}", method=path)
+    log.error(event, exc_info=error, extra={"event": event, "method": path})
+    what = "stream" if event == "stream_failed" else "call"
+    return Internal(f"the broker failed on this {what}; see its log", method=path)
+
+
 class GrpcioServer:
     """A gRPC server on one address.
 
@@ -164,11 +177,20 @@ class GrpcioServer:
         host, port: port 0 takes any free one.
         route: what it serves.
         handlers: further grpcio handlers (health), if any.
+        ended: told of every call that ended: full method path, name of its gRPC status.
     """
 
     def __init__(
-        self, *, host: str, port: int, flag: str, route: Route, handlers: tuple[Any, ...] = ()
+        self,
+        *,
+        host: str,
+        port: int,
+        flag: str,
+        route: Route,
+        handlers: tuple[Any, ...] = (),
+        ended: Callable[[str, str], None] = lambda path, status: None,
     ) -> None:
+        self._ended = ended
         self._server = grpc.aio.server(options=_OPTIONS)
         self._calls: set[asyncio.Task[Any]] = set()
         methods = {path: self._stream(path, opener) for path, opener in route.streams.items()}
@@ -206,6 +228,7 @@ class GrpcioServer:
                     task.cancel()
                 await asyncio.gather(reader, writer, return_exceptions=True)
                 stream.on_close()
+                self._note(path, reply.error, gone=not reply.complete)
 
         return grpc.stream_stream_rpc_method_handler(handle)
 
@@ -223,20 +246,21 @@ class GrpcioServer:
         except Exception as error:
             # reading from a stream that was ended meanwhile is how its end is learnt
             if not isinstance(error, (grpc.aio.AbortError, grpc.aio.AioRpcError, grpc.aio.UsageError)):
-                log.exception("stream_failed", extra={"event": "stream_failed", "method": path})
-            reply.end(Internal("the broker failed on this stream; see its log", method=path))
+                reply.end(_unexpected(path, error, "stream_failed"))
+            else:
+                reply.end(Internal("the stream was ended", method=path))
 
     def _server_stream(self, path: str, opener: ServerStreamOpener) -> Any:
         async def handle(request: bytes, context: Any) -> None:
             reply = _Reply(context)
             try:
                 stream = reply.stream = opener(request, reply)
-            except ClusterError as error:
-                await _abort(context, error)
-                return
-            except Exception:
-                log.exception("stream_failed", extra={"event": "stream_failed", "method": path})
-                await _abort(context, Internal("the broker failed on this stream; see its log", method=path))
+            except Exception as error:
+                known = (
+                    error if isinstance(error, ClusterError) else _unexpected(path, error, "stream_failed")
+                )
+                self._note(path, known)
+                await _abort(context, known)
                 return
             try:
                 await reply.run()  # no task of its own: a thousand idle streams are a thousand tasks, not two
@@ -244,6 +268,7 @@ class GrpcioServer:
                     await _abort(context, reply.error)
             finally:
                 stream.on_close()
+                self._note(path, reply.error, gone=not reply.complete)
 
         return grpc.unary_stream_rpc_method_handler(handle)
 
@@ -254,11 +279,15 @@ class GrpcioServer:
                 handler(request, reply)
             except ClusterError as error:
                 reply.fail(error)
-            except Exception:
-                log.exception("call_failed", extra={"event": "call_failed", "method": path})
-                reply.fail(Internal("the broker failed on this call; see its log", method=path))
+            except Exception as error:
+                reply.fail(_unexpected(path, error, "call_failed"))
             if not reply.settled:
-                await reply.wait()
+                try:
+                    await reply.wait()
+                except asyncio.CancelledError:
+                    self._note(path, None, gone=True)
+                    raise
+            self._note(path, reply.error)
             if reply.answer is None:
                 assert reply.error is not None
                 await _abort(context, reply.error)
@@ -270,17 +299,24 @@ class GrpcioServer:
     def _unary(self, path: str, handler: ColdHandler) -> Any:
         async def handle(request: bytes, context: Any) -> bytes:
             try:
-                return await handler(request)
-            except ClusterError as error:
-                await _abort(context, error)
+                answer = await handler(request)
             except asyncio.CancelledError:
+                self._note(path, None, gone=True)
                 raise
-            except Exception:
-                log.exception("call_failed", extra={"event": "call_failed", "method": path})
-                await _abort(context, Internal("the broker failed on this call; see its log", method=path))
-            raise AssertionError("abort raises")
+            except Exception as error:
+                known = error if isinstance(error, ClusterError) else _unexpected(path, error, "call_failed")
+                self._note(path, known)
+                await _abort(context, known)
+                raise AssertionError("abort raises") from None
+            self._note(path, None)
+            return answer
 
         return grpc.unary_unary_rpc_method_handler(handle)
+
+    def _note(self, path: str, error: ClusterError | None, *, gone: bool = False) -> None:
+        """Count a call that ended; `gone`: its client left before."""
+        status = "OK" if error is None else _STATUS[error.grpc_status].name
+        self._ended(path, "CANCELLED" if gone and error is None else status)
 
 
 class _Table(grpc.GenericRpcHandler):  # type: ignore[misc]
