@@ -1,0 +1,16 @@
+"""End to end: the real command, real brokers, as a user types it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.broker_process import broker_process_fixture, broker_processes_fixture
+
+#: one broker for a whole module; its tests use topics of their own
+broker = broker_process_fixture(scope="module")
+make_broker = broker_processes_fixture()
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
