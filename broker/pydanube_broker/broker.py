@@ -48,7 +48,6 @@ from pydanube_broker.services.official import OfficialServices
 from pydanube_broker.services.publish import PublishStream
 from pydanube_broker.services.resolve import Resolve
 from pydanube_broker.settings import Settings
-from pydanube_broker.tier.tier import Tier
 from pydanube_broker.topics.hub import Hub
 from pydanube_broker.topics.registry import AnyPump, Registry
 from pydanube_broker.topics.topic import Topic
@@ -90,7 +89,6 @@ class Broker:
         self.hub: Hub
         self.journal: Journal
         self.registry: Registry
-        self.tier: Tier
         self.port: BrokerPort = BrokerPort(self)
         self.broker_url = ""
         self.admin_url = ""
@@ -156,7 +154,6 @@ class Broker:
         await self.official.load(self.registry.topics)
         await self.journal.begin()
         self.registry.begin()
-        self.tier = await stack.enter_async_context(Tier(settings, path, self.hub, store, self._spawn))
         self.official.start()
         self.health.recovering = False
         self.recovered = {
