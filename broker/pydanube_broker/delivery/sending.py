@@ -113,6 +113,7 @@ class Sending:
         if window.ready and slots.stirred:
             unknown = slots.unknown_keys(window)
             if unknown:
+                unknown = head_of(unknown, max_messages or SLICE_MESSAGES)
                 return self._plan(None, tuple(unknown), total(unknown), 1, fresh=False)
             found = slots.next_held(window, limit=max_messages or SLICE_MESSAGES)
             if found is not None:

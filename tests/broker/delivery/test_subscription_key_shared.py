@@ -258,6 +258,9 @@ def test_messages_held_before_filters_came_are_read_again_for_their_keys() -> No
     topic.join(2, "only b", filters=("b",))
     topic.sub.leave(1, 0)
     assert topic.sub.statistics(0).ready == 2
+    plan = topic.sub.next_plan(max_messages=1)
+    assert plan is not None
+    assert (plan.consumer_id, plan.fresh, plan.ranges) == (None, False, ((0, 1),))
     sent = topic.pull()
     assert (2, 1) in sent
     assert all(topic.keys[o] == "b" for _, o in sent)
