@@ -90,6 +90,7 @@ async def _serve(
         async with contextlib.AsyncExitStack() as stack:
             if http:
                 info["http"] = await stack.enter_async_context(_http_face(settings, admin_url=info["admin"]))
+                broker.http_url = info["http"]
             announce(info)
             await stop.wait()
             _log.info("", extra={"event": "broker_stopping", "grace_s": stop.grace_s})
@@ -110,8 +111,10 @@ async def _http_face(settings: Settings, *, admin_url: str) -> AsyncIterator[str
     host = settings.server.host
     listener = listen(host, settings.server.http_port, flag="--http-port")
     port = listener.getsockname()[1]
+    # A public address was asked for in so many words (--insecure-bind): then any name may lead here.
+    allowed = ("*",) if settings.server.insecure_bind else ()
     async with (
-        http_face(admin_url, profile=settings.mcp.profile) as app,
+        http_face(admin_url, profile=settings.mcp.profile, allowed_hosts=allowed) as app,
         http_server(listener, app, grace_s=HTTP_GRACE_S),
     ):
         yield f"http://{f'[{host}]' if ':' in host else host}:{port}"
