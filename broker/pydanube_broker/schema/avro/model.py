@@ -1,0 +1,118 @@
+"""An Avro schema as a tree in which every name points at its type. A recursive schema is a cyclic graph."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+__all__ = [
+    "Array",
+    "AvroType",
+    "Decimal",
+    "Enumeration",
+    "Field",
+    "Fixed",
+    "MapType",
+    "Named",
+    "Primitive",
+    "Record",
+    "Union",
+    "describe",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decimal:
+    """The one logical type that resolution looks at ("Decimal": scale and precision must match)."""
+
+    precision: int
+    scale: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Primitive:
+    name: str  # null, boolean, int, long, float, double, bytes, string
+    decimal: Decimal | None = None
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Named:
+    """A type with a name; `aliases` are full names, too."""
+
+    full_name: str
+    aliases: frozenset[str]
+
+    @property
+    def simple_name(self) -> str:
+        return self.full_name.rpartition(".")[2]
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Fixed(Named):
+    size: int
+    decimal: Decimal | None = None
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Enumeration(Named):
+    symbols: tuple[str, ...]
+    default: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    name: str
+    aliases: frozenset[str]
+    type: AvroType
+    has_default: bool
+    default: Any
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Record(Named):
+    fields: list[Field] = field(default_factory=list)  # filled after the name is known, for recursion
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Array:
+    items: AvroType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MapType:
+    values: AvroType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Union:
+    branches: tuple[AvroType, ...]
+
+
+AvroType: TypeAlias = Primitive | Fixed | Enumeration | Record | Array | MapType | Union
+
+
+def describe(kind: AvroType) -> Any:
+    """A type as JSON, short: named types by their name."""
+    match kind:
+        case Primitive(name=name, decimal=None):
+            return name
+        case Primitive(name=name, decimal=decimal):
+            assert decimal is not None
+            return {
+                "type": name,
+                "logicalType": "decimal",
+                "precision": decimal.precision,
+                "scale": decimal.scale,
+            }
+        case Array(items=items):
+            return {"type": "array", "items": describe(items)}
+        case MapType(values=values):
+            return {"type": "map", "values": describe(values)}
+        case Union(branches=branches):
+            return [describe(branch) for branch in branches]
+        case Fixed(full_name=name, size=size):
+            return {"type": "fixed", "name": name, "size": size}
+        case Enumeration(full_name=name):
+            return {"type": "enum", "name": name}
+        case Record(full_name=name):
+            return {"type": "record", "name": name}

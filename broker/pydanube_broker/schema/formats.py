@@ -1,0 +1,210 @@
+"""The formats of schemas: definition → parsed schema, its fingerprint, what one reads of another, payloads.
+
+Fingerprints are those of wire/data-plane.md 11.3: SHA-256 over canonical JSON for Avro and JSON Schema, over the raw
+text for Protobuf, and the literal word for the rest, whose definition says nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias, assert_never
+
+import fastavro.schema
+import jsonschema_rs
+from pydanube_core.errors import PayloadInvalid, SchemaInvalid
+
+from pydanube_broker.schema.avro.model import AvroType
+from pydanube_broker.schema.avro.parse import parse_avro
+from pydanube_broker.schema.avro.payload import AvroPayload
+from pydanube_broker.schema.avro.resolution import resolve
+from pydanube_broker.schema.differences import Difference, Direction, directions, merged
+from pydanube_broker.schema.json_schema.default_profile import compare_by_default
+from pydanube_broker.schema.json_schema.document import Document, parse_json_schema
+from pydanube_broker.schema.json_schema.payload import JsonPayload
+from pydanube_broker.schema.json_schema.strict_profile import compare_strictly
+from pydanube_broker.schema.json_text import canonical, parse_definition
+from pydanube_broker.schema.protobuf.compat import compare_protobuf
+from pydanube_broker.schema.protobuf.model import ProtoFile, parse_descriptors
+from pydanube_broker.schema.protobuf.payload import ProtoPayload
+from pydanube_broker.schema.vocabulary import CompatibilityMode, JsonProfile, SchemaType
+
+__all__ = [
+    "MAX_DEFINITION_BYTES",
+    "AvroSchema",
+    "JsonSchema",
+    "ParsedSchema",
+    "PayloadCheck",
+    "PlainSchema",
+    "ProtobufSchema",
+    "differences_between",
+    "parse_schema",
+    "payload_check",
+]
+
+MAX_DEFINITION_BYTES: Final = 200_000  # a value of the metadata store holds 256 KiB, a transaction 512
+NUMBER_BYTES: Final = (4, 8)
+
+#: raises `PayloadInvalid`
+PayloadCheck = Callable[[bytes], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlainSchema:
+    """bytes, string or number."""
+
+    type: SchemaType
+
+    @property
+    def fingerprint(self) -> str:
+        return self.type.value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AvroSchema:
+    text: bytes
+    tree: AvroType
+    fingerprint: str
+    type: SchemaType = SchemaType.AVRO
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JsonSchema:
+    document: Document
+    validator: jsonschema_rs.Validator
+    fingerprint: str
+    type: SchemaType = SchemaType.JSON_SCHEMA
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProtobufSchema:
+    file: ProtoFile
+    descriptors: bytes  # FileDescriptorSet
+    fingerprint: str
+    type: SchemaType = SchemaType.PROTOBUF
+
+
+ParsedSchema: TypeAlias = PlainSchema | AvroSchema | JsonSchema | ProtobufSchema
+
+
+def parse_schema(kind: SchemaType, definition: bytes, *, descriptors: bytes | None = None) -> ParsedSchema:
+    """Parse a definition.
+
+    Args:
+        kind: its format.
+        definition: as registered.
+        descriptors: of a Protobuf schema, what `compile_proto` gave for this definition.
+
+    Raises:
+        SchemaInvalid: `details["path"]` names the place.
+    """
+    if len(definition) > MAX_DEFINITION_BYTES:
+        raise SchemaInvalid(
+            f"the schema has {len(definition)} bytes, at most {MAX_DEFINITION_BYTES} are taken",
+            field="schema_definition",
+            value=len(definition),
+            limit=MAX_DEFINITION_BYTES,
+        )
+    match kind:
+        case SchemaType.BYTES | SchemaType.STRING | SchemaType.NUMBER:
+            return PlainSchema(type=kind)
+        case SchemaType.AVRO:
+            value = parse_definition(definition, what="the Avro schema")
+            tree = parse_avro(value)
+            _second_opinion(value)
+            return AvroSchema(text=definition, tree=tree, fingerprint=_sha256(canonical(value)))
+        case SchemaType.JSON_SCHEMA:
+            value = parse_definition(definition, what="the JSON Schema")
+            document, validator = parse_json_schema(value)
+            return JsonSchema(document=document, validator=validator, fingerprint=_sha256(canonical(value)))
+        case SchemaType.PROTOBUF:
+            assert descriptors is not None, "a Protobuf schema is compiled before it is parsed"
+            return ProtobufSchema(
+                file=parse_descriptors(descriptors), descriptors=descriptors, fingerprint=_sha256(definition)
+            )
+    assert_never(kind)
+
+
+def _second_opinion(value: Any) -> None:
+    """What consumers will read the data with must take the schema, too."""
+    try:
+        fastavro.schema.parse_schema(value, _write_hint=False)
+    except Exception as error:
+        raise SchemaInvalid(
+            f"the Avro schema is wrong: {str(error)[:300]}", field="schema_definition", path="/", value=None
+        ) from None
+
+
+def _sha256(data: bytes) -> str:
+    return "sha256:" + hashlib.sha256(data).hexdigest()
+
+
+def differences_between(
+    old: ParsedSchema,
+    new: ParsedSchema,
+    mode: CompatibilityMode,
+    *,
+    profile: JsonProfile = JsonProfile.DEFAULT,
+) -> tuple[Difference, ...]:
+    """Everything that breaks the mode, each once; empty if nothing does."""
+    wanted = directions(mode)
+    if wanted and old.type is not new.type:
+        return (Difference(path="", rule="schema_type_changed", before=old.type.value, after=new.type.value),)
+    try:
+        return merged(_one_way(old, new, direction, profile) for direction in wanted)
+    except RecursionError:
+        return (Difference(path="", rule="too_deep_to_compare", before=None, after=None),)
+
+
+def _one_way(
+    old: ParsedSchema, new: ParsedSchema, direction: Direction, profile: JsonProfile
+) -> list[Difference]:
+    match old, new:
+        case AvroSchema(), AvroSchema():
+            writer, reader = (old, new) if direction is Direction.BACKWARD else (new, old)
+            return resolve(writer.tree, reader.tree, direction)
+        case JsonSchema(), JsonSchema():
+            compare = compare_strictly if profile is JsonProfile.STRICT else compare_by_default
+            return compare(old.document, new.document, direction)
+        case ProtobufSchema(), ProtobufSchema():
+            return compare_protobuf(old.file, new.file, direction)
+        case _:
+            return []
+
+
+def payload_check(schema: ParsedSchema) -> PayloadCheck:
+    """What payloads of a schema are held against; made once a version, and used for all its payloads."""
+    match schema:
+        case PlainSchema(type=SchemaType.STRING):
+            return _check_string
+        case PlainSchema(type=SchemaType.NUMBER):
+            return _check_number
+        case PlainSchema():
+            return _check_nothing
+        case AvroSchema(tree=tree, text=text):
+            return AvroPayload(tree, text).check
+        case JsonSchema(validator=validator):
+            return JsonPayload(validator).check
+        case ProtobufSchema(file=file):
+            return ProtoPayload(file).check
+
+
+def _check_nothing(payload: bytes) -> None:
+    pass
+
+
+def _check_string(payload: bytes) -> None:
+    try:
+        payload.decode()
+    except UnicodeDecodeError as error:
+        raise PayloadInvalid(
+            f"the payload is not UTF-8 text (byte {error.start})", field="payload", value=error.start
+        ) from None
+
+
+def _check_number(payload: bytes) -> None:
+    if len(payload) not in NUMBER_BYTES:
+        raise PayloadInvalid(
+            f"a number is 4 or 8 bytes, the payload has {len(payload)}", field="payload", value=len(payload)
+        )

@@ -1,0 +1,1 @@
+"""JSON Schema: documents, the two profiles of comparing them, and payloads held against them."""

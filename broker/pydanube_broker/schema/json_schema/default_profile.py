@@ -1,0 +1,132 @@
+"""The default profile: the reference broker's verdicts (wire/data-plane.md 11.5), carried through nesting.
+
+At the top level of properties they are, with `old` and `new` as registered:
+
+* backward: a field that was required is no property any more; an existing optional field becomes required; the
+  `type` of a shared property changes. A brand-new required field passes.
+* forward: a new required field that was no property before; the `type` of a shared property changes.
+
+We ask the same below: of the properties of a shared property, of items, of additional properties, and through
+references within the document. The root's own `type` is not compared, as there. The strict profile asks more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydanube_broker.schema.differences import Difference, Direction, Findings
+from pydanube_broker.schema.json_schema.document import MAX_REFERENCES, Document, Schema, pointer
+
+__all__ = ["compare_by_default"]
+
+
+def compare_by_default(old: Document, new: Document, direction: Direction) -> list[Difference]:
+    """What the default profile refuses; empty if it refuses nothing."""
+    comparison = _Comparison(old, new, direction)
+    comparison.schemas(old.root, new.root, "")
+    return comparison.findings.found
+
+
+class _Comparison:
+    def __init__(self, old: Document, new: Document, direction: Direction) -> None:
+        self.findings = Findings(direction)
+        self._old, self._new = old, new
+        self._backward = direction is Direction.BACKWARD
+        self._seen: set[tuple[int, int]] = set()
+
+    def _add(self, path: str, rule: str, *, old: Any, new: Any) -> None:
+        writer, reader = (old, new) if self._backward else (new, old)
+        self.findings.add(path, rule, writer=writer, reader=reader)
+
+    def schemas(self, old: Schema, new: Schema, path: str) -> None:
+        """Compare what lies in two schemas; their own types were compared by the caller."""
+        old, new = _resolved(self._old, old), _resolved(self._new, new)
+        if not isinstance(old, Mapping) or not isinstance(new, Mapping) or (id(old), id(new)) in self._seen:
+            return
+        self._seen.add((id(old), id(new)))
+        self._objects(old, new, path)
+        for keyword in ("items", "additionalProperties", "additionalItems"):
+            before, after = old.get(keyword), new.get(keyword)
+            if isinstance(before, Mapping) and isinstance(after, Mapping):
+                self._shared(before, after, pointer(path, keyword))
+        for keyword in ("prefixItems", "items"):
+            befores, afters = old.get(keyword), new.get(keyword)
+            if isinstance(befores, list) and isinstance(afters, list):
+                for index, (before, after) in enumerate(zip(befores, afters, strict=False)):
+                    self._shared(before, after, pointer(path, keyword, index))
+
+    def _objects(self, old: Mapping[str, Any], new: Mapping[str, Any], path: str) -> None:
+        before, after = _properties(old), _properties(new)
+        required_before, required_after = _required(old), _required(new)
+        for name in required_before if self._backward else ():
+            if name not in after:
+                self._add(
+                    pointer(path, "properties", name),
+                    "required_property_removed",
+                    old=before.get(name, "required"),
+                    new=None,
+                )
+        for name in required_after:
+            if name in required_before:
+                continue
+            if self._backward and name in before:
+                self._add(
+                    pointer(path, "properties", name),
+                    "property_became_required",
+                    old="optional",
+                    new="required",
+                )
+            elif not self._backward and name not in before:
+                self._add(
+                    pointer(path, "properties", name),
+                    "required_property_added",
+                    old=None,
+                    new=after.get(name, "required"),
+                )
+        for name, schema in before.items():
+            if name in after:
+                self._shared(schema, after[name], pointer(path, "properties", name))
+
+    def _shared(self, old: Schema, new: Schema, path: str) -> None:
+        before, after = _types(_resolved(self._old, old)), _types(_resolved(self._new, new))
+        if before != after:
+            self._add(pointer(path, "type"), "type_changed", old=_shown(before), new=_shown(after))
+        else:
+            self.schemas(old, new, path)
+
+
+def _resolved(document: Document, schema: Schema) -> Schema:
+    """A schema behind its references within the document; one that leads nowhere stays as it is."""
+    for _ in range(MAX_REFERENCES):
+        if not isinstance(schema, Mapping) or not isinstance(schema.get("$ref"), str):
+            break
+        target = document.target(schema["$ref"])
+        if target is None:
+            break
+        schema = target
+    return schema
+
+
+def _properties(schema: Mapping[str, Any]) -> Mapping[str, Schema]:
+    found = schema.get("properties")
+    return found if isinstance(found, Mapping) else {}
+
+
+def _required(schema: Mapping[str, Any]) -> list[str]:
+    found = schema.get("required")
+    return [name for name in found if isinstance(name, str)] if isinstance(found, list) else []
+
+
+def _types(schema: Schema) -> frozenset[str] | None:
+    """The types a schema names, None for any; a list of one is that one."""
+    found = schema.get("type") if isinstance(schema, Mapping) else None
+    if isinstance(found, str):
+        return frozenset({found})
+    return frozenset(found) if isinstance(found, list) else None
+
+
+def _shown(types: frozenset[str] | None) -> Any:
+    if types is None:
+        return None
+    return next(iter(types)) if len(types) == 1 else sorted(types)

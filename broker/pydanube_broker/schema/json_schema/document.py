@@ -1,0 +1,118 @@
+"""A JSON Schema document: its dialect, and its references within itself.
+
+References out of the document are refused at registration: a schema must mean the same tomorrow and without a
+network. jsonschema-rs judges whether a document is a schema at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NoReturn
+
+import jsonschema_rs
+from pydanube_core.errors import SchemaInvalid
+
+__all__ = ["Document", "Schema", "parse_json_schema", "pointer"]
+
+Schema = Mapping[str, Any] | bool
+
+# The first dialect that knows a keyword; in an older one it says nothing.
+_SINCE: Final = {
+    "const": 6,
+    "contains": 6,
+    "propertyNames": 6,
+    "if": 7,
+    "then": 7,
+    "else": 7,
+    "contentEncoding": 7,
+    "contentMediaType": 7,
+    "minContains": 2019,
+    "maxContains": 2019,
+    "dependentRequired": 2019,
+    "dependentSchemas": 2019,
+    "unevaluatedItems": 2019,
+    "unevaluatedProperties": 2019,
+    "prefixItems": 2020,
+    "$dynamicRef": 2020,
+}
+_YEARS: Final = (("draft-04", 4), ("draft-06", 6), ("draft-07", 7), ("2019-09", 2019))
+# Dialects in which `$ref` hides its siblings ("JSON Reference"); from 2019-09 on it stands beside them.
+_REF_ALONE: Final = ("draft-03", "draft-04", "draft-06", "draft-07")
+MAX_REFERENCES: Final = 32  # followed one after another without going deeper
+
+
+class Document:
+    """One document; `root` is what instances are held against."""
+
+    __slots__ = ("_year", "dialect", "root")
+
+    def __init__(self, root: Schema) -> None:
+        self.root = root
+        declared = root.get("$schema") if isinstance(root, Mapping) else None
+        self.dialect = declared if isinstance(declared, str) else ""
+        self._year = next((year for name, year in _YEARS if name in self.dialect), 2020)
+
+    def knows(self, keyword: str) -> bool:
+        """Whether the keyword is one of this dialect's."""
+        return _SINCE.get(keyword, 0) <= self._year
+
+    def get(self, schema: Mapping[str, Any], keyword: str) -> Any:
+        """The value of a keyword, None where it is absent or this dialect does not know it."""
+        return schema.get(keyword) if self.knows(keyword) else None
+
+    @property
+    def ref_hides_siblings(self) -> bool:
+        return any(draft in self.dialect for draft in _REF_ALONE)
+
+    def target(self, reference: str) -> Schema | None:
+        """What a reference within the document points at; None where we cannot tell."""
+        if reference == "#":
+            return self.root
+        if not reference.startswith("#/"):
+            return None  # an anchor, or relative to some $id: rare, and judged as "not known"
+        found: Any = self.root
+        for token in reference[2:].split("/"):
+            token = token.replace("%25", "%").replace("~1", "/").replace("~0", "~")
+            if isinstance(found, Mapping) and token in found:
+                found = found[token]
+            elif isinstance(found, list) and token.isdigit() and int(token) < len(found):
+                found = found[int(token)]
+            else:
+                return None
+        return found if isinstance(found, (Mapping, bool)) else None
+
+
+def pointer(path: str, *tokens: str | int) -> str:
+    """`path` and below it these keys, as a JSON pointer (RFC 6901)."""
+    return path + "".join("/" + str(token).replace("~", "~0").replace("/", "~1") for token in tokens)
+
+
+def parse_json_schema(value: Any) -> tuple[Document, jsonschema_rs.Validator]:
+    """The document and its compiled validator.
+
+    Raises:
+        SchemaInvalid: `details["path"]` is a JSON pointer to the fault.
+    """
+    if not isinstance(value, (dict, bool)):
+        raise _bad("", "a JSON Schema is an object, or true or false", value)
+    try:
+        validator = jsonschema_rs.validator_for(value, retriever=_no_network)
+    except jsonschema_rs.ValidationError as error:
+        first = str(error).split("\n", 1)[0]
+        raise _bad(pointer("", *error.instance_path), first, None) from None
+    except (ValueError, TypeError, RecursionError, jsonschema_rs.ReferencingError) as error:
+        raise _bad("", str(error).split("\n", 1)[0], None) from None
+    return Document(value), validator
+
+
+def _no_network(uri: str) -> NoReturn:
+    raise ValueError("references must stay within the document: put what they point at under $defs")
+
+
+def _bad(path: str, why: str, value: Any) -> SchemaInvalid:
+    return SchemaInvalid(
+        f"the JSON Schema is wrong at {path or '/'}: {why[:300]}",
+        field="schema_definition",
+        path=path or "/",
+        value=None if value is None else repr(value)[:120],
+    )

@@ -1,0 +1,638 @@
+"""The strict profile: every instance that is valid for the writer's schema must be valid for the reader's.
+
+Containment of JSON Schemas cannot be decided cheaply in general, so this proves it keyword by keyword and says
+"incompatible" where it finds no proof: never the other way round. The sections are those of JSON Schema Validation
+2020-12 (6.1 any type, 6.2 numbers, 6.3 strings, 6.4 arrays, 6.5 objects) and Core (10.2 subschemas in place, 10.3
+subschemas below); older dialects by the same rules for the keywords they know.
+
+The writer's side is taken apart into alternatives by kind of value (`alternatives`). For each, every keyword of the
+reader must follow from what the alternative says. Finite sets (`enum`, `const`, null, booleans) are tried value by
+value. Recursive schemas: a pair that is met again further down in the instance may be taken as proved, since
+instances are finite; met again in place it proves nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from pydanube_broker.schema.differences import Difference, Direction, Findings
+from pydanube_broker.schema.json_schema.alternatives import (
+    KINDS,
+    Alternative,
+    Judge,
+    TooComplex,
+    alternatives,
+    finite_values,
+    kind_of,
+    kinds_of,
+    same,
+)
+from pydanube_broker.schema.json_schema.bounds import (
+    highest_count,
+    is_multiple,
+    lower_bound,
+    lowest_count,
+    upper_bound,
+)
+from pydanube_broker.schema.json_schema.document import MAX_REFERENCES, Document, Schema, pointer
+
+__all__ = ["compare_strictly"]
+
+MAX_STEPS: Final = 20_000
+Parts = Sequence[Schema]
+
+
+def compare_strictly(old: Document, new: Document, direction: Direction) -> list[Difference]:
+    """Why not every instance of the writer is one of the reader; empty if it was proved that they are."""
+    writer, reader = (old, new) if direction is Direction.BACKWARD else (new, old)
+    findings = Findings(direction)
+    try:
+        _Prover(writer, reader).contained((writer.root,), reader.root, "", findings)
+    except (TooComplex, RecursionError):
+        findings.add("", "too_complex_to_prove", writer=None, reader=None)
+    return findings.found
+
+
+class _Prover:
+    def __init__(self, writer: Document, reader: Document) -> None:
+        self._writer = writer
+        self._reader = reader
+        self._writer_judge = Judge(writer)
+        self._reader_judge = Judge(reader)
+        self._open: dict[
+            tuple[frozenset[int], str, int], int
+        ] = {}  # pair being proved → level in the instance
+        self._level = 0
+        self._steps = 0
+
+    # -- entry: any schemas ------------------------------------------------------------------------------------
+
+    def contained(self, parts: Parts, reader: Schema, path: str, findings: Findings) -> None:
+        """Add what keeps values for which all of `parts` hold from being valid for `reader`."""
+        if reader is True or (not reader and reader is not False):
+            return
+        for alternative in alternatives(self._writer, parts):
+            kinds = frozenset(KINDS).intersection(*(kinds_of(part) for part in alternative.parts))
+            values = self._finite(alternative)
+            if values is not None:
+                values = [value for value in values if kind_of(value) in kinds]
+                self._each_value(values, alternative, reader, path, findings)
+                continue
+            for kind in KINDS:
+                if kind in kinds:
+                    self._proved(alternative, kind, reader, path, findings)
+
+    def _below(self, parts: Parts, reader: Schema, path: str, findings: Findings) -> None:
+        """The same one level further down in the instance."""
+        self._level += 1
+        try:
+            self.contained(parts, reader, path, findings)
+        finally:
+            self._level -= 1
+
+    def _finite(self, alternative: Alternative) -> list[Any] | None:
+        found = [
+            values for part in alternative.parts if (values := finite_values(self._writer, part)) is not None
+        ]
+        return min(found, key=len) if found else None
+
+    def _each_value(
+        self, values: Iterable[Any], alternative: Alternative, reader: Schema, path: str, findings: Findings
+    ) -> None:
+        possible = [
+            value
+            for value in values
+            if all(self._writer_judge.accepts(part, value) is not False for part in alternative.parts)
+        ]
+        refused = [value for value in possible if self._reader_judge.accepts(reader, value) is not True]
+        if refused:
+            findings.add(path, "values_not_accepted", writer=refused, reader=_shown(reader))
+
+    # -- one alternative of one kind ---------------------------------------------------------------------------
+
+    def _proved(
+        self, alternative: Alternative, kind: str, reader: Schema, path: str, findings: Findings
+    ) -> None:
+        self._steps += 1
+        if self._steps > MAX_STEPS:
+            raise TooComplex
+        if reader is True:
+            return
+        if reader is False:
+            findings.add(path, "nothing_accepted", writer=_described(alternative), reader=False)
+            return
+        if kind in ("null", "boolean") and (kind in kinds_of(reader) or "$ref" in reader):
+            values: list[Any] = [None] if kind == "null" else [True, False]
+            self._each_value(values, alternative, reader, path, findings)
+            return
+        key = (alternative.identity, kind, id(reader))
+        begun = self._open.get(key)
+        if begun is not None:
+            if begun == self._level:
+                findings.add(path, "not_comparable", writer=None, reader=_shown(reader))
+            return
+        self._open[key] = self._level
+        try:
+            self._keywords(alternative, kind, reader, path, findings)
+        finally:
+            del self._open[key]
+
+    def _holds(
+        self, alternative: Alternative, kind: str, reader: Schema, path: str, findings: Findings
+    ) -> bool:
+        """Whether it can be proved; what speaks against it is dropped."""
+        trial = findings.trial()
+        self._proved(alternative, kind, reader, path, trial)
+        return trial.ok
+
+    def _keywords(
+        self,
+        alternative: Alternative,
+        kind: str,
+        reader: Mapping[str, Any],
+        path: str,
+        findings: Findings,
+    ) -> None:
+        reference = reader.get("$ref")
+        if isinstance(reference, str):
+            target = self._reader.target(reference)
+            if target is None:
+                findings.add(pointer(path, "$ref"), "not_comparable", writer=None, reader=reference)
+            else:
+                self._proved(alternative, kind, target, path, findings)
+            if self._reader.ref_hides_siblings:
+                return
+        if kind not in kinds_of(reader):
+            findings.add(
+                pointer(path, "type"), "type_narrowed", writer=_types(alternative), reader=reader["type"]
+            )
+            return
+        wanted = finite_values(self._reader, reader)
+        if wanted is not None:
+            word = "enum" if "enum" in reader else "const"
+            findings.add(pointer(path, word), "values_narrowed", writer=_types(alternative), reader=wanted)
+            return
+        self._in_place(alternative, kind, reader, path, findings)
+        match kind:
+            case "integer" | "fraction":
+                self._numbers(alternative, kind, reader, path, findings)
+            case "string":
+                self._strings(alternative, reader, path, findings)
+            case "array":
+                self._arrays(alternative, reader, path, findings)
+            case "object":
+                self._objects(alternative, reader, path, findings)
+
+    def _said_alike(self, alternative: Alternative, reader: Mapping[str, Any], *words: str) -> bool:
+        """Whether a part of the writer's says the very same with these keywords, as far as no reference is in them."""
+        wanted = {word: reader[word] for word in words if word in reader}
+        return _is_closed(wanted) and any(
+            all(
+                self._writer.get(part, word) is not None and same(part[word], wanted[word]) for word in wanted
+            )
+            and all(word in wanted or word not in part for word in words)
+            for part in alternative.parts
+        )
+
+    # -- subschemas in place (Core 10.2) -----------------------------------------------------------------------
+
+    def _in_place(
+        self, alternative: Alternative, kind: str, reader: Mapping[str, Any], path: str, findings: Findings
+    ) -> None:
+        for index, schema in enumerate(_list(reader, "allOf")):
+            self._proved(alternative, kind, schema, pointer(path, "allOf", index), findings)
+        if "anyOf" in reader and not self._said_alike(alternative, reader, "anyOf"):
+            self._any_of(alternative, kind, reader["anyOf"], pointer(path, "anyOf"), findings)
+        if "oneOf" in reader and not self._said_alike(alternative, reader, "oneOf"):
+            self._one_of(alternative, kind, reader["oneOf"], pointer(path, "oneOf"), findings)
+        if "not" in reader and not (
+            self._said_alike(alternative, reader, "not")
+            or self._disjoint(alternative, kind, reader["not"], 0)
+        ):
+            findings.add(
+                pointer(path, "not"), "may_be_excluded", writer=_described(alternative), reader=reader["not"]
+            )
+        if self._reader.get(reader, "if") is not None and not self._said_alike(
+            alternative, reader, "if", "then", "else"
+        ):
+            for word in ("then", "else"):
+                if not self._holds(alternative, kind, reader.get(word, True), pointer(path, word), findings):
+                    findings.add(
+                        pointer(path, word),
+                        "condition_not_proved",
+                        writer=None,
+                        reader=_shown(reader.get(word)),
+                    )
+        same_in_whole = _is_closed(reader) and any(same(part, reader) for part in alternative.parts)
+        for word in ("$dynamicRef", "$recursiveRef", "unevaluatedItems", "unevaluatedProperties"):
+            if reader.get(word, True) is not True and not same_in_whole:
+                findings.add(pointer(path, word), "not_comparable", writer=None, reader=_shown(reader[word]))
+
+    def _any_of(
+        self, alternative: Alternative, kind: str, branches: Sequence[Schema], path: str, findings: Findings
+    ) -> None:
+        for index, branch in enumerate(branches):
+            if self._holds(alternative, kind, branch, pointer(path, index), findings):
+                return
+        findings.add(path, "no_branch_covers", writer=_described(alternative), reader=_shown(branches))
+
+    def _one_of(
+        self, alternative: Alternative, kind: str, branches: Sequence[Schema], path: str, findings: Findings
+    ) -> None:
+        """One branch covers the alternative, and all others exclude it."""
+        covered = False
+        for index, branch in enumerate(branches):
+            if not self._holds(alternative, kind, branch, pointer(path, index), findings):
+                continue
+            covered = True
+            others = [other for at, other in enumerate(branches) if at != index]
+            if all(self._disjoint(alternative, kind, other, 0) for other in others):
+                return
+        rule = "branches_overlap" if covered else "no_branch_covers"
+        findings.add(path, rule, writer=_described(alternative), reader=_shown(branches))
+
+    def _disjoint(self, alternative: Alternative, kind: str, schema: Schema, followed: int) -> bool:
+        """Whether no value of the alternative can be valid for a schema of the reader's; False if not proved."""
+        if isinstance(schema, bool):
+            return not schema
+        reference = schema.get("$ref")
+        if isinstance(reference, str):
+            target = self._reader.target(reference) if followed < MAX_REFERENCES else None
+            if target is not None and self._disjoint(alternative, kind, target, followed + 1):
+                return True
+            if self._reader.ref_hides_siblings:
+                return False
+        if kind not in kinds_of(schema):
+            return True
+        wanted = finite_values(self._reader, schema)
+        if wanted is not None and all(kind_of(value) != kind for value in wanted):
+            return True
+        if any(self._disjoint(alternative, kind, part, followed + 1) for part in _list(schema, "allOf")):
+            return True
+        for word in ("anyOf", "oneOf"):
+            branches = _list(schema, word)
+            if branches and all(self._disjoint(alternative, kind, each, followed + 1) for each in branches):
+                return True
+        return kind == "object" and self._told_apart(alternative, schema)
+
+    def _told_apart(self, alternative: Alternative, schema: Mapping[str, Any]) -> bool:
+        """By a property that both have and whose values differ (a discriminator), or that only one may have."""
+        demanded = set(_list(schema, "required"))
+        if any(self._forbids(alternative, name) for name in demanded):
+            return True
+        properties = schema.get("properties", {})
+        for name in _required(alternative):
+            wanted = finite_values(self._reader, properties.get(name, True))
+            if properties.get(name, True) is False:
+                return True
+            if wanted is None:
+                continue
+            for part in self._of_property(alternative, name):
+                possible = finite_values(self._writer, part)
+                if possible is not None and not any(same(one, other) for one in possible for other in wanted):
+                    return True
+        return False
+
+    # -- numbers (6.2) and strings (6.3) -----------------------------------------------------------------------
+
+    def _numbers(
+        self, alternative: Alternative, kind: str, reader: Mapping[str, Any], path: str, findings: Findings
+    ) -> None:
+        for find, words in (
+            (lower_bound, ("minimum", "exclusiveMinimum")),
+            (upper_bound, ("maximum", "exclusiveMaximum")),
+        ):
+            wanted = find((reader,))
+            if wanted is None:
+                continue
+            given = find(alternative.parts)
+            if given is None or not given.implies(wanted):
+                word = next(word for word in reversed(words) if word in reader)
+                findings.add(
+                    pointer(path, word),
+                    "bound_narrowed",
+                    writer=None if given is None else given.value,
+                    reader=reader[word],
+                )
+        step = reader.get("multipleOf")
+        if step is not None:
+            steps = [part["multipleOf"] for part in alternative.parts if "multipleOf" in part]
+            if kind == "integer":
+                steps.append(1)
+            if not any(is_multiple(each, step) for each in steps):
+                findings.add(pointer(path, "multipleOf"), "step_narrowed", writer=steps or None, reader=step)
+
+    def _strings(
+        self, alternative: Alternative, reader: Mapping[str, Any], path: str, findings: Findings
+    ) -> None:
+        self._counts(alternative, reader, "minLength", "maxLength", path, findings)
+        self._only_alike(
+            alternative, reader, ("pattern", "format", "contentEncoding", "contentMediaType"), path, findings
+        )
+
+    def _only_alike(
+        self,
+        alternative: Alternative,
+        reader: Mapping[str, Any],
+        words: Iterable[str],
+        path: str,
+        findings: Findings,
+    ) -> None:
+        """Keywords that only the same keyword implies."""
+        for word in words:
+            if self._reader.get(reader, word) is not None and not self._said_alike(alternative, reader, word):
+                given = [part[word] for part in alternative.parts if word in part]
+                findings.add(
+                    pointer(path, word), f"{_snake(word)}_changed", writer=given or None, reader=reader[word]
+                )
+
+    def _counts(
+        self,
+        alternative: Alternative,
+        reader: Mapping[str, Any],
+        low: str,
+        high: str,
+        path: str,
+        findings: Findings,
+        *,
+        at_least: int = 0,
+        at_most: int | None = None,
+    ) -> None:
+        """Lengths: what the writer promises, by itself or through `at_least` and `at_most`, against what is asked."""
+        if low in reader:
+            given = max(lowest_count(alternative.parts, low), at_least)
+            if given < reader[low]:
+                findings.add(pointer(path, low), "bound_narrowed", writer=given, reader=reader[low])
+        if high in reader:
+            limits = [x for x in (highest_count(alternative.parts, high), at_most) if x is not None]
+            if not limits or min(limits) > reader[high]:
+                findings.add(
+                    pointer(path, high),
+                    "bound_narrowed",
+                    writer=min(limits) if limits else None,
+                    reader=reader[high],
+                )
+
+    # -- arrays (6.4, Core 10.3.1) -----------------------------------------------------------------------------
+
+    def _arrays(
+        self, alternative: Alternative, reader: Mapping[str, Any], path: str, findings: Findings
+    ) -> None:
+        parts = alternative.parts
+        longest = highest_count(parts, "maxItems")
+        self._counts(alternative, reader, "minItems", "maxItems", path, findings)
+        at_most_one = longest is not None and longest <= 1
+        if reader.get("uniqueItems") is True and not (
+            at_most_one or any(part.get("uniqueItems") is True for part in parts)
+        ):
+            findings.add(pointer(path, "uniqueItems"), "items_must_be_unique", writer=False, reader=True)
+        if self._reader.get(reader, "contains") is not None and not self._said_alike(
+            alternative, reader, "contains", "minContains", "maxContains"
+        ):
+            findings.add(
+                pointer(path, "contains"), "contains_changed", writer=None, reader=_shown(reader["contains"])
+            )
+        firsts, rest, first_word, rest_word = _items(self._reader, reader)
+        splits = [_items(self._writer, part) for part in parts]
+        places = max([len(firsts), *(len(split[0]) for split in splits)])
+        for index in range(places):
+            if longest is not None and longest <= index:
+                return
+            given = [split[0][index] if index < len(split[0]) else split[1] for split in splits]
+            wanted = firsts[index] if index < len(firsts) else rest
+            at = pointer(path, first_word, index) if index < len(firsts) else pointer(path, rest_word)
+            self._below(given, wanted, at, findings)
+        if longest is None or longest > places:
+            self._below([split[1] for split in splits], rest, pointer(path, rest_word), findings)
+
+    # -- objects (6.5, Core 10.3.2) ----------------------------------------------------------------------------
+
+    def _objects(
+        self, alternative: Alternative, reader: Mapping[str, Any], path: str, findings: Findings
+    ) -> None:
+        present = _required(alternative)
+        for name in _list(reader, "required"):
+            if name not in present:
+                findings.add(
+                    pointer(path, "properties", name),
+                    "property_not_always_written",
+                    writer="optional" if self._knows(alternative, name) else None,
+                    reader="required",
+                )
+        self._counts(
+            alternative,
+            reader,
+            "minProperties",
+            "maxProperties",
+            path,
+            findings,
+            at_least=len(present),
+            at_most=self._most_properties(alternative),
+        )
+        self._dependencies(alternative, reader, path, findings)
+        self._property_names(alternative, reader, path, findings)
+        names = dict.fromkeys(
+            name for part in (*alternative.parts, reader) for name in part.get("properties", {})
+        )
+        for name in names:
+            for wanted, at in self._wanted_of(reader, name, path, findings):
+                self._below(self._of_property(alternative, name), wanted, at, findings)
+        self._other_properties(alternative, reader, path, findings)
+
+    def _wanted_of(
+        self, reader: Mapping[str, Any], name: str, path: str, findings: Findings
+    ) -> list[tuple[Schema, str]]:
+        """What the reader asks of a property of that name."""
+        wanted: list[tuple[Schema, str]] = []
+        if name in reader.get("properties", {}):
+            wanted.append((reader["properties"][name], pointer(path, "properties", name)))
+        for pattern, schema in reader.get("patternProperties", {}).items():
+            fits = _fits(pattern, name)
+            if fits is None:
+                findings.add(
+                    pointer(path, "patternProperties", pattern), "not_comparable", writer=None, reader=pattern
+                )
+            if fits is not False:
+                wanted.append((schema, pointer(path, "patternProperties", pattern)))
+        if not wanted and "additionalProperties" in reader:
+            rest = reader["additionalProperties"]
+            at = pointer(path, "properties", name) if rest is False else pointer(path, "additionalProperties")
+            wanted.append((rest, at))
+        return wanted
+
+    def _of_property(self, alternative: Alternative, name: str) -> list[Schema]:
+        """All that the writer says of a property of that name."""
+        return [schema for part in alternative.parts for schema in _of_name(part, name)]
+
+    def _forbids(self, alternative: Alternative, name: str) -> bool:
+        return any(schema is False for schema in self._of_property(alternative, name))
+
+    def _knows(self, alternative: Alternative, name: str) -> bool:
+        return any(name in part.get("properties", {}) for part in alternative.parts)
+
+    def _most_properties(self, alternative: Alternative) -> int | None:
+        closed = [len(part.get("properties", {})) for part in alternative.parts if _is_closed_object(part)]
+        return min(closed) if closed else None
+
+    def _other_properties(
+        self, alternative: Alternative, reader: Mapping[str, Any], path: str, findings: Findings
+    ) -> None:
+        """Names that neither side lists: under each pattern of the reader's, and under none of them."""
+        patterns: Mapping[str, Schema] = reader.get("patternProperties", {})
+        for pattern, wanted in patterns.items():
+            self._by_some_part(
+                alternative,
+                lambda part, pattern=pattern: (  # type: ignore[misc]
+                    [part["patternProperties"][pattern]]
+                    if pattern in part.get("patternProperties", {})
+                    else [*part.get("patternProperties", {}).values(), part.get("additionalProperties", True)]
+                ),
+                wanted,
+                pointer(path, "patternProperties", pattern),
+                findings,
+            )
+        if "additionalProperties" in reader:
+            self._by_some_part(
+                alternative,
+                lambda part: [
+                    *(s for p, s in part.get("patternProperties", {}).items() if p not in patterns),
+                    part.get("additionalProperties", True),
+                ],
+                reader["additionalProperties"],
+                pointer(path, "additionalProperties"),
+                findings,
+            )
+
+    def _by_some_part(
+        self,
+        alternative: Alternative,
+        possible: Callable[[Mapping[str, Any]], Sequence[Schema]],
+        wanted: Schema,
+        path: str,
+        findings: Findings,
+    ) -> None:
+        """One part of the writer's must see to it, whichever of its own rules applies to the name."""
+        first: Findings | None = None
+        for part in alternative.parts or ({},):
+            trial = findings.trial()
+            for schema in possible(part):
+                self._below([schema], wanted, path, trial)
+            if trial.ok:
+                return
+            first = first or trial
+        assert first is not None
+        if wanted is False:
+            findings.add(path, "additional_properties_refused", writer=True, reader=False)
+        else:
+            findings.found += first.found
+
+    def _dependencies(
+        self, alternative: Alternative, reader: Mapping[str, Any], path: str, findings: Findings
+    ) -> None:
+        present = _required(alternative)
+        for word in ("dependentRequired", "dependentSchemas", "dependencies"):
+            asked = self._reader.get(reader, word)
+            if not isinstance(asked, Mapping) or self._said_alike(alternative, reader, word):
+                continue
+            for name, needs in asked.items():
+                if self._forbids(alternative, name):
+                    continue
+                at = pointer(path, word, name)
+                if isinstance(needs, list):
+                    missing = [need for need in needs if need not in present]
+                    if missing:
+                        findings.add(at, "dependency_added", writer=None, reader=missing)
+                else:
+                    self._proved(alternative, "object", needs, at, findings)
+
+    def _property_names(
+        self, alternative: Alternative, reader: Mapping[str, Any], path: str, findings: Findings
+    ) -> None:
+        asked = self._reader.get(reader, "propertyNames")
+        if asked is None or self._said_alike(alternative, reader, "propertyNames"):
+            return
+        closed = next((part for part in alternative.parts if _is_closed_object(part)), None)
+        names = None if closed is None else list(closed.get("properties", {}))
+        if names is None or any(self._reader_judge.accepts(asked, name) is not True for name in names):
+            findings.add(
+                pointer(path, "propertyNames"), "property_names_narrowed", writer=names, reader=_shown(asked)
+            )
+
+
+def _list(schema: Mapping[str, Any], word: str) -> list[Any]:
+    found = schema.get(word)
+    return found if isinstance(found, list) else []
+
+
+def _required(alternative: Alternative) -> set[str]:
+    return {name for part in alternative.parts for name in _list(part, "required")}
+
+
+def _is_closed_object(part: Mapping[str, Any]) -> bool:
+    return part.get("additionalProperties") is False and not part.get("patternProperties")
+
+
+def _of_name(part: Mapping[str, Any], name: str) -> list[Schema]:
+    """What one part of the writer's says of a property; less, where a pattern is not understood."""
+    found: list[Schema] = []
+    sure = True
+    if name in part.get("properties", {}):
+        found.append(part["properties"][name])
+    for pattern, schema in part.get("patternProperties", {}).items():
+        fits = _fits(pattern, name)
+        if fits:
+            found.append(schema)
+        elif fits is None:
+            sure = False
+    if not found and sure and "additionalProperties" in part:
+        found.append(part["additionalProperties"])
+    return found
+
+
+def _fits(pattern: str, name: str) -> bool | None:
+    try:
+        return re.search(pattern, name, re.ASCII) is not None
+    except (re.error, RecursionError):
+        return None
+
+
+def _items(document: Document, part: Mapping[str, Any]) -> tuple[list[Schema], Schema, str, str]:
+    """Schemas of the first places and of the rest, and the keywords that say so."""
+    items = part.get("items", True)
+    if isinstance(items, list):
+        return items, part.get("additionalItems", True), "items", "additionalItems"
+    firsts = document.get(part, "prefixItems")
+    return firsts if isinstance(firsts, list) else [], items, "prefixItems", "items"
+
+
+def _is_closed(value: Any) -> bool:
+    """Whether nothing in it depends on what is elsewhere in its document."""
+    match value:
+        case dict():
+            return not any(word in value for word in ("$ref", "$dynamicRef", "$recursiveRef")) and all(
+                map(_is_closed, value.values())
+            )
+        case list():
+            return all(map(_is_closed, value))
+        case _:
+            return True
+
+
+def _types(alternative: Alternative) -> Any:
+    named = [part["type"] for part in alternative.parts if "type" in part]
+    return named[0] if len(named) == 1 else named or None
+
+
+def _described(alternative: Alternative) -> Any:
+    shown = [dict(part) for part in alternative.parts]
+    return shown[0] if len(shown) == 1 else shown or True
+
+
+def _shown(schema: Any) -> Any:
+    return dict(schema) if isinstance(schema, Mapping) else schema
+
+
+def _snake(word: str) -> str:
+    return re.sub(r"[A-Z]", lambda found: "_" + found[0].lower(), word)

@@ -1,0 +1,68 @@
+"""JSON from outside: read strictly, and written in one canonical way."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final, NoReturn
+
+from pydanube_core.errors import SchemaInvalid
+
+__all__ = ["MAX_SCHEMA_NESTING", "canonical", "loads_strict", "parse_definition"]
+
+MAX_SCHEMA_NESTING: Final = 128  # brackets within brackets: who compares schemas goes down by recursion
+
+
+def loads_strict(data: bytes | str) -> Any:
+    """Parse UTF-8 JSON. Raises `ValueError` for anything that RFC 8259 does not have, and for absurd nesting."""
+    try:
+        text = data if isinstance(data, str) else data.decode()
+        return json.loads(text, parse_constant=_no_constant)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"not UTF-8 (byte {error.start})") from None
+
+
+def _no_constant(text: str) -> NoReturn:
+    raise ValueError(f"{text} is not JSON")
+
+
+def canonical(value: Any) -> bytes:
+    """One rendering for all spellings of the same value: keys sorted, no blanks."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode(
+        "utf-8", "surrogatepass"
+    )
+
+
+def parse_definition(definition: bytes, *, what: str) -> Any:
+    """The JSON of a schema definition.
+
+    Raises:
+        SchemaInvalid: names line and column of the fault.
+    """
+    try:
+        value = loads_strict(definition)
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno}, column {error.colno}"
+        raise SchemaInvalid(
+            f"{what} is not JSON at {place}: {error.msg}",
+            field="schema_definition",
+            path=place,
+            value=error.doc[max(0, error.pos - 20) : error.pos + 20],
+        ) from None
+    except ValueError as error:
+        raise SchemaInvalid(f"{what} is not JSON: {error}", field="schema_definition", path="") from None
+    if _nesting(value) > MAX_SCHEMA_NESTING:
+        raise SchemaInvalid(
+            f"{what} is nested deeper than {MAX_SCHEMA_NESTING}", field="schema_definition", path=""
+        )
+    return value
+
+
+def _nesting(value: Any) -> int:
+    """Levels of lists and objects."""
+    level, layer = 0, [value]
+    while layer := [inner for inner in layer if isinstance(inner, (dict, list))]:
+        level += 1
+        layer = [inner for outer in layer for inner in (outer.values() if isinstance(outer, dict) else outer)]
+    return level

@@ -1,0 +1,1 @@
+"""Protobuf: `.proto` text compiled, descriptors compared by numbers and wire types, payloads held against them."""

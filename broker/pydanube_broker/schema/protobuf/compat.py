@@ -1,0 +1,272 @@
+"""What one Protobuf schema reads of another, by field numbers and wire types.
+
+Rules: protobuf.dev, "Updating A Message Type", "Encoding" and "Reserved Fields". Compared are the first messages of
+both files and what they reach, by field number; names of messages are not on the wire and may change. Closed
+unknown enum values and numbers that lose their field go to the unknown fields, so they count as not read.
+
+A number that was used once must never mean something else. Versions are compared with their neighbour only, so
+what protects a number beyond that is its `reserved` line: a removed field leaves one behind, and it stays. These two
+rules (`field_removed_not_reserved`, `reservation_removed`) hold whatever the direction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.descriptor_pb2 import DescriptorProto
+
+from pydanube_broker.schema.differences import Difference, Direction, Findings
+from pydanube_broker.schema.protobuf.model import ProtoFile
+
+__all__ = ["compare_protobuf"]
+
+_F: Final = FieldDescriptor
+# "int32, uint32, int64, uint64, and bool are all compatible", enum "with int32, uint32, int64 and uint64 in terms
+# of wire format"; "sint32 and sint64 are compatible with each other"; fixed32 with sfixed32, fixed64 with sfixed64.
+_VARINT: Final = frozenset({_F.TYPE_INT32, _F.TYPE_UINT32, _F.TYPE_INT64, _F.TYPE_UINT64})
+_GROUPS: Final[tuple[frozenset[int], ...]] = (
+    _VARINT | {_F.TYPE_BOOL},
+    _VARINT | {_F.TYPE_ENUM},
+    frozenset({_F.TYPE_SINT32, _F.TYPE_SINT64}),
+    frozenset({_F.TYPE_FIXED32, _F.TYPE_SFIXED32}),
+    frozenset({_F.TYPE_FIXED64, _F.TYPE_SFIXED64}),
+)
+# "string and bytes are compatible as long as the bytes are valid UTF-8", "embedded messages are compatible with
+# bytes if the bytes contain an encoded instance": so much is certain in one direction only. (writer, reader)
+_ONE_WAY: Final = frozenset({(_F.TYPE_STRING, _F.TYPE_BYTES), (_F.TYPE_MESSAGE, _F.TYPE_BYTES)})
+_LENGTH_DELIMITED: Final = frozenset({_F.TYPE_STRING, _F.TYPE_BYTES, _F.TYPE_MESSAGE})
+_NAMES: Final = {
+    getattr(_F, name): name.removeprefix("TYPE_").lower() for name in dir(_F) if name.startswith("TYPE_")
+}
+
+
+def compare_protobuf(old: ProtoFile, new: ProtoFile, direction: Direction) -> list[Difference]:
+    """Why the reader loses or misreads what the writer writes; empty if it does not."""
+    findings = Findings(direction)
+    comparison = _Comparison(findings)
+    if direction is Direction.BACKWARD:
+        comparison.messages(old.root, new.root, new.root.name)
+    else:
+        comparison.messages(new.root, old.root, new.root.name)
+    return findings.found
+
+
+class _Comparison:
+    def __init__(self, findings: Findings) -> None:
+        self._findings = findings
+        self._writer_is_old = findings.direction is Direction.BACKWARD
+        self._seen: set[tuple[str, str]] = set()
+
+    def messages(self, writer: Any, reader: Any, path: str) -> None:
+        # a list of work, not recursion: a chain of messages may be longer than the stack is deep
+        work = [(writer, reader, path)]
+        while work:
+            one, other, at = work.pop(0)
+            if (one.full_name, other.full_name) in self._seen:
+                continue
+            self._seen.add((one.full_name, other.full_name))
+            work += self._message(one, other, at)
+
+    def _message(self, writer: Any, reader: Any, path: str) -> list[tuple[Any, Any, str]]:
+        written = {field.number: field for field in writer.fields}
+        read = {field.number: field for field in reader.fields}
+        below: list[tuple[Any, Any, str]] = []
+        for number, field in written.items():
+            other = read.get(number)
+            if other is not None:
+                below += self._field(field, other, f"{path}.{other.name}")
+        for number, field in read.items():
+            if number not in written and field.is_required:
+                self._findings.add(
+                    f"{path}.{field.name}", "required_field_not_written", writer=None, reader=_shown(field)
+                )
+        self._renumbered(written, read, path)
+        self._oneofs(writer, reader, path)
+        self._reservations(writer, reader, path)
+        return below
+
+    def _field(self, writer: Any, reader: Any, path: str) -> list[tuple[Any, Any, str]]:
+        """One number in both; what is to be compared below it."""
+        if reader.is_required and not writer.is_required:
+            self._add(path, "field_became_required", writer, reader)
+        if writer.is_repeated and not reader.is_repeated and not _is_lenient(writer, reader):
+            self._add(path, "repeated_became_singular", writer, reader)
+        if writer.type != reader.type and (writer.type, reader.type) not in _ONE_WAY:
+            if not any(writer.type in group and reader.type in group for group in _GROUPS):
+                self._add(
+                    path,
+                    "wire_type_changed" if _wire(writer) != _wire(reader) else "type_changed",
+                    writer,
+                    reader,
+                )
+                return []
+            if reader.type == _F.TYPE_ENUM and reader.enum_type.is_closed:
+                self._add(path, "closed_enum_reads_numbers", writer, reader)
+        if writer.type == reader.type == _F.TYPE_ENUM:
+            self._enums(writer.enum_type, reader.enum_type, path)
+        if writer.message_type is not None and reader.message_type is not None:
+            if _is_map(writer) != _is_map(reader) and not (writer.is_repeated and reader.is_repeated):
+                self._add(path, "map_changed", writer, reader)
+                return []
+            return [(writer.message_type, reader.message_type, path)]
+        return []
+
+    def _enums(self, writer: Any, reader: Any, path: str) -> None:
+        """Unknown values survive in an open enum and are set aside in a closed one ("Enum Behavior")."""
+        known = {value.name: value.number for value in reader.values}
+        numbers = set(known.values())
+        for value in writer.values:
+            if known.get(value.name, value.number) != value.number:
+                self._findings.add(
+                    f"{path}.{value.name}",
+                    "enum_value_renumbered",
+                    writer=value.number,
+                    reader=known[value.name],
+                )
+            elif value.number not in numbers and reader.is_closed:
+                self._findings.add(
+                    f"{path}.{value.name}", "enum_value_unknown", writer=value.number, reader=None
+                )
+
+    def _renumbered(self, written: Mapping[int, Any], read: Mapping[int, Any], path: str) -> None:
+        """ "This is equivalent to deleting the field and creating a new one with the same type": its data is lost."""
+        by_name = {field.name: field for field in read.values()}
+        for number, field in written.items():
+            other = by_name.get(field.name)
+            if other is not None and other.number != number:
+                self._findings.add(
+                    f"{path}.{field.name}", "field_renumbered", writer=number, reader=other.number
+                )
+
+    def _oneofs(self, writer: Any, reader: Any, path: str) -> None:
+        """ "Moving multiple fields into a new oneof may be safe if you are sure that no code sets more than one at
+        a time. Moving any fields into an existing oneof is not safe." The last one on the wire wins."""
+        for oneof in _real_oneofs(reader):
+            together = [
+                writer.fields_by_number[field.number]
+                for field in oneof.fields
+                if field.number in writer.fields_by_number
+            ]
+            origins = {None if (home := _home(field)) is None else home.name for field in together}
+            if len(together) > 1 and (len(origins) > 1 or None in origins):
+                self._findings.add(
+                    f"{path}.{oneof.name}",
+                    "fields_moved_into_oneof",
+                    writer=[field.name for field in together],
+                    reader=oneof.name,
+                )
+
+    def _reservations(self, writer: Any, reader: Any, path: str) -> None:
+        old, new = (writer, reader) if self._writer_is_old else (reader, writer)
+        before, after = _proto(old), _proto(new)
+        numbers, names = _ranges(before), set(before.reserved_name)
+        for field in new.fields:
+            if _inside(field.number, numbers):
+                self._old_new(
+                    f"{path}.{field.name}", "reserved_number_used", f"reserved {field.number}", _shown(field)
+                )
+            if field.name in names:
+                self._old_new(
+                    f"{path}.{field.name}", "reserved_name_used", f"reserved {field.name!r}", _shown(field)
+                )
+        kept = _ranges(after)
+        for field in old.fields:
+            if field.number not in new.fields_by_number and not _inside(field.number, kept):
+                self._old_new(f"{path}.{field.name}", "field_removed_not_reserved", _shown(field), None)
+        used = new.fields_by_number
+        for start, end in numbers:
+            if not _covered(start, end, kept) and not any(start <= number < end for number in used):
+                self._old_new(path, "reservation_removed", _range_text(start, end), None)
+        for name in names - set(after.reserved_name) - {field.name for field in new.fields}:
+            self._old_new(path, "reservation_removed", name, None)
+
+    def _add(self, path: str, rule: str, writer: Any, reader: Any) -> None:
+        self._findings.add(path, rule, writer=_shown(writer), reader=_shown(reader))
+
+    def _old_new(self, path: str, rule: str, old: Any, new: Any) -> None:
+        writer, reader = (old, new) if self._writer_is_old else (new, old)
+        self._findings.add(path, rule, writer=writer, reader=reader)
+
+
+def _is_lenient(writer: Any, reader: Any) -> bool:
+    """ "For string, bytes, and message fields, singular is compatible with repeated"; numbers may be packed."""
+    return writer.type in _LENGTH_DELIMITED and reader.type in _LENGTH_DELIMITED and not _is_map(writer)
+
+
+def _wire(field: Any) -> int:
+    kind = field.type
+    if kind in _LENGTH_DELIMITED:
+        return 2
+    if kind == _F.TYPE_GROUP:
+        return 3
+    if kind in (_F.TYPE_FIXED64, _F.TYPE_SFIXED64, _F.TYPE_DOUBLE):
+        return 1
+    return 5 if kind in (_F.TYPE_FIXED32, _F.TYPE_SFIXED32, _F.TYPE_FLOAT) else 0
+
+
+def _is_map(field: Any) -> bool:
+    return field.message_type is not None and bool(field.message_type.GetOptions().map_entry)
+
+
+def _home(field: Any) -> Any:
+    """The oneof a field is in, as it stands in the text: `optional` makes one of its own, which is none."""
+    oneof = field.containing_oneof
+    return oneof if oneof is not None and oneof in _real_oneofs(field.containing_type) else None
+
+
+def _real_oneofs(message: Any) -> list[Any]:
+    return [
+        oneof
+        for oneof in message.oneofs
+        if not (len(oneof.fields) == 1 and oneof.name == f"_{oneof.fields[0].name}")
+    ]
+
+
+def _proto(message: Any) -> DescriptorProto:
+    proto = DescriptorProto()
+    message.CopyToProto(proto)
+    return proto
+
+
+def _ranges(proto: DescriptorProto) -> list[tuple[int, int]]:
+    return [(each.start, each.end) for each in proto.reserved_range]
+
+
+def _inside(number: int, ranges: Iterable[tuple[int, int]]) -> bool:
+    return any(start <= number < end for start, end in ranges)
+
+
+def _covered(start: int, end: int, ranges: Iterable[tuple[int, int]]) -> bool:
+    """Whether [start, end) lies in the union of the ranges."""
+    at = start
+    for low, high in sorted(ranges):
+        if low <= at < high:
+            at = high
+    return at >= end
+
+
+def _range_text(start: int, end: int) -> str:
+    return f"reserved {start}" if end == start + 1 else f"reserved {start} to {end - 1}"
+
+
+def _shown(field: Any) -> str:
+    """A field as a person would write it."""
+    kind = _NAMES[field.type]
+    if field.message_type is not None:
+        kind = field.message_type.name
+        if _is_map(field):
+            key, value = (field.message_type.fields_by_name[name] for name in ("key", "value"))
+            kind = f"map<{_NAMES[key.type]}, {_type_name(value)}>"
+    elif field.enum_type is not None:
+        kind = field.enum_type.name
+    label = (
+        "required " if field.is_required else "repeated " if field.is_repeated and not _is_map(field) else ""
+    )
+    return f"{label}{kind} {field.name} = {field.number}"
+
+
+def _type_name(field: Any) -> str:
+    named = field.message_type or field.enum_type
+    return _NAMES[field.type] if named is None else str(named.name)

@@ -1,0 +1,57 @@
+"""The descriptors of one `.proto` file, in a pool of their own.
+
+A payload is the file's first message: the one that stands first in the text. Messages that it does not reach have
+no part in payloads.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.message import DecodeError
+from pydanube_core.errors import SchemaInvalid
+
+__all__ = ["ProtoFile", "parse_descriptors"]
+
+
+class ProtoFile:
+    """`root` is the descriptor of the message that payloads are."""
+
+    __slots__ = ("_pool", "root")
+
+    def __init__(self, pool: descriptor_pool.DescriptorPool, root: Any) -> None:
+        self._pool = pool  # descriptors live as long as their pool
+        self.root = root
+
+    def message_class(self) -> Any:
+        return message_factory.GetMessageClass(self.root)
+
+
+def parse_descriptors(serialized: bytes) -> ProtoFile:
+    """From what `compile_proto` gave.
+
+    Raises:
+        SchemaInvalid: no message in the file, or no such bytes.
+    """
+    pool = descriptor_pool.DescriptorPool()
+    try:
+        files = descriptor_pb2.FileDescriptorSet.FromString(serialized).file
+        for file in files:
+            pool.Add(file)
+        last = files[-1]
+    except (DecodeError, TypeError, IndexError) as error:
+        raise SchemaInvalid(
+            f"the Protobuf descriptors cannot be loaded: {str(error)[:200]}",
+            field="schema_definition",
+            path="/",
+        ) from None
+    if not last.message_type:
+        raise SchemaInvalid(
+            "the Protobuf schema has no message: the first message of the file is what payloads are",
+            field="schema_definition",
+            path="/",
+        )
+    name = last.message_type[0].name
+    full = f"{last.package}.{name}" if last.package else name
+    return ProtoFile(pool, pool.FindMessageTypeByName(full))

@@ -1,0 +1,98 @@
+"""The words of the registry: what is spelled how on the wire (wire/data-plane.md 11.2).
+
+Input is taken in any case and by the original's aliases; what we answer is always the value of the member.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final, TypeVar
+
+from pydanube_core.errors import InvalidArgument
+
+__all__ = [
+    "CompatibilityMode",
+    "JsonProfile",
+    "SchemaType",
+    "ValidationPolicy",
+    "parse_mode",
+    "parse_policy",
+    "parse_profile",
+    "parse_type",
+]
+
+
+class SchemaType(StrEnum):
+    BYTES = "bytes"
+    STRING = "string"
+    NUMBER = "number"
+    AVRO = "avro"
+    JSON_SCHEMA = "json_schema"
+    PROTOBUF = "protobuf"
+
+
+class CompatibilityMode(StrEnum):
+    """Who must be able to read whose data. Backward: the new schema reads what the old one wrote."""
+
+    NONE = "none"
+    BACKWARD = "backward"
+    FORWARD = "forward"
+    FULL = "full"
+
+
+class JsonProfile(StrEnum):
+    """By which rules JSON Schemas are compared: the reference broker's, or what instances can be."""
+
+    DEFAULT = "default"
+    STRICT = "strict"
+
+
+class ValidationPolicy(StrEnum):
+    """What happens to a message that does not fit: nothing, a line in the log, a refusal."""
+
+    NONE = "none"
+    WARN = "warn"
+    ENFORCE = "enforce"
+
+
+_ALIASES: Final = {
+    "json": SchemaType.JSON_SCHEMA,
+    "proto": SchemaType.PROTOBUF,
+    "int": SchemaType.NUMBER,
+    "int64": SchemaType.NUMBER,
+    "float": SchemaType.NUMBER,
+    "double": SchemaType.NUMBER,
+}
+
+T = TypeVar("T", bound=StrEnum)
+
+
+def parse_type(text: str, *, field: str = "schema_type") -> SchemaType:
+    """Raises `InvalidArgument`, naming the types there are."""
+    alias = _ALIASES.get(text.lower())
+    return alias if alias is not None else _member(SchemaType, text, field)
+
+
+def parse_mode(text: str, *, field: str = "compatibility_mode") -> CompatibilityMode:
+    return _member(CompatibilityMode, text, field)
+
+
+def parse_profile(text: str, *, field: str = "json_profile") -> JsonProfile:
+    return _member(JsonProfile, text, field)
+
+
+def parse_policy(text: str, *, field: str = "validation_policy") -> ValidationPolicy:
+    return _member(ValidationPolicy, text, field)
+
+
+def _member(kind: type[T], text: str, field: str) -> T:
+    try:
+        return kind(text.lower())
+    except ValueError:
+        allowed = [member.value for member in kind]
+        raise InvalidArgument(
+            f"{field} {text[:60]!r} is not known: use one of {', '.join(allowed)}",
+            field=field,
+            value=text[:60],
+            allowed=allowed,
+        ) from None
