@@ -48,6 +48,7 @@ from pydanube_broker.services.official import OfficialServices
 from pydanube_broker.services.publish import PublishStream
 from pydanube_broker.services.resolve import Resolve
 from pydanube_broker.settings import Settings
+from pydanube_broker.tier.tier import Tier
 from pydanube_broker.topics.hub import Hub
 from pydanube_broker.topics.registry import AnyPump, Registry
 from pydanube_broker.topics.topic import Topic
@@ -89,10 +90,12 @@ class Broker:
         self.hub: Hub
         self.journal: Journal
         self.registry: Registry
+        self.tier: Tier
         self.port: BrokerPort = BrokerPort(self)
         self.broker_url = ""
         self.admin_url = ""
         self.metrics_url = ""
+        self.http_url: str | None = None  # of the HTTP face, which the command starts beside this broker
         self.recovered: dict[str, Any] = {}
 
     def set_ops(self, handler: OpsHandler) -> None:
@@ -154,6 +157,7 @@ class Broker:
         await self.official.load(self.registry.topics)
         await self.journal.begin()
         self.registry.begin()
+        self.tier = await stack.enter_async_context(Tier(settings, path, self.hub, store, self._spawn))
         self.official.start()
         self.health.recovering = False
         self.recovered = {

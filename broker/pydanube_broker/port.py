@@ -29,6 +29,7 @@ from pydanube_broker.topics.topic import Topic, now_ms
 
 if TYPE_CHECKING:
     from pydanube_broker.broker import Broker
+    from pydanube_broker.tier.tier import Tier
 
 __all__ = ["BrokerPort"]
 
@@ -106,7 +107,9 @@ class BrokerPort:
     def _topic(self, topic: Topic) -> TopicFacts:
         record, state = topic.options, topic.state
         parent = record.parent
-        journal_bytes = self._broker.journal.stored_bytes(topic.topic_id, topic.start_offset)
+        # Once: what is tiered and still in the journal counts as an object.
+        journal_bytes = self._broker.journal.stored_bytes(topic.topic_id, state.needed_offset)
+        object_bytes = self._broker.tier.object_bytes.get(topic.topic_id, 0)
         return TopicFacts(
             topic=topic.name,
             topic_id=topic.topic_id,
@@ -120,11 +123,11 @@ class BrokerPort:
             epoch=max(state.epoch, topic.assigned_epoch),
             start_offset=topic.start_offset,
             next_offset=topic.commit,
-            tiered_offset=None,
+            tiered_offset=state.tiered_offset or None,
             messages=topic.commit - topic.start_offset,
-            bytes=journal_bytes,
+            bytes=journal_bytes + object_bytes,
             journal_bytes=journal_bytes,
-            object_bytes=0,
+            object_bytes=object_bytes,
             producers=topic.producers_connected,
             consumers=sum(len(pump.links) for pump in topic.subscriptions.values()) + topic.readers,
             subscriptions=tuple(sorted(topic.subscriptions)),
@@ -155,7 +158,7 @@ class BrokerPort:
             messages=sum(part.messages for part in parts),
             bytes=sum(part.bytes for part in parts),
             journal_bytes=sum(part.journal_bytes for part in parts),
-            object_bytes=0,
+            object_bytes=sum(part.object_bytes for part in parts),
             producers=sum(part.producers for part in parts),
             consumers=sum(part.consumers for part in parts),
             subscriptions=tuple(sorted({name for part in parts for name in part.subscriptions})),
@@ -264,12 +267,19 @@ class BrokerPort:
     def not_ready(self) -> tuple[Reason, ...]:
         return self._broker.health.reasons()
 
+    def degraded(self) -> tuple[Reason, ...]:
+        """What is not as it should be and keeps nobody from publishing or consuming."""
+        tier: Tier | None = getattr(self._broker, "tier", None)  # none before the journal has begun
+        return () if tier is None else tier.reasons()
+
     async def status(self) -> BrokerFacts:
         broker = self._broker
         journal = broker.journal.statistics()
         sync_s = sorted(journal.fsync_s)
         reasons = broker.health.reasons()
         listen = {"grpc": broker.broker_url, "admin": broker.admin_url, "metrics": broker.metrics_url}
+        if broker.http_url is not None:
+            listen["http"] = broker.http_url
         return BrokerFacts(
             version=self.version,
             broker_id=str(broker.data_dir.broker_id),
@@ -291,7 +301,7 @@ class BrokerPort:
                 "fsync_p50_ms": _percentile_ms(sync_s, 0.5),
                 "fsync_p99_ms": _percentile_ms(sync_s, 0.99),
             },
-            tier={"enabled": False},
+            tier=broker.tier.status(),
             topics=len(broker.registry.topics),
             read_only=journal.read_only,
             ready=not reasons,

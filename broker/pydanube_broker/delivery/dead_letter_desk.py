@@ -136,6 +136,10 @@ class DeadLetterDesk:
         found = topic.read(start, end, READ_BYTES)
         if found is not None:
             return found
+        return await self._filled(pump, start, end) or await self._read(pump, start, end)
+
+    async def _filled(self, pump: SubscriptionPump, start: int, end: int) -> Sequence[CachedBatch]:
+        """What the disk or the cold tier gives; nothing: read again."""
         read: asyncio.Future[Sequence[CachedBatch]] = asyncio.get_running_loop().create_future()
 
         def done(result: Sequence[CachedBatch] | BaseException) -> None:
@@ -146,7 +150,7 @@ class DeadLetterDesk:
             else:
                 read.set_result(result)
 
-        pump.engine.give_way.run(topic.plan_cold_read(start, end, READ_BYTES), done)
+        pump.topic.fill(start, end, READ_BYTES, pump.engine.give_way, done)
         return await read
 
     def _origin(self, pump: SubscriptionPump, effect: DeadLetter) -> dict[str, str]:

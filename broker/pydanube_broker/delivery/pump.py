@@ -415,8 +415,7 @@ class SubscriptionPump:
             else:
                 self.wake()
 
-        work = self.topic.plan_cold_read(plan.start, plan.end_limit, self._read_bytes(plan))
-        self.engine.give_way.run(work, done)
+        self.topic.fill(plan.start, plan.end_limit, self._read_bytes(plan), self.engine.give_way, done)
 
     def _dispatch(self, core: Subscription, plan: Plan, batches: Sequence[CachedBatch]) -> bool:
         assert plan.consumer_id is not None

@@ -120,11 +120,11 @@ class ReaderPump:
             elif isinstance(result, BaseException):
                 self._give_up(Internal(f"the log of {self._topic.name} could not be read: {result}"))
             else:
-                if session == self._session:
+                if session == self._session and result:  # nothing: what was planned has moved, read again
                     self._send(result, end)
                 self._turns.wake(self)
 
-        self._give_way.run(self._topic.plan_cold_read(self.position, end, FRAME_BYTES), done)
+        self._topic.fill(self.position, end, FRAME_BYTES, self._give_way, done)
 
     def _send(self, batches: Sequence[CachedBatch], end: int) -> None:
         frame = FrameBuilder(self._session)

@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import logging
 import struct
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
@@ -784,6 +784,29 @@ class Journal:
                 places = np.frombuffer(run.places, dtype=np.uint64)[run.at_or_after(offset) :]  # type: ignore[call-overload]
                 total += int((places & np.uint64(0xFFFFFFFF)).sum())
         return total
+
+    def places(
+        self, topic_id: int, offset: int, end: int, max_bytes: int
+    ) -> tuple[list[tuple[Path, bytes]], int, int]:
+        """Where the batches that end behind `offset` and begin below `end` lie, about `max_bytes` of them, at least one.
+
+        Returns:
+            (segment, uint64 position << 32 | body bytes of each batch) in order; one past the last offset; their bytes.
+        """
+        found: list[tuple[Path, bytes]] = []
+        total = 0
+        runs = self._runs.get(topic_id, [])
+        for run in runs[bisect_right(runs, offset, key=lambda run: run.end) :]:
+            first, stop = run.at_or_after(offset), bisect_left(run.bases, end)
+            if first >= stop or total >= max_bytes:
+                break
+            places = np.frombuffer(run.places, dtype=np.uint64)[first:stop]  # type: ignore[call-overload]
+            sizes = np.cumsum(places & np.uint64(0xFFFFFFFF)) + np.uint64(total)
+            taken = min(len(sizes), int(np.searchsorted(sizes, max_bytes)) + 1)
+            found.append((self._files.path(run.segment), places[:taken].tobytes()))
+            total = int(sizes[taken - 1])
+            offset = run.ends[first + taken - 1]
+        return found, offset, total
 
     # -- forgetting ------------------------------------------------------------------------------------------
 

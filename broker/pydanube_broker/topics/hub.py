@@ -14,7 +14,7 @@ from pydanube_core.errors import ClusterError, JournalReadOnly
 
 from pydanube_broker.journal import Journal, Kind, RecordHeader
 from pydanube_broker.topics.log_state import LogState, decode_head, encode_head
-from pydanube_broker.topics.topic import Topic
+from pydanube_broker.topics.topic import ColdReader, Topic
 
 __all__ = ["Hub"]
 
@@ -28,6 +28,8 @@ class Hub:
 
     def __init__(self) -> None:
         self.journal: Journal = None  # type: ignore[assignment]  # set by whoever opens the journal, before its use
+        self.cold: ColdReader | None = None  # what reads back from the cold tier, once it is there
+        self.tiering = False  # whether the journal's oldest goes to the cold tier before it is given up
         self.states: dict[int, LogState] = {}
         self.topics: dict[int, Topic] = {}
         self.failure: JournalReadOnly | None = None
@@ -116,8 +118,13 @@ class Hub:
             self.journal.append(Kind.TOPIC_CLOSE, topic_id, [])
         self.journal.drop_topic(topic_id)
 
+    def give_up(self, topic: Topic, offset: int) -> None:
+        """The journal is to keep nothing below an offset: for good, unless the cold tier takes it first."""
+        if not self.tiering:
+            topic.trim(offset)
+
     def collect(self) -> int:
         """Delete journal segments that no topic needs any more."""
         return self.journal.collect(
-            lambda topic_id: self.states[topic_id].start_offset if topic_id in self.states else None
+            lambda topic_id: self.states[topic_id].needed_offset if topic_id in self.states else None
         )

@@ -61,6 +61,11 @@ class LogState:
     producers: Producers = field(default_factory=Producers)
     cursors: dict[int, CursorSnapshot] = field(default_factory=dict)
 
+    @property
+    def needed_offset(self) -> int:
+        """What lies below is in the cold tier or given up: the journal may forget it."""
+        return max(self.start_offset, self.tiered_offset)
+
     def apply(self, header: RecordHeader, body: memoryview) -> None:
         """Replay one record of this topic."""
         match header.kind:

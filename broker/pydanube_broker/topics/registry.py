@@ -370,7 +370,7 @@ class Registry:
             for topic_id, run in runs.items():
                 topic = self._hub.topics.get(topic_id)
                 if topic is not None:
-                    topic.trim(run.end)
+                    self._hub.give_up(topic, run.end)
 
 
 def _choice(kind: Any, text: str, field: str) -> Any:

@@ -17,6 +17,7 @@ from pydanube_core.commit_point import commit_offset
 from pydanube_core.errors import ClusterError, InvalidArgument
 from pydanube_core.positions import Position, PositionKind
 
+from pydanube_broker.delivery.give_way import GiveWay
 from pydanube_broker.delivery.limits import Limits
 from pydanube_broker.journal import CachedBatch, Journal, Kind
 from pydanube_broker.topics.gate import TopicGate
@@ -28,10 +29,12 @@ from pydanube_broker.topics.log_state import (
 )
 from pydanube_broker.topics.producers import Appended, ProducerSession
 
-__all__ = ["LogListener", "Topic", "TopicHub"]
+__all__ = ["ColdReader", "LogListener", "Topic", "TopicHub"]
 
 #: called with None when the offset is committed, with the error when it never will be or nobody knows
 Committed = Callable[[ClusterError | None], None]
+#: called with batches, with nothing, or with an error
+Filled = Callable[[Any], None]
 
 
 class LogListener(Protocol):
@@ -42,10 +45,27 @@ class LogListener(Protocol):
         ...
 
 
+class ColdReader(Protocol):
+    """Reads what the journal does not hold any more (`tier.cold_reads`)."""
+
+    def read(self, topic: Topic, offset: int, end: int, max_bytes: int) -> list[CachedBatch] | None: ...
+
+    def fill(
+        self, topic: Topic, offset: int, end: int, max_bytes: int, give_way: GiveWay, done: Filled
+    ) -> None: ...
+
+    def may_hold_time(self, topic: Topic, found: int | None) -> bool: ...
+
+    def offset_at_time(self, topic: Topic, time_ms: int) -> int | None: ...
+
+    async def prepare_time(self, topic: Topic, time_ms: int) -> None: ...
+
+
 class TopicHub(Protocol):
     """What a topic needs of all topics together."""
 
     journal: Journal
+    cold: ColdReader | None
 
     def appended(self, lsn: int, topic: Topic, end_offset: int) -> None: ...
 
@@ -264,13 +284,36 @@ class Topic:
 
     def read(self, offset: int, end: int, max_bytes: int) -> list[CachedBatch] | None:
         """Committed batches from `offset` on; see `Journal.read`."""
+        cold = self._hub.cold
+        if cold is not None and offset < self.state.tiered_offset:
+            return cold.read(self, offset, min(end, self.commit), max_bytes)
         return self._hub.journal.read(self.topic_id, offset, min(end, self.commit), max_bytes)
+
+    def fill(self, offset: int, end: int, max_bytes: int, give_way: GiveWay, done: Filled) -> None:
+        """Bring what `read` said None to. `done` gets an error, batches from `offset` on, or nothing: read again."""
+        cold = self._hub.cold
+        if cold is not None and offset < self.state.tiered_offset:
+            cold.fill(self, offset, min(end, self.commit), max_bytes, give_way, done)
+        else:
+            give_way.run(self.plan_cold_read(offset, end, max_bytes), done)
 
     def plan_cold_read(self, offset: int, end: int, max_bytes: int) -> Callable[[], Sequence[CachedBatch]]:
         """What a worker thread is to do where `read` said None."""
         journal = self._hub.journal
         plan = journal.plan_read(self.topic_id, offset, min(end, self.commit), max_bytes)
         return journal.read_planned(plan)
+
+    async def prepare(self, position: Position) -> None:
+        """Ask the cold tier what `resolve` cannot wait for; without it a time before the journal is the topic's start.
+
+        Raises:
+            StoreUnavailable, ObjectMissing, CorruptObject, MissingExtra.
+        """
+        cold = self._hub.cold
+        if cold is None or position.kind is not PositionKind.TIME:
+            return
+        if cold.may_hold_time(self, self._hub.journal.offset_at_time(self.topic_id, position.value)):
+            await cold.prepare_time(self, position.value)
 
     def resolve(self, position: Position) -> int:
         """The offset of a position among what is committed: between start and commit offset, both inclusive.
@@ -294,4 +337,9 @@ class Topic:
                 return max(position.value, self.start_offset)
             case PositionKind.TIME:
                 found = self._hub.journal.offset_at_time(self.topic_id, position.value)
+                cold = self._hub.cold
+                if cold is not None and cold.may_hold_time(self, found):
+                    earlier = cold.offset_at_time(self, position.value)
+                    if earlier is not None and earlier < self.state.tiered_offset:
+                        found = earlier
                 return self.commit if found is None else min(max(found, self.start_offset), self.commit)

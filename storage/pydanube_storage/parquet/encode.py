@@ -12,7 +12,14 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pydanube_core.batch import BROKER_PART_BYTES, PRODUCER_PART_BYTES, BatchView, Column, read_broker_part
+from pydanube_core.batch import (
+    BROKER_PART_BYTES,
+    PRODUCER_PART_BYTES,
+    BatchView,
+    BrokerPart,
+    Column,
+    read_broker_part,
+)
 from pydanube_core.batch.codec import decompress
 from pydanube_core.batch.layout import padded
 
@@ -68,8 +75,8 @@ class RowGroup:
         self._attribute_values = _Ragged()
         self._names: dict[str, int] = {"": 0}
 
-    def add(self, data: Buffer) -> tuple[int, int, int]:
-        """Take a stored batch; returns (epoch, base offset, append time).
+    def add(self, data: Buffer) -> BrokerPart:
+        """Take a stored batch; returns its broker part.
 
         Raises:
             ChecksumMismatch, InvalidArgument: the batch is damaged.
@@ -101,7 +108,7 @@ class RowGroup:
         if part.columns & ~(Column.PAYLOAD | Column.KEY | Column.ATTRIBUTES):
             self._add_others(view, body, n, row)
         self.messages += n
-        return owner.epoch, owner.base_offset, owner.append_time_ms
+        return owner
 
     def _add_keys(self, view: BatchView, body: memoryview, n: int) -> None:
         at = view.column_start(Column.KEY)

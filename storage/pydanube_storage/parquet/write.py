@@ -105,22 +105,24 @@ class ObjectWriter:
                 self._sink.close()
                 self._path.unlink(missing_ok=True)
 
-    def add(self, data: Buffer) -> None:
-        """Take a stored batch; raises what `RowGroup.add` raises."""
+    def add(self, data: Buffer) -> tuple[int, int]:
+        """Take a stored batch; returns its offsets [base, end). Raises what `RowGroup.add` raises."""
         if self._group.messages and self._group.raw_bytes + len(data) > _MAX_ROW_GROUP_BYTES:
             self._flush()
-        epoch, base, time_ms = self._group.add(data)
+        owner = self._group.add(data)
+        epoch, base, time_ms = owner.epoch, owner.base_offset, owner.append_time_ms
         if not self._epochs or self._epochs[-1][0] != epoch:
             self._epochs.append((epoch, base))
         self._note_time(time_ms, time_ms)
         if self._group.raw_bytes >= ROW_GROUP_BYTES:
             self._flush()
+        return base, owner.last_offset + 1
 
     def add_table(self, table: Any, epochs: tuple[tuple[int, int], ...]) -> None:
         """Take rows of another object, one row group of it: compaction."""
         self._flush()
         for epoch, first in epochs:
-            if not self._epochs or self._epochs[-1][0] != epoch:
+            if not self._epochs or self._epochs[-1][0] < epoch:
                 self._epochs.append((epoch, first))
         if table.num_rows:
             times = table.column("append_time").cast(pa.int64())

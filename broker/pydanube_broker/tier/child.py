@@ -1,0 +1,161 @@
+"""The broker's side of the tier's process: start it when it is needed, ask, hear answers, start it again.
+
+Its death is a retry for whoever waits: nothing counts before the catalog says so, so nothing is lost with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import logging
+import socket
+import subprocess
+import sys
+from dataclasses import asdict
+from typing import Any, Final
+
+from pydanube_core.errors import ClosedResource, ClusterError, Unavailable
+from pydanube_storage.objects import StoreOptions
+
+from pydanube_broker.tier.messages import HEAD, encode_message
+
+__all__ = ["ChildDied", "TierChild"]
+
+log = logging.getLogger("pydanube.tier")
+
+_PIECE_BYTES: Final = 256 << 10  # what one callback of the loop copies
+
+
+class ChildDied(Unavailable):
+    """The tier's process ended before it answered."""
+
+
+class TierChild:
+    """Single user: the loop. `call` starts the process where there is none."""
+
+    def __init__(self, options: StoreOptions) -> None:
+        self._options = options
+        self._numbers = itertools.count(1)
+        self._waiting: dict[int, asyncio.Future[tuple[dict[str, Any], memoryview]]] = {}
+        self._writer: asyncio.StreamWriter | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._listener: asyncio.Task[None] | None = None
+        self._starting = asyncio.Lock()
+        self._closed = False
+        self.deaths = 0
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
+    async def call(
+        self, name: str, arguments: dict[str, Any], blob: bytes = b""
+    ) -> tuple[dict[str, Any], memoryview]:
+        """One call of `TierWork`. Cancelled, it goes on in the child and its answer is dropped.
+
+        Raises:
+            ChildDied: the process ended; ask again. Else what the call raised.
+        """
+        await self._started()
+        return await self._ask({"call": name, "arguments": arguments}, blob)
+
+    async def _ask(self, body: dict[str, Any], blob: bytes) -> tuple[dict[str, Any], memoryview]:
+        assert self._writer is not None
+        number = next(self._numbers)
+        answer = self._waiting[number] = asyncio.get_running_loop().create_future()
+        try:
+            self._writer.write(encode_message(number, body, len(blob)))
+            self._writer.write(blob)
+            found: tuple[dict[str, Any], memoryview] = await answer
+            return found
+        finally:
+            self._waiting.pop(number, None)
+
+    async def _started(self) -> None:
+        async with self._starting:
+            if self._closed:
+                raise ClosedResource("the tier is closed")
+            if self._writer is not None:
+                return
+            ours, theirs = socket.socketpair()
+            try:
+                self._process = _spawn(theirs)
+            except OSError:
+                ours.close()
+                raise
+            finally:
+                theirs.close()
+            ours.setblocking(False)
+            reader, self._writer = await asyncio.open_connection(sock=ours)
+            self._listener = asyncio.get_running_loop().create_task(self._listen(reader))
+            try:
+                await self._ask({"options": asdict(self._options)}, b"")
+            except ClusterError:
+                await self._stop()
+                raise
+
+    async def _listen(self, reader: asyncio.StreamReader) -> None:
+        try:
+            while True:
+                number, text_bytes, blob_bytes = HEAD.unpack(await reader.readexactly(HEAD.size))
+                body = json.loads(await reader.readexactly(text_bytes))
+                blob = memoryview(bytearray(blob_bytes))
+                at = 0
+                while at < blob_bytes:
+                    piece = await reader.read(min(_PIECE_BYTES, blob_bytes - at))
+                    if not piece:
+                        raise EOFError
+                    blob[at : at + len(piece)] = piece
+                    at += len(piece)
+                answer = self._waiting.pop(number, None)
+                if answer is None or answer.done():
+                    continue
+                if "error" in body:
+                    answer.set_exception(ClusterError.from_dict(body["error"]))
+                else:
+                    answer.set_result((body["result"], blob.toreadonly()))
+        except (EOFError, OSError):
+            pass
+        finally:
+            self._lost()
+
+    def _lost(self) -> None:
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.close()
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            code = process.wait()
+            if not self._closed:
+                self.deaths += 1
+                log.warning("tier_process_died", extra={"event": "tier_process_died", "exit": code})
+        waiting, self._waiting = self._waiting, {}
+        for answer in waiting.values():
+            if not answer.done():
+                answer.set_exception(
+                    ChildDied("the tier's process ended; it is started again", retry_after_ms=500)
+                )
+
+    async def _stop(self) -> None:
+        if self._listener is not None:
+            self._listener.cancel()
+            await asyncio.gather(self._listener, return_exceptions=True)
+            self._listener = None
+
+    async def close(self) -> None:
+        """End the process as a crash would."""
+        self._closed = True
+        await self._stop()
+        self._lost()
+
+
+def _spawn(theirs: socket.socket) -> subprocess.Popen[bytes]:
+    """A program started with a descriptor, not a fork of a process with threads."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "pydanube_broker.tier.process", str(theirs.fileno())],
+        pass_fds=(theirs.fileno(),),
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+    )

@@ -1,0 +1,246 @@
+"""Reading what the journal does not hold any more: cold → journal → tail, by offset, for every kind of reader.
+
+`read` answers from memory or says None; `fill` brings what is missing and says when. Pumps use both as they do for the
+journal's disk, so the hand-over is invisible: it is decided anew at each read by where the journal begins at that moment.
+What an object says is a range: offsets in it without a message are holes, counted as read.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+from pydanube_core.errors import ClusterError, CorruptObject, Internal, MissingExtra, ObjectMissing
+from pydanube_storage.catalog import CatalogEntry, ObjectCatalog
+
+from pydanube_broker.delivery.give_way import GiveWay
+from pydanube_broker.journal import CachedBatch, Journal
+from pydanube_broker.tier.child import ChildDied, TierChild
+from pydanube_broker.tier.cold_cache import ColdCache, ColdRange
+from pydanube_broker.tier.messages import unpack_batches
+from pydanube_broker.topics.topic import Topic
+
+__all__ = ["ColdReads"]
+
+log = logging.getLogger("pydanube.tier")
+
+CACHE_BYTES: Final = 64 << 20
+CHUNK_BYTES: Final = 2 << 20  # what one call of the child gives
+_ATTEMPTS: Final = 3
+_REMEMBERED: Final = 1024
+
+Filled = Callable[[Any], None]
+
+
+class ColdReads:
+    """Single user: the loop. `start` runs a coroutine as a task of the broker."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        catalog: ObjectCatalog,
+        child: TierChild,
+        folders: dict[int, str],
+        start: Callable[[Coroutine[Any, Any, None]], None],
+        *,
+        missing: MissingExtra | None = None,
+    ) -> None:
+        self.cache = ColdCache(CACHE_BYTES)
+        self.errors = 0
+        self.reads = 0
+        self._journal = journal
+        self._catalog = catalog
+        self._child = child
+        self._folders = folders  # topic id → folder of its objects
+        self._start = start
+        self._missing = missing
+        self._waiting: dict[tuple[int, int], list[Filled]] = {}
+        self._entries: OrderedDict[int, CatalogEntry] = OrderedDict()  # the last used of each topic
+        self._failed: OrderedDict[tuple[int, int], None] = OrderedDict()  # not read ahead again
+        self._times: OrderedDict[tuple[int, int], int] = OrderedDict()  # (topic id, time) → offset
+
+    # -- offsets ---------------------------------------------------------------------------------------------
+
+    def _in_journal(self, topic: Topic, offset: int) -> bool:
+        if offset >= topic.state.tiered_offset:
+            return True
+        first = self._journal.first_offset(topic.topic_id)
+        return first is not None and offset >= first
+
+    def read(self, topic: Topic, offset: int, end: int, max_bytes: int) -> list[CachedBatch] | None:
+        """As `Journal.read`, for an offset below the topic's tiered offset."""
+        tail = self._journal.cache.read(topic.topic_id, offset, end, max_bytes)
+        if tail is not None:
+            return tail
+        at, size = offset, 0
+        found: list[CachedBatch] = []
+        while at < end and not self._in_journal(topic, at):
+            known = self.cache.find(topic.topic_id, at)
+            if known is None:
+                return found or None
+            self._read_ahead(topic, known.end)
+            for batch in known.batches[bisect_right(known.batches, offset, key=lambda each: each.end) :]:
+                if batch.base >= end or (found and size + batch.stored_bytes > max_bytes):
+                    return found
+                found.append(batch)
+                size += batch.stored_bytes
+            at = known.end
+        if found or at >= end:
+            return found
+        return self._journal.read(topic.topic_id, at, end, max_bytes)
+
+    def fill(
+        self, topic: Topic, offset: int, end: int, max_bytes: int, give_way: GiveWay, done: Filled
+    ) -> None:
+        """Bring what `read` missed. `done` is called in the loop: with an error, or with anything else: read again."""
+        at = offset
+        while at < end and not self._in_journal(topic, at):
+            known = self.cache.find(topic.topic_id, at)
+            if known is None:
+                self._fetch(topic, at, done)
+                return
+            at = known.end
+        plan = self._journal.plan_read(topic.topic_id, at, end, max_bytes)
+        give_way.run(self._journal.read_planned(plan), done)
+
+    def _read_ahead(self, topic: Topic, offset: int) -> None:
+        key = (topic.topic_id, offset)
+        if (
+            key not in self._waiting
+            and key not in self._failed
+            and not self._in_journal(topic, offset)
+            and self.cache.find(topic.topic_id, offset) is None
+        ):
+            self._fetch(topic, offset, None)
+
+    def _fetch(self, topic: Topic, offset: int, done: Filled | None) -> None:
+        key = (topic.topic_id, offset)
+        waiting = self._waiting.get(key)
+        if waiting is None:
+            self._waiting[key] = [] if done is None else [done]
+            self._start(self._fetched(topic, offset))
+        elif done is not None:
+            waiting.append(done)
+
+    async def _fetched(self, topic: Topic, offset: int) -> None:
+        key = (topic.topic_id, offset)
+        result: Any = ()
+        self._failed.pop(key, None)
+        try:
+            await self._load(topic, offset)
+        except ClusterError as error:
+            result = error
+            self.errors += 1
+            self._failed[key] = None
+            if len(self._failed) > _REMEMBERED:
+                self._failed.popitem(last=False)
+            log.error(
+                "cold_read_failed",
+                extra={
+                    "event": "cold_read_failed",
+                    "topic": topic.name,
+                    "offset": offset,
+                    "code": error.code,
+                    "error": error.message,
+                },
+            )
+        except Exception as error:
+            log.exception("cold_read_failed", extra={"event": "cold_read_failed", "topic": topic.name})
+            result = Internal(f"the cold part of {topic.name} could not be read: {error!r}")
+        finally:
+            waiting = self._waiting.pop(key, [])
+            for done in waiting:
+                done(result)
+
+    async def _load(self, topic: Topic, offset: int) -> None:
+        """Put the range that begins at `offset` into the cache."""
+        if self._missing is not None:
+            raise self._missing
+        for attempt in range(_ATTEMPTS):
+            entry = await self._entry(topic.topic_id, offset)
+            if entry is None or entry.start > offset:
+                end = topic.state.tiered_offset if entry is None else entry.start
+                log.error(
+                    "tier_gap",
+                    extra={"event": "tier_gap", "topic": topic.name, "start": offset, "end": end},
+                )
+                self.cache.add(ColdRange(topic.topic_id, offset, max(end, offset + 1), [], 0))
+                return
+            try:
+                said, blob = await self._child.call(
+                    "read",
+                    {
+                        **self._where(topic.topic_id, entry),
+                        "offset": offset,
+                        "max_bytes": CHUNK_BYTES,
+                        "epoch": entry.epoch,
+                    },
+                )
+            except (ObjectMissing, CorruptObject):
+                now = await self._catalog.find(topic.topic_id, offset)
+                self._entries.pop(topic.topic_id, None)
+                if attempt + 1 == _ATTEMPTS or (now is not None and now.name == entry.name):
+                    raise
+                continue  # it was compacted meanwhile: there is another in its place
+            except ChildDied:
+                if attempt + 1 == _ATTEMPTS:
+                    raise
+                continue
+            self.reads += 1
+            batches = list(unpack_batches(blob))
+            self.cache.add(ColdRange(topic.topic_id, offset, said["end"], batches, len(blob) + 200))
+            return
+
+    async def _entry(self, topic_id: int, offset: int) -> CatalogEntry | None:
+        entry = self._entries.get(topic_id)
+        if entry is None or not entry.start <= offset < entry.end:
+            entry = await self._catalog.find(topic_id, offset)
+            if entry is not None:
+                self._entries[topic_id] = entry
+                self._entries.move_to_end(topic_id)
+                if len(self._entries) > _REMEMBERED:
+                    self._entries.popitem(last=False)
+        return entry
+
+    def _where(self, topic_id: int, entry: CatalogEntry) -> dict[str, Any]:
+        return {
+            "key": f"{self._folders[topic_id]}/{entry.name}",
+            "bytes": entry.bytes,
+            "footer_bytes": entry.footer_bytes,
+            "footer_crc": entry.footer_crc,
+        }
+
+    def forget(self, topic_id: int) -> None:
+        """Objects of the topic were replaced or dropped, or the topic was deleted."""
+        self._entries.pop(topic_id, None)
+
+    # -- time ------------------------------------------------------------------------------------------------
+
+    def may_hold_time(self, topic: Topic, found: int | None) -> bool:
+        """Whether the cold part may hold an earlier message of a time than `found`, which the journal has."""
+        first = self._journal.first_offset(topic.topic_id)
+        return topic.state.tiered_offset > topic.start_offset and (
+            found is None or found == first or first is None
+        )
+
+    def offset_at_time(self, topic: Topic, time_ms: int) -> int | None:
+        """What `prepare_time` found; not prepared: the start, which skips nothing."""
+        return self._times.get((topic.topic_id, time_ms), topic.start_offset)
+
+    async def prepare_time(self, topic: Topic, time_ms: int) -> None:
+        """Find the offset of a time in the cold part, for `offset_at_time`."""
+        if self._missing is not None:
+            raise self._missing
+        entry = await self._catalog.find_time(topic.topic_id, time_ms)
+        offset = topic.state.tiered_offset
+        if entry is not None:
+            said, _ = await self._child.call(
+                "time", {**self._where(topic.topic_id, entry), "time_ms": time_ms}
+            )
+            offset = entry.end if said["offset"] is None else said["offset"]
+        self._times[topic.topic_id, time_ms] = offset
+        if len(self._times) > _REMEMBERED:
+            self._times.popitem(last=False)

@@ -1,0 +1,298 @@
+"""The broker's cold tier: the child, the catalog, what flushes, what reads back, what it says of itself.
+
+Entered after the journal has begun. Without pyarrow it is off: the broker runs, says so, and a read of what was tiered
+before answers `MISSING_EXTRA`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import logging
+import secrets
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from pydanube_core.errors import ClusterError, MissingExtra, StoreUnavailable
+from pydanube_core.facts import Reason
+from pydanube_storage.catalog import ObjectCatalog
+from pydanube_storage.metadata import Absent, GuardFailed, MetadataStore, Put
+from pydanube_storage.objects import StoreOptions
+
+from pydanube_broker.settings import Settings
+from pydanube_broker.tier.child import TierChild
+from pydanube_broker.tier.cold_reads import ColdReads
+from pydanube_broker.tier.flushing import Due, Flusher
+from pydanube_broker.tier.steps import Step, reached
+from pydanube_broker.topics.hub import Hub
+from pydanube_broker.topics.topic import Topic, now_ms
+
+__all__ = ["Tier", "store_options"]
+
+log = logging.getLogger("pydanube.tier")
+
+OBJECTS_PER_S: Final = 10.0
+CONCURRENT: Final = 2
+_SLICE: Final = 200  # topics looked at before others get a turn
+_HELD_UP_SEGMENTS: Final = (
+    8  # sealed segments beyond which topics that hold up deletion are flushed at any size
+)
+_STORE_PAUSE_S: Final = 30.0
+_CLUSTER_KEY: Final = "/cluster/name"
+
+
+def store_options(settings: Settings, folder: Path) -> StoreOptions:
+    """Where this broker's objects are."""
+    tier = settings.tier
+    return StoreOptions(
+        url=tier.url or str(folder / "objects"),
+        endpoint=tier.endpoint,
+        region=tier.region,
+        path_style=tier.path_style,
+        profile=tier.profile,
+    )
+
+
+def missing_extra(options: StoreOptions) -> MissingExtra | None:
+    """What keeps the tier off."""
+    needed = [("pyarrow", "tier")]
+    if "://" in options.url and not options.url.startswith("file://"):
+        needed.append(("fsspec", "tier"))
+    if options.url.startswith("s3"):
+        needed.append(("s3fs", "s3"))
+    for module, extra in needed:
+        if importlib.util.find_spec(module) is None:
+            return MissingExtra(
+                f'the cold tier needs {module}: pip install "pydanube[{extra}]"', extra=extra, module=module
+            )
+    return None
+
+
+class Tier:
+    """`async with Tier(…) as tier`. Single user: the loop."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        folder: Path,
+        hub: Hub,
+        metadata: MetadataStore,
+        start: Callable[[Coroutine[Any, Any, None]], None],
+    ) -> None:
+        self.options = store_options(settings, folder)
+        self.missing = missing_extra(self.options)
+        self.catalog = ObjectCatalog(metadata, wall_ms=now_ms)
+        self.child = TierChild(self.options)
+        self.folders: dict[int, str] = {}
+        self.object_bytes: dict[int, int] = {}
+        self._settings = settings.tier
+        self._hub = hub
+        self._metadata = metadata
+        self._start = start
+        self.cold = ColdReads(
+            hub.journal, self.catalog, self.child, self.folders, start, missing=self.missing
+        )
+        self.flusher: Flusher
+        self.cluster = ""
+        self._wake = asyncio.Event()
+        self._tokens = OBJECTS_PER_S
+        self._backlog_bytes = 0
+        self._oldest_ms: int | None = None
+        self._store_again_s = 0.0
+        self._running: set[asyncio.Task[None]] = set()
+        self._loop_task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self.cluster = await self._cluster_name()
+        self.flusher = Flusher(
+            self._hub,
+            self.catalog,
+            self.child,
+            self.folders,
+            cluster=self.cluster,
+            flush_bytes=self._settings.flush_bytes,
+            object_bytes=self._settings.object_bytes,
+            flush_age_ms=int(self._settings.flush_age * 1000),
+        )
+        self.flusher.after_commit = self._committed
+        for topic_id, head in (await self.catalog.heads()).items():
+            self.folders[topic_id] = head.folder
+            self.object_bytes[topic_id] = head.bytes
+            topic = self._hub.topics.get(topic_id)
+            if topic is not None:
+                state = topic.state
+                state.tiered_offset = max(state.tiered_offset, head.tiered_offset)
+                state.start_offset = max(state.start_offset, head.start_offset)
+                if state.next_offset < head.tiered_offset:
+                    # The journal is not the one that was tiered: what it gives out next must not be there already.
+                    state.next_offset = head.tiered_offset
+                    topic.durable_offset = topic.commit = head.tiered_offset
+        self._hub.cold = self.cold
+        if self.missing is None:
+            self._hub.tiering = True
+            self._loop_task = asyncio.get_running_loop().create_task(self._run())
+        else:
+            log.warning("tier_off", extra={"event": "tier_off", "error": self.missing.message})
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        tasks = [*self._running] + ([self._loop_task] if self._loop_task else [])
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.child.close()
+
+    async def _cluster_name(self) -> str:
+        """The first part of every object's key: one name a metadata store, so that no two clusters share a folder."""
+        item = await self._metadata.get(_CLUSTER_KEY)
+        if item is None:
+            name = f"cluster-{secrets.token_hex(4)}"
+            with contextlib.suppress(GuardFailed):
+                await self._metadata.transact(
+                    [Put(_CLUSTER_KEY, name.encode())], guards=[Absent(_CLUSTER_KEY)]
+                )
+            item = await self._metadata.get(_CLUSTER_KEY)
+            assert item is not None
+        return item.value.decode()
+
+    # -- the loop --------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        pause = min(1.0, self._settings.flush_age / 4)
+        while True:
+            try:
+                due = await self._look()
+                await self._flush_all(due)
+            except ClusterError as error:
+                log.warning("tier_look_failed", extra={"event": "tier_look_failed", "error": error.message})
+            except Exception:
+                log.exception("tier_failed", extra={"event": "tier_failed"})
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), pause)
+            self._wake.clear()
+            self._tokens = min(OBJECTS_PER_S, self._tokens + OBJECTS_PER_S * pause)
+
+    async def _look(self) -> list[Due]:
+        """Topics that are due, the oldest first."""
+        if self._hub.journal.read_only is not None:
+            return []
+        now, found, backlog = now_ms(), [], 0
+        oldest: int | None = None
+        forced = self._holding_up()
+        for i, topic in enumerate(list(self._hub.topics.values())):
+            if i % _SLICE == _SLICE - 1:
+                await asyncio.sleep(0)
+            if topic.state.tiered_offset >= topic.commit:
+                continue
+            backlog += self.flusher.backlog_bytes(topic)
+            due = self.flusher.due(topic, now, force=topic.topic_id in forced)
+            if due is not None:
+                found.append(due)
+                oldest = due.since_ms if oldest is None else min(oldest, due.since_ms)
+        self._backlog_bytes, self._oldest_ms = backlog, oldest
+        found.sort(key=lambda due: (not due.forced, due.since_ms))
+        return found
+
+    def _holding_up(self) -> set[int]:
+        """Topics whose untiered batches keep the oldest journal segment, where there are many segments."""
+        sealed = self._hub.journal.sealed()
+        if len(sealed) <= _HELD_UP_SEGMENTS:
+            return set()
+        _, _, runs = sealed[0]
+        return {
+            topic_id
+            for topic_id, run in runs.items()
+            if topic_id in self._hub.topics and run.end > self._hub.topics[topic_id].state.tiered_offset
+        }
+
+    async def _flush_all(self, due: list[Due]) -> None:
+        loop = asyncio.get_running_loop()
+        if loop.time() < self._store_again_s:
+            return
+        for each in due:
+            if self._tokens < 1:
+                return
+            while len(self._running) >= CONCURRENT:
+                await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
+                if loop.time() < self._store_again_s:
+                    return
+            self._tokens -= 1
+            task = loop.create_task(self._flush_one(each.topic))
+            self._running.add(task)
+            task.add_done_callback(self._done)
+
+    async def _flush_one(self, topic: Topic) -> None:
+        if await self.flusher.flush(topic):
+            self._store_again_s = 0.0
+        else:
+            failure = self.flusher.failures.get(topic.topic_id)
+            if failure is not None and isinstance(failure.error, StoreUnavailable):
+                # The store is away for everyone; another topic is the next to try it.
+                pause = min(_STORE_PAUSE_S, 0.5 * 2 ** min(failure.count, 6))
+                self._store_again_s = asyncio.get_running_loop().time() + pause
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("tier_failed", exc_info=task.exception(), extra={"event": "tier_failed"})
+
+    def _committed(self, topic: Topic) -> None:
+        self._start(self._note_bytes(topic))
+        if self._hub.collect():
+            reached(Step.TRIMMED)
+
+    async def _note_bytes(self, topic: Topic) -> None:
+        held = await self.catalog.head(topic.topic_id)
+        if held is not None:
+            self.object_bytes[topic.topic_id] = held.head.bytes
+
+    def wake(self) -> None:
+        """Look again at once."""
+        self._wake.set()
+
+    # -- what it says of itself ------------------------------------------------------------------------------
+
+    def reasons(self) -> tuple[Reason, ...]:
+        """Why the tier is behind. Degrades, does not make the broker unready."""
+        if self.missing is not None:
+            return (Reason(code="TIER_OFF", message=self.missing.message),)
+        found = []
+        error = self.flusher.store_error()
+        if error is not None:
+            found.append(Reason(code="TIER_STORE_UNAVAILABLE", message=error.message))
+        others = [
+            f.error for f in self.flusher.failures.values() if not isinstance(f.error, StoreUnavailable)
+        ]
+        if others:
+            found.append(
+                Reason(code="TIER_TOPIC_FAILING", message=f"{len(others)} topics: {others[0].message}")
+            )
+        return tuple(found)
+
+    def status(self) -> dict[str, Any]:
+        """The `tier` part of `brokers.status`."""
+        if self.missing is not None:
+            return {"enabled": False, "reason": self.missing.message}
+        oldest = self._oldest_ms
+        return {
+            "enabled": True,
+            "url": self.options.url,
+            "cluster": self.cluster,
+            "objects_written": self.flusher.objects,
+            "bytes_in": self.flusher.bytes_in,
+            "bytes_out": self.flusher.bytes_out,
+            "backlog_bytes": self._backlog_bytes,
+            "oldest_due_age_s": None if oldest is None else round((now_ms() - oldest) / 1000, 1),
+            "errors": self.flusher.errors + self.cold.errors,
+            "failing_topics": len(self.flusher.failures),
+            "cold_reads": self.cold.reads,
+            "cold_cache_bytes": self.cold.cache.used_bytes,
+            "process_id": self.child.pid,
+            "process_deaths": self.child.deaths,
+            "reasons": [reason.code for reason in self.reasons()],
+        }

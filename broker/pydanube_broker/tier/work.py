@@ -1,0 +1,254 @@
+"""The child's work: journal positions to objects, objects to batches, and everything else that asks the store.
+
+Blocking functions over one `ObjectStore`, called by `process` from a few threads. Nothing here decides what counts:
+that is the catalog's, and only the broker writes it. Arguments and results are JSON values; bytes go beside them.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from array import array
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from pydanube_core.errors import (
+    ChecksumMismatch,
+    ClusterError,
+    CorruptJournal,
+    CorruptObject,
+    InvalidArgument,
+    ObjectMissing,
+)
+from pydanube_storage.objects import ObjectName, ObjectStore
+from pydanube_storage.parquet import Meta, ObjectReader, ObjectWriter, WrittenObject, batches_of
+from pydanube_storage.parquet.decode import DecodedBatch
+from pydanube_storage.parquet.read import Expected, digest_of
+
+from pydanube_broker.tier.messages import pack_batches
+from pydanube_broker.tier.steps import Step, reached
+
+__all__ = ["TierWork"]
+
+Answer: TypeAlias = tuple[dict[str, Any], bytes]
+_READ_BYTES: Final = 4 << 20
+_OPEN_OBJECTS: Final = 32
+_DECODED_GROUPS: Final = 8  # of 8 to 16 MB each
+
+
+class TierWork:
+    """Every public method is a call of the broker: `name(arguments, blob) → (result, blob)`."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._readers: OrderedDict[str, tuple[threading.Lock, ObjectReader]] = OrderedDict()
+        self._decoded: OrderedDict[tuple[str, int], Sequence[DecodedBatch]] = OrderedDict()
+        for left in store.spool.iterdir():  # of a child that died
+            left.unlink(missing_ok=True)
+
+    def calls(self) -> Mapping[str, Callable[[dict[str, Any], bytes], Answer]]:
+        return {
+            "flush": self.flush,
+            "read": self.read,
+            "time": self.time,
+            "merge": self.merge,
+            "delete": self.delete,
+            "list": self.list,
+            "check": self.check,
+        }
+
+    # -- out -------------------------------------------------------------------------------------------------
+
+    def flush(self, arguments: dict[str, Any], blob: bytes) -> Answer:
+        """Write batches of the journal as one object, upload it, read it back.
+
+        Args:
+            arguments: `key`, `meta` (`Meta`), `segments`: [path, number of places] each.
+            blob: the places, uint64 position << 32 | bytes, ascending by offset.
+        """
+        meta = Meta(**arguments["meta"])
+        places = array("Q", blob)
+        at, last = 0, meta.start
+        spooled = self._store.spool / (arguments["key"].rpartition("/")[2] + ".tmp")
+        with ObjectWriter(spooled, meta) as writer:
+            for path, count in arguments["segments"]:
+                for position, data in _bodies(Path(path), places[at : at + count]):
+                    try:
+                        base, end = writer.add(data)
+                    except (ChecksumMismatch, InvalidArgument) as error:
+                        raise _damaged(path, position, error.message) from error
+                    if base < last or end > meta.end:
+                        raise _damaged(path, position, f"offsets {base} to {end} do not belong there")
+                    last = end
+                at += count
+            written = writer.finish()
+        reached(Step.ENCODED)
+        self._store.put(arguments["key"], spooled)
+        reached(Step.UPLOADED)
+        self._verify(arguments["key"], written)
+        reached(Step.VERIFIED)
+        return _facts(written), b""
+
+    def _verify(self, key: str, written: WrittenObject) -> None:
+        """Read the object back from the store: length, footer, hash. The journal is trimmed on this."""
+        expected = Expected(
+            bytes=written.bytes, footer_bytes=written.footer_bytes, footer_crc=written.footer_crc
+        )
+        reader = ObjectReader(self._store, key, expected)
+        digest = digest_of(self._store, key, written.bytes)
+        if reader.meta != written.meta or digest != written.digest:
+            raise CorruptObject(
+                f"object {key} in {self._store.url} is not what was uploaded; it is uploaded again under another name",
+                store=self._store.url,
+                key=key,
+                cause="upload",
+            )
+
+    def merge(self, arguments: dict[str, Any], blob: bytes) -> Answer:
+        """Write neighbours as one object: `key`, `meta`, `sources`: [{key, bytes, footer_bytes, footer_crc}]."""
+        meta = Meta(**arguments["meta"])
+        spooled = self._store.spool / (arguments["key"].rpartition("/")[2] + ".tmp")
+        with ObjectWriter(spooled, meta) as writer:
+            for source in arguments["sources"]:
+                reader = ObjectReader(self._store, source["key"], _expected(source))
+                for index in range(reader.row_groups):
+                    writer.add_table(reader.read_row_group(index), reader.meta.epochs)
+            written = writer.finish()
+        self._store.put(arguments["key"], spooled)
+        reached(Step.MERGED)
+        self._verify(arguments["key"], written)
+        return _facts(written), b""
+
+    def delete(self, arguments: dict[str, Any], blob: bytes) -> Answer:
+        """Remove objects: `keys`."""
+        for key in arguments["keys"]:
+            self._store.delete(key)
+            with self._lock:
+                self._readers.pop(key, None)
+            reached(Step.DELETED)
+        return {}, b""
+
+    # -- back ------------------------------------------------------------------------------------------------
+
+    def read(self, arguments: dict[str, Any], blob: bytes) -> Answer:
+        """Batches of one row group from `offset` on, about `max_bytes`, and the offsets they speak for."""
+        key, offset, limit = arguments["key"], arguments["offset"], arguments["max_bytes"]
+        lock, reader = self._reader(key, _expected(arguments))
+        with lock:
+            index = reader.row_group_at(offset)
+            if index == reader.row_groups:
+                return {"start": offset, "end": reader.meta.end}, pack_batches([])
+            batches = self._row_group(reader, index, arguments["epoch"])
+            group_end = reader.row_group_end(index)
+        first = bisect_right(batches, offset, key=lambda batch: batch.end)
+        taken, size = first, 0
+        while taken < len(batches) and (taken == first or size + len(batches[taken].data) <= limit):
+            size += len(batches[taken].data)
+            taken += 1
+        end = batches[taken].base if taken < len(batches) else group_end
+        chosen = batches[first:taken]
+        return {"start": offset, "end": end}, pack_batches(
+            [(each.base, each.end, each.count, each.append_time_ms, each.data) for each in chosen]
+        )
+
+    def _reader(self, key: str, expected: Expected) -> tuple[threading.Lock, ObjectReader]:
+        with self._lock:
+            found = self._readers.get(key)
+            if found is not None:
+                self._readers.move_to_end(key)
+                return found
+        opened = (threading.Lock(), ObjectReader(self._store, key, expected))
+        with self._lock:
+            self._readers[key] = opened
+            while len(self._readers) > _OPEN_OBJECTS:
+                self._readers.popitem(last=False)
+        return opened
+
+    def _row_group(self, reader: ObjectReader, index: int, epoch: int) -> Sequence[DecodedBatch]:
+        with self._lock:
+            found = self._decoded.get((reader.key, index))
+            if found is not None:
+                self._decoded.move_to_end((reader.key, index))
+                return found
+        found = batches_of(reader.read_row_group(index), epoch=epoch)
+        with self._lock:
+            self._decoded[reader.key, index] = found
+            while len(self._decoded) > _DECODED_GROUPS:
+                self._decoded.popitem(last=False)
+        return found
+
+    def time(self, arguments: dict[str, Any], blob: bytes) -> Answer:
+        """First offset of the object appended at or after `time_ms`."""
+        lock, reader = self._reader(arguments["key"], _expected(arguments))
+        with lock:
+            return {"offset": reader.offset_at_time(arguments["time_ms"])}, b""
+
+    # -- looking after ---------------------------------------------------------------------------------------
+
+    def list(self, arguments: dict[str, Any], blob: bytes) -> Answer:
+        """Every object of ours below `folder`: [{key, bytes, modified_ms}]."""
+        found = [
+            {"key": fact.key, "bytes": fact.bytes, "modified_ms": fact.modified_ms}
+            for fact in self._store.list(arguments["folder"])
+            if ObjectName.parse(fact.key) is not None
+        ]
+        return {"objects": found}, b""
+
+    def check(self, arguments: dict[str, Any], blob: bytes) -> Answer:
+        """Whether an object is what the catalog says: {state: ok | missing | damaged, why}."""
+        key = arguments["key"]
+        try:
+            reader = ObjectReader(self._store, key, _expected(arguments))
+            if digest_of(self._store, key, arguments["bytes"]) != arguments["digest"]:
+                return {"state": "damaged", "why": f"the hash of {key} differs"}, b""
+            if reader.messages != arguments["messages"]:
+                return {"state": "damaged", "why": f"{key} has {reader.messages} messages"}, b""
+        except ObjectMissing as error:
+            return {"state": "missing", "why": error.message}, b""
+        except CorruptObject as error:
+            return {"state": "damaged", "why": error.message}, b""
+        return {"state": "ok", "why": ""}, b""
+
+
+def _facts(written: WrittenObject) -> dict[str, Any]:
+    facts = asdict(written)
+    facts["epochs"] = written.meta.epochs
+    del facts["meta"]
+    return facts
+
+
+def _expected(said: Mapping[str, Any]) -> Expected:
+    return Expected(bytes=said["bytes"], footer_bytes=said["footer_bytes"], footer_crc=said["footer_crc"])
+
+
+def _bodies(path: Path, places: Sequence[int]) -> Iterator[tuple[int, memoryview]]:
+    """(position, body) of each place in a journal segment; neighbours are read together."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise _damaged(str(path), 0, str(error)) from error
+    try:
+        start, window = 0, memoryview(b"")
+        for place in places:
+            position, size = place >> 32, place & 0xFFFFFFFF
+            if not (start <= position and position + size <= start + len(window)):
+                start, window = position, memoryview(os.pread(fd, max(size, _READ_BYTES), position))
+            yield position, window[position - start : position - start + size]
+    except OSError as error:
+        raise _damaged(str(path), 0, str(error)) from error
+    finally:
+        os.close(fd)
+
+
+def _damaged(path: str, position: int, why: str) -> ClusterError:
+    name = Path(path).name
+    return CorruptJournal(
+        f"journal segment {name} is damaged at byte {position}: {why}; what is there cannot be tiered",
+        segment=name,
+        offset=position,
+    )
