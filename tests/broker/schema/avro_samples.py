@@ -40,7 +40,8 @@ class Schemas:
     def record(self, depth: int = 0) -> dict[str, Any]:
         name = self._name("R", later=True)
         fields = [
-            {"name": f"f{index}", "type": self.schema(depth + 1)} for index in range(self.random.randrange(1, 5))
+            {"name": f"f{index}", "type": self.schema(depth + 1)}
+            for index in range(self.random.randrange(1, 5))
         ]
         self._named.append(name)
         return {"type": "record", "name": name, "fields": fields}
@@ -91,9 +92,18 @@ class Schemas:
                 return {**schema, "values": self._change(schema["values"])}
             case "enum":
                 if pick < 0.4:
-                    return {**schema, "symbols": [*schema["symbols"], "Z"] if "Z" not in schema["symbols"] else schema["symbols"]}
+                    return {
+                        **schema,
+                        "symbols": [*schema["symbols"], "Z"]
+                        if "Z" not in schema["symbols"]
+                        else schema["symbols"],
+                    }
                 if pick < 0.7:
-                    return {**schema, "symbols": schema["symbols"][:-1] or ["A"], "default": schema["symbols"][0]}
+                    return {
+                        **schema,
+                        "symbols": schema["symbols"][:-1] or ["A"],
+                        "default": schema["symbols"][0],
+                    }
                 return {**schema, "symbols": schema["symbols"][1:] or ["A"]}
             case "fixed":
                 return schema if pick < 0.8 else {**schema, "size": schema["size"] + 1}
@@ -105,7 +115,8 @@ class Schemas:
         if pick < 0.25:
             self._count += 1
             fields.insert(
-                self.random.randrange(len(fields) + 1), {"name": f"n{self._count}", "type": "int", "default": 7}
+                self.random.randrange(len(fields) + 1),
+                {"name": f"n{self._count}", "type": "int", "default": 7},
             )
         elif pick < 0.3:
             self._count += 1
@@ -129,7 +140,9 @@ def _defines(schema: Any) -> bool:
     """Whether a named type is defined inside: others may refer to it."""
     if isinstance(schema, list):
         return any(map(_defines, schema))
-    return isinstance(schema, dict) and ("name" in schema or _defines(schema.get("items", schema.get("values"))))
+    return isinstance(schema, dict) and (
+        "name" in schema or _defines(schema.get("items", schema.get("values")))
+    )
 
 
 class Data:
@@ -148,7 +161,11 @@ class Data:
         elif isinstance(schema, dict):
             if "name" in schema:
                 self._named[schema["name"]] = schema
-            for inner in (schema.get("items"), schema.get("values"), *(f["type"] for f in schema.get("fields", []))):
+            for inner in (
+                schema.get("items"),
+                schema.get("values"),
+                *(f["type"] for f in schema.get("fields", [])),
+            ):
                 self._learn(inner)
 
     def datum(self) -> Any:

@@ -103,7 +103,10 @@ class Schemas:
                 known = isinstance(value, str) and value in wider
                 return {**schema, word: wider[value] if known and roll.random() < 0.7 else value}
             case "required":
-                return {**schema, word: value[1:] if roll.random() < 0.7 else [*value, "b"] if "b" not in value else value}
+                return {
+                    **schema,
+                    word: value[1:] if roll.random() < 0.7 else [*value, "b"] if "b" not in value else value,
+                }
             case "enum":
                 return {**schema, word: [*value, 99] if roll.random() < 0.7 else value[1:]}
             case "maxItems" | "maxLength" | "exclusiveMaximum" | "maxProperties":
@@ -138,7 +141,9 @@ class Instances:
 
     def anything(self) -> Any:
         roll = self.random
-        return roll.choice([None, True, 0, 1, 5, -2, 2.5, *WORDS, [], [1], ["a", "a"], {}, {"a": 1}, {"x1": "q"}])
+        return roll.choice(
+            [None, True, 0, 1, 5, -2, 2.5, *WORDS, [], [1], ["a", "a"], {}, {"a": 1}, {"x1": "q"}]
+        )
 
     def _of(self, schema: Any, depth: int) -> Any:
         roll = self.random
@@ -158,14 +163,18 @@ class Instances:
             case "object":
                 return self._object(schema, depth)
             case "array":
-                size = roll.randrange(schema.get("minItems", 0), max(schema.get("maxItems", 3), schema.get("minItems", 0)) + 1)
+                size = roll.randrange(
+                    schema.get("minItems", 0), max(schema.get("maxItems", 3), schema.get("minItems", 0)) + 1
+                )
                 firsts = schema.get("prefixItems", [])
                 return [
                     self._of(firsts[i] if i < len(firsts) else schema.get("items", True), depth + 1)
                     for i in range(size)
                 ]
             case "integer":
-                return roll.choice([roll.randrange(-4, 9), roll.randrange(0, 3) * schema.get("multipleOf", 1)])
+                return roll.choice(
+                    [roll.randrange(-4, 9), roll.randrange(0, 3) * schema.get("multipleOf", 1)]
+                )
             case "number":
                 return roll.choice([roll.randrange(-4, 9), 2.5, 0.0, 6.0])
             case "string":
@@ -188,5 +197,7 @@ class Instances:
             if roll.random() < 0.5:
                 made[pattern.removeprefix("^") + "7"] = self._of(inner, depth + 1)
         if schema.get("additionalProperties") is not False and roll.random() < 0.4:
-            made[roll.choice([*NAMES, "other"])] = self._of(schema.get("additionalProperties", True), depth + 1)
+            made[roll.choice([*NAMES, "other"])] = self._of(
+                schema.get("additionalProperties", True), depth + 1
+            )
         return made

@@ -180,9 +180,15 @@ def test_full_asks_both_ways_and_lists_both() -> None:
 
 def test_a_difference_shows_what_was_before_and_what_is_after() -> None:
     parsed = [
-        parse_schema(SchemaType.AVRO, json.dumps(record(field("a", kind))).encode()) for kind in ("string", "int")
+        parse_schema(SchemaType.AVRO, json.dumps(record(field("a", kind))).encode())
+        for kind in ("string", "int")
     ]
     (difference,) = differences_between(parsed[0], parsed[1], CompatibilityMode.BACKWARD)
-    assert difference.to_dict() == {"path": "Order.a", "rule": "type_changed", "before": "string", "after": "int"}
+    assert difference.to_dict() == {
+        "path": "Order.a",
+        "rule": "type_changed",
+        "before": "string",
+        "after": "int",
+    }
     (difference,) = differences_between(parsed[0], parsed[1], CompatibilityMode.FORWARD)
     assert difference.to_dict()["before"] == "string"

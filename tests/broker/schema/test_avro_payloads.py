@@ -64,7 +64,12 @@ def test_a_container_file_of_a_schema_that_ours_reads() -> None:
 
 
 def test_a_container_file_of_another_schema_is_refused() -> None:
-    other = {"type": "record", "name": "Order", "namespace": "shop", "fields": [{"name": "id", "type": "string"}]}
+    other = {
+        "type": "record",
+        "name": "Order",
+        "namespace": "shop",
+        "fields": [{"name": "id", "type": "string"}],
+    }
     with pytest.raises(PayloadInvalid, match=r"cannot read: Order.id: type_changed|Order\.id"):
         check_of(ORDER)(container(other, {"id": "x"}))
 
@@ -109,7 +114,10 @@ def test_a_date_beyond_the_calendar_is_a_datum() -> None:
     ("schema", "path"),
     [
         ({"type": "record", "name": "R", "fields": [{"name": "a", "type": "Foo"}]}, "/fields/0/type"),
-        ({"type": "record", "name": "R", "fields": [{"name": "a", "type": "int", "default": "x"}]}, "/fields/0/default"),
+        (
+            {"type": "record", "name": "R", "fields": [{"name": "a", "type": "int", "default": "x"}]},
+            "/fields/0/default",
+        ),
         ({"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}] * 2}, "/fields/1/name"),
         ({"type": "record", "name": "1R", "fields": []}, "/name"),
         ({"type": "record", "fields": []}, "/name"),

@@ -65,7 +65,7 @@ def _compile(source: str, included: Path) -> bytes:
             "-I",
             "-m",
             "grpc_tools.protoc",
-            f"-I{folder}",
+            "-I.",  # relative, so that faults are reported as of `schema.proto`
             f"-I{included}",
             "--include_imports",
             f"--descriptor_set_out={target}",
