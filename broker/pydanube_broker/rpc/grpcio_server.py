@@ -13,6 +13,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 from pydanube_core.errors import ClusterError, Internal, InvalidArgument
 
+from pydanube_broker.rpc.error_metadata import as_metadata
 from pydanube_broker.rpc.hot import (
     ColdHandler,
     HotHandler,
@@ -157,8 +158,8 @@ class _UnaryReply:
 
 
 async def _abort(context: Any, error: ClusterError) -> None:
-    trailing = (("danube-error-bin", error.to_json().encode()),)
-    await context.abort(_STATUS[error.grpc_status], f"{error.code}: {error.message}", trailing)
+    text, body = as_metadata(error)
+    await context.abort(_STATUS[error.grpc_status], text, (("danube-error-bin", body),))
 
 
 def _unexpected(path: str, error: Exception, event: str) -> ClusterError:
