@@ -221,6 +221,79 @@ async def test_key_shared_consumer_with_filters_gets_its_keys_and_keeps_them(
     assert await us.take(6) == [f"us-1:{n}".encode() for n in range(6)]
 
 
+async def test_subscribed_consumers_count_before_their_streams_are_open(
+    client: RawClient, producer: int
+) -> None:
+    """A key is not nobody's because who asked for it has not opened its stream; a failover's order is that of coming."""
+    ids = {
+        name: await client.subscribe(T, name=name, type=KEY_SHARED, key_filters=[f"{name}-*"])
+        for name in ("eu", "us")
+    }
+    first = await client.subscribe(T, "f", "first", FAILOVER)
+    second = await client.subscribe(T, "f", "second", FAILOVER)
+    eu = await client.receive(ids["eu"])
+    standby = await client.receive(second)
+    for key in ("eu-1", "us-1"):
+        await client.send(T, producer, key.encode(), routing_key=key)
+    us = await client.receive(ids["us"])
+    assert (await eu.take(1), await us.take(1)) == ([b"eu-1"], [b"us-1"])
+    active = await client.receive(first)
+    assert await active.take(2) == [b"eu-1", b"us-1"]
+    active.cancel()
+    assert await standby.take(2) == [b"eu-1", b"us-1"]
+
+
+async def test_filtered_keys_wait_for_their_consumer_over_a_lost_stream_and_a_restart(
+    brokers: Brokers,
+) -> None:
+    """Skipping what no consumer that happens to be present accepts would lose it for the one that comes back."""
+    ids = {}
+    async with RawClient(brokers.broker.broker_url) as client:
+        producer = await client.create_producer(T)
+        streams = []
+        for name in ("eu", "us"):
+            ids[name] = await client.subscribe(T, name=name, type=KEY_SHARED, key_filters=[f"{name}-*"])
+            streams.append(await client.receive(ids[name]))
+        streams[1].cancel()
+        for number in range(3):
+            await client.send(T, producer, f"us:{number}".encode(), routing_key="us-1")
+            await client.send(T, producer, f"eu:{number}".encode(), routing_key="eu-1")
+        assert await streams[0].take(3) == [b"eu:0", b"eu:1", b"eu:2"]
+        us = await client.receive(ids["us"])
+        assert await us.take(3) == [b"us:0", b"us:1", b"us:2"]
+    broker = await brokers.restart()
+    async with RawClient(broker.broker_url) as client:
+        eu = await client.receive(ids["eu"])  # alone for a while, with the backlog of both
+        assert await eu.take(3) == [b"eu:0", b"eu:1", b"eu:2"]
+        us = await client.receive(ids["us"])
+        assert await us.take(3) == [b"us:0", b"us:1", b"us:2"]
+
+
+async def test_exclusive_place_of_a_consumer_that_never_opens_its_stream_is_free_when_it_is_gone(
+    client: RawClient, producer: int, broker: Broker
+) -> None:
+    consumer = await client.subscribe(T, name="a")
+    for _ in range(5):
+        broker.official.sweep()
+        assert await client.health(CONSUMER, consumer) == "OK"
+    assert await code_of(client.subscribe(T, name="b")) is Code.PERMISSION_DENIED
+    for _ in range(4):  # no sign of life any more
+        broker.official.sweep()
+    await client.subscribe(T, name="b")
+
+
+async def test_producer_that_does_not_call_any_more_is_not_counted(
+    client: RawClient, producer: int, broker: Broker
+) -> None:
+    [topic] = broker.registry.topics
+    assert topic.producers_connected == 1
+    for _ in range(4):
+        broker.official.sweep()
+    assert topic.producers_connected == 0
+    await send(client, producer, "a")
+    assert topic.producers_connected == 1
+
+
 async def test_nacked_message_comes_again_after_the_delay_that_was_asked_for(
     client: RawClient, producer: int
 ) -> None:

@@ -59,17 +59,23 @@ class OfficialServices:
         await self._book.load(topics)
 
     def start(self) -> None:
-        """Begin to notice who does not call any more."""
-        self._timer = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
+        """Keep places for those who will come back, and begin to notice who does not call any more."""
+        loop = asyncio.get_running_loop()
+        self._book.seat_filtered(loop.time())
+        self._timer = loop.call_later(SWEEP_S, self._tick)
 
     def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _sweep(self) -> None:
-        self._book.sweep()
-        self.start()
+    def _tick(self) -> None:
+        self.sweep()
+        self._timer = asyncio.get_running_loop().call_later(SWEEP_S, self._tick)
+
+    def sweep(self) -> None:
+        """One round of noticing; every `SWEEP_S` by itself."""
+        self._book.sweep(asyncio.get_running_loop().time())
 
     def end(self, error: ClusterError) -> None:
         """End the streams as retryable; the broker is shutting down."""

@@ -23,13 +23,17 @@ from pydanube_storage.metadata import Delete, KeyValue, MetadataStore, Put, Writ
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.ids import TopicId
 from pydanube_broker.cluster.json_record import JsonRecord
+from pydanube_broker.delivery.pump import SubscriptionPump
+from pydanube_broker.delivery.subscription import SubscriptionType
 from pydanube_broker.services.official.ids import consumer_id, producer_id
+from pydanube_broker.services.official.seat import RESTART_S, Seat, keep_seat
 from pydanube_broker.services.official.takeover import Takeovers
 from pydanube_broker.topics.gate import AccessMode
 from pydanube_broker.topics.topic import Topic
 
 if TYPE_CHECKING:
     from pydanube_broker.services.official.receive import ReceiveStream
+    from pydanube_broker.topics.registry import AnyPump
 
 __all__ = ["ClientBook", "ConsumerRecord", "KnownConsumer", "KnownProducer", "ProducerRecord"]
 
@@ -109,7 +113,7 @@ class KnownConsumer:
     topic: Topic
     record: ConsumerRecord
     signs: int = 0
-    reserved: bool = False  # it subscribed and will open its stream: an exclusive subscription is its own
+    seat: Seat | None = None  # while it has no stream
     stream: ReceiveStream | None = None
     waiting: ReceiveStream | None = None  # would take the stream's place and must wait
     takeovers: Takeovers = field(default_factory=Takeovers)
@@ -131,6 +135,10 @@ class KnownConsumer:
     def gone(self) -> bool:
         """Its topic or its subscription is."""
         return self.topic.closed is not None or self.subscription not in self.topic.subscriptions
+
+    def filters_for(self, pump: AnyPump) -> tuple[str, ...]:
+        """Its key filters where the subscription has any."""
+        return tuple(self.record.key_filters) if pump.type is SubscriptionType.KEY_SHARED else ()
 
 
 class ClientBook:
@@ -284,6 +292,16 @@ class ClientBook:
                     return keys.consumer_client_key(TopicId(topic_id), subscription, known.consumer_id)
         return None
 
+    def seat_filtered(self, now_s: float) -> None:
+        """After a start: keep the places of consumers where the absence of one would skip messages."""
+        for others in self._consumers_of.values():
+            if not any(known.record.key_filters for known in others.values()):
+                continue
+            for known in reversed(others.values()):  # the latest, where there is not room for all
+                pump = known.topic.subscriptions.get(known.subscription)
+                if not isinstance(pump, SubscriptionPump) or not keep_seat(known, pump, now_s + RESTART_S):
+                    break
+
     # -- forgetting ------------------------------------------------------------------------------------------
 
     def _drop_producer(self, known: KnownProducer) -> None:
@@ -298,6 +316,8 @@ class ClientBook:
     def drop_consumer(self, known: KnownConsumer) -> None:
         """Forget a consumer whose topic or subscription is gone. Its record went with them."""
         self.consumers.pop(known.consumer_id, None)
+        if known.seat is not None:
+            known.seat.give_up()
         place = (known.topic.topic_id, known.subscription)
         others = self._consumers_of.get(place)
         if others is not None:
@@ -305,8 +325,8 @@ class ClientBook:
             if not others:
                 del self._consumers_of[place]
 
-    def sweep(self) -> None:
-        """Every 5 s: who has not called for long counts as gone."""
+    def sweep(self, now_s: float) -> None:
+        """Every 5 s: who has not called for long counts as gone. `now_s` is the loop's time."""
         for producer in list(self.producers.values()):
             if producer.topic.closed is not None:
                 self._drop_producer(producer)
@@ -319,5 +339,5 @@ class ClientBook:
                 self.drop_consumer(consumer)
                 continue
             consumer.signs = max(consumer.signs - 1, 0)
-            if not consumer.signs:
-                consumer.reserved = False
+            if consumer.seat is not None:
+                consumer.seat.swept(now_s)

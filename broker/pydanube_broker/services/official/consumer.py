@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, Final
 
-from pydanube_core.errors import ClusterError, ConsumerBusy, Internal, InvalidArgument
+from pydanube_core.errors import ClusterError, Internal, InvalidArgument
 from pydanube_core.generated import danube_pb2 as pb
 from pydanube_core.names import check_subscription
 from pydanube_core.positions import Position, PositionKind
@@ -19,6 +20,7 @@ from pydanube_broker.services.official.requests import (
     parse,
     topic_name,
 )
+from pydanube_broker.services.official.seat import seat_after_subscribing
 from pydanube_broker.services.official.stream_messages import DecodedBatches
 from pydanube_broker.topics.memory_topic import MemoryTopic
 from pydanube_broker.topics.registry import AnyPump
@@ -59,8 +61,6 @@ class ConsumerService:
             raise registry.not_found(name)
         pump = await self._open(topic, request.subscription, wanted)
         kind = pump.type.value
-        if kind == "exclusive":
-            self._check_free(topic, pump, request.consumer_name)
         known = await self._book.remember_consumer(
             topic,
             ConsumerRecord(
@@ -70,7 +70,7 @@ class ConsumerService:
                 key_filters=filters if kind == "key-shared" else [],
             ),
         )
-        known.reserved = known.stream is None
+        seat_after_subscribing(known, pump, asyncio.get_running_loop().time())
         return pb.ConsumerResponse(
             request_id=request.request_id,
             consumer_id=known.consumer_id,
@@ -92,28 +92,6 @@ class ConsumerService:
                 raise
             made: AnyPump = topic.subscriptions[name]
             return made
-
-    def _check_free(self, topic: Topic, pump: AnyPump, name: str) -> None:
-        """An exclusive subscription is held by who receives, or has subscribed and lives.
-
-        Raises:
-            ConsumerBusy: by another name.
-        """
-        holder: str | None = None
-        for link in pump.links.values():
-            holder = link.name if isinstance(link, ReceiveStream) else f"of id {link.consumer_id}"
-        if holder is None:
-            for known in self._book.consumers_of(topic, pump.name):
-                if known.reserved and known.name != name:
-                    holder = known.name
-        if holder is not None and holder != name:
-            raise ConsumerBusy(
-                f"the exclusive subscription {pump.name} of {topic.name} is held by consumer {holder!r}: disconnect it, "
-                "use its name to take over, or subscribe as failover",
-                field="consumer_name",
-                value=name,
-                holder=holder,
-            )
 
     def receive_messages(self, data: bytes, reply: ServerStreamReply) -> ReceiveStream:
         """The hot server stream."""

@@ -37,6 +37,7 @@ from pydanube_broker.delivery.pump import DeliveryEngine
 from pydanube_broker.rpc.hot import ServerStreamReply
 from pydanube_broker.services.official.client_book import ClientBook, KnownConsumer
 from pydanube_broker.services.official.requests import parse
+from pydanube_broker.services.official.seat import seat_after_loss
 from pydanube_broker.services.official.stream_messages import DecodedBatches, MessageFrame
 from pydanube_broker.settings import Settings
 from pydanube_broker.topics.registry import AnyPump, Registry
@@ -144,7 +145,7 @@ class ReceiveStream:
                 credit_messages=0,
                 credit_bytes=0,
                 ack_timeout_ms=None,
-                key_filters=tuple(known.record.key_filters) if pump.type.value == "key-shared" else (),
+                key_filters=known.filters_for(pump),
                 window_messages=self._host.settings.delivery.max_unacked_messages,
                 single=True,
             )
@@ -160,7 +161,6 @@ class ReceiveStream:
         former = self._book.closing.pop(self.consumer_id, None)
         if former is not None:  # of the topic's former life; the client has come anew by itself
             former.told_close()
-        known.reserved = False
         known.touch()
         self._pump = pump
         self._reply.begin()
@@ -281,10 +281,12 @@ class ReceiveStream:
             self._timer.cancel()
             self._timer = None
         self._frames.clear()
+        pump, known = self._pump, self._known
+        if pump is not None and known is not None:
+            attached = pump.links.get(self.consumer_id) is self
+            if attached and not seat_after_loss(known, pump, self._loop.time()):
+                pump.leave(self.consumer_id)
         self._detach()
-        pump = self._pump
-        if pump is not None and pump.links.get(self.consumer_id) is self:
-            pump.leave(self.consumer_id)
         self._gone(self)
 
     def _detach(self) -> None:

@@ -2,22 +2,48 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from pydanube_core.generated import danube_pb2 as pb
 
-from pydanube_broker.services.official.discovery import DiscoveryHost
 from pydanube_broker.services.official.requests import parse, topic_name
+from pydanube_broker.tier.tier import Tier
+from pydanube_broker.topics.registry import Registry
 
 __all__ = ["StorageService"]
 
 
+class StorageHost(Protocol):
+    """What the broker does for it."""
+
+    registry: Registry
+    tier: Tier
+
+
 class StorageService:
-    def __init__(self, host: DiscoveryHost) -> None:
+    def __init__(self, host: StorageHost) -> None:
         self._host = host
 
     async def list_segment_descriptors(self, data: bytes) -> bytes:
-        """Completed objects behind an offset. There are none: the cold tier is a later piece of work."""
+        """Committed objects that begin behind an offset. They are Parquet, not the original's frames."""
         request = parse(pb.ListSegmentDescriptorsRequest, data)
         name = topic_name(request.topic, field="topic")
-        if self._host.registry.find(name) is None:
+        topic = self._host.registry.find(name)
+        if topic is None:
             raise self._host.registry.not_found(name)
-        return pb.ListSegmentDescriptorsResponse().SerializeToString()
+        tier = self._host.tier
+        entries = tier.catalog.entries(topic.topic_id, start=request.after_offset)
+        return pb.ListSegmentDescriptorsResponse(
+            segments=[
+                pb.SegmentDescriptorProto(
+                    segment_id=tier.path(topic.topic_id, entry.name),
+                    start_offset=entry.start,
+                    end_offset=entry.end - 1,  # the original's is inclusive
+                    size=entry.bytes,
+                    etag=entry.digest,
+                    created_at=entry.committed_at_ms // 1000,
+                )
+                async for entry in entries
+                if entry.start > request.after_offset or not request.after_offset
+            ]
+        ).SerializeToString()

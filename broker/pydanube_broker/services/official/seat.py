@@ -1,0 +1,138 @@
+"""A consumer's place in its subscription while it has no stream.
+
+Official clients subscribe first and open their stream later, and the subscription counts them from the first moment:
+an exclusive one is taken, a failover's order is that of subscribing, and a key-shared one must not take a key for
+nobody's because the consumer that asked for it has not opened its stream yet (a message nobody accepts is skipped for
+good). So a seat joins the subscription and is sent nothing; the stream that follows takes it over.
+
+How long a seat is kept:
+
+* exclusive: as long as its consumer lives (health checks);
+* failover, key-shared: `OPENING_S` after subscribing, since others wait for it;
+* non-reliable topics: the same in every type. What is published meanwhile is queued for it, within bounds;
+* key-shared with filters, when a stream was lost: `LOST_S`; after a restart of the broker: `RESTART_S`.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+from pydanube_core.errors import ClusterError
+
+from pydanube_broker.delivery.pump import SubscriptionPump
+from pydanube_broker.delivery.subscription import SubscriptionType
+from pydanube_broker.topics.memory_topic import MemoryTopic
+from pydanube_broker.topics.topic import now_ms
+
+if TYPE_CHECKING:
+    from pydanube_broker.services.official.client_book import KnownConsumer
+    from pydanube_broker.topics.registry import AnyPump
+
+__all__ = ["RESTART_S", "Seat", "keep_seat", "seat_after_loss", "seat_after_subscribing"]
+
+log = logging.getLogger("pydanube.official")
+
+OPENING_S: Final = 15.0
+LOST_S: Final = 5.0
+RESTART_S: Final = 30.0
+
+
+class Seat:
+    """A `ConsumerLink` that takes nothing."""
+
+    __slots__ = ("_known", "_pump", "connected_at_ms", "consumer_id", "name", "until_s")
+
+    def __init__(self, known: KnownConsumer, pump: AnyPump, until_s: float | None) -> None:
+        """Join the subscription; a predecessor of the same name is taken over.
+
+        Args:
+            until_s: the loop's time until when it is kept; None: while the consumer lives.
+
+        Raises:
+            ConsumerBusy, LimitReached: nothing has changed.
+        """
+        self.consumer_id = known.consumer_id
+        self.name = known.name
+        self.connected_at_ms = now_ms()
+        self.until_s = until_s
+        self._known = known
+        self._pump = pump
+        pump.join(
+            self,
+            known.name,
+            credit_messages=0,
+            credit_bytes=0,
+            ack_timeout_ms=None,
+            key_filters=known.filters_for(pump),
+            single=True,
+        )
+        known.seat = self
+
+    @property
+    def writable(self) -> bool:
+        return False
+
+    def frame(self, session: int) -> Any:
+        raise AssertionError("a seat has no credit and is sent nothing")
+
+    def deliver(self, frame: Any) -> None:
+        raise AssertionError("a seat has no credit and is sent nothing")
+
+    def session_changed(self, session: int, offset: int, reason: str) -> None:
+        """Nobody to tell."""
+
+    def activated(self) -> None:
+        """Nobody to tell."""
+
+    def end(self, error: ClusterError) -> None:
+        """Its consumer's stream took it, or the subscription is gone."""
+        if self._known.seat is self:
+            self._known.seat = None
+
+    def give_up(self) -> None:
+        """Leave the subscription."""
+        if self._known.seat is self:
+            self._known.seat = None
+        if self._pump.links.get(self.consumer_id) is self:
+            self._pump.leave(self.consumer_id)
+
+    def swept(self, now_s: float) -> None:
+        """Give up when it is time."""
+        if not self._known.signs if self.until_s is None else now_s >= self.until_s:
+            self.give_up()
+
+
+def seat_after_subscribing(known: KnownConsumer, pump: AnyPump, now_s: float) -> None:
+    """Keep a place for the stream that will follow; one that has its stream needs none.
+
+    Raises:
+        ConsumerBusy: exclusive, and held by another name.
+        LimitReached: one more consumer would be too many.
+    """
+    if known.stream is not None:
+        return
+    if pump.type is SubscriptionType.SHARED and not isinstance(known.topic, MemoryTopic):
+        known.topic.check_consumer(len(pump.links))
+        return
+    exclusive = pump.type is SubscriptionType.EXCLUSIVE and not isinstance(known.topic, MemoryTopic)
+    Seat(known, pump, None if exclusive else now_s + OPENING_S)
+
+
+def seat_after_loss(known: KnownConsumer, pump: AnyPump, now_s: float) -> bool:
+    """Keep the place of a consumer that will probably come back, where its absence would skip messages."""
+    if not isinstance(pump, SubscriptionPump) or not pump.core().needs_keys:
+        return False
+    return keep_seat(known, pump, now_s + LOST_S)
+
+
+def keep_seat(known: KnownConsumer, pump: AnyPump, until_s: float) -> bool:
+    """A seat where one can be had."""
+    if pump.closed is not None or known.gone:
+        return False
+    try:
+        Seat(known, pump, until_s)
+    except ClusterError as error:
+        log.warning("seat_refused", extra={"event": "seat_refused", "error": str(error)})
+        return False
+    return True
