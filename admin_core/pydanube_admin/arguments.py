@@ -213,7 +213,19 @@ def _fault(operation: Operation, kind: str, place: tuple[int | str, ...], given:
                 "message": f"the argument {field!r} is required" + (f": {meaning}" if meaning else ""),
             }
         case _:
-            wanted = _wanted(properties.get(field, {}))
+            argument = properties.get(str(place[0]), {}) if place else {}
+            if len(place) == 3 and place[-1] == "[key]":  # a name in a map that knows its names
+                known = argument.get("propertyNames", {}).get("enum", [])
+                close = close_names(str(given), known)
+                hint = f"did you mean {_either(close)}?" if close else f"use {', '.join(known)}"
+                return {
+                    "field": shown(f"{place[0]}.{place[1]}"),
+                    "value": shown(given),
+                    "message": f"{place[0]} has no {shown(given)!r}; {hint}",
+                    "did_you_mean": close,
+                }
+            within = argument.get("additionalProperties") if len(place) == 2 else None
+            wanted = _wanted(within if isinstance(within, dict) else properties.get(field, {}))
             fault = {
                 "field": field,
                 "value": shown(given),

@@ -7,11 +7,12 @@ simply none. 64-bit ids are decimal strings, times RFC 3339 in UTC with millisec
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
 __all__ = [
+    "POLICIES",
     "BrokerStatus",
     "BrokerStatusRequest",
     "CreateNamespaceRequest",
@@ -117,35 +118,22 @@ OptionalTopic = Annotated[
 
 # Policies ---------------------------------------------------------------------------------------------------------
 
-MAX_COUNT = (1 << 53) - 1  # what JSON carries without loss
-
-
-def _policy(text: str) -> Any:
-    return Field(default=None, ge=0, le=MAX_COUNT, description=text)
-
-
-class Policies(BaseModel):
-    """Limits to set; what is left out stays, null takes one away so that the next layer's holds. 0: no limit."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-    max_producers_per_topic: int | None = _policy("Connected producers")
-    max_subscriptions_per_topic: int | None = _policy("Subscriptions")
-    max_consumers_per_topic: int | None = _policy("Connected consumers and readers")
-    max_consumers_per_subscription: int | None = _policy("Connected consumers")
-    max_publish_rate: int | None = _policy("Messages a second and topic")
-    max_subscription_dispatch_rate: int | None = _policy("Messages a second and subscription")
-    max_message_size: int | None = _policy("Bytes")
-    retention_bytes: int | None = _policy("Stored bytes kept of a topic; whole journal segments go")
-    retention_age_s: int | None = _policy("Seconds a message is kept; whole journal segments go")
-
-    def given(self) -> dict[str, int | None]:
-        """What the caller wrote."""
-        return {name: getattr(self, name) for name in self.model_fields_set}
-
-
+PolicyName = Literal[
+    "max_producers_per_topic",
+    "max_subscriptions_per_topic",
+    "max_consumers_per_topic",
+    "max_consumers_per_subscription",
+    "max_publish_rate",
+    "max_subscription_dispatch_rate",
+    "max_message_size",
+    "retention_bytes",
+    "retention_age_s",
+]
+POLICIES: tuple[str, ...] = get_args(PolicyName)
+# A map and not nine fields: models read the schema with every turn, and the names say what there is to say.
+Policies = dict[PolicyName, Annotated[int, Field(ge=0)] | None]
 PoliciesArgument = Annotated[
-    Policies, Field(description="Limits to set: name to count; 0 is no limit, null takes a limit away")
+    Policies, Field(description="Limits to set; 0: none, null: not set here. Rates are messages a second")
 ]
 
 
@@ -180,7 +168,9 @@ class NamespaceItem(Result):
 
 class CreateNamespaceRequest(Request):
     namespace: NamespaceArgument
-    policies: Annotated[Policies | None, Field(description="Limits of its topics; name to count")] = None
+    policies: Annotated[
+        Policies | None, Field(description="Limits of its topics; rates are messages a second")
+    ] = None
 
 
 class NamespacePoliciesRequest(Request):
@@ -281,7 +271,7 @@ class CreateTopicRequest(Request):
         Literal["fsynced", "memory"],
         Field(description="What a publish waits for; memory only with non_reliable"),
     ] = "fsynced"
-    policies: Annotated[Policies | None, Field(description="Limits of the topic; name to count")] = None
+    policies: Annotated[Policies | None, Field(description="Limits; rates are messages a second")] = None
 
 
 class CreatedTopic(Result):
@@ -366,7 +356,7 @@ class LagItem(Result):
     redelivered: int  # messages sent again since the broker started
     dead_lettered: int  # copied to the dead-letter topic since the broker started
     dropped: int  # lost on purpose since the broker started: poison policy drop, or non-reliable and no room
-    blocked_reason: str | None = None  # the message that stops the subscription, or its key
+    blocked_by: str | None  # the message that stops the subscription, or its key
 
 
 class CreateSubscriptionRequest(Request):
@@ -402,7 +392,7 @@ class SeekSubscriptionRequest(SubscriptionRequest):
 
 
 class SkipMessagesRequest(SubscriptionRequest):
-    count: Annotated[int, Field(ge=1, le=MAX_COUNT, description="Unacknowledged messages, from the oldest")]
+    count: Annotated[int, Field(ge=1, le=2**53 - 1, description="Unacknowledged messages, from the oldest")]
 
 
 class CursorPlace(Result):
@@ -433,18 +423,16 @@ class DeletedSubscription(Result):
 
 class SetFailurePolicyRequest(SubscriptionRequest):
     max_redelivery_count: Annotated[
-        int | None, Field(ge=0, le=2**31 - 1, description="Redeliveries before the poison policy applies")
+        int | None, Field(ge=0, description="Redeliveries before the poison policy applies")
     ] = None
     ack_timeout_ms: Annotated[
         int | None,
-        Field(ge=0, le=2**31 - 1, description="An unacknowledged message returns after this; 0: never"),
+        Field(ge=0, description="An unacknowledged message returns after this; 0: never"),
     ] = None
     base_redelivery_delay_ms: Annotated[
-        int | None, Field(ge=0, le=2**31 - 1, description="Delay after the first failure")
+        int | None, Field(ge=0, description="Delay after the first failure")
     ] = None
-    max_redelivery_delay_ms: Annotated[int | None, Field(ge=0, le=2**31 - 1, description="Longest delay")] = (
-        None
-    )
+    max_redelivery_delay_ms: Annotated[int | None, Field(ge=0, description="Longest delay")] = None
     backoff_strategy: Annotated[
         Literal["fixed", "exponential"] | None, Field(description="How the delay grows")
     ] = None

@@ -12,6 +12,7 @@ from pydanube_core.units import format_time
 from pydanube_admin.arguments import close_names
 from pydanube_admin.context import Context
 from pydanube_admin.models import (
+    POLICIES,
     CreateNamespaceRequest,
     ListNamespacesRequest,
     NamespaceItem,
@@ -58,7 +59,7 @@ async def _topic_policies(context: Context, name: str) -> TopicPoliciesResult:
 
 async def set_topic_policies(context: Context, request: SetTopicPoliciesRequest) -> TopicPoliciesResult:
     topic = await _settable(context, request)
-    await context.port.set_topic_policies(topic.own.topic, request.policies.given())
+    await context.port.set_topic_policies(topic.own.topic, _plain(request.policies))
     return await _topic_policies(context, topic.own.topic)
 
 
@@ -70,7 +71,7 @@ async def preview_set_topic_policies(context: Context, request: SetTopicPolicies
         arguments=request.model_dump(mode="json", exclude_unset=True),
         effect="change",
         reversible=True,
-        diff=changes(f"topics{topic.own.topic}/policies", before, request.policies.given()),
+        diff=changes(f"topics{topic.own.topic}/policies", before, _plain(request.policies)),
         blast_radius=blast_radius(topics=1, consumers=topic.consumers),
     )
 
@@ -88,10 +89,14 @@ async def _settable(context: Context, request: SetTopicPoliciesRequest) -> Topic
     return topic
 
 
+def _plain(policies: Policies | None) -> dict[str, int | None]:
+    return {str(name): value for name, value in (policies or {}).items()}
+
+
 def _check_some(policies: Policies) -> None:
-    if not policies.model_fields_set:
+    if not policies:
         raise InvalidArgument(
-            f"policies is empty; name at least one of {', '.join(Policies.model_fields)}",
+            f"policies is empty; name at least one of {', '.join(POLICIES)}",
             field="policies",
             value={},
         )
@@ -123,9 +128,7 @@ async def list_namespaces(context: Context, request: ListNamespacesRequest) -> P
 async def create_namespace(context: Context, request: CreateNamespaceRequest) -> NamespacePoliciesResult:
     name = check_namespace(request.namespace)
     try:
-        await context.port.create_namespace(
-            name, {} if request.policies is None else request.policies.given()
-        )
+        await context.port.create_namespace(name, _plain(request.policies))
     except AlreadyExists as error:
         raise _taken(name) from error
     return await _namespace_policies(context, name)
@@ -144,7 +147,7 @@ async def preview_create_namespace(context: Context, request: CreateNamespaceReq
             {
                 "path": f"namespaces/{name}",
                 "before": None,
-                "after": {"policies": {} if request.policies is None else request.policies.given()},
+                "after": {"policies": request.policies or {}},
             }
         ],
         blast_radius=blast_radius(),
@@ -193,7 +196,7 @@ async def set_namespace_policies(
     context: Context, request: SetNamespacePoliciesRequest
 ) -> NamespacePoliciesResult:
     name = await _known(context, request)
-    await context.port.set_namespace_policies(name, request.policies.given())
+    await context.port.set_namespace_policies(name, _plain(request.policies))
     return await _namespace_policies(context, name)
 
 
@@ -206,7 +209,7 @@ async def preview_set_namespace_policies(context: Context, request: SetNamespace
         arguments=request.model_dump(mode="json", exclude_unset=True),
         effect="change",
         reversible=True,
-        diff=changes(f"namespaces/{name}/policies", before, request.policies.given()),
+        diff=changes(f"namespaces/{name}/policies", before, _plain(request.policies)),
         blast_radius=blast_radius(topics=topics),
     )
 

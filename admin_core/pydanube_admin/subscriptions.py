@@ -154,5 +154,5 @@ def _lag_item(facts: SubscriptionFacts, as_of_ms: int) -> LagItem:
         redelivered=facts.redelivered,
         dead_lettered=facts.dead_lettered,
         dropped=facts.dropped,
-        blocked_reason=facts.blocked_reason,
+        blocked_by=facts.blocked_reason,
     )

@@ -38,14 +38,13 @@ from pydanube_core.facts import (
 from pydanube_core.names import TopicName
 from pydanube_core.positions import Position, PositionKind
 
-from pydanube_admin.models import Policies
+from pydanube_admin.models import POLICIES
 from pydanube_admin.remote import OPS_CALL
 
 __all__ = ["BROKER_ID", "NOW_MS", "MemoryCluster", "serve_ops"]
 
 NOW_MS: Final = 1_800_000_000_000  # 2027-01-15T08:00:00Z
 BROKER_ID: Final = "10203040506070809"
-POLICIES: Final = tuple(Policies.model_fields)
 FAILURE_POLICY: Final = {
     "max_redelivery_count": 5,
     "ack_timeout_ms": 30_000,

@@ -258,7 +258,7 @@ async def create_topic(context: Context, request: CreateTopicRequest) -> Created
             partitions=request.partitions,
             dispatch_strategy=request.dispatch_strategy,
             durability=durability,
-            options={"policies": _policies(request)} if request.policies is not None else {},
+            options={"policies": _policies(request)} if request.policies else {},
         )
     except AlreadyExists as error:
         raise _taken(name) from error
@@ -275,8 +275,7 @@ async def create_topic(context: Context, request: CreateTopicRequest) -> Created
 
 def _policies(request: CreateTopicRequest) -> dict[str, int]:
     """The limits of a topic that is new: there is nothing yet that null could take away."""
-    given = {} if request.policies is None else request.policies.given()
-    return {name: value for name, value in given.items() if value is not None}
+    return {name: value for name, value in (request.policies or {}).items() if value is not None}
 
 
 def _taken(name: str) -> AlreadyExists:
@@ -298,7 +297,7 @@ async def preview_create(context: Context, request: CreateTopicRequest) -> Previ
         "dispatch_strategy": request.dispatch_strategy,
         "durability": durability,
     }
-    if request.policies is not None:
+    if request.policies:
         after["policies"] = _policies(request)
     return Preview(
         operation="topics.create",

@@ -65,7 +65,7 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
         "in_flight",
         "redelivered",
         "dead_lettered",
-        "blocked_reason",
+        "blocked_by",
     ),
 }
 

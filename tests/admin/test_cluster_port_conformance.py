@@ -9,7 +9,13 @@ import pytest
 from pydanube_admin.testing import MemoryCluster
 from pydanube_broker.broker import Broker
 from pydanube_broker.settings import MEMORY_DIR, load_settings
-from pydanube_core.errors import AlreadyExists, SubscriptionNotFound, TopicNotFound
+from pydanube_core.errors import (
+    AlreadyExists,
+    InvalidArgument,
+    NamespaceNotFound,
+    SubscriptionNotFound,
+    TopicNotFound,
+)
 from pydanube_core.facts import ClusterPort
 
 pytestmark = pytest.mark.anyio
@@ -88,3 +94,121 @@ async def test_the_broker_has_a_status(port: ClusterPort) -> None:
     assert status.broker_id.isdecimal()
     assert status.ready
     assert status.data_dir is None
+
+
+async def test_policies_are_set_one_by_one_and_the_nearest_layer_counts(port: ClusterPort) -> None:
+    await create(port, "/default/one")
+    await port.set_topic_policies("/default/one", {"max_publish_rate": 10, "max_consumers_per_topic": 2})
+    await port.set_topic_policies("/default/one", {"max_publish_rate": 20})
+    facts = await port.topic_policies("/default/one")
+    assert facts.own == {"max_publish_rate": 20, "max_consumers_per_topic": 2}
+    assert facts.effective["max_publish_rate"] == 20
+    await port.set_namespace_policies("default", {"max_publish_rate": 5, "max_producers_per_topic": 7})
+    effective = (await port.topic_policies("/default/one")).effective
+    assert (effective["max_publish_rate"], effective["max_producers_per_topic"]) == (20, 7)
+    await port.set_topic_policies("/default/one", {"max_publish_rate": None})
+    facts = await port.topic_policies("/default/one")
+    assert facts.own == {"max_consumers_per_topic": 2}
+    assert facts.effective["max_publish_rate"] == 5
+    await port.set_topic_policies("/default/one", {"max_publish_rate": 0})
+    assert (await port.topic_policies("/default/one")).effective["max_publish_rate"] == 0
+    with pytest.raises(TopicNotFound):
+        await port.topic_policies("/default/none")
+
+
+async def test_a_partition_has_its_topics_policies(port: ClusterPort) -> None:
+    await create(port, "/default/many", partitions=2)
+    await port.set_topic_policies("/default/many", {"max_publish_rate": 3})
+    assert (await port.topic_policies("/default/many")).own == {"max_publish_rate": 3}
+    with pytest.raises(InvalidArgument):
+        await port.set_topic_policies("/default/many-part-0", {"max_publish_rate": 4})
+
+
+async def test_a_topic_may_be_created_with_policies(port: ClusterPort) -> None:
+    await port.create_topic(
+        "/default/one",
+        partitions=0,
+        dispatch_strategy="non_reliable",
+        durability="memory",
+        options={"policies": {"max_publish_rate": 9}},
+    )
+    (own,) = await port.topic("/default/one")
+    assert (own.dispatch_strategy, own.durability) == ("non_reliable", "memory")
+    assert (await port.topic_policies("/default/one")).own == {"max_publish_rate": 9}
+
+
+async def test_namespaces_are_made_listed_and_have_policies(port: ClusterPort) -> None:
+    await port.create_namespace("shop", {"max_message_size": 1000})
+    with pytest.raises(AlreadyExists):
+        await port.create_namespace("shop", {})
+    await create(port, "/shop/many", partitions=2)
+    found = {facts.namespace: facts for facts in await port.namespaces()}
+    assert set(found) == {"default", "shop", "system"}
+    assert (found["shop"].topics, found["shop"].policies) == (1, {"max_message_size": 1000})
+    assert (await port.namespace_policies("shop")).effective["max_message_size"] == 1000
+    for call in (port.namespace_policies("none"), port.set_namespace_policies("none", {})):
+        with pytest.raises(NamespaceNotFound):
+            await call
+
+
+async def test_a_subscription_is_made_on_every_partition_once(port: ClusterPort) -> None:
+    await create(port, "/default/many", partitions=2)
+    await port.create_subscription("/default/many", "s", type="shared", start="latest")
+    with pytest.raises(AlreadyExists):
+        await port.create_subscription("/default/many", "s", type="shared", start="latest")
+    facts = [
+        fact for index in range(2) for fact in await port.subscriptions(f"/default/many-part-{index}", "s")
+    ]
+    assert [(fact.partition, fact.type, fact.lag_messages, fact.dropped) for fact in facts] == [
+        (0, "shared", 0, 0),
+        (1, "shared", 0, 0),
+    ]
+    assert await port.resolve_position("/default/many", "earliest") == {
+        "/default/many-part-0": 0,
+        "/default/many-part-1": 0,
+    }
+    await port.delete_subscription("/default/many", "s")
+    with pytest.raises(SubscriptionNotFound):
+        await port.subscriptions("/default/many-part-1", "s")
+
+
+async def test_moving_what_does_not_exist_is_refused(port: ClusterPort) -> None:
+    await create(port, "/default/one")
+    for call in (
+        port.seek_subscription("/default/one", "none", "earliest"),
+        port.skip_messages("/default/one", "none", 1),
+        port.purge_subscription("/default/one", "none"),
+        port.delete_subscription("/default/one", "none"),
+        port.failure_policy("/default/one", "none"),
+        port.set_failure_policy("/default/one", "none", {"poison_policy": "drop"}),
+    ):
+        with pytest.raises(SubscriptionNotFound):
+            await call
+    await port.create_subscription("/default/one", "s", type="exclusive", start="earliest")
+    with pytest.raises(InvalidArgument):
+        await port.seek_subscription("/default/one", "s", "offset:1")
+    await port.seek_subscription("/default/one", "s", "latest")
+    await port.purge_subscription("/default/one", "s")
+    assert await port.skip_messages("/default/one", "s", 3) == 0
+
+
+async def test_a_failure_policy_has_seven_fields_and_is_changed_field_by_field(port: ClusterPort) -> None:
+    await create(port, "/default/one")
+    await port.create_subscription("/default/one", "s", type="exclusive", start="earliest")
+    assert await port.failure_policy("/default/one", "s") == {
+        "max_redelivery_count": 5,
+        "ack_timeout_ms": 30_000,
+        "base_redelivery_delay_ms": 1_000,
+        "max_redelivery_delay_ms": 60_000,
+        "backoff_strategy": "exponential",
+        "poison_policy": "block",
+        "dead_letter_topic": None,
+    }
+    await port.set_failure_policy("/default/one", "s", {"poison_policy": "dead_letter"})
+    await port.set_failure_policy("/default/one", "s", {"max_redelivery_count": 2})
+    policy = await port.failure_policy("/default/one", "s")
+    assert (policy["max_redelivery_count"], policy["dead_letter_topic"]) == (2, "/default/one-dlq-s")
+    await port.set_failure_policy("/default/one", "s", {"dead_letter_topic": "/default/graves"})
+    assert (await port.failure_policy("/default/one", "s"))["dead_letter_topic"] == "/default/graves"
+    await port.set_failure_policy("/default/one", "s", {"dead_letter_topic": ""})
+    assert (await port.failure_policy("/default/one", "s"))["dead_letter_topic"] == "/default/one-dlq-s"

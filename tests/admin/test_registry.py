@@ -9,14 +9,27 @@ from pydanube_admin import LATER, OPERATIONS, TOOLS, Effect
 from pydanube_admin.arguments import parse_call
 
 
-def test_the_first_seven_operations_and_their_tools() -> None:
+def test_the_operations_and_their_tools() -> None:
     assert {operation.name: operation.tool for operation in OPERATIONS.values()} == {
         "topics.list": "list_topics",
         "topics.describe": "describe_topic",
         "topics.create": "create_topic",
         "topics.delete": "delete_topic",
+        "topics.set_policies": "set_topic_policies",
+        "topics.get_policies": "get_topic_policies",
         "subscriptions.list": "list_subscriptions",
         "subscriptions.lag": "get_consumer_lag",
+        "subscriptions.create": "create_subscription",
+        "subscriptions.seek": "seek_subscription",
+        "subscriptions.skip": "skip_messages",
+        "subscriptions.purge": "purge_subscription",
+        "subscriptions.delete": "unsubscribe",
+        "subscriptions.set_failure_policy": "set_subscription_failure_policy",
+        "subscriptions.get_failure_policy": "get_subscription_failure_policy",
+        "namespaces.list": "list_namespaces",
+        "namespaces.create": "create_namespace",
+        "namespaces.get_policies": "get_namespace_policies",
+        "namespaces.set_policies": "set_namespace_policies",
         "brokers.status": "get_broker_status",
     }
     assert all(re.fullmatch(r"[a-z][a-z0-9_]{0,63}", tool) for tool in TOOLS)
@@ -30,6 +43,7 @@ def test_required_names_are_positional_and_the_rest_are_flags() -> None:
         ("partitions", False, 0),
         ("dispatch_strategy", False, "reliable"),
         ("durability", False, "fsynced"),
+        ("policies", False, None),
     ]
     assert create.arguments[2].choices == ("reliable", "non_reliable")
     assert create.arguments[1].maximum == 1000
@@ -64,6 +78,25 @@ def test_every_example_is_a_call_that_would_be_taken(name: str) -> None:
         Draft202012Validator(operation.input_schema).validate(dict(example.arguments))
 
 
+def test_what_is_required_and_no_name_is_a_flag() -> None:
+    seek = OPERATIONS["subscriptions.seek"]
+    assert [(a.name, a.positional, a.required) for a in seek.arguments] == [
+        ("topic", True, True),
+        ("subscription", True, True),
+        ("to", False, True),
+    ]
+    assert (
+        seek.command_line({"topic": "orders", "subscription": "s1", "to": "earliest"})
+        == "danube subscriptions seek orders s1 --to earliest"
+    )
+    assert (
+        OPERATIONS["topics.set_policies"].command_line(
+            {"topic": "orders", "policies": {"max_publish_rate": 10, "max_message_size": None}}
+        )
+        == "danube topics set-policies orders --policies max_publish_rate=10,max_message_size=none"
+    )
+
+
 def test_a_command_line_is_one_that_can_be_pasted() -> None:
     assert (
         OPERATIONS["topics.list"].command_line({"filter": "orders*", "namespace": "default", "limit": 5})
@@ -76,5 +109,12 @@ def test_a_command_line_is_one_that_can_be_pasted() -> None:
 
 
 def test_only_what_destroys_is_for_the_command_line_alone() -> None:
-    assert [o.name for o in OPERATIONS.values() if o.command_line_only] == ["topics.delete"]
-    assert [o.name for o in OPERATIONS.values() if o.effect is Effect.DESTROY] == ["topics.delete"]
+    destroying = [
+        "subscriptions.delete",
+        "subscriptions.purge",
+        "subscriptions.seek",
+        "subscriptions.skip",
+        "topics.delete",
+    ]
+    assert [o.name for o in OPERATIONS.values() if o.command_line_only] == destroying
+    assert [o.name for o in OPERATIONS.values() if o.effect is Effect.DESTROY] == destroying
