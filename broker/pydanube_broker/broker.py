@@ -49,6 +49,7 @@ from pydanube_broker.services.publish import PublishStream
 from pydanube_broker.services.resolve import Resolve
 from pydanube_broker.settings import Settings
 from pydanube_broker.tier.tier import Tier
+from pydanube_broker.tier.upkeep import Keep
 from pydanube_broker.topics.hub import Hub
 from pydanube_broker.topics.registry import AnyPump, Registry
 from pydanube_broker.topics.topic import Topic
@@ -158,6 +159,9 @@ class Broker:
         await self.journal.begin()
         self.registry.begin()
         self.tier = await stack.enter_async_context(Tier(settings, path, self.hub, store, self._spawn))
+        self.tier.keep = lambda topic: Keep.of(
+            *self.registry.policy_layers(topic.options, topic.options.topic.namespace)
+        )
         self.official.start()
         self.health.recovering = False
         self.recovered = {

@@ -212,7 +212,10 @@ class ConsumeStream:
         if request.stop == HEAD:
             stop = topic.commit
         elif request.stop:
-            stop = topic.resolve(Position.parse(request.stop, now_ms=now_ms(), field="stop"))
+            until = Position.parse(request.stop, now_ms=now_ms(), field="stop")
+            await topic.prepare(until)
+            stop = topic.resolve(until)
+        await topic.prepare(start)
         position = topic.resolve(start)
         if self.closed:
             return

@@ -78,6 +78,7 @@ class Flusher:
         self._flushed: dict[int, int] = {}  # topic id → its stored bytes at the last flush
         self._claimed: dict[int, int] = {}  # topic id → epoch
         self.in_flight: dict[int, str] = {}  # topic id → key of the object under way
+        self.merging: set[str] = set()  # keys of compacted objects under way
         self.failures: dict[int, Failure] = {}
         self.objects = 0
         self.bytes_in = 0

@@ -1,14 +1,15 @@
 """The named steps of tiering, and the test hook that ends a process at one of them.
 
-`PYDANUBE_TEST_KILL_AT=step` or `step:3` (its third time) sends SIGKILL to the process that reaches it, broker or
-child: after each, acknowledged messages must be readable and each offset be there once.
+`PYDANUBE_TEST_KILL_AT` names a folder. The process that reaches a step, broker or child, and finds a file of the step's
+name there, removes the file and ends itself by SIGKILL: once a file, whatever process comes first. After each,
+acknowledged messages must be readable and each offset be there once.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
-from collections import Counter
 from enum import StrEnum
 from typing import Final
 
@@ -31,16 +32,11 @@ class Step(StrEnum):
     DELETED = "deleted"  # child: objects that count no more are gone
 
 
-_seen: Counter[str] = Counter()
-
-
 def reached(step: Step) -> None:
     """Note that a step is done."""
-    wanted = os.environ.get(HOOK)
-    if wanted is None:
+    folder = os.environ.get(HOOK)
+    if folder is None:
         return
-    name, _, times = wanted.partition(":")
-    if name == step.value:
-        _seen[name] += 1
-        if _seen[name] == int(times or "1"):
-            os.kill(os.getpid(), signal.SIGKILL)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(os.path.join(folder, step.value))
+        os.kill(os.getpid(), signal.SIGKILL)

@@ -11,6 +11,7 @@ import contextlib
 import importlib.util
 import logging
 import secrets
+from collections import deque
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from types import TracebackType
@@ -27,6 +28,7 @@ from pydanube_broker.tier.child import TierChild
 from pydanube_broker.tier.cold_reads import ColdReads
 from pydanube_broker.tier.flushing import Due, Flusher
 from pydanube_broker.tier.steps import Step, reached
+from pydanube_broker.tier.upkeep import GRACE_MS, Keep, Upkeep
 from pydanube_broker.topics.hub import Hub
 from pydanube_broker.topics.topic import Topic, now_ms
 
@@ -36,6 +38,7 @@ log = logging.getLogger("pydanube.tier")
 
 OBJECTS_PER_S: Final = 10.0
 CONCURRENT: Final = 2
+COMPACT_AT: Final = 16  # small neighbours that are merged without being asked
 _SLICE: Final = 200  # topics looked at before others get a turn
 _HELD_UP_SEGMENTS: Final = (
     8  # sealed segments beyond which topics that hold up deletion are flushed at any size
@@ -96,9 +99,14 @@ class Tier:
             hub.journal, self.catalog, self.child, self.folders, start, missing=self.missing
         )
         self.flusher: Flusher
+        self.upkeep: Upkeep
         self.cluster = ""
         self._wake = asyncio.Event()
         self._tokens = OBJECTS_PER_S
+        self.keep: Callable[[Topic], Keep] = lambda topic: Keep()  # whoever knows the policies sets it
+        self._tending: asyncio.Task[None] | None = None
+        self._collected: set[int] = set()
+        self._to_tend: deque[Topic] = deque()
         self._backlog_bytes = 0
         self._oldest_ms: int | None = None
         self._store_again_s = 0.0
@@ -118,6 +126,15 @@ class Tier:
             flush_age_ms=int(self._settings.flush_age * 1000),
         )
         self.flusher.after_commit = self._committed
+        self.upkeep = Upkeep(
+            self.catalog,
+            self.child,
+            self.folders,
+            self.flusher,
+            self.cold,
+            cluster=self.cluster,
+            object_bytes=self._settings.object_bytes,
+        )
         for topic_id, head in (await self.catalog.heads()).items():
             self.folders[topic_id] = head.folder
             self.object_bytes[topic_id] = head.bytes
@@ -141,7 +158,7 @@ class Tier:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        tasks = [*self._running] + ([self._loop_task] if self._loop_task else [])
+        tasks = [*self._running, *filter(None, (self._loop_task, self._tending))]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -168,6 +185,9 @@ class Tier:
             try:
                 due = await self._look()
                 await self._flush_all(due)
+                if self._tending is None and self.flusher.store_error() is None:
+                    self._tending = asyncio.get_running_loop().create_task(self._tend())
+                    self._tending.add_done_callback(self._tended)
             except ClusterError as error:
                 log.warning("tier_look_failed", extra={"event": "tier_look_failed", "error": error.message})
             except Exception:
@@ -226,6 +246,37 @@ class Tier:
             self._running.add(task)
             task.add_done_callback(self._done)
 
+    def _tended(self, task: asyncio.Task[None]) -> None:
+        self._tending = None
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            log.warning("tier_upkeep_failed", extra={"event": "tier_upkeep_failed", "error": str(error)})
+
+    async def _tend(self) -> None:
+        """Look after one topic a turn: retention, compaction, what crashes and compaction left."""
+        if not self._to_tend:
+            self._to_tend.extend(
+                topic for topic in self._hub.topics.values() if topic.topic_id in self.folders
+            )
+        if not self._to_tend:
+            return
+        topic = self._to_tend.popleft()
+        if topic.closed is not None or topic.topic_id in self.flusher.in_flight:
+            return
+        await self.flusher.claim(topic)
+        await self.upkeep.retain(topic, self.keep(topic))
+        await self.upkeep.compact(topic, at_least=COMPACT_AT)
+        await self.upkeep.delete_retired(topic, grace_ms=GRACE_MS)
+        if topic.topic_id not in self._collected:
+            self._collected.add(topic.topic_id)  # once a life: what the last one left half-way
+            gone = await self.upkeep.collect(topic)
+            if gone:
+                log.info(
+                    "tier_orphans_deleted",
+                    extra={"event": "tier_orphans_deleted", "topic": topic.name, "objects": len(gone)},
+                )
+        await self._note_bytes(topic)
+
     async def _flush_one(self, topic: Topic) -> None:
         if await self.flusher.flush(topic):
             self._store_again_s = 0.0
@@ -250,6 +301,10 @@ class Tier:
         held = await self.catalog.head(topic.topic_id)
         if held is not None:
             self.object_bytes[topic.topic_id] = held.head.bytes
+
+    def path(self, topic_id: int, name: str) -> str:
+        """Where tools open an object."""
+        return f"{self.options.url.rstrip('/')}/{self.folders[topic_id]}/{name}"
 
     def wake(self) -> None:
         """Look again at once."""

@@ -12,7 +12,7 @@ from array import array
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -113,6 +113,9 @@ class TierWork:
         """Write neighbours as one object: `key`, `meta`, `sources`: [{key, bytes, footer_bytes, footer_crc}]."""
         meta = Meta(**arguments["meta"])
         spooled = self._store.spool / (arguments["key"].rpartition("/")[2] + ".tmp")
+        last = arguments["sources"][-1]
+        newest = ObjectReader(self._store, last["key"], _expected(last)).meta
+        meta = replace(meta, subscriptions=newest.subscriptions, schemas=newest.schemas)
         with ObjectWriter(spooled, meta) as writer:
             for source in arguments["sources"]:
                 reader = ObjectReader(self._store, source["key"], _expected(source))

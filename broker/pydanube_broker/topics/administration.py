@@ -133,6 +133,7 @@ class Administration:
                 topic=str(name),
             )
         for part in parts:
+            await part.prepare(position)
             part.resolve(position)  # an offset that one of them does not have is refused before any is made
         for part in parts:
             if subscription not in part.subscriptions:
@@ -150,6 +151,8 @@ class Administration:
         """Move the cursor, under its consumers; on every partition."""
         pumps = self._pumps(topic, subscription)
         position = Position.parse(to, now_ms=now_ms(), field="to")
+        for part, _ in pumps:
+            await part.prepare(position)
         targets = [(pump, part.resolve(position)) for part, pump in pumps]
         for pump, offset in targets:
             pump.seek(offset)

@@ -318,6 +318,7 @@ class Registry:
                 what="subscriptions",
                 topic=topic.name,
             )
+            await topic.prepare(start)
             record, created = await self.catalog.ensure_subscription(
                 topic.options.topic_id, name, type=wanted.value, start_offset=topic.resolve(start)
             )

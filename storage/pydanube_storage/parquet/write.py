@@ -87,6 +87,7 @@ class ObjectWriter:
             store_schema=False,
         )
         self._group = RowGroup()
+        self._tables: list[Any] = []
         self._messages = 0
         self._times: list[int] = []
         self._epochs: list[tuple[int, int]] = []
@@ -120,15 +121,20 @@ class ObjectWriter:
 
     def add_table(self, table: Any, epochs: tuple[tuple[int, int], ...]) -> None:
         """Take rows of another object, one row group of it: compaction."""
-        self._flush()
         for epoch, first in epochs:
             if not self._epochs or self._epochs[-1][0] < epoch:
                 self._epochs.append((epoch, first))
         if table.num_rows:
             times = table.column("append_time").cast(pa.int64())
             self._note_time(times[0].as_py(), times[-1].as_py())  # append times never fall
-            self._messages += table.num_rows
-            self._writer.write_table(table.cast(SCHEMA), row_group_size=table.num_rows)
+            if (
+                self._tables
+                and sum(each.nbytes for each in self._tables) + table.nbytes > _MAX_ROW_GROUP_BYTES
+            ):
+                self._flush()
+            self._tables.append(table)
+            if sum(each.nbytes for each in self._tables) >= ROW_GROUP_BYTES:
+                self._flush()
 
     def _note_time(self, first_ms: int, last_ms: int) -> None:
         self._times = [self._times[0] if self._times else first_ms, last_ms]
@@ -138,6 +144,11 @@ class ObjectWriter:
             self._messages += self._group.messages
             self._writer.write_batch(self._group.to_arrow(), row_group_size=self._group.messages)
             self._group = RowGroup()
+        if self._tables:
+            table = pa.concat_tables(self._tables)
+            self._messages += table.num_rows
+            self._writer.write_table(table.combine_chunks(), row_group_size=table.num_rows)
+            self._tables = []
 
     def finish(self) -> WrittenObject:
         """Write what is left and the footer."""

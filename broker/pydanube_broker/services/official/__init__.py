@@ -28,7 +28,7 @@ from pydanube_broker.services.official.health_check import HealthCheckService
 from pydanube_broker.services.official.producer import ProducerHost, ProducerService
 from pydanube_broker.services.official.receive import ReceiveHost
 from pydanube_broker.services.official.schema_gate import NoSchemas, SchemaGate
-from pydanube_broker.services.official.storage import StorageService
+from pydanube_broker.services.official.storage import StorageHost, StorageService
 from pydanube_broker.topics.topic import Topic
 
 __all__ = ["NoSchemas", "OfficialHost", "OfficialServices", "SchemaGate"]
@@ -36,7 +36,7 @@ __all__ = ["NoSchemas", "OfficialHost", "OfficialServices", "SchemaGate"]
 SWEEP_S: Final = 5.0  # the clients' health-check interval
 
 
-class OfficialHost(ProducerHost, ReceiveHost, DiscoveryHost, Protocol):
+class OfficialHost(ProducerHost, ReceiveHost, DiscoveryHost, StorageHost, Protocol):
     """What the broker does for these services."""
 
 
