@@ -13,7 +13,7 @@ A topic or subscription has a transaction to itself, because its revision become
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -131,6 +131,25 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations):
                 for part in self.index.partitions(topic)
             ]
         return [await self._retry(self._update_one, topic, changes)]
+
+    async def decide_schema(
+        self, topic: TopicName, decide: Callable[[Mapping[str, Any] | None], Mapping[str, Any]]
+    ) -> list[TopicRecord]:
+        """Set the schema that `decide` makes of the present one; what it decides on is what is replaced.
+
+        Two that decide at once do so one after the other. What `decide` raises comes out, with nothing changed. A
+        partitioned topic is decided at its parent, and its partitions follow. Returns the topics with a log.
+
+        Raises:
+            TopicNotFound.
+        """
+        if self.index.partitioned(topic) is None:
+            return [await self._retry(self._decide_one, topic, decide)]
+        schema = await self._retry(self._decide_parent, topic, decide)
+        for part in self.index.partitions(topic):
+            if part.settings.schema != schema:
+                await self._retry(self._update_one, part.topic, {"schema": schema})
+        return self.index.partitions(topic)
 
     async def delete_topic(self, topic: TopicName) -> list[TopicRecord]:
         """Delete a plain or a whole partitioned topic with its subscriptions and assignments; not its data.
@@ -274,6 +293,24 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations):
         spec = replace(former.spec, settings=replace(former.settings, **changes))
         await self._change([Put(key, spec.to_json())], [ModRevision(key, former.revision)])
         return self.index.topic(topic)
+
+    async def _decide_one(
+        self, topic: TopicName, decide: Callable[[Mapping[str, Any] | None], Mapping[str, Any]]
+    ) -> TopicRecord:
+        former = self.index.topic(topic)
+        schema = dict(decide(former.settings.schema))
+        return (
+            former if schema == former.settings.schema else await self._update_one(topic, {"schema": schema})
+        )
+
+    async def _decide_parent(
+        self, topic: TopicName, decide: Callable[[Mapping[str, Any] | None], Mapping[str, Any]]
+    ) -> dict[str, Any]:
+        present = self._parent(topic).spec.settings.schema
+        schema = dict(decide(present))
+        if schema != present:
+            await self._update_parent(topic, {"schema": schema})
+        return schema
 
     async def _update_parent(self, topic: TopicName, changes: Mapping[str, Any]) -> None:
         parent = self._parent(topic)

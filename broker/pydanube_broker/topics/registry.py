@@ -41,6 +41,8 @@ from pydanube_broker.delivery.non_reliable import LivePump
 from pydanube_broker.delivery.pump import DeliveryEngine, SubscriptionPump
 from pydanube_broker.delivery.subscription import SubscriptionType
 from pydanube_broker.delivery.subscription_policy import OPTION, SubscriptionPolicy
+from pydanube_broker.schema.registry import SchemaRegistry
+from pydanube_broker.schema.topic_schemas import TopicSchemas
 from pydanube_broker.settings import Settings
 from pydanube_broker.topics.hub import Hub
 from pydanube_broker.topics.memory_topic import MemoryTopic
@@ -64,6 +66,10 @@ class Registry:
         self._topics: dict[TopicName, Topic] = {}
         self._opening: dict[TopicName, anyio.Event] = {}  # created, not served yet
         self.catalog = TopicCatalog(store, wall_ms=now_ms)
+        self.schemas = TopicSchemas(
+            SchemaRegistry(store, wall_ms=now_ms, pending=engine.give_way.pending), self.catalog
+        )
+        self.schemas.serve(self._topics)
         self.lone: LoneBroker
         self._sessions = itertools.count(
             now_ms() * 1000
@@ -74,6 +80,7 @@ class Registry:
     @asynccontextmanager
     async def opened(self, broker_id: int, broker_url: str, admin_url: str) -> AsyncIterator[None]:
         """Register this broker, take office, load and assign the topics; on leaving, sign off."""
+        await self.schemas.registry.load()
         async with LoneBroker(
             self._store, broker_id=broker_id, broker_url=broker_url, admin_url=admin_url, catalog=self.catalog
         ) as self.lone:
@@ -105,6 +112,7 @@ class Registry:
             )
             self._hub.adopt(topic)
         topic.assigned_epoch = self.lone.epoch(record.topic_id)
+        topic.schema = self.schemas.guard_of(record)
         self._topics[record.topic] = topic
         for subscription in self.catalog.index.subscriptions(record.topic_id):
             self._pump(topic, subscription)

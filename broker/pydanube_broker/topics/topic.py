@@ -20,6 +20,7 @@ from pydanube_core.positions import Position, PositionKind
 from pydanube_broker.delivery.give_way import GiveWay
 from pydanube_broker.delivery.limits import Limits
 from pydanube_broker.journal import CachedBatch, Journal, Kind
+from pydanube_broker.schema.guard import SchemaGuard
 from pydanube_broker.topics.gate import TopicGate
 from pydanube_broker.topics.log_state import (
     LogState,
@@ -96,6 +97,7 @@ class Topic:
         "options",
         "producers_connected",
         "readers",
+        "schema",
         "state",
         "subscriptions",
     )
@@ -115,6 +117,9 @@ class Topic:
         self.options = options  # the catalog's record of the topic
         self.durability = durability  # what a receipt promises
         self.gate = TopicGate(name, limits)
+        self.schema: SchemaGuard | None = (
+            None  # what publishes are held against; None: nothing, and at no cost
+        )
         self.durable_offset = state.next_offset
         self.commit = state.next_offset
         self.listeners: set[LogListener] = set()

@@ -1,0 +1,46 @@
+"""A topic's schema as it is configured: subject, policy, and whether payloads are looked at.
+
+It is kept in the topic's record (`TopicSettings.schema`); of a partitioned topic, in the parent's, which speaks for
+all partitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+from pydanube_broker.schema.vocabulary import ValidationPolicy
+
+__all__ = ["DEFAULT_POLICY", "Binding"]
+
+DEFAULT_POLICY: Final = ValidationPolicy.WARN  # of a topic whose subject a producer has set
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Binding:
+    subject: str
+    schema_id: int
+    validation_policy: ValidationPolicy = DEFAULT_POLICY
+    enable_payload_validation: bool = False
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any] | None) -> Self | None:
+        """From a topic's settings; None for a topic without a schema."""
+        if not settings:
+            return None
+        return cls(
+            subject=settings["subject"],
+            schema_id=int(settings["schema_id"]),
+            validation_policy=ValidationPolicy(settings["validation_policy"]),
+            enable_payload_validation=settings["enable_payload_validation"],
+        )
+
+    def to_settings(self) -> dict[str, Any]:
+        """As results of operations show it, too: a 64-bit id is text."""
+        return {
+            "subject": self.subject,
+            "schema_id": str(self.schema_id),
+            "validation_policy": self.validation_policy.value,
+            "enable_payload_validation": self.enable_payload_validation,
+        }

@@ -1,0 +1,506 @@
+"""The registry of schemas over the metadata store: every change is one guarded transaction, then the index follows.
+
+Whatever changes a subject guards the subject's record, so two registrations in the same instant are made one after
+the other: the second finds its guard broken, reads again, decides again (the same text has become a version
+meanwhile; or it is compared with what is latest now), and gets the next number.
+
+Parsing, comparing and compiling happen in threads: a large schema takes longer than the loop may wait.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Final, TypeVar
+
+import anyio
+from pydanube_core.errors import Conflict, SchemaIncompatible, SchemaInvalid, StoreUnavailable
+from pydanube_storage.metadata import (
+    MAX_VALUE_BYTES,
+    Absent,
+    Guard,
+    GuardFailed,
+    MetadataStore,
+    ModRevision,
+    Put,
+    Revision,
+    Write,
+    read_all,
+)
+
+from pydanube_broker.schema import keys
+from pydanube_broker.schema.differences import Difference, merged
+from pydanube_broker.schema.formats import (
+    ParsedSchema,
+    PayloadCheck,
+    differences_between,
+    parse_schema,
+    payload_check,
+)
+from pydanube_broker.schema.index import SchemaIndex
+from pydanube_broker.schema.protobuf.compile import compile_proto
+from pydanube_broker.schema.records import (
+    SubjectRecord,
+    SubjectSpec,
+    VersionRecord,
+    VersionSpec,
+    check_subject,
+    check_texts,
+    removed,
+    stored,
+)
+from pydanube_broker.schema.vocabulary import CompatibilityMode, JsonProfile, SchemaType
+
+__all__ = ["Compatibility", "Registration", "SchemaRegistry"]
+
+T = TypeVar("T")
+_ATTEMPTS: Final = 32  # each attempt that fails means that somebody else's registration was made
+_STORE_S: Final = 10.0
+_PARSED: Final = 256  # versions whose parsed form, and payload check, is kept
+
+assert MAX_VALUE_BYTES > 200_000, "a definition of the largest size must fit"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registration:
+    schema_id: int
+    version: int
+    is_new_version: bool
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compatibility:
+    """`compared_with`: versions, newest first; empty where there was nothing to compare."""
+
+    mode: CompatibilityMode
+    transitive: bool
+    differences: tuple[Difference, ...]
+    compared_with: tuple[int, ...]
+
+    @property
+    def is_compatible(self) -> bool:
+        return not self.differences
+
+
+class SchemaRegistry:
+    """Subjects and their versions.
+
+    Args:
+        wall_ms: milliseconds since 1970.
+        pending: entered while a thread works for the registry (`GiveWay.pending`).
+    """
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        *,
+        wall_ms: Callable[[], int],
+        pending: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        self.index = SchemaIndex()
+        self._store = store
+        self._wall_ms = wall_ms
+        self._pending = pending
+        self._parsed: OrderedDict[tuple[int, int], ParsedSchema] = OrderedDict()
+        self._checks: OrderedDict[tuple[int, int], PayloadCheck] = OrderedDict()
+        self.on_change: Callable[[int], None] = lambda schema_id: None  # a subject got or lost a version
+
+    async def load(self) -> None:
+        """Read everything; before anything else is asked."""
+        subjects, _ = await read_all(self._store, keys.SUBJECTS)
+        ids: dict[str, int] = {}
+        for item in subjects:
+            subject = SubjectRecord.of(item)
+            ids[subject.subject] = subject.schema_id
+            self.index.put_subject(subject)
+        texts, _ = await read_all(self._store, keys.DEFINITIONS)
+        definitions = {keys.identity_of_key(item.key): item.value for item in texts}
+        compiled, _ = await read_all(self._store, keys.DESCRIPTORS)
+        descriptors = {keys.identity_of_key(item.key): item.value for item in compiled}
+        versions, _ = await read_all(self._store, keys.VERSIONS)
+        for item in versions:
+            spec = VersionSpec.from_json(item.value, key=item.key)
+            identity = (spec.subject, spec.version)
+            self.index.put_version(
+                VersionRecord(
+                    schema_id=ids[spec.subject],
+                    spec=spec,
+                    definition=definitions[identity],
+                    descriptors=descriptors.get(identity),
+                )
+            )
+
+    # -- reading -------------------------------------------------------------------------------------------------
+
+    def latest(self, subject: str) -> VersionRecord:
+        """Raises `SchemaNotFound`."""
+        return self.index.version(self.index.subject(subject).schema_id, None)
+
+    def check_of(self, schema_id: int, version: int) -> PayloadCheck:
+        """What payloads of a version are held against; made at its first use. Raises `SchemaNotFound`."""
+        identity = (schema_id, version)
+        check = self._checks.get(identity)
+        if check is None:
+            check = payload_check(self.parsed(self.index.version(schema_id, version)))
+            _remember(self._checks, identity, check)
+        return check
+
+    def parsed(self, record: VersionRecord) -> ParsedSchema:
+        """The parsed form of a version that was registered."""
+        parsed = self._parsed.get(record.identity)
+        if parsed is None:
+            parsed = parse_schema(record.spec.schema_type, record.definition, descriptors=record.descriptors)
+            _remember(self._parsed, record.identity, parsed)
+        return parsed
+
+    # -- registering ---------------------------------------------------------------------------------------------
+
+    async def register(
+        self,
+        subject: str,
+        kind: SchemaType,
+        definition: bytes,
+        *,
+        description: str = "",
+        created_by: str = "",
+        tags: Sequence[str] = (),
+    ) -> Registration:
+        """Register a schema under a subject; one that is there already gives its version again.
+
+        Raises:
+            InvalidArgument, SchemaInvalid: the name, the texts or the definition.
+            SchemaIncompatible: `details["differences"]` has all of them; nothing was stored.
+            Conflict: too many others register under the subject at once.
+        """
+        check_subject(subject)
+        labels = tuple(tags)
+        check_texts(description, created_by, labels)
+        parsed, descriptors = await self._parse(subject, kind, definition)
+        for _ in range(_ATTEMPTS):
+            known = self.index.find_subject(subject)
+            if known is not None:
+                existing = self._same_content(known, parsed)
+                if existing is not None:
+                    return Registration(
+                        schema_id=known.schema_id,
+                        version=existing.version,
+                        is_new_version=False,
+                        fingerprint=parsed.fingerprint,
+                    )
+                verdict = await self._compare(known, parsed, known.spec.compatibility_mode)
+                if not verdict.is_compatible:
+                    raise _incompatible(subject, verdict)
+            now = self._wall_ms()
+            spec = _next_spec(known, subject, created_by, now)
+            version = VersionSpec(
+                subject=subject,
+                version=spec.last_version,
+                schema_type=kind,
+                fingerprint=parsed.fingerprint,
+                description=description,
+                created_by=created_by,
+                created_at_ms=now,
+                tags=labels,
+            )
+            record = await self._stored(known, spec, version, definition, descriptors)
+            if record is not None:
+                _remember(self._parsed, record.identity, parsed)
+                self.on_change(record.schema_id)
+                return Registration(
+                    schema_id=record.schema_id,
+                    version=record.version,
+                    is_new_version=True,
+                    fingerprint=parsed.fingerprint,
+                )
+        raise Conflict(
+            f"subject {subject!r} is being changed by others all the time; try again",
+            field="subject",
+            value=subject,
+            retry_after_ms=200,
+        )
+
+    def _same_content(self, known: SubjectRecord, parsed: ParsedSchema) -> VersionRecord | None:
+        return next(
+            (
+                record
+                for record in self.index.versions(known.schema_id)
+                if record.spec.fingerprint == parsed.fingerprint and record.spec.schema_type is parsed.type
+            ),
+            None,
+        )
+
+    async def _parse(
+        self, subject: str, kind: SchemaType, definition: bytes
+    ) -> tuple[ParsedSchema, bytes | None]:
+        """The parsed definition, and of a Protobuf schema what was compiled."""
+        descriptors: bytes | None = None
+        if kind is SchemaType.PROTOBUF:
+            descriptors = self._compiled_before(subject, definition) or await self._compile(definition)
+        parsed = await self._in_thread(lambda: parse_schema(kind, definition, descriptors=descriptors))
+        return parsed, descriptors
+
+    async def _compile(self, definition: bytes) -> bytes:
+        with self._pending():
+            descriptors = await compile_proto(definition)
+        if len(descriptors) > MAX_VALUE_BYTES:
+            raise SchemaInvalid(
+                f"the compiled schema has {len(descriptors)} bytes, at most {MAX_VALUE_BYTES} are kept: split it",
+                field="schema_definition",
+                value=len(descriptors),
+                limit=MAX_VALUE_BYTES,
+            )
+        return descriptors
+
+    def _compiled_before(self, subject: str, definition: bytes) -> bytes | None:
+        """Registering again what is registered is common (every start of an application), and need not compile."""
+        known = self.index.find_subject(subject)
+        fingerprint = "sha256:" + hashlib.sha256(definition).hexdigest()
+        for record in () if known is None else self.index.versions(known.schema_id):
+            if record.spec.fingerprint == fingerprint and record.descriptors is not None:
+                return record.descriptors
+        return None
+
+    async def _stored(
+        self,
+        known: SubjectRecord | None,
+        spec: SubjectSpec,
+        version: VersionSpec,
+        definition: bytes,
+        descriptors: bytes | None,
+    ) -> VersionRecord | None:
+        """The version as it was stored; None if somebody was faster, and the index has caught up."""
+        key = keys.subject_key(spec.subject)
+        guard = Absent(key) if known is None else ModRevision(key, known.revision)
+        writes = [Put(key, spec.to_json()), *stored(version, definition, descriptors)]
+        try:
+            revision = await self._change(writes, [guard])
+        except GuardFailed:
+            await self._refresh(spec.subject)
+            return None
+        schema_id = int(revision) if known is None else known.schema_id
+        record = VersionRecord(
+            schema_id=schema_id, spec=version, definition=definition, descriptors=descriptors
+        )
+        self.index.put_version(record)
+        self.index.put_subject(SubjectRecord(schema_id=schema_id, revision=revision, spec=spec))
+        return record
+
+    # -- compatibility -------------------------------------------------------------------------------------------
+
+    async def check(
+        self,
+        subject: str,
+        kind: SchemaType,
+        definition: bytes,
+        *,
+        mode: CompatibilityMode | None = None,
+        transitive: bool | None = None,
+        profile: JsonProfile | None = None,
+    ) -> Compatibility:
+        """Hold a definition against a subject; nothing is stored.
+
+        Args:
+            mode, transitive, profile: in place of the subject's.
+
+        Raises:
+            SchemaNotFound: no such subject.
+            SchemaInvalid: the definition.
+        """
+        known = self.index.subject(subject)
+        parsed, _ = await self._parse(subject, kind, definition)
+        return await self._compare(
+            known, parsed, mode or known.spec.compatibility_mode, transitive=transitive, profile=profile
+        )
+
+    async def _compare(
+        self,
+        known: SubjectRecord,
+        parsed: ParsedSchema,
+        mode: CompatibilityMode,
+        *,
+        transitive: bool | None = None,
+        profile: JsonProfile | None = None,
+    ) -> Compatibility:
+        all_versions = known.spec.transitive if transitive is None else transitive
+        rules = profile or known.spec.json_profile
+        records = self.index.versions(known.schema_id)[::-1]
+        records = records if all_versions else records[:1]
+        if mode is CompatibilityMode.NONE:
+            records = []
+        olds = [(record.identity, self._parsed.get(record.identity), record) for record in records]
+
+        def work() -> list[tuple[tuple[int, int], ParsedSchema, tuple[Difference, ...]]]:
+            found = []
+            for identity, known_form, record in olds:
+                old = known_form or parse_schema(
+                    record.spec.schema_type, record.definition, descriptors=record.descriptors
+                )
+                found.append((identity, old, differences_between(old, parsed, mode, profile=rules)))
+            return found
+
+        compared = await self._in_thread(work) if olds else []
+        for identity, old, _ in compared:
+            _remember(self._parsed, identity, old)
+        return Compatibility(
+            mode=mode,
+            transitive=all_versions,
+            differences=merged(differences for _, _, differences in compared),
+            compared_with=tuple(version for (_, version), _, _ in compared),
+        )
+
+    async def set_compatibility(
+        self,
+        subject: str,
+        mode: CompatibilityMode,
+        *,
+        transitive: bool | None = None,
+        profile: JsonProfile | None = None,
+    ) -> SubjectRecord:
+        """Change what new versions are held against; None leaves a setting as it is. Raises `SchemaNotFound`."""
+
+        def changed(spec: SubjectSpec) -> SubjectSpec:
+            return replace(
+                spec,
+                compatibility_mode=mode,
+                transitive=spec.transitive if transitive is None else transitive,
+                json_profile=profile or spec.json_profile,
+            )
+
+        return await self._update(subject, changed)
+
+    # -- deleting ------------------------------------------------------------------------------------------------
+
+    async def delete_version(self, subject: str, version: int) -> VersionRecord:
+        """Delete one version; its number does not come again. Raises `SchemaNotFound`.
+
+        Messages that carry it stay as they are; nobody can look up their schema any more.
+        """
+        for _ in range(_ATTEMPTS):
+            known = self.index.subject(subject)
+            doomed = self.index.version(known.schema_id, version)
+            key = keys.subject_key(subject)
+            spec = replace(known.spec, updated_at_ms=self._wall_ms())
+            writes: list[Write] = [Put(key, spec.to_json()), *removed(doomed.spec)]
+            try:
+                revision = await self._change(writes, [ModRevision(key, known.revision)])
+            except GuardFailed:
+                await self._refresh(subject)
+                continue
+            self.index.put_subject(replace(known, revision=revision, spec=spec))
+            self.index.remove_version(known.schema_id, version)
+            self._parsed.pop(doomed.identity, None)
+            self._checks.pop(doomed.identity, None)
+            self.on_change(known.schema_id)
+            return doomed
+        raise Conflict(f"subject {subject!r} is being changed by others; try again", retry_after_ms=200)
+
+    # -- the store -----------------------------------------------------------------------------------------------
+
+    async def _update(self, subject: str, changed: Callable[[SubjectSpec], SubjectSpec]) -> SubjectRecord:
+        for _ in range(_ATTEMPTS):
+            known = self.index.subject(subject)
+            key = keys.subject_key(subject)
+            spec = replace(changed(known.spec), updated_at_ms=self._wall_ms())
+            try:
+                revision = await self._change([Put(key, spec.to_json())], [ModRevision(key, known.revision)])
+            except GuardFailed:
+                await self._refresh(subject)
+                continue
+            record = replace(known, revision=revision, spec=spec)
+            self.index.put_subject(record)
+            return record
+        raise Conflict(f"subject {subject!r} is being changed by others; try again", retry_after_ms=200)
+
+    async def _change(self, writes: Sequence[Write], guards: Sequence[Guard]) -> Revision:
+        """One transaction. Not cancelled once begun: what happened must be known."""
+        with anyio.move_on_after(_STORE_S, shield=True):
+            return await self._store.transact(writes, guards=guards)
+        raise StoreUnavailable(
+            f"the metadata store has not answered for {_STORE_S:.0f} s; the change may have happened",
+            outcome="unknown",
+        )
+
+    async def _refresh(self, subject: str) -> None:
+        """Read a subject again: its record before its versions, so that its guard is never younger than they are."""
+        item = await self._store.get(keys.subject_key(subject))
+        if item is None:
+            return
+        record = SubjectRecord.of(item)
+        found: list[VersionRecord] = []
+        for entry in (await read_all(self._store, keys.versions_range(subject)))[0]:
+            spec = VersionSpec.from_json(entry.value, key=entry.key)
+            known = self.index.find_version(record.schema_id, spec.version)
+            if known is not None:
+                found.append(known)
+                continue
+            text = await self._store.get(keys.definition_key(subject, spec.version))
+            compiled = await self._store.get(keys.descriptors_key(subject, spec.version))
+            if text is not None:  # else it was deleted just now
+                found.append(
+                    VersionRecord(
+                        schema_id=record.schema_id,
+                        spec=spec,
+                        definition=text.value,
+                        descriptors=None if compiled is None else compiled.value,
+                    )
+                )
+        current = self.index.find_subject(subject)
+        if current is None or current.revision <= record.revision:
+            self.index.replace_versions(record.schema_id, found)
+            self.index.put_subject(record)
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        with self._pending():
+            return await anyio.to_thread.run_sync(work)
+
+
+def _next_spec(known: SubjectRecord | None, subject: str, created_by: str, now_ms: int) -> SubjectSpec:
+    """The subject's record with one version more."""
+    if known is not None:
+        return replace(known.spec, last_version=known.spec.last_version + 1, updated_at_ms=now_ms)
+    return SubjectSpec(
+        subject=subject,
+        compatibility_mode=CompatibilityMode.BACKWARD,
+        transitive=False,
+        json_profile=JsonProfile.DEFAULT,
+        last_version=1,
+        created_at_ms=now_ms,
+        created_by=created_by,
+        updated_at_ms=now_ms,
+    )
+
+
+def _remember(cache: OrderedDict[tuple[int, int], T], identity: tuple[int, int], value: T) -> None:
+    cache[identity] = value
+    cache.move_to_end(identity)
+    if len(cache) > _PARSED:
+        cache.popitem(last=False)
+
+
+def _incompatible(subject: str, verdict: Compatibility) -> SchemaIncompatible:
+    differences = [difference.to_dict() for difference in verdict.differences]
+    first = verdict.differences[0].sentence()
+    more = f", and {len(differences) - 1} more" if len(differences) > 1 else ""
+    compared = ", ".join(map(str, verdict.compared_with))
+    error = SchemaIncompatible(
+        f"the schema is not {verdict.mode.value} compatible with version {compared} of {subject!r}: {first}{more}. "
+        "Change the schema, or the subject's compatibility mode",
+        field="schema_definition",
+        value=None,
+        subject=subject,
+        compatibility_mode=verdict.mode.value,
+        transitive=verdict.transitive,
+        compared_with=list(verdict.compared_with),
+        differences=differences,
+    )
+    return error.suggest(
+        "schemas.get",
+        tool="get_schema",
+        command=f"danube schemas get {subject}",
+        arguments={"subject": subject},
+        why="shows the version it was compared with",
+    )

@@ -1,0 +1,194 @@
+"""Schemas of topics: who may set them, and what that changes on the topics of this broker.
+
+The first producer that names a subject sets the topic's; a later one must name the same, be it a millisecond later:
+the decision is made in the transaction that stores it (wire/broker-behaviour.md 27, row 33). An administrator may
+set another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Protocol
+
+from pydanube_core.errors import SchemaMismatch, SchemaNotFound
+from pydanube_core.names import TopicName
+
+from pydanube_broker.cluster.records import PartitionedRecord, TopicRecord
+from pydanube_broker.cluster.topic_catalog import TopicCatalog
+from pydanube_broker.schema.binding import Binding
+from pydanube_broker.schema.guard import GuardCounters, SchemaGuard
+from pydanube_broker.schema.records import VersionRecord
+from pydanube_broker.schema.registry import SchemaRegistry
+from pydanube_broker.schema.vocabulary import ValidationPolicy
+
+__all__ = ["ServedTopic", "TopicSchemas"]
+
+
+class ServedTopic(Protocol):
+    """What is changed of a topic that this broker serves."""
+
+    name: str
+    options: Any
+    schema: SchemaGuard | None
+
+
+class TopicSchemas:
+    """Bindings of topics over the catalog, their guards over the registry."""
+
+    def __init__(self, registry: SchemaRegistry, catalog: TopicCatalog) -> None:
+        self.registry = registry
+        self.counters = GuardCounters()
+        self._catalog = catalog
+        self._topics: Mapping[TopicName, ServedTopic] = {}
+
+    def serve(self, topics: Mapping[TopicName, ServedTopic]) -> None:
+        """The topics that follow changes; the mapping is looked at each time."""
+        self._topics = topics
+
+    # -- looking -------------------------------------------------------------------------------------------------
+
+    def binding_of(self, record: TopicRecord) -> Binding | None:
+        """A concrete topic's: for a partition its parent's."""
+        parent = None if record.parent is None else self._catalog.index.partitioned(record.parent)
+        settings = record.settings if parent is None else parent.spec.settings
+        return Binding.of(settings.schema)
+
+    def guard_of(self, record: TopicRecord) -> SchemaGuard | None:
+        """What publishes of a topic are held against; None if there is nothing to hold them against."""
+        binding = self.binding_of(record)
+        if binding is None or binding.validation_policy is ValidationPolicy.NONE:
+            return None
+        return SchemaGuard(record.name, binding, self.registry, self.counters)
+
+    def config(self, topic: TopicName) -> Binding | None:
+        """The binding of a topic, None if it has none. Raises `TopicNotFound`."""
+        name = self._whole(topic)
+        parent = self._catalog.index.partitioned(name)
+        record: TopicRecord | PartitionedRecord = parent or self._catalog.index.topic(name)
+        return Binding.of(record.spec.settings.schema)
+
+    def topics_of(self, subject: str) -> list[str]:
+        """Names of the topics that are bound to a subject; a partitioned one once."""
+        index = self._catalog.index
+        records: list[TopicRecord | PartitionedRecord] = [
+            *index.all_partitioned(),
+            *(record for record in index.topics() if record.parent is None),
+        ]
+        bound = (
+            record.name
+            for record in records
+            if record.spec.settings.schema and record.spec.settings.schema.get("subject") == subject
+        )
+        return sorted(bound)
+
+    # -- changing ------------------------------------------------------------------------------------------------
+
+    def new_binding(self, subject: str) -> Binding:
+        """For a topic that is about to be created with a subject. Raises `SchemaNotFound`."""
+        return Binding(subject=subject, schema_id=self.registry.index.subject(subject).schema_id)
+
+    async def bind(
+        self, topic: TopicName, subject: str, *, version: int | None = None, min_version: int | None = None
+    ) -> VersionRecord:
+        """A producer names a subject: it becomes the topic's where there is none, and must be the topic's else.
+
+        Returns:
+            The version the producer is to write: `version`, else the latest.
+
+        Raises:
+            SchemaNotFound: no such subject or version, or the latest is below `min_version`.
+            SchemaMismatch: the topic has another subject.
+            TopicNotFound.
+        """
+        record = self.registry.index.subject(subject)
+        chosen = self.registry.index.version(record.schema_id, version)
+        if min_version is not None and chosen.version < min_version:
+            raise SchemaNotFound(
+                f"the latest version of subject {subject!r} is {chosen.version}, the producer asks for at least "
+                f"{min_version}: register it first",
+                field="min_version",
+                value=min_version,
+                subject=subject,
+                latest=chosen.version,
+            )
+        wanted = Binding(subject=subject, schema_id=record.schema_id)
+
+        def decide(settings: Mapping[str, Any] | None) -> Mapping[str, Any]:
+            present = Binding.of(settings)
+            if present is None:
+                return wanted.to_settings()
+            if present.subject != subject:
+                raise SchemaMismatch(
+                    f"topic {topic.base} has the schema subject {present.subject!r}, the producer names {subject!r}: "
+                    "use the topic's subject, or another topic",
+                    field="schema_subject",
+                    value=subject,
+                    topic=str(topic.base),
+                    subject=present.subject,
+                ).suggest(
+                    "topics.get_schema_config",
+                    tool="get_topic_schema_config",
+                    command=f"danube topics get-schema-config {topic.base}",
+                    arguments={"topic": str(topic.base)},
+                    why="shows the topic's schema",
+                )
+            return present.to_settings()
+
+        await self._decide(topic, decide)
+        return chosen
+
+    async def configure(
+        self, topic: TopicName, subject: str, policy: ValidationPolicy, *, enable_payload_validation: bool
+    ) -> Binding:
+        """Set a topic's schema, whatever it was. Raises `SchemaNotFound`, `TopicNotFound`."""
+        binding = replace(
+            self.new_binding(subject),
+            validation_policy=policy,
+            enable_payload_validation=enable_payload_validation,
+        )
+        await self._decide(topic, lambda settings: binding.to_settings())
+        return binding
+
+    async def set_policy(
+        self, topic: TopicName, policy: ValidationPolicy, *, enable_payload_validation: bool
+    ) -> Binding:
+        """Change how a topic's schema is enforced. Raises `TopicNotFound`; `SchemaMismatch` if it has none."""
+        made: list[Binding] = []
+
+        def decide(settings: Mapping[str, Any] | None) -> Mapping[str, Any]:
+            present = Binding.of(settings)
+            if present is None:
+                raise SchemaMismatch(
+                    f"topic {self._whole(topic)} has no schema subject, so there is nothing to validate: configure "
+                    "its schema first",
+                    field="topic",
+                    value=str(topic),
+                ).suggest(
+                    "topics.configure_schema",
+                    tool="configure_topic_schema",
+                    command=f"danube topics configure-schema {topic} SUBJECT",
+                    arguments={"topic": str(topic), "schema_subject": "SUBJECT"},
+                    why="gives the topic a schema",
+                )
+            made.append(
+                replace(
+                    present, validation_policy=policy, enable_payload_validation=enable_payload_validation
+                )
+            )
+            return made[-1].to_settings()
+
+        await self._decide(topic, decide)
+        return made[-1]
+
+    def _whole(self, topic: TopicName) -> TopicName:
+        """The topic that a name speaks of: a partition's parent, if it has one."""
+        return topic.base if self._catalog.index.partitioned(topic.base) is not None else topic
+
+    async def _decide(self, topic: TopicName, decide: Any) -> None:
+        records = await self._catalog.decide_schema(self._whole(topic), decide)
+        for record in records:
+            served = self._topics.get(record.topic)
+            if served is not None:
+                served.options = record
+                served.schema = self.guard_of(record)
