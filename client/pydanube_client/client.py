@@ -31,6 +31,7 @@ DEFAULT_URL: Final = "http://127.0.0.1:6650"
 _RESOLVE_TIMEOUT_S: Final = 10.0
 _TYPES: Final = ("exclusive", "shared", "failover", "key-shared")
 _STRATEGIES: Final = ("reliable", "non_reliable")
+_ACCESS_MODES: Final = ("shared", "exclusive")
 
 _Partitions = tuple[str, list[tuple[int | None, str]]]
 
@@ -122,6 +123,7 @@ class Client:
         partitions: int | None = None,
         dispatch_strategy: str | None = "reliable",
         routing: str = "key",
+        access_mode: str = "shared",
         schema: str | None = None,
         compression: str = "none",
         linger_ms: float = 0.0,
@@ -139,6 +141,8 @@ class Client:
             dispatch_strategy: `reliable` or `non_reliable`, of the topic to create; an existing one must agree.
                 None: whatever the topic has.
             routing: `key` (messages without a key in turn), `round-robin`, or `explicit` (`partition=` in each send).
+            access_mode: `shared`, or `exclusive`: nobody else writes while this producer is connected. Opening another
+                while it is raises `ProducerFenced`; opening the same `name` again takes over and fences the former.
             schema: subject whose schema the messages carry.
             compression: of payloads: `none`, `lz4` or `zstd`.
             linger_ms: wait that long for company. At 0 a lone message leaves at once, and load makes batches by
@@ -158,6 +162,12 @@ class Client:
                 f"dispatch_strategy {dispatch_strategy!r}: use reliable or non_reliable",
                 field="dispatch_strategy", value=dispatch_strategy,
             )  # fmt: skip
+        if access_mode not in _ACCESS_MODES:
+            raise InvalidArgument(
+                f"access_mode {access_mode!r}: use shared or exclusive",
+                field="access_mode",
+                value=access_mode,
+            )
         request = pb.ResolveRequest(
             topic=str(name_of),
             create=True,
@@ -174,6 +184,7 @@ class Client:
             name=name,
             dispatch_strategy=dispatch_strategy or "",
             routing=routing,
+            access_mode=access_mode,
             schema=schema,
             compression=compression,
             linger_ms=linger_ms,

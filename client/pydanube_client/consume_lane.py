@@ -307,7 +307,9 @@ class ConsumeLane:
             now = time.monotonic()
             since = self._failed_since
             if since is not None and self._opened_at > since and now - self._opened_at > SETTLED_S:
-                self._failed_since = None  # it was opened again and worked for a while: this is another outage
+                self._failed_since = (
+                    None  # it was opened again and worked for a while: this is another outage
+                )
             attempt = 1 if self._failed_since is None else attempt + 1
             if self._failed_since is None:
                 self._failed_since = now

@@ -65,6 +65,7 @@ class Producer:
         retry: Retry,
         name: str | None,
         dispatch_strategy: str,
+        access_mode: str,
         routing: str,
         schema: str | None,
         compression: str,
@@ -89,6 +90,7 @@ class Producer:
         self._retry = retry
         self._name = name or ""
         self._dispatch_strategy = dispatch_strategy
+        self._access_mode = access_mode
         self._routing = Routing.parse(routing)
         self._schema = schema or ""
         self._codec = parse_codec(compression)
@@ -150,6 +152,7 @@ class Producer:
                 concrete_topic=concrete,
                 producer_name=self._name,
                 dispatch_strategy=self._dispatch_strategy,
+                access_mode=self._access_mode,
                 schema_subject=self._schema,
                 codec=self._codec,
                 linger_s=self._linger_s,

@@ -83,6 +83,7 @@ class LaneOptions:
     concrete_topic: str
     producer_name: str
     dispatch_strategy: str
+    access_mode: str
     schema_subject: str
     codec: Codec
     linger_s: float
@@ -236,6 +237,7 @@ class PublishLane:
             topic=options.concrete_topic,
             producer_name=session.producer_name if session else options.producer_name,
             dispatch_strategy=options.dispatch_strategy,
+            access_mode=options.access_mode,
             schema_subject=options.schema_subject,
         )
         # also when a new session is due: first the old one's batches have to be answered

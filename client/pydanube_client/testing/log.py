@@ -7,11 +7,14 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pydanube_core.batch import BatchView, broker_part, read_producer_part
 from pydanube_core.errors import MessageTooLarge, OutOfSequence, ProducerFenced, ProducerUnknown
 from pydanube_core.positions import Position, PositionKind
+
+if TYPE_CHECKING:
+    from pydanube_client.testing.streams import PublishServer
 
 __all__ = ["MemoryTopic", "ProducerState", "Stored"]
 
@@ -50,14 +53,45 @@ class MemoryTopic:
         self.next_offset = 0
         self.producers: dict[int, ProducerState] = {}
         self.listeners: set[Callable[[], None]] = set()
+        self._attached: dict[PublishServer, str] = {}  # connection → producer's name
+        self._holder: PublishServer | None = None  # the exclusive producer's
 
     # -- producers -------------------------------------------------------------------------------------------
 
-    def open_producer(self, name: str, producer_id: int, epoch: int, *, new_id: int) -> ProducerState:
+    def open_producer(
+        self, name: str, producer_id: int, epoch: int, *, new_id: int, exclusive: bool
+    ) -> ProducerState:
         if producer_id:
             return self._session(producer_id, epoch)
+        known = next((state for state in self.producers.values() if state.name == name), None)
+        if exclusive and known is not None:
+            known.epoch += 1
+            return known
         state = self.producers[new_id] = ProducerState(new_id, 1, name or f"producer-{new_id}")
         return state
+
+    def check_access(self, name: str, *, exclusive: bool) -> None:
+        """Raise `ProducerFenced` where somebody has the topic for himself, or exclusive access is not to be had."""
+        held_by = None if self._holder is None else self._attached[self._holder]
+        others = {other for other in self._attached.values() if other != name}
+        if (held_by is not None and held_by != name) or (exclusive and others):
+            raise ProducerFenced(f"{self.name} has the producer {held_by or min(others)}", holder=held_by)
+
+    def attach(self, server: PublishServer, name: str, *, exclusive: bool) -> list[PublishServer]:
+        """A producer's connection is there; returns those whose place it takes."""
+        takes_over = exclusive or (self._holder is not None and self._attached[self._holder] == name)
+        former = [one for one, other in self._attached.items() if other == name] if takes_over else []
+        for one in former:
+            self.detach(one)
+        self._attached[server] = name
+        if exclusive:
+            self._holder = server
+        return former
+
+    def detach(self, server: PublishServer) -> None:
+        self._attached.pop(server, None)
+        if self._holder is server:
+            self._holder = None
 
     def _session(self, producer_id: int, epoch: int) -> ProducerState:
         state = self.producers.get(producer_id)

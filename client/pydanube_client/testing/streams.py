@@ -13,7 +13,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from pydanube_core.batch import read_producer_part
-from pydanube_core.errors import ClusterError, InvalidArgument, SubscriptionNotFound, Unavailable
+from pydanube_core.errors import (
+    ClusterError,
+    InvalidArgument,
+    ProducerFenced,
+    SubscriptionNotFound,
+    Unavailable,
+)
 from pydanube_core.frames import PUBLISH_BATCH_FIELD, read_bytes_field
 from pydanube_core.generated import danube_stream_pb2 as pb
 
@@ -149,9 +155,17 @@ class PublishServer:
     def _open(self, request: pb.OpenProducer) -> None:
         cluster = self._cluster
         self._topic = topic = cluster.topic(request.topic)
+        exclusive = request.access_mode == "exclusive"
+        topic.check_access(request.producer_name, exclusive=exclusive)
         state = topic.open_producer(
-            request.producer_name, request.producer_id, request.producer_epoch, new_id=cluster.new_id()
+            request.producer_name,
+            request.producer_id,
+            request.producer_epoch,
+            new_id=cluster.new_id(),
+            exclusive=exclusive,
         )
+        for former in topic.attach(self, state.name, exclusive=exclusive):
+            former.fence(state.name)
         opened = pb.ProducerOpened(
             producer_id=state.producer_id,
             producer_epoch=state.epoch,
@@ -185,7 +199,13 @@ class PublishServer:
         )
         self._cluster.answer(self._pipe, pb.PublishResponse(receipt=receipt).SerializeToString())
 
+    def fence(self, name: str) -> None:
+        """Another connection opened the exclusive producer."""
+        self._pipe.send_failure(ProducerFenced(f"producer {name} was opened again", outcome="unknown"))
+
     def on_close(self) -> None:
+        if self._topic is not None:
+            self._topic.detach(self)
         self._topic = None
 
 

@@ -1,0 +1,60 @@
+"""A broker in this process, on a directory of its own, with a client on its gRPC port."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from pydanube_broker.broker import Broker
+from pydanube_broker.settings import load_settings
+from pydanube_client import Client, connect
+
+PORTS = ("grpc_port", "admin_port", "metrics_port")
+DEADLINE_S = 60
+
+Opener = Callable[..., AbstractAsyncContextManager[Broker]]
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Opener:
+    """Start a broker on the test's directory; one after another is a restart."""
+
+    @asynccontextmanager
+    async def open_broker(**overrides: Any) -> AsyncIterator[Broker]:
+        given = {name.replace("__", "."): value for name, value in overrides.items()}
+        settings = load_settings(
+            None,
+            {},
+            {
+                "data.dir": str(tmp_path / "data"),
+                "server.grpc_runtime": "grpcio",
+                **{f"server.{name}": 0 for name in PORTS},
+                **given,
+            },
+        )
+        with anyio.fail_after(DEADLINE_S):
+            async with Broker(settings) as broker:
+                yield broker
+
+    return open_broker
+
+
+@pytest.fixture
+async def broker(opened: Opener) -> AsyncIterator[Broker]:
+    async with opened() as broker:
+        yield broker
+
+
+@pytest.fixture
+async def client(broker: Broker) -> AsyncIterator[Client]:
+    async with connect(broker.broker_url) as client:
+        yield client

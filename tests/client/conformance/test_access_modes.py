@@ -1,0 +1,55 @@
+"""Exclusive producers, over every transport."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import pytest
+from pydanube_core.errors import InvalidArgument, ProducerFenced
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_an_exclusive_producer_keeps_every_other_away_while_it_is_there(cluster: Any) -> None:
+    topic = cluster.topic()
+    with anyio.fail_after(30):
+        async with cluster.connect() as client:
+            async with client.producer(topic, name="only", access_mode="exclusive") as only:
+                await only.send(b"1")
+                for mode in ("shared", "exclusive"):
+                    with pytest.raises(ProducerFenced) as caught:
+                        await client.producer(topic, name="other", access_mode=mode).__aenter__()
+                    assert caught.value.details["holder"] == "only"
+                await only.send(b"2")
+            async with client.producer(topic, name="other") as other:
+                assert (await other.send(b"3")).offset == 2
+
+
+async def test_exclusive_access_is_not_given_beside_others(cluster: Any) -> None:
+    topic = cluster.topic()
+    with anyio.fail_after(30):
+        async with cluster.connect() as client, client.producer(topic, name="first") as first:
+            with pytest.raises(ProducerFenced):
+                await client.producer(topic, name="only", access_mode="exclusive").__aenter__()
+            await first.send(b"x")
+
+
+async def test_the_same_name_takes_over_and_fences_what_it_was(cluster: Any) -> None:
+    topic = cluster.topic()
+    with anyio.fail_after(30):
+        async with cluster.connect() as client, cluster.connect() as elsewhere:
+            async with elsewhere.producer(topic, name="only", access_mode="exclusive") as former:
+                await former.send(b"1")
+                async with client.producer(topic, name="only", access_mode="exclusive") as now:
+                    assert (await now.send(b"2")).offset == 1
+                    with pytest.raises(ProducerFenced):
+                        while True:  # until its stream's end has come through
+                            await former.send(b"lost")
+                    assert (await now.send(b"3")).offset == 2
+
+
+async def test_a_mode_that_is_none_is_refused(cluster: Any) -> None:
+    async with cluster.connect() as client:
+        with pytest.raises(InvalidArgument):
+            client.producer(cluster.topic(), access_mode="alone")
