@@ -77,6 +77,7 @@ class ConsumeStream:
             if self._opening:
                 raise InvalidArgument("a consume stream is opened once", field="kind", value="open")
             self._opening = True
+            self._reply.pause_reading()  # what comes before the answer waits with the client, not here
             self._host.start(self._open(request.open))
         elif not self._opening:
             raise InvalidArgument(
@@ -155,6 +156,8 @@ class ConsumeStream:
             name = TopicName.parse(request.topic)
             start = Position.parse(request.start or "earliest", now_ms=now_ms(), field="start")
             self._host.check_consume()
+            if request.consumer_name:
+                check_client_name(request.consumer_name, field="consumer_name")
             if request.subscription:
                 check_subscription(request.subscription)
                 await self._open_consumer(name, start, request)
@@ -167,6 +170,7 @@ class ConsumeStream:
             log.exception("open_consumer_failed", extra={"event": "open_consumer_failed"})
             self._fail(Internal("the broker could not open the consumer; see its log"))
             return
+        self._reply.resume_reading()
         early, self._early = self._early, []
         for message in early:
             if not self.closed:
@@ -174,7 +178,6 @@ class ConsumeStream:
 
     async def _open_consumer(self, name: TopicName, start: Position, request: pb.OpenConsumer) -> None:
         consumer_name = request.consumer_name or f"consumer-{self.consumer_id}"
-        check_client_name(consumer_name, field="consumer_name")
         topic = await self._host.consumer_topic(name)
         pump = await self._host.subscription(
             topic, request.subscription, type=request.type, start=start, start_given=request.start_given
