@@ -1,0 +1,471 @@
+"""Rows of `wire/broker-behaviour.md` chapter 27 that one broker and its clients can show, by real processes.
+
+Rows 1 and 2 (acknowledged before a write; never synced) at the level of bytes are in tests/broker/journal; here a
+broker is killed, and what its disk need not hold is taken away before it starts again.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from anyio import to_thread
+from pydanube_admin.remote import OpsClient
+from pydanube_broker.journal.records import (
+    FILE_HEADER_BYTES,
+    HEADER_BYTES,
+    SECTOR,
+    Kind,
+    read_file_header,
+    read_header,
+    record_bytes,
+)
+from pydanube_client import ClusterError, Retry, connect
+from pydanube_core.batch import BROKER_PART_BYTES, read_broker_part
+
+from tests.support.broker_process import BrokerProcess, client_environment
+from tests.support.history import History
+from tests.support.load import PATIENCE, Load, read_topic
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
+
+Make = Callable[..., BrokerProcess]
+TOPIC = "/default/rows"
+DEADLINE_S = 240.0
+
+
+class _Progress:
+    """Acknowledgements, as an event to wait for."""
+
+    def __init__(self) -> None:
+        self._left = 0
+        self._reached = anyio.Event()
+
+    def __call__(self) -> None:
+        self._left -= 1
+        if self._left <= 0:
+            self._reached.set()
+
+    async def wait(self, answers: int) -> None:
+        self._left, self._reached = answers, anyio.Event()
+        await self._reached.wait()
+
+
+def _four_producers(load: Load, tasks: Any, seed: object, topic: str = TOPIC) -> None:
+    tasks.start_soon(load.lone, "lone", topic, seed)
+    tasks.start_soon(lambda: load.bursts("bursts", topic, seed))
+    tasks.start_soon(lambda: load.batches("plain", topic, seed))
+    tasks.start_soon(lambda: load.batches("zstd", topic, seed, style="keyed", compression="zstd"))
+
+
+async def _start(broker: BrokerProcess) -> None:
+    await to_thread.run_sync(broker.start)
+
+
+async def _kill(broker: BrokerProcess) -> None:
+    await to_thread.run_sync(broker.kill)
+
+
+# -- rows 1 and 2 --------------------------------------------------------------------------------------------
+
+
+def drop_unsynced(journal: Path, acknowledged_end: int, rng: random.Random) -> int:
+    """Do to a killed broker's journal what a power cut may do: sectors behind the last sync are as they were, zeros.
+
+    What was certainly synced, by the journal's own records: everything below the largest `synced_lsn` in them, and
+    everything up to the batch that holds the last acknowledged message. Of the rest any sector may be lost.
+
+    Args:
+        acknowledged_end: one past the last acknowledged offset of the only topic with messages.
+
+    Returns:
+        how many sectors with something in them were zeroed.
+    """
+    end = proven = 0
+    segments: list[tuple[Path, int]] = []
+    for path in sorted(journal.glob("*.journal")):
+        data = path.read_bytes()
+        found = read_file_header(data)
+        if found is None:
+            continue
+        _, base, _ = found
+        segments.append((path, base))
+        at = FILE_HEADER_BYTES
+        while (header := read_header(data, at, base + at)) is not None:
+            proven = max(proven, header.synced_lsn)
+            at += record_bytes(header.body_bytes)
+            if header.kind is Kind.BATCH:
+                body = data[header.lsn - base + HEADER_BYTES :][:BROKER_PART_BYTES]
+                if read_broker_part(body).base_offset < acknowledged_end:
+                    proven = max(proven, base + at)
+            end = max(end, base + at)
+    assert proven <= end
+    dropped = 0
+    for path, base in segments:
+        with path.open("r+b") as file:
+            size = path.stat().st_size
+            first = max(0, proven - base)
+            first += -first % SECTOR  # a sector that holds proven bytes was synced as a whole
+            for at in range(first, min(size, end - base), SECTOR):
+                if rng.random() < 0.5:
+                    file.seek(at)
+                    if file.read(SECTOR).strip(b"\0"):
+                        dropped += 1
+                        file.seek(at)
+                        file.write(bytes(SECTOR))
+    return dropped
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+async def test_row_02_a_power_cut_drops_what_was_not_synced_and_nothing_acknowledged(
+    make_broker: Make, seed: int
+) -> None:
+    rng = random.Random(seed)
+    broker = make_broker(face="broker", environment={"DANUBE_JOURNAL__SEGMENT_BYTES": "4MiB"})
+    history, progress = History(f"row 2, {seed}"), _Progress()
+    with anyio.fail_after(DEADLINE_S):
+        await _start(broker)
+        load = Load(broker.url, history, progress)
+        # The sync helper is stopped now and then: what is written meanwhile is in nobody's sync.
+        helper = broker.helper_running()[0]
+        for name in ("a", "b", "c"):
+            history.producer(name, TOPIC, max_bytes=400)
+        async with anyio.create_task_group() as tasks:
+            for name in ("a", "b", "c"):
+                tasks.start_soon(load.batches, name, TOPIC, seed)
+            await progress.wait(rng.randrange(30, 90))
+            os.kill(helper, signal.SIGSTOP)
+            # Every producer fills its five batches in flight; the broker has written them when the last has come in.
+            sent = -1
+            while sent != sum(outcome.sent for outcome in history.producers.values()):
+                sent = sum(outcome.sent for outcome in history.producers.values())
+                await anyio.sleep(0.3)
+            process = broker._process
+            assert process is not None
+            process.kill()
+            os.kill(helper, signal.SIGKILL)
+            await to_thread.run_sync(broker.wait)
+            tasks.cancel_scope.cancel()
+        acknowledged = [
+            offset
+            for outcome in history.producers.values()
+            for offset in outcome.acknowledged.values()
+            if offset
+        ]
+        dropped = await to_thread.run_sync(
+            drop_unsynced, broker.data_dir / "journal", max(acknowledged) + 1, rng
+        )
+        assert dropped > 0
+        await _start(broker)
+        assert broker.info["recovered"]["torn_bytes"] > 0
+        async with connect(broker.url, retry=PATIENCE) as client:
+            rows = await read_topic(client, TOPIC)
+            history.check_log(TOPIC, rows)
+            async with client.producer(TOPIC) as producer:
+                assert (await producer.send(b"on")).offset == len(rows[None])
+    broker.check_log()
+
+
+async def test_row_01_and_31_sigkill_under_the_load_of_four_producers_then_everything_is_there(
+    make_broker: Make,
+) -> None:
+    broker = make_broker(face="broker")
+    history, progress = History("row 31"), _Progress()
+    with anyio.fail_after(DEADLINE_S):
+        await _start(broker)
+        load = Load(broker.url, history, progress)
+        async with anyio.create_task_group() as tasks:
+            _four_producers(load, tasks, 31)
+            await progress.wait(150)
+            await _kill(broker)
+            tasks.cancel_scope.cancel()
+        told = history.acknowledged
+        assert told > 1000
+        await _start(broker)
+        async with connect(broker.url, retry=PATIENCE) as client:
+            rows = await read_topic(client, TOPIC)
+        # The producers are gone for good: what was in flight may be there or not, what was acknowledged is.
+        history.check_log(TOPIC, rows)
+        assert len(rows[None]) >= told
+    broker.check_log()
+
+
+# -- row 3 ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("orderly", [True, False])
+async def test_row_03_numbering_goes_on_after_a_restart_and_old_cursors_see_new_messages(
+    make_broker: Make, orderly: bool
+) -> None:
+    broker = make_broker(face="broker")
+    with anyio.fail_after(DEADLINE_S):
+        await _start(broker)
+        async with connect(broker.url, retry=PATIENCE) as client:
+            async with client.producer("numbers") as producer:
+                summary = await producer.send_many([b"old"] * 57)
+                assert summary.ranges[-1].last_offset == 56
+            async with client.consumer("numbers", "s") as consumer:
+                got = await consumer.receive(max_messages=57, max_wait_s=60)
+                for message in got:
+                    await message.ack()
+                await consumer.flush_acks()
+        if orderly:
+            assert await to_thread.run_sync(broker.stop) == 0
+        else:
+            await _kill(broker)
+        await _start(broker)
+        async with connect(broker.url, retry=PATIENCE) as client:
+            async with client.producer("numbers") as producer:
+                assert (await producer.send(b"new")).offset == 57
+            async with client.consumer("numbers", "s") as consumer:
+                message = await anext(aiter(consumer))
+                assert (message.offset, message.payload) == (57, b"new")
+    broker.check_log()
+
+
+# -- row 10 --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("start", ["earliest", "latest"])
+async def test_row_10_a_new_subscription_gets_everything_since_it_was_made_though_nothing_was_acked(
+    make_broker: Make, start: str
+) -> None:
+    broker = make_broker(face="broker")
+    with anyio.fail_after(DEADLINE_S):
+        await _start(broker)
+        async with (
+            connect(broker.url, retry=PATIENCE) as client,
+            client.producer("positions") as producer,
+        ):
+            await producer.send_many([b"before"] * 10)
+            async with client.consumer("positions", "s", start=start):
+                pass
+            await producer.send_many([b"after"] * 100)
+        await _kill(broker)
+        await _start(broker)
+        first = 0 if start == "earliest" else 10
+        async with (
+            connect(broker.url, retry=PATIENCE) as client,
+            client.consumer("positions", "s") as consumer,
+        ):
+            got: list[int] = []
+            while len(got) < 110 - first:
+                got += [message.offset for message in await consumer.receive(max_wait_s=5)]
+        assert got == list(range(first, 110))
+    broker.check_log()
+
+
+# -- row 15 --------------------------------------------------------------------------------------------------
+
+_FOLLOWER = """
+import sys, anyio, pydanube_client
+async def main():
+    async with pydanube_client.connect(sys.argv[1]) as client, client.consumer("paused", "s") as consumer:
+        async for batch in consumer.batches():
+            for offset in batch.offsets:
+                print(offset)
+            sys.stdout.flush()
+            await batch.ack()
+anyio.run(main)
+"""
+
+
+async def test_row_15_a_consumer_paused_while_ten_thousand_messages_are_published_gets_all(
+    make_broker: Make,
+) -> None:
+    broker = make_broker(face="broker")
+    with anyio.fail_after(DEADLINE_S):
+        await _start(broker)
+        async with connect(broker.url, retry=PATIENCE) as client, client.producer("paused") as producer:
+            await producer.send(b"first")
+            async with await anyio.open_process(
+                [sys.executable, "-c", _FOLLOWER, broker.url], env=client_environment(), stderr=None
+            ) as follower:
+                try:
+                    assert follower.stdout is not None
+                    assert await follower.stdout.receive() == b"0\n"
+                    follower.send_signal(signal.SIGSTOP)
+                    # More bytes than any socket buffer and window holds: the broker has to wait for the consumer.
+                    for _ in range(10):
+                        await producer.send_many([bytes(3000)] * 1000)
+                    follower.send_signal(signal.SIGCONT)
+                    seen, rest = [0], b""
+                    while len(seen) < 10_001:
+                        rest += await follower.stdout.receive()
+                        *lines, rest = rest.split(b"\n")
+                        seen += map(int, lines)
+                    assert seen == list(range(10_001))
+                finally:
+                    follower.kill()
+    broker.check_log()
+
+
+# -- row 18 --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 64 MiB of its own."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(folder)], capture_output=True, check=False
+    )
+    if made.returncode != 0:
+        pytest.skip(f"NOT RUN: this machine refuses to mount a tmpfs: {made.stderr.decode().strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=False)
+
+
+@pytest.mark.parametrize("guard", ["1MiB", "12MiB"], ids=["out-of-space", "disk-guard"])
+async def test_row_18_a_full_disk_refuses_publishes_loses_nothing_and_clears_itself(
+    make_broker: Make, small_disk: Path, guard: str
+) -> None:
+    broker = make_broker(
+        data_dir=small_disk / "data",
+        environment={"DANUBE_JOURNAL__SEGMENT_BYTES": "4MiB", "DANUBE_DATA__MIN_FREE_BYTES": guard},
+    )
+    history = History("row 18")
+    impatient = Retry(max_elapsed_s=0)
+    ballast = small_disk / "ballast"
+    with anyio.fail_after(DEADLINE_S):
+        await _start(broker)
+        # Somebody else fills most of the disk.
+        ballast.write_bytes(bytes(24 << 20))
+        outcome = history.producer("filler", TOPIC, max_bytes=60_000)
+        refusal: ClusterError | None = None
+        async with connect(broker.url, retry=impatient) as client:
+            async with client.producer(TOPIC) as producer:
+                while refusal is None:
+                    stamp = history.stamp("filler")
+                    try:
+                        receipt = await producer.send(stamp.payload)
+                    except ClusterError as error:
+                        refusal = error
+                        if error.details.get("outcome") == "not_stored":
+                            outcome.not_stored.add(stamp.number)
+                    else:
+                        outcome.acknowledged[stamp.number] = receipt.offset
+            assert (refusal.code, refusal.retryable) == ("DISK_FULL", True)
+            assert len(outcome.acknowledged) > 100
+            # Reads go on, and cursors: nothing that was acknowledged is gone.
+            history.check_log(TOPIC, await read_topic(client, TOPIC))
+            async with client.consumer(TOPIC, "s") as consumer:
+                for message in await consumer.receive(max_messages=10, max_wait_s=60):
+                    await message.ack()
+                await consumer.flush_acks()
+            status = await to_thread.run_sync(broker.status)
+            if guard == "12MiB":
+                assert [reason["code"] for reason in status["reasons"]] == ["DISK_GUARD"]
+            assert not status["read_only"]
+            # It dies while the disk is full, and starts on it.
+            await _kill(broker)
+            await _start(broker)
+        async with connect(broker.url, retry=PATIENCE) as client:
+            history.check_log(TOPIC, await read_topic(client, TOPIC))
+            # Space comes back: a producer that retries notices by itself.
+            async with anyio.create_task_group() as tasks:
+
+                async def publish() -> None:
+                    async with client.producer(TOPIC) as producer:
+                        for _ in range(100):
+                            stamp = history.stamp("filler")
+                            receipt = await producer.send(stamp.payload)
+                            outcome.acknowledged[stamp.number] = receipt.offset
+
+                tasks.start_soon(publish)
+                ballast.unlink()
+            history.check_log(TOPIC, await read_topic(client, TOPIC))
+            async with OpsClient(broker.admin) as ops:
+                item = (await ops.call("subscriptions.lag", {"topic": TOPIC}))["items"][0]
+                assert item["next_unacked"] == 10
+        assert await to_thread.run_sync(broker.stop) == 0
+    broker.check_log(allow=["DISK_FULL"])
+
+
+# -- row 24 --------------------------------------------------------------------------------------------------
+
+
+async def test_row_24_sigterm_under_load_costs_retrying_producers_nothing(make_broker: Make) -> None:
+    broker = make_broker(face="broker")
+    history, progress = History("row 24"), _Progress()
+    with anyio.fail_after(DEADLINE_S):
+        await _start(broker)
+        load = Load(broker.url, history, progress)
+        log = history.consumer(TOPIC, "s")
+        finished = anyio.Event()
+        async with anyio.create_task_group() as consuming:
+            async with anyio.create_task_group() as tasks:
+                _four_producers(load, tasks, 24)
+                await progress.wait(20)
+                consuming.start_soon(load.consume_batches, log, finished.is_set)
+                for _ in range(3):
+                    await progress.wait(60)
+                    assert await to_thread.run_sync(broker.stop) == 0
+                    await _start(broker)
+                    assert broker.info["recovered"]["torn_bytes"] == 0
+                await progress.wait(20)
+                load.stop()
+            async with connect(broker.url, retry=PATIENCE) as client:
+                rows = await read_topic(client, TOPIC)
+            history.check_log(TOPIC, rows)
+            history.check_no_failures()
+            async with OpsClient(broker.admin) as ops:
+                while (await ops.call("subscriptions.lag", {"topic": TOPIC}))["items"][0]["lag_messages"]:  # noqa: ASYNC110
+                    await anyio.sleep(0.1)
+            finished.set()
+        history.check_consumers(TOPIC, {None: len(rows[None])})
+        assert await to_thread.run_sync(broker.stop) == 0
+    broker.check_log()
+
+
+# -- row 29 --------------------------------------------------------------------------------------------------
+
+
+async def test_row_29_names_that_begin_alike_are_strangers(make_broker: Make) -> None:
+    names = ["orders", "orders-eu", "orders-eu-2", "order", "orders_", "orders.eu", "orders-part-1x"]
+    broker = make_broker(face="broker")
+    with anyio.fail_after(DEADLINE_S):
+        await _start(broker)
+        async with connect(broker.url, retry=PATIENCE) as client:
+            for name in reversed(names):
+                async with client.producer(name) as producer:
+                    for text in (name, "second"):
+                        await producer.send(f"{name}: {text}".encode())
+                async with client.consumer(name, "s") as consumer:
+                    (message,) = await consumer.receive(max_messages=1, max_wait_s=60)
+                    await message.ack()
+            async with client.producer("orders-eu-parts", partitions=2) as producer:
+                await producer.send_many([b"x"] * 4)
+        await _kill(broker)
+        await _start(broker)
+        deleted = await to_thread.run_sync(
+            lambda: broker.command("topics", "delete", "orders", "--yes", check=False)
+        )
+        assert deleted.returncode == 0, deleted.stderr
+        await _kill(broker)
+        await _start(broker)
+        async with connect(broker.url, retry=PATIENCE) as client:
+            for name in names[1:]:
+                async with client.reader(name, stop="head") as reader:
+                    payloads = [message.payload async for message in reader]
+                assert payloads == [f"{name}: {name}".encode(), f"{name}: second".encode()]
+                async with client.consumer(name, "s") as consumer:
+                    (message,) = await consumer.receive(max_messages=1, max_wait_s=60)
+                    assert message.offset == 1
+            # Made again, the deleted name is empty, and begins at 0.
+            async with client.producer("orders") as producer:
+                assert (await producer.send(b"again")).offset == 0
+        listed = await to_thread.run_sync(lambda: broker.json_command("topics", "list"))
+        assert {item["topic"] for item in listed["items"]} >= {f"/default/{name}" for name in names}
+    broker.check_log()
