@@ -31,7 +31,6 @@ WITHOUT_EFFECT: Final[Mapping[str, str]] = {
     "tls": "security; a broker with one of them set refuses to start",
     "policies": "delivery",
     "delivery": "delivery",
-    "tier": "tier",
     "admin": "admin",
     "diagnosis": "admin",
     "mcp.confirm": "admin",

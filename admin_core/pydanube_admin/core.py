@@ -20,6 +20,15 @@ from pydanube_core.generated.danube_ops_pb2 import CallRequest, CallResponse
 from pydanube_admin.arguments import parse_call, plans_come_later
 from pydanube_admin.brokers import broker_status
 from pydanube_admin.context import Context, NowMs, system_now_ms
+from pydanube_admin.objects import (
+    collect_objects,
+    compact_objects,
+    describe_journal,
+    list_objects,
+    preview_collect,
+    preview_compact,
+    verify_objects,
+)
 from pydanube_admin.operation import Effect
 from pydanube_admin.policies import (
     create_namespace,
@@ -86,6 +95,11 @@ _HANDLERS: Final[Mapping[str, Handler]] = {
     "subscriptions.delete": delete_subscription,
     "subscriptions.get_failure_policy": get_failure_policy,
     "subscriptions.set_failure_policy": set_failure_policy,
+    "objects.list": list_objects,
+    "objects.verify": verify_objects,
+    "objects.compact": compact_objects,
+    "objects.collect": collect_objects,
+    "journal.describe": describe_journal,
     "brokers.status": broker_status,
 }
 _PREVIEWS: Final[Mapping[str, Handler]] = {
@@ -100,6 +114,8 @@ _PREVIEWS: Final[Mapping[str, Handler]] = {
     "subscriptions.purge": preview_purge,
     "subscriptions.delete": preview_delete_subscription,
     "subscriptions.set_failure_policy": preview_set_failure_policy,
+    "objects.compact": preview_compact,
+    "objects.collect": preview_collect,
 }
 assert set(_HANDLERS) == set(OPERATIONS), (
     "an operation is declared but not carried out, or the other way round"

@@ -325,6 +325,38 @@ class MemoryCluster:
         kept["dead_letter_topic"] = kept["dead_letter_topic"] or None
         self._failure[topic, subscription] = kept
 
+    # -- the cold tier: this cluster keeps everything in memory and has no objects
+
+    async def objects(self, topic: str, *, start: int, end: int | None) -> Sequence[Mapping[str, Any]]:
+        await self.topic(topic)
+        return ()
+
+    async def verify_objects(self, topic: str, *, start: int, end: int | None) -> Mapping[str, Any]:
+        await self.topic(topic)
+        return {"checked": 0, "damaged": [], "missing": [], "gaps": [], "duplicates": []}
+
+    async def compact_objects(self, topic: str) -> int:
+        await self.topic(topic)
+        return 0
+
+    async def orphans(self, topic: str) -> Sequence[Mapping[str, Any]]:
+        await self.topic(topic)
+        return ()
+
+    async def collect_objects(self, topic: str) -> Sequence[Mapping[str, Any]]:
+        return await self.orphans(topic)
+
+    async def journal(self) -> Mapping[str, Any]:
+        return {
+            "bytes": 0,
+            "segments": 0,
+            "next_lsn": 0,
+            "durable_lsn": 0,
+            "read_only": False,
+            "sealed": [],
+            "held_by": [],
+        }
+
     async def status(self) -> BrokerFacts:
         self._check()
         return BrokerFacts(

@@ -262,6 +262,53 @@ class BrokerPort:
     def _lag_bytes(self, topic: Topic, offset: int) -> int:
         return self._broker.journal.stored_bytes(topic.topic_id, offset)
 
+    # -- the cold tier ---------------------------------------------------------------------------------------
+
+    def _log(self, topic: str) -> Topic:
+        name = TopicName.parse(topic)
+        found = self._broker.registry.find(name)
+        if found is None:
+            raise self._broker.registry.not_found(name)
+        return found
+
+    async def objects(self, topic: str, *, start: int, end: int | None) -> Sequence[Mapping[str, Any]]:
+        return await self._broker.tier.objects(self._log(topic), start=start, end=end)
+
+    async def verify_objects(self, topic: str, *, start: int, end: int | None) -> Mapping[str, Any]:
+        return await self._broker.tier.enabled().verify(self._log(topic), start=start, end=end)
+
+    async def compact_objects(self, topic: str) -> int:
+        return await self._broker.tier.enabled().compact(self._log(topic))
+
+    async def orphans(self, topic: str) -> Sequence[Mapping[str, Any]]:
+        tier = self._broker.tier
+        return tier.shown(await tier.enabled().orphans(self._log(topic), grace_ms=0))
+
+    async def collect_objects(self, topic: str) -> Sequence[Mapping[str, Any]]:
+        tier = self._broker.tier
+        return tier.shown(await tier.enabled().collect(self._log(topic), grace_ms=0))
+
+    async def journal(self) -> Mapping[str, Any]:
+        journal, hub = self._broker.journal, self._broker.hub
+        now = journal.statistics()
+        sealed = journal.sealed()
+        held: list[dict[str, Any]] = []
+        for topic_id, run in sealed[0][2].items() if sealed else ():
+            topic = hub.topics.get(topic_id)
+            if topic is not None and run.end > topic.state.needed_offset:
+                held.append({"topic": topic.name, "from": topic.state.needed_offset, "until": run.end})
+        return {
+            "bytes": now.bytes,
+            "segments": now.segments,
+            "next_lsn": now.next_lsn,
+            "durable_lsn": now.durable_lsn,
+            "read_only": now.read_only,
+            "sealed": [
+                {"base_lsn": base, "bytes": size, "topics": len(runs)} for base, size, runs in sealed[:100]
+            ],
+            "held_by": held[:100],
+        }
+
     # -- the broker ------------------------------------------------------------------------------------------
 
     def not_ready(self) -> tuple[Reason, ...]:

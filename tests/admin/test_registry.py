@@ -30,6 +30,11 @@ def test_the_operations_and_their_tools() -> None:
         "namespaces.create": "create_namespace",
         "namespaces.get_policies": "get_namespace_policies",
         "namespaces.set_policies": "set_namespace_policies",
+        "objects.list": "list_objects",
+        "objects.verify": "verify_objects",
+        "objects.compact": "compact_objects",
+        "objects.collect": "collect_objects",
+        "journal.describe": "describe_journal",
         "brokers.status": "get_broker_status",
     }
     assert all(re.fullmatch(r"[a-z][a-z0-9_]{0,63}", tool) for tool in TOOLS)
@@ -110,6 +115,7 @@ def test_a_command_line_is_one_that_can_be_pasted() -> None:
 
 def test_only_what_destroys_is_for_the_command_line_alone() -> None:
     destroying = [
+        "objects.collect",
         "subscriptions.delete",
         "subscriptions.purge",
         "subscriptions.seek",

@@ -310,6 +310,35 @@ class Tier:
         """Look again at once."""
         self._wake.set()
 
+    # -- what operations ask for -----------------------------------------------------------------------------
+
+    def enabled(self) -> Upkeep:
+        """Raises `MissingExtra` where the tier is off."""
+        if self.missing is not None:
+            raise self.missing
+        return self.upkeep
+
+    async def objects(self, topic: Topic, *, start: int, end: int | None) -> list[dict[str, Any]]:
+        """The committed objects of a topic that overlap `[start, end)`, ascending."""
+        return [
+            {
+                "path": self.path(topic.topic_id, entry.name),
+                "start_offset": entry.start,
+                "end_offset": entry.end,
+                "messages": entry.messages,
+                "bytes": entry.bytes,
+                "min_append_time_ms": entry.min_append_time_ms,
+                "max_append_time_ms": entry.max_append_time_ms,
+                "epoch": entry.epoch,
+            }
+            async for entry in self.catalog.entries(topic.topic_id, start=start, end=end)
+        ]
+
+    def shown(self, facts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Objects of a listing with the path that tools open."""
+        url = self.options.url.rstrip("/")
+        return [{"path": f"{url}/{fact['key']}", "bytes": fact["bytes"]} for fact in facts]
+
     # -- what it says of itself ------------------------------------------------------------------------------
 
     def reasons(self) -> tuple[Reason, ...]:
