@@ -17,18 +17,14 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 import anyio
-from pydanube_core.errors import Conflict, SchemaIncompatible, SchemaInvalid, StoreUnavailable
+from pydanube_core.errors import Conflict, SchemaIncompatible, SchemaInvalid
 from pydanube_storage.metadata import (
     MAX_VALUE_BYTES,
-    Absent,
-    Guard,
     GuardFailed,
     MetadataStore,
     ModRevision,
     Put,
-    Revision,
     Write,
-    read_all,
 )
 
 from pydanube_broker.schema import keys
@@ -40,7 +36,6 @@ from pydanube_broker.schema.formats import (
     parse_schema,
     payload_check,
 )
-from pydanube_broker.schema.index import SchemaIndex
 from pydanube_broker.schema.protobuf.compile import compile_proto
 from pydanube_broker.schema.records import (
     SubjectRecord,
@@ -50,8 +45,8 @@ from pydanube_broker.schema.records import (
     check_subject,
     check_texts,
     removed,
-    stored,
 )
+from pydanube_broker.schema.store import SchemaStore
 from pydanube_broker.schema.vocabulary import CompatibilityMode, JsonProfile, SchemaType
 
 __all__ = ["Compatibility", "Registration", "SchemaRegistry"]
@@ -101,8 +96,8 @@ class SchemaRegistry:
         wall_ms: Callable[[], int],
         pending: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        self.index = SchemaIndex()
-        self._store = store
+        self._store = SchemaStore(store)
+        self.index = self._store.index
         self._wall_ms = wall_ms
         self._pending = pending
         self._parsed: OrderedDict[tuple[int, int], ParsedSchema] = OrderedDict()
@@ -111,28 +106,7 @@ class SchemaRegistry:
 
     async def load(self) -> None:
         """Read everything; before anything else is asked."""
-        subjects, _ = await read_all(self._store, keys.SUBJECTS)
-        ids: dict[str, int] = {}
-        for item in subjects:
-            subject = SubjectRecord.of(item)
-            ids[subject.subject] = subject.schema_id
-            self.index.put_subject(subject)
-        texts, _ = await read_all(self._store, keys.DEFINITIONS)
-        definitions = {keys.identity_of_key(item.key): item.value for item in texts}
-        compiled, _ = await read_all(self._store, keys.DESCRIPTORS)
-        descriptors = {keys.identity_of_key(item.key): item.value for item in compiled}
-        versions, _ = await read_all(self._store, keys.VERSIONS)
-        for item in versions:
-            spec = VersionSpec.from_json(item.value, key=item.key)
-            identity = (spec.subject, spec.version)
-            self.index.put_version(
-                VersionRecord(
-                    schema_id=ids[spec.subject],
-                    spec=spec,
-                    definition=definitions[identity],
-                    descriptors=descriptors.get(identity),
-                )
-            )
+        await self._store.load()
 
     # -- reading -------------------------------------------------------------------------------------------------
 
@@ -206,7 +180,7 @@ class SchemaRegistry:
                 created_at_ms=now,
                 tags=labels,
             )
-            record = await self._stored(known, spec, version, definition, descriptors)
+            record = await self._store.add_version(known, spec, version, definition, descriptors)
             if record is not None:
                 _remember(self._parsed, record.identity, parsed)
                 self.on_change(record.schema_id)
@@ -263,31 +237,6 @@ class SchemaRegistry:
             if record.spec.fingerprint == fingerprint and record.descriptors is not None:
                 return record.descriptors
         return None
-
-    async def _stored(
-        self,
-        known: SubjectRecord | None,
-        spec: SubjectSpec,
-        version: VersionSpec,
-        definition: bytes,
-        descriptors: bytes | None,
-    ) -> VersionRecord | None:
-        """The version as it was stored; None if somebody was faster, and the index has caught up."""
-        key = keys.subject_key(spec.subject)
-        guard = Absent(key) if known is None else ModRevision(key, known.revision)
-        writes = [Put(key, spec.to_json()), *stored(version, definition, descriptors)]
-        try:
-            revision = await self._change(writes, [guard])
-        except GuardFailed:
-            await self._refresh(spec.subject)
-            return None
-        schema_id = int(revision) if known is None else known.schema_id
-        record = VersionRecord(
-            schema_id=schema_id, spec=version, definition=definition, descriptors=descriptors
-        )
-        self.index.put_version(record)
-        self.index.put_subject(SubjectRecord(schema_id=schema_id, revision=revision, spec=spec))
-        return record
 
     # -- compatibility -------------------------------------------------------------------------------------------
 
@@ -386,9 +335,9 @@ class SchemaRegistry:
             spec = replace(known.spec, updated_at_ms=self._wall_ms())
             writes: list[Write] = [Put(key, spec.to_json()), *removed(doomed.spec)]
             try:
-                revision = await self._change(writes, [ModRevision(key, known.revision)])
+                revision = await self._store.change(writes, [ModRevision(key, known.revision)])
             except GuardFailed:
-                await self._refresh(subject)
+                await self._store.refresh(subject)
                 continue
             self.index.put_subject(replace(known, revision=revision, spec=spec))
             self.index.remove_version(known.schema_id, version)
@@ -406,52 +355,16 @@ class SchemaRegistry:
             key = keys.subject_key(subject)
             spec = replace(changed(known.spec), updated_at_ms=self._wall_ms())
             try:
-                revision = await self._change([Put(key, spec.to_json())], [ModRevision(key, known.revision)])
+                revision = await self._store.change(
+                    [Put(key, spec.to_json())], [ModRevision(key, known.revision)]
+                )
             except GuardFailed:
-                await self._refresh(subject)
+                await self._store.refresh(subject)
                 continue
             record = replace(known, revision=revision, spec=spec)
             self.index.put_subject(record)
             return record
         raise Conflict(f"subject {subject!r} is being changed by others; try again", retry_after_ms=200)
-
-    async def _change(self, writes: Sequence[Write], guards: Sequence[Guard]) -> Revision:
-        """One transaction. Not cancelled once begun: what happened must be known."""
-        with anyio.move_on_after(_STORE_S, shield=True):
-            return await self._store.transact(writes, guards=guards)
-        raise StoreUnavailable(
-            f"the metadata store has not answered for {_STORE_S:.0f} s; the change may have happened",
-            outcome="unknown",
-        )
-
-    async def _refresh(self, subject: str) -> None:
-        """Read a subject again: its record before its versions, so that its guard is never younger than they are."""
-        item = await self._store.get(keys.subject_key(subject))
-        if item is None:
-            return
-        record = SubjectRecord.of(item)
-        found: list[VersionRecord] = []
-        for entry in (await read_all(self._store, keys.versions_range(subject)))[0]:
-            spec = VersionSpec.from_json(entry.value, key=entry.key)
-            known = self.index.find_version(record.schema_id, spec.version)
-            if known is not None:
-                found.append(known)
-                continue
-            text = await self._store.get(keys.definition_key(subject, spec.version))
-            compiled = await self._store.get(keys.descriptors_key(subject, spec.version))
-            if text is not None:  # else it was deleted just now
-                found.append(
-                    VersionRecord(
-                        schema_id=record.schema_id,
-                        spec=spec,
-                        definition=text.value,
-                        descriptors=None if compiled is None else compiled.value,
-                    )
-                )
-        current = self.index.find_subject(subject)
-        if current is None or current.revision <= record.revision:
-            self.index.replace_versions(record.schema_id, found)
-            self.index.put_subject(record)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         with self._pending():

@@ -27,7 +27,10 @@ __all__ = [
     "finite_values",
     "kind_of",
     "kinds_of",
+    "listed",
+    "required_of",
     "same",
+    "shown",
 ]
 
 KINDS: Final = ("null", "boolean", "integer", "fraction", "string", "array", "object")
@@ -218,3 +221,16 @@ class Judge:
 
 def _no_network(uri: str) -> Any:
     raise ValueError(uri)
+
+
+def listed(schema: Mapping[str, Any], word: str) -> list[Any]:
+    found = schema.get(word)
+    return found if isinstance(found, list) else []
+
+
+def required_of(alternative: Alternative) -> set[str]:
+    return {name for part in alternative.parts for name in listed(part, "required")}
+
+
+def shown(schema: Any) -> Any:
+    return dict(schema) if isinstance(schema, Mapping) else schema

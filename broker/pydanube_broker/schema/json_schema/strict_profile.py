@@ -14,7 +14,7 @@ instances are finite; met again in place it proves nothing.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from pydanube_broker.schema.differences import Difference, Direction, Findings
@@ -27,7 +27,10 @@ from pydanube_broker.schema.json_schema.alternatives import (
     finite_values,
     kind_of,
     kinds_of,
+    listed,
+    required_of,
     same,
+    shown,
 )
 from pydanube_broker.schema.json_schema.bounds import (
     highest_count,
@@ -37,6 +40,7 @@ from pydanube_broker.schema.json_schema.bounds import (
     upper_bound,
 )
 from pydanube_broker.schema.json_schema.document import MAX_REFERENCES, Document, Schema, pointer
+from pydanube_broker.schema.json_schema.object_rules import ObjectRules, forbids, of_property
 
 __all__ = ["compare_strictly"]
 
@@ -58,14 +62,15 @@ def compare_strictly(old: Document, new: Document, direction: Direction) -> list
 class _Prover:
     def __init__(self, writer: Document, reader: Document) -> None:
         self._writer = writer
-        self._reader = reader
+        self.reader = reader
         self._writer_judge = Judge(writer)
-        self._reader_judge = Judge(reader)
+        self.reader_judge = Judge(reader)
         self._open: dict[
             tuple[frozenset[int], str, int], int
         ] = {}  # pair being proved → level in the instance
         self._level = 0
         self._steps = 0
+        self._objects = ObjectRules(self)
 
     # -- entry: any schemas ------------------------------------------------------------------------------------
 
@@ -82,9 +87,9 @@ class _Prover:
                 continue
             for kind in KINDS:
                 if kind in kinds:
-                    self._proved(alternative, kind, reader, path, findings)
+                    self.proved(alternative, kind, reader, path, findings)
 
-    def _below(self, parts: Parts, reader: Schema, path: str, findings: Findings) -> None:
+    def below(self, parts: Parts, reader: Schema, path: str, findings: Findings) -> None:
         """The same one level further down in the instance."""
         self._level += 1
         try:
@@ -106,13 +111,13 @@ class _Prover:
             for value in values
             if all(self._writer_judge.accepts(part, value) is not False for part in alternative.parts)
         ]
-        refused = [value for value in possible if self._reader_judge.accepts(reader, value) is not True]
+        refused = [value for value in possible if self.reader_judge.accepts(reader, value) is not True]
         if refused:
-            findings.add(path, "values_not_accepted", writer=refused, reader=_shown(reader))
+            findings.add(path, "values_not_accepted", writer=refused, reader=shown(reader))
 
     # -- one alternative of one kind ---------------------------------------------------------------------------
 
-    def _proved(
+    def proved(
         self, alternative: Alternative, kind: str, reader: Schema, path: str, findings: Findings
     ) -> None:
         self._steps += 1
@@ -131,7 +136,7 @@ class _Prover:
         begun = self._open.get(key)
         if begun is not None:
             if begun == self._level:
-                findings.add(path, "not_comparable", writer=None, reader=_shown(reader))
+                findings.add(path, "not_comparable", writer=None, reader=shown(reader))
             return
         self._open[key] = self._level
         try:
@@ -144,7 +149,7 @@ class _Prover:
     ) -> bool:
         """Whether it can be proved; what speaks against it is dropped."""
         trial = findings.trial()
-        self._proved(alternative, kind, reader, path, trial)
+        self.proved(alternative, kind, reader, path, trial)
         return trial.ok
 
     def _keywords(
@@ -157,19 +162,19 @@ class _Prover:
     ) -> None:
         reference = reader.get("$ref")
         if isinstance(reference, str):
-            target = self._reader.target(reference)
+            target = self.reader.target(reference)
             if target is None:
                 findings.add(pointer(path, "$ref"), "not_comparable", writer=None, reader=reference)
             else:
-                self._proved(alternative, kind, target, path, findings)
-            if self._reader.ref_hides_siblings:
+                self.proved(alternative, kind, target, path, findings)
+            if self.reader.ref_hides_siblings:
                 return
         if kind not in kinds_of(reader):
             findings.add(
                 pointer(path, "type"), "type_narrowed", writer=_types(alternative), reader=reader["type"]
             )
             return
-        wanted = finite_values(self._reader, reader)
+        wanted = finite_values(self.reader, reader)
         if wanted is not None:
             word = "enum" if "enum" in reader else "const"
             findings.add(pointer(path, word), "values_narrowed", writer=_types(alternative), reader=wanted)
@@ -183,9 +188,9 @@ class _Prover:
             case "array":
                 self._arrays(alternative, reader, path, findings)
             case "object":
-                self._objects(alternative, reader, path, findings)
+                self._objects.check(alternative, reader, path, findings)
 
-    def _said_alike(self, alternative: Alternative, reader: Mapping[str, Any], *words: str) -> bool:
+    def said_alike(self, alternative: Alternative, reader: Mapping[str, Any], *words: str) -> bool:
         """Whether a part of the writer's says the very same with these keywords, as far as no reference is in them."""
         wanted = {word: reader[word] for word in words if word in reader}
         return _is_closed(wanted) and any(
@@ -201,20 +206,19 @@ class _Prover:
     def _in_place(
         self, alternative: Alternative, kind: str, reader: Mapping[str, Any], path: str, findings: Findings
     ) -> None:
-        for index, schema in enumerate(_list(reader, "allOf")):
-            self._proved(alternative, kind, schema, pointer(path, "allOf", index), findings)
-        if "anyOf" in reader and not self._said_alike(alternative, reader, "anyOf"):
+        for index, schema in enumerate(listed(reader, "allOf")):
+            self.proved(alternative, kind, schema, pointer(path, "allOf", index), findings)
+        if "anyOf" in reader and not self.said_alike(alternative, reader, "anyOf"):
             self._any_of(alternative, kind, reader["anyOf"], pointer(path, "anyOf"), findings)
-        if "oneOf" in reader and not self._said_alike(alternative, reader, "oneOf"):
+        if "oneOf" in reader and not self.said_alike(alternative, reader, "oneOf"):
             self._one_of(alternative, kind, reader["oneOf"], pointer(path, "oneOf"), findings)
         if "not" in reader and not (
-            self._said_alike(alternative, reader, "not")
-            or self._disjoint(alternative, kind, reader["not"], 0)
+            self.said_alike(alternative, reader, "not") or self._disjoint(alternative, kind, reader["not"], 0)
         ):
             findings.add(
                 pointer(path, "not"), "may_be_excluded", writer=_described(alternative), reader=reader["not"]
             )
-        if self._reader.get(reader, "if") is not None and not self._said_alike(
+        if self.reader.get(reader, "if") is not None and not self.said_alike(
             alternative, reader, "if", "then", "else"
         ):
             for word in ("then", "else"):
@@ -223,12 +227,12 @@ class _Prover:
                         pointer(path, word),
                         "condition_not_proved",
                         writer=None,
-                        reader=_shown(reader.get(word)),
+                        reader=shown(reader.get(word)),
                     )
         same_in_whole = _is_closed(reader) and any(same(part, reader) for part in alternative.parts)
         for word in ("$dynamicRef", "$recursiveRef", "unevaluatedItems", "unevaluatedProperties"):
             if reader.get(word, True) is not True and not same_in_whole:
-                findings.add(pointer(path, word), "not_comparable", writer=None, reader=_shown(reader[word]))
+                findings.add(pointer(path, word), "not_comparable", writer=None, reader=shown(reader[word]))
 
     def _any_of(
         self, alternative: Alternative, kind: str, branches: Sequence[Schema], path: str, findings: Findings
@@ -236,7 +240,7 @@ class _Prover:
         for index, branch in enumerate(branches):
             if self._holds(alternative, kind, branch, pointer(path, index), findings):
                 return
-        findings.add(path, "no_branch_covers", writer=_described(alternative), reader=_shown(branches))
+        findings.add(path, "no_branch_covers", writer=_described(alternative), reader=shown(branches))
 
     def _one_of(
         self, alternative: Alternative, kind: str, branches: Sequence[Schema], path: str, findings: Findings
@@ -251,7 +255,7 @@ class _Prover:
             if all(self._disjoint(alternative, kind, other, 0) for other in others):
                 return
         rule = "branches_overlap" if covered else "no_branch_covers"
-        findings.add(path, rule, writer=_described(alternative), reader=_shown(branches))
+        findings.add(path, rule, writer=_described(alternative), reader=shown(branches))
 
     def _disjoint(self, alternative: Alternative, kind: str, schema: Schema, followed: int) -> bool:
         """Whether no value of the alternative can be valid for a schema of the reader's; False if not proved."""
@@ -259,37 +263,37 @@ class _Prover:
             return not schema
         reference = schema.get("$ref")
         if isinstance(reference, str):
-            target = self._reader.target(reference) if followed < MAX_REFERENCES else None
+            target = self.reader.target(reference) if followed < MAX_REFERENCES else None
             if target is not None and self._disjoint(alternative, kind, target, followed + 1):
                 return True
-            if self._reader.ref_hides_siblings:
+            if self.reader.ref_hides_siblings:
                 return False
         if kind not in kinds_of(schema):
             return True
-        wanted = finite_values(self._reader, schema)
+        wanted = finite_values(self.reader, schema)
         if wanted is not None and all(kind_of(value) != kind for value in wanted):
             return True
-        if any(self._disjoint(alternative, kind, part, followed + 1) for part in _list(schema, "allOf")):
+        if any(self._disjoint(alternative, kind, part, followed + 1) for part in listed(schema, "allOf")):
             return True
         for word in ("anyOf", "oneOf"):
-            branches = _list(schema, word)
+            branches = listed(schema, word)
             if branches and all(self._disjoint(alternative, kind, each, followed + 1) for each in branches):
                 return True
         return kind == "object" and self._told_apart(alternative, schema)
 
     def _told_apart(self, alternative: Alternative, schema: Mapping[str, Any]) -> bool:
         """By a property that both have and whose values differ (a discriminator), or that only one may have."""
-        demanded = set(_list(schema, "required"))
-        if any(self._forbids(alternative, name) for name in demanded):
+        demanded = set(listed(schema, "required"))
+        if any(forbids(alternative, name) for name in demanded):
             return True
         properties = schema.get("properties", {})
-        for name in _required(alternative):
-            wanted = finite_values(self._reader, properties.get(name, True))
+        for name in required_of(alternative):
+            wanted = finite_values(self.reader, properties.get(name, True))
             if properties.get(name, True) is False:
                 return True
             if wanted is None:
                 continue
-            for part in self._of_property(alternative, name):
+            for part in of_property(alternative, name):
                 possible = finite_values(self._writer, part)
                 if possible is not None and not any(same(one, other) for one in possible for other in wanted):
                     return True
@@ -327,7 +331,7 @@ class _Prover:
     def _strings(
         self, alternative: Alternative, reader: Mapping[str, Any], path: str, findings: Findings
     ) -> None:
-        self._counts(alternative, reader, "minLength", "maxLength", path, findings)
+        self.counts(alternative, reader, "minLength", "maxLength", path, findings)
         self._only_alike(
             alternative, reader, ("pattern", "format", "contentEncoding", "contentMediaType"), path, findings
         )
@@ -342,13 +346,13 @@ class _Prover:
     ) -> None:
         """Keywords that only the same keyword implies."""
         for word in words:
-            if self._reader.get(reader, word) is not None and not self._said_alike(alternative, reader, word):
+            if self.reader.get(reader, word) is not None and not self.said_alike(alternative, reader, word):
                 given = [part[word] for part in alternative.parts if word in part]
                 findings.add(
                     pointer(path, word), f"{_snake(word)}_changed", writer=given or None, reader=reader[word]
                 )
 
-    def _counts(
+    def counts(
         self,
         alternative: Alternative,
         reader: Mapping[str, Any],
@@ -382,19 +386,19 @@ class _Prover:
     ) -> None:
         parts = alternative.parts
         longest = highest_count(parts, "maxItems")
-        self._counts(alternative, reader, "minItems", "maxItems", path, findings)
+        self.counts(alternative, reader, "minItems", "maxItems", path, findings)
         at_most_one = longest is not None and longest <= 1
         if reader.get("uniqueItems") is True and not (
             at_most_one or any(part.get("uniqueItems") is True for part in parts)
         ):
             findings.add(pointer(path, "uniqueItems"), "items_must_be_unique", writer=False, reader=True)
-        if self._reader.get(reader, "contains") is not None and not self._said_alike(
+        if self.reader.get(reader, "contains") is not None and not self.said_alike(
             alternative, reader, "contains", "minContains", "maxContains"
         ):
             findings.add(
-                pointer(path, "contains"), "contains_changed", writer=None, reader=_shown(reader["contains"])
+                pointer(path, "contains"), "contains_changed", writer=None, reader=shown(reader["contains"])
             )
-        firsts, rest, first_word, rest_word = _items(self._reader, reader)
+        firsts, rest, first_word, rest_word = _items(self.reader, reader)
         splits = [_items(self._writer, part) for part in parts]
         places = max([len(firsts), *(len(split[0]) for split in splits)])
         for index in range(places):
@@ -403,199 +407,9 @@ class _Prover:
             given = [split[0][index] if index < len(split[0]) else split[1] for split in splits]
             wanted = firsts[index] if index < len(firsts) else rest
             at = pointer(path, first_word, index) if index < len(firsts) else pointer(path, rest_word)
-            self._below(given, wanted, at, findings)
+            self.below(given, wanted, at, findings)
         if longest is None or longest > places:
-            self._below([split[1] for split in splits], rest, pointer(path, rest_word), findings)
-
-    # -- objects (6.5, Core 10.3.2) ----------------------------------------------------------------------------
-
-    def _objects(
-        self, alternative: Alternative, reader: Mapping[str, Any], path: str, findings: Findings
-    ) -> None:
-        present = _required(alternative)
-        for name in _list(reader, "required"):
-            if name not in present:
-                findings.add(
-                    pointer(path, "properties", name),
-                    "property_not_always_written",
-                    writer="optional" if self._knows(alternative, name) else None,
-                    reader="required",
-                )
-        self._counts(
-            alternative,
-            reader,
-            "minProperties",
-            "maxProperties",
-            path,
-            findings,
-            at_least=len(present),
-            at_most=self._most_properties(alternative),
-        )
-        self._dependencies(alternative, reader, path, findings)
-        self._property_names(alternative, reader, path, findings)
-        names = dict.fromkeys(
-            name for part in (*alternative.parts, reader) for name in part.get("properties", {})
-        )
-        for name in names:
-            for wanted, at in self._wanted_of(reader, name, path, findings):
-                self._below(self._of_property(alternative, name), wanted, at, findings)
-        self._other_properties(alternative, reader, path, findings)
-
-    def _wanted_of(
-        self, reader: Mapping[str, Any], name: str, path: str, findings: Findings
-    ) -> list[tuple[Schema, str]]:
-        """What the reader asks of a property of that name."""
-        wanted: list[tuple[Schema, str]] = []
-        if name in reader.get("properties", {}):
-            wanted.append((reader["properties"][name], pointer(path, "properties", name)))
-        for pattern, schema in reader.get("patternProperties", {}).items():
-            fits = _fits(pattern, name)
-            if fits is None:
-                findings.add(
-                    pointer(path, "patternProperties", pattern), "not_comparable", writer=None, reader=pattern
-                )
-            if fits is not False:
-                wanted.append((schema, pointer(path, "patternProperties", pattern)))
-        if not wanted and "additionalProperties" in reader:
-            rest = reader["additionalProperties"]
-            at = pointer(path, "properties", name) if rest is False else pointer(path, "additionalProperties")
-            wanted.append((rest, at))
-        return wanted
-
-    def _of_property(self, alternative: Alternative, name: str) -> list[Schema]:
-        """All that the writer says of a property of that name."""
-        return [schema for part in alternative.parts for schema in _of_name(part, name)]
-
-    def _forbids(self, alternative: Alternative, name: str) -> bool:
-        return any(schema is False for schema in self._of_property(alternative, name))
-
-    def _knows(self, alternative: Alternative, name: str) -> bool:
-        return any(name in part.get("properties", {}) for part in alternative.parts)
-
-    def _most_properties(self, alternative: Alternative) -> int | None:
-        closed = [len(part.get("properties", {})) for part in alternative.parts if _is_closed_object(part)]
-        return min(closed) if closed else None
-
-    def _other_properties(
-        self, alternative: Alternative, reader: Mapping[str, Any], path: str, findings: Findings
-    ) -> None:
-        """Names that neither side lists: under each pattern of the reader's, and under none of them."""
-        patterns: Mapping[str, Schema] = reader.get("patternProperties", {})
-        for pattern, wanted in patterns.items():
-            self._by_some_part(
-                alternative,
-                lambda part, pattern=pattern: (  # type: ignore[misc]
-                    [part["patternProperties"][pattern]]
-                    if pattern in part.get("patternProperties", {})
-                    else [*part.get("patternProperties", {}).values(), part.get("additionalProperties", True)]
-                ),
-                wanted,
-                pointer(path, "patternProperties", pattern),
-                findings,
-            )
-        if "additionalProperties" in reader:
-            self._by_some_part(
-                alternative,
-                lambda part: [
-                    *(s for p, s in part.get("patternProperties", {}).items() if p not in patterns),
-                    part.get("additionalProperties", True),
-                ],
-                reader["additionalProperties"],
-                pointer(path, "additionalProperties"),
-                findings,
-            )
-
-    def _by_some_part(
-        self,
-        alternative: Alternative,
-        possible: Callable[[Mapping[str, Any]], Sequence[Schema]],
-        wanted: Schema,
-        path: str,
-        findings: Findings,
-    ) -> None:
-        """One part of the writer's must see to it, whichever of its own rules applies to the name."""
-        first: Findings | None = None
-        for part in alternative.parts or ({},):
-            trial = findings.trial()
-            for schema in possible(part):
-                self._below([schema], wanted, path, trial)
-            if trial.ok:
-                return
-            first = first or trial
-        assert first is not None
-        if wanted is False:
-            findings.add(path, "additional_properties_refused", writer=True, reader=False)
-        else:
-            findings.found += first.found
-
-    def _dependencies(
-        self, alternative: Alternative, reader: Mapping[str, Any], path: str, findings: Findings
-    ) -> None:
-        present = _required(alternative)
-        for word in ("dependentRequired", "dependentSchemas", "dependencies"):
-            asked = self._reader.get(reader, word)
-            if not isinstance(asked, Mapping) or self._said_alike(alternative, reader, word):
-                continue
-            for name, needs in asked.items():
-                if self._forbids(alternative, name):
-                    continue
-                at = pointer(path, word, name)
-                if isinstance(needs, list):
-                    missing = [need for need in needs if need not in present]
-                    if missing:
-                        findings.add(at, "dependency_added", writer=None, reader=missing)
-                else:
-                    self._proved(alternative, "object", needs, at, findings)
-
-    def _property_names(
-        self, alternative: Alternative, reader: Mapping[str, Any], path: str, findings: Findings
-    ) -> None:
-        asked = self._reader.get(reader, "propertyNames")
-        if asked is None or self._said_alike(alternative, reader, "propertyNames"):
-            return
-        closed = next((part for part in alternative.parts if _is_closed_object(part)), None)
-        names = None if closed is None else list(closed.get("properties", {}))
-        if names is None or any(self._reader_judge.accepts(asked, name) is not True for name in names):
-            findings.add(
-                pointer(path, "propertyNames"), "property_names_narrowed", writer=names, reader=_shown(asked)
-            )
-
-
-def _list(schema: Mapping[str, Any], word: str) -> list[Any]:
-    found = schema.get(word)
-    return found if isinstance(found, list) else []
-
-
-def _required(alternative: Alternative) -> set[str]:
-    return {name for part in alternative.parts for name in _list(part, "required")}
-
-
-def _is_closed_object(part: Mapping[str, Any]) -> bool:
-    return part.get("additionalProperties") is False and not part.get("patternProperties")
-
-
-def _of_name(part: Mapping[str, Any], name: str) -> list[Schema]:
-    """What one part of the writer's says of a property; less, where a pattern is not understood."""
-    found: list[Schema] = []
-    sure = True
-    if name in part.get("properties", {}):
-        found.append(part["properties"][name])
-    for pattern, schema in part.get("patternProperties", {}).items():
-        fits = _fits(pattern, name)
-        if fits:
-            found.append(schema)
-        elif fits is None:
-            sure = False
-    if not found and sure and "additionalProperties" in part:
-        found.append(part["additionalProperties"])
-    return found
-
-
-def _fits(pattern: str, name: str) -> bool | None:
-    try:
-        return re.search(pattern, name, re.ASCII) is not None
-    except (re.error, RecursionError):
-        return None
+            self.below([split[1] for split in splits], rest, pointer(path, rest_word), findings)
 
 
 def _items(document: Document, part: Mapping[str, Any]) -> tuple[list[Schema], Schema, str, str]:
@@ -626,12 +440,8 @@ def _types(alternative: Alternative) -> Any:
 
 
 def _described(alternative: Alternative) -> Any:
-    shown = [dict(part) for part in alternative.parts]
-    return shown[0] if len(shown) == 1 else shown or True
-
-
-def _shown(schema: Any) -> Any:
-    return dict(schema) if isinstance(schema, Mapping) else schema
+    parts = [dict(part) for part in alternative.parts]
+    return parts[0] if len(parts) == 1 else parts or True
 
 
 def _snake(word: str) -> str:

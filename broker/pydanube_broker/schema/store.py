@@ -1,0 +1,134 @@
+"""The registry's index and the metadata store behind it: reading, and one guarded transaction at a time.
+
+Whoever finds a guard broken reads the subject again (`refresh`) and decides again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import anyio
+from pydanube_core.errors import StoreUnavailable
+from pydanube_storage.metadata import (
+    Absent,
+    CorruptMetadata,
+    Guard,
+    GuardFailed,
+    MetadataStore,
+    ModRevision,
+    Put,
+    Revision,
+    Write,
+    read_all,
+)
+
+from pydanube_broker.schema import keys
+from pydanube_broker.schema.index import SchemaIndex
+from pydanube_broker.schema.records import (
+    SubjectRecord,
+    SubjectSpec,
+    VersionRecord,
+    VersionSpec,
+    stored,
+)
+
+__all__ = ["SchemaStore"]
+
+_STORE_S: Final = 10.0
+
+
+class SchemaStore:
+    def __init__(self, store: MetadataStore) -> None:
+        self.index = SchemaIndex()
+        self._store = store
+
+    async def load(self) -> None:
+        """Read everything; before anything else is asked."""
+        subjects, _ = await read_all(self._store, keys.SUBJECTS)
+        ids: dict[str, int] = {}
+        for item in subjects:
+            subject = SubjectRecord.of(item)
+            ids[subject.subject] = subject.schema_id
+            self.index.put_subject(subject)
+        texts, _ = await read_all(self._store, keys.DEFINITIONS)
+        definitions = {keys.identity_of_key(item.key): item.value for item in texts}
+        compiled, _ = await read_all(self._store, keys.DESCRIPTORS)
+        descriptors = {keys.identity_of_key(item.key): item.value for item in compiled}
+        versions, _ = await read_all(self._store, keys.VERSIONS)
+        for item in versions:
+            spec = VersionSpec.from_json(item.value, key=item.key)
+            identity = (spec.subject, spec.version)
+            if identity not in definitions or spec.subject not in ids:
+                raise CorruptMetadata(f"metadata key {item.key} has no text, or no subject", key=item.key)
+            self.index.put_version(
+                VersionRecord(
+                    schema_id=ids[spec.subject],
+                    spec=spec,
+                    definition=definitions[identity],
+                    descriptors=descriptors.get(identity),
+                )
+            )
+
+    async def add_version(
+        self,
+        known: SubjectRecord | None,
+        spec: SubjectSpec,
+        version: VersionSpec,
+        definition: bytes,
+        descriptors: bytes | None,
+    ) -> VersionRecord | None:
+        """The version as it was stored; None if somebody was faster, and the index has caught up."""
+        key = keys.subject_key(spec.subject)
+        guard = Absent(key) if known is None else ModRevision(key, known.revision)
+        writes = [Put(key, spec.to_json()), *stored(version, definition, descriptors)]
+        try:
+            revision = await self.change(writes, [guard])
+        except GuardFailed:
+            await self.refresh(spec.subject)
+            return None
+        schema_id = int(revision) if known is None else known.schema_id
+        record = VersionRecord(
+            schema_id=schema_id, spec=version, definition=definition, descriptors=descriptors
+        )
+        self.index.put_version(record)
+        self.index.put_subject(SubjectRecord(schema_id=schema_id, revision=revision, spec=spec))
+        return record
+
+    async def change(self, writes: Sequence[Write], guards: Sequence[Guard]) -> Revision:
+        """One transaction. Not cancelled once begun: what happened must be known."""
+        with anyio.move_on_after(_STORE_S, shield=True):
+            return await self._store.transact(writes, guards=guards)
+        raise StoreUnavailable(
+            f"the metadata store has not answered for {_STORE_S:.0f} s; the change may have happened",
+            outcome="unknown",
+        )
+
+    async def refresh(self, subject: str) -> None:
+        """Read a subject again: its record before its versions, so that its guard is never younger than they are."""
+        item = await self._store.get(keys.subject_key(subject))
+        if item is None:
+            return
+        record = SubjectRecord.of(item)
+        found: list[VersionRecord] = []
+        for entry in (await read_all(self._store, keys.versions_range(subject)))[0]:
+            spec = VersionSpec.from_json(entry.value, key=entry.key)
+            known = self.index.find_version(record.schema_id, spec.version)
+            if known is not None:
+                found.append(known)
+                continue
+            text = await self._store.get(keys.definition_key(subject, spec.version))
+            compiled = await self._store.get(keys.descriptors_key(subject, spec.version))
+            if text is not None:  # else it was deleted just now
+                found.append(
+                    VersionRecord(
+                        schema_id=record.schema_id,
+                        spec=spec,
+                        definition=text.value,
+                        descriptors=None if compiled is None else compiled.value,
+                    )
+                )
+        current = self.index.find_subject(subject)
+        if current is None or current.revision <= record.revision:
+            self.index.replace_versions(record.schema_id, found)
+            self.index.put_subject(record)
