@@ -55,6 +55,8 @@ class Gathered:
     version: str
     journal_bytes: int
     journal_read_only: bool
+    tier_backlog_bytes: int
+    tier_errors: int
     topics: Sequence[TopicSample]
     subscriptions: Sequence[SubscriptionSample]
 
@@ -93,6 +95,12 @@ class BrokerMetrics:
         yield _gauge("danube_journal_bytes", "bytes of journal segments on disk", now.journal_bytes)
         yield _gauge(
             "danube_journal_read_only", "1: writes failed, restart needed", int(now.journal_read_only)
+        )
+        yield _gauge(
+            "danube_tier_backlog_bytes", "bytes that are not in the cold tier yet", now.tier_backlog_bytes
+        )
+        yield CounterMetricFamily(
+            "danube_tier_errors", "flushes and cold reads that failed since start", value=now.tier_errors
         )
         yield self._fsync_family()
         yield from self._topic_families(now.topics)

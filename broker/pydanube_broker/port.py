@@ -359,6 +359,7 @@ class BrokerPort:
         broker = self._broker
         journal = broker.journal.statistics()
         now = now_ms()
+        tier: Tier | None = getattr(broker, "tier", None)
         topics: list[TopicSample] = []
         subscriptions: list[SubscriptionSample] = []
         for topic in broker.registry.topics:
@@ -400,6 +401,8 @@ class BrokerPort:
                 version=self.version,
                 journal_bytes=journal.bytes,
                 journal_read_only=journal.read_only,
+                tier_backlog_bytes=0 if tier is None else tier.backlog_bytes,
+                tier_errors=0 if tier is None else tier.errors,
                 topics=topics,
                 subscriptions=subscriptions,
             )

@@ -358,6 +358,16 @@ class Tier:
             )
         return tuple(found)
 
+    @property
+    def backlog_bytes(self) -> int:
+        """Bytes that are not in the cold tier yet, as of the last look."""
+        return self._backlog_bytes
+
+    @property
+    def errors(self) -> int:
+        """Flushes and cold reads that failed since the start."""
+        return self.flusher.errors + self.cold.errors
+
     def status(self) -> dict[str, Any]:
         """The `tier` part of `brokers.status`."""
         if self.missing is not None:
@@ -372,7 +382,7 @@ class Tier:
             "bytes_out": self.flusher.bytes_out,
             "backlog_bytes": self._backlog_bytes,
             "oldest_due_age_s": None if oldest is None else round((now_ms() - oldest) / 1000, 1),
-            "errors": self.flusher.errors + self.cold.errors,
+            "errors": self.errors,
             "failing_topics": len(self.flusher.failures),
             "cold_reads": self.cold.reads,
             "cold_cache_bytes": self.cold.cache.used_bytes,
