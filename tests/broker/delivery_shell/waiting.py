@@ -1,0 +1,34 @@
+"""Wait for what the broker says, not for time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+from pydanube_broker.broker import Broker
+from pydanube_client import Message
+from pydanube_core.facts import SubscriptionFacts
+
+__all__ = ["facts_of", "take", "until"]
+
+STEP_S = 0.005
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    """Wait for a condition of this process; the test's deadline bounds it."""
+    while not condition():  # noqa: ASYNC110 -- what is waited for is told to nobody
+        await anyio.sleep(STEP_S)
+
+
+async def facts_of(broker: Broker, topic: str, subscription: str) -> SubscriptionFacts:
+    (facts,) = await broker.port.subscriptions(topic, subscription)
+    return facts
+
+
+async def take(consumer: Any, count: int) -> list[Message]:
+    """That many messages, not acknowledged."""
+    found: list[Message] = []
+    while len(found) < count:
+        found += await consumer.receive(max_messages=count - len(found), max_wait_s=60)
+    return found
