@@ -245,7 +245,9 @@ def conformance(tally: Tally) -> None:
     else:
         tally.not_run.append("tests/conformance: not written yet")
     tally.not_run.append("h2spec: no HTTP/2 server of our own yet; grpcio's is in use")
-    tally.not_run.append("official Go and Java clients: they are in no package registry that we could take them from")
+    tally.not_run.append(
+        "official Go and Java clients: they are in no package registry that we could take them from"
+    )
 
 
 def main(arguments: Sequence[str]) -> int:
