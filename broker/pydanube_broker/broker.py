@@ -45,8 +45,10 @@ from pydanube_broker.rpc.listening import listen
 from pydanube_broker.services.consume import ConsumeStream
 from pydanube_broker.services.health import HealthService
 from pydanube_broker.services.official import OfficialServices
+from pydanube_broker.services.official.schema_gate import RegistrySchemas
 from pydanube_broker.services.publish import PublishStream
 from pydanube_broker.services.resolve import Resolve
+from pydanube_broker.services.schema_registry import SchemaRegistryService
 from pydanube_broker.settings import Settings
 from pydanube_broker.tier.tier import Tier
 from pydanube_broker.tier.upkeep import Keep
@@ -149,7 +151,7 @@ class Broker:
             EmbeddedStore(path / "metadata.sqlite", pending=self.engine.give_way.pending)
         )
         self.registry = Registry(self.hub, self.engine, store, settings)
-        self.official = OfficialServices(self, store)
+        self.official = OfficialServices(self, store, schemas=RegistrySchemas(self.registry.schemas))
         stack.callback(self.official.close)
         await self._bind(stack)
         await stack.enter_async_context(
@@ -201,6 +203,7 @@ class Broker:
     async def _bind(self, stack: contextlib.AsyncExitStack) -> None:
         server = self.settings.server
         health = HealthService(lambda: not self.health.reasons())
+        schemas = SchemaRegistryService(self.registry.schemas)
         grpc = GrpcioServer(
             host=server.host,
             port=server.grpc_port,
@@ -210,7 +213,12 @@ class Broker:
                     STREAM["Publish"].path: self._publish_stream,
                     STREAM["Consume"].path: self._consume_stream,
                 },
-                cold={STREAM["Resolve"].path: Resolve(self), **health.cold, **self.official.cold},
+                cold={
+                    STREAM["Resolve"].path: Resolve(self),
+                    **health.cold,
+                    **schemas.cold,
+                    **self.official.cold,
+                },
                 hot=self.official.hot,
                 server_streams=self.official.server_streams,
             ),
@@ -222,7 +230,7 @@ class Broker:
             host=server.host,
             port=server.admin_port,
             flag="admin-port",
-            route=Route(streams={}, cold={OPS["Call"].path: self._call, **health.cold}),
+            route=Route(streams={}, cold={OPS["Call"].path: self._call, **health.cold, **schemas.cold}),
             ended=self._call_ended,
         )
         self._servers.append(admin)
@@ -362,6 +370,8 @@ class Broker:
         name = TopicName.parse(request.topic)
         topic = self.registry.find(name)
         if topic is None and request.create:
+            if request.schema_subject:  # no topic is left behind by a producer whose schema there is not
+                self.registry.schemas.choose(request.schema_subject, version=request.schema_version or None)
             _, parts = await self.topic_parts(
                 name, create=True, partitions=0, dispatch_strategy=request.dispatch_strategy or "reliable"
             )
@@ -370,6 +380,14 @@ class Broker:
             raise self.registry.not_found(name)
         self.registry.check_strategy(topic, request.dispatch_strategy)
         return topic
+
+    async def producer_schema(self, topic: Topic, request: pb.OpenProducer) -> tuple[int, int]:
+        if not request.schema_subject:
+            return 0, 0
+        record = await self.registry.schemas.bind(
+            topic.options.topic, request.schema_subject, version=request.schema_version or None
+        )
+        return record.identity
 
     async def consumer_topic(self, name: TopicName) -> Topic:
         topic = self.registry.find(name)

@@ -88,6 +88,23 @@ class TopicSchemas:
         """For a topic that is about to be created with a subject. Raises `SchemaNotFound`."""
         return Binding(subject=subject, schema_id=self.registry.index.subject(subject).schema_id)
 
+    def choose(
+        self, subject: str, *, version: int | None = None, min_version: int | None = None
+    ) -> VersionRecord:
+        """The version a producer is to write: `version`, else the latest. Raises `SchemaNotFound`, as `bind`."""
+        record = self.registry.index.subject(subject)
+        chosen = self.registry.index.version(record.schema_id, version)
+        if min_version is not None and chosen.version < min_version:
+            raise SchemaNotFound(
+                f"the latest version of subject {subject!r} is {chosen.version}, the producer asks for at least "
+                f"{min_version}: register it first",
+                field="min_version",
+                value=min_version,
+                subject=subject,
+                latest=chosen.version,
+            )
+        return chosen
+
     async def bind(
         self, topic: TopicName, subject: str, *, version: int | None = None, min_version: int | None = None
     ) -> VersionRecord:
@@ -101,18 +118,8 @@ class TopicSchemas:
             SchemaMismatch: the topic has another subject.
             TopicNotFound.
         """
-        record = self.registry.index.subject(subject)
-        chosen = self.registry.index.version(record.schema_id, version)
-        if min_version is not None and chosen.version < min_version:
-            raise SchemaNotFound(
-                f"the latest version of subject {subject!r} is {chosen.version}, the producer asks for at least "
-                f"{min_version}: register it first",
-                field="min_version",
-                value=min_version,
-                subject=subject,
-                latest=chosen.version,
-            )
-        wanted = Binding(subject=subject, schema_id=record.schema_id)
+        chosen = self.choose(subject, version=version, min_version=min_version)
+        wanted = Binding(subject=subject, schema_id=chosen.schema_id)
 
         def decide(settings: Mapping[str, Any] | None) -> Mapping[str, Any]:
             present = Binding.of(settings)

@@ -15,6 +15,7 @@ from pydanube_core.generated import danube_stream_pb2 as pb
 from pydanube_core.names import TopicName, check_client_name
 
 from pydanube_broker.rpc.hot import StreamReply
+from pydanube_broker.schema.guard import SchemaGuard
 from pydanube_broker.topics.gate import AccessMode
 from pydanube_broker.topics.producers import Appended, ProducerSession
 from pydanube_broker.topics.topic import Topic
@@ -46,6 +47,10 @@ class PublishHost(Protocol):
         """The topic, made if the request asks for it and the broker allows it."""
         ...
 
+    async def producer_schema(self, topic: Topic, request: pb.OpenProducer) -> tuple[int, int]:
+        """(schema id, version) the producer writes, bound to the topic; zeros for a producer without a schema."""
+        ...
+
     def rejected(self, topic: str, error: ClusterError) -> None:
         """Count a refused publish."""
         ...
@@ -55,7 +60,9 @@ class PublishStream:
     """The life of one stream: open, then batches, each answered when it is committed."""
 
     __slots__ = (
+        "_checking",
         "_delayed",
+        "_half_closed",
         "_host",
         "_open",
         "_reply",
@@ -75,6 +82,8 @@ class PublishStream:
         self._waiting = 0
         self._waiting_bytes = 0
         self._delayed: memoryview | None = None
+        self._checking = False  # payloads of a batch are being looked at
+        self._half_closed = False
         self.closed = False
 
     # -- from the client -------------------------------------------------------------------------------------
@@ -99,11 +108,12 @@ class PublishStream:
             self._host.check_publish()
             mode = AccessMode.parse(request.access_mode)
             topic = await self._host.producer_topic(request)
+            schema = await self._host.producer_schema(topic, request)
             if self.closed:
                 return
             if request.producer_id:
                 session = topic.state.producers.resume(request.producer_id, request.producer_epoch)
-                self._opened(topic, session, mode)
+                self._opened(topic, session, mode, schema)
             else:
                 name = request.producer_name or f"producer-{topic.state.producers.next_id}"
                 topic.gate.check_producer(name, mode, topic.producers_connected)
@@ -120,14 +130,16 @@ class PublishStream:
                 topic.open_producer(name, done, exclusive=mode is AccessMode.EXCLUSIVE)
                 session = await opened
                 if not self.closed:
-                    self._opened(topic, session, mode)
+                    self._opened(topic, session, mode, schema)
         except ClusterError as error:
             self._fail(error)
         except Exception:
             log.exception("open_producer_failed", extra={"event": "open_producer_failed"})
             self._fail(Internal("the broker could not open the producer; see its log"))
 
-    def _opened(self, topic: Topic, session: ProducerSession, mode: AccessMode) -> None:
+    def _opened(
+        self, topic: Topic, session: ProducerSession, mode: AccessMode, schema: tuple[int, int]
+    ) -> None:
         topic.gate.attach(self, session.name, mode, topic.producers_connected)
         self._topic, self._session = topic, session
         session.connections += 1
@@ -142,6 +154,8 @@ class PublishStream:
                     topic_id=topic.topic_id,
                     durability=topic.durability,
                     max_message_bytes=topic.max_message_bytes,
+                    schema_id=schema[0],
+                    schema_version=schema[1],
                 )
             ).SerializeToString()
         )
@@ -160,6 +174,46 @@ class PublishStream:
             sequence, count = part.first_sequence, part.count
             self._check_session(part)
             self._host.check_publish()
+            schema = topic.schema
+            if schema is not None and not _is_retry(topic, part) and not schema.check_batch(data, part):
+                # Nothing more is read from this client until its payloads are checked: order is kept.
+                self._reply.pause_reading()
+                self._checking = True
+                self._host.start(self._check_payloads(schema, topic, data, part))
+                return
+        except ClusterError as error:
+            self._rejected(error, topic, data, sequence, count)
+            return
+        self._append(topic, data, part)
+
+    async def _check_payloads(
+        self, schema: SchemaGuard, topic: Topic, data: memoryview, part: ProducerPart
+    ) -> None:
+        """Look at payloads for as long as it takes, then go on where `_publish` left off."""
+        refused: ClusterError | None = None
+        try:
+            await schema.check_payloads(data, part)
+            self._check_session(part)
+            self._host.check_publish()
+        except ClusterError as error:
+            refused = error
+        except Exception:
+            log.exception("schema_check_failed", extra={"event": "schema_check_failed", "topic": topic.name})
+            refused = Internal("the broker failed to check the batch against its schema; see its log")
+        self._checking = False
+        if self.closed:
+            return
+        self._reply.resume_reading()
+        if refused is not None:
+            self._rejected(refused, topic, data, part.first_sequence, part.count)
+        else:
+            self._append(topic, data, part)
+        if self._half_closed:
+            self.on_half_close()
+
+    def _append(self, topic: Topic, data: memoryview, part: ProducerPart) -> None:
+        """Give out offsets to a batch that was found good, and answer once they are committed."""
+        try:
             appended, duplicate = topic.append(data, part)
         except Overloaded:
             # The disk is behind by one segment of zeros: a moment, in which nothing more is read from this client.
@@ -168,8 +222,7 @@ class PublishStream:
             topic.when_room(self._publish_delayed)
             return
         except ClusterError as error:
-            self._host.rejected(topic.name, error)
-            self._refuse(error, sequence or _peek_sequence(data), count)
+            self._rejected(error, topic, data, part.first_sequence, part.count)
             return
         size = len(data)
         self._waiting += 1
@@ -178,6 +231,12 @@ class PublishStream:
             self._reply.pause_reading()
         end = 0 if appended.base_offset is None else appended.base_offset + appended.count
         topic.when_committed(end, lambda error: self._answer(appended, duplicate, size, error))
+
+    def _rejected(
+        self, error: ClusterError, topic: Topic, data: memoryview, sequence: int, count: int
+    ) -> None:
+        self._host.rejected(topic.name, error)
+        self._refuse(error, sequence or _peek_sequence(data), count)
 
     def _publish_delayed(self) -> None:
         data, self._delayed = self._delayed, None
@@ -225,7 +284,7 @@ class PublishStream:
                 )
             ).SerializeToString()
         )
-        if self._waiting_bytes <= WAITING_BYTES // 2 and self._delayed is None:
+        if self._waiting_bytes <= WAITING_BYTES // 2 and self._delayed is None and not self._checking:
             self._reply.resume_reading()
 
     def _refuse(self, error: ClusterError, sequence: int, count: int) -> None:
@@ -254,7 +313,9 @@ class PublishStream:
         """Answers are small and bounded by what was taken: nothing waits for room."""
 
     def on_half_close(self) -> None:
-        if self._delayed is not None and self._topic is not None:
+        if self._checking:
+            self._half_closed = True
+        elif self._delayed is not None and self._topic is not None:
             self._topic.when_room(self.on_half_close)
         elif self._waiting and self._topic is not None:
             self._topic.when_committed(self._topic.state.next_offset, lambda error: self._reply.end())
@@ -273,6 +334,14 @@ class PublishStream:
             self._topic.producers_connected -= 1
             self._topic.gate.detach(self)
             self._session = None
+
+
+def _is_retry(topic: Topic, part: ProducerPart) -> bool:
+    """Whether the log has the batch already: then it is answered as at its first time, whatever the schema is now."""
+    known = topic.state.producers.check(
+        part.producer_id, part.producer_epoch, part.first_sequence, part.count
+    )
+    return known is not None
 
 
 def _peek_sequence(data: memoryview) -> int:

@@ -53,7 +53,7 @@ class PublishRequest(_message.Message):
     def __init__(self, open: _Optional[_Union[OpenProducer, _Mapping]] = ..., batch: _Optional[bytes] = ...) -> None: ...
 
 class OpenProducer(_message.Message):
-    __slots__ = ("topic", "producer_name", "producer_id", "producer_epoch", "dispatch_strategy", "access_mode", "schema_subject", "create")
+    __slots__ = ("topic", "producer_name", "producer_id", "producer_epoch", "dispatch_strategy", "access_mode", "schema_subject", "create", "schema_version")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_NAME_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -62,6 +62,7 @@ class OpenProducer(_message.Message):
     ACCESS_MODE_FIELD_NUMBER: _ClassVar[int]
     SCHEMA_SUBJECT_FIELD_NUMBER: _ClassVar[int]
     CREATE_FIELD_NUMBER: _ClassVar[int]
+    SCHEMA_VERSION_FIELD_NUMBER: _ClassVar[int]
     topic: str
     producer_name: str
     producer_id: int
@@ -70,7 +71,8 @@ class OpenProducer(_message.Message):
     access_mode: str
     schema_subject: str
     create: bool
-    def __init__(self, topic: _Optional[str] = ..., producer_name: _Optional[str] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., dispatch_strategy: _Optional[str] = ..., access_mode: _Optional[str] = ..., schema_subject: _Optional[str] = ..., create: bool = ...) -> None: ...
+    schema_version: int
+    def __init__(self, topic: _Optional[str] = ..., producer_name: _Optional[str] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., dispatch_strategy: _Optional[str] = ..., access_mode: _Optional[str] = ..., schema_subject: _Optional[str] = ..., create: bool = ..., schema_version: _Optional[int] = ...) -> None: ...
 
 class PublishResponse(_message.Message):
     __slots__ = ("opened", "receipt", "failure")

@@ -7,9 +7,11 @@ broker Rust, Go and Python go on with their old id, and would hand any other ans
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+import logging
+from collections.abc import Awaitable, Coroutine
+from typing import Any, Final, Protocol
 
-from pydanube_core.errors import AlreadyExists, ClusterError, TopicNotFound, Unavailable
+from pydanube_core.errors import AlreadyExists, ClusterError, Internal, TopicNotFound, Unavailable
 from pydanube_core.generated import danube_pb2 as pb
 from pydanube_core.names import TopicName
 
@@ -32,6 +34,8 @@ from pydanube_broker.topics.topic import Topic
 
 __all__ = ["ProducerHost", "ProducerService"]
 
+log = logging.getLogger("pydanube.official")
+
 STRATEGIES: Final = ("non_reliable", "reliable")
 MODES: Final = ("shared", "exclusive")
 
@@ -48,6 +52,10 @@ class ProducerHost(Protocol):
 
     def rejected(self, topic: str, error: ClusterError) -> None:
         """Count a refused publish."""
+        ...
+
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a task of this broker's."""
         ...
 
 
@@ -67,11 +75,14 @@ class ProducerService:
         registry = self._host.registry
         topic = registry.find(name)
         strategy = enum_value(STRATEGIES, request.dispatch_strategy, field="dispatch_strategy")
+        names_schema = request.HasField("schema_ref") and bool(request.schema_ref.subject)
         if topic is None:
+            if names_schema:
+                self._schemas.look_up(request.schema_ref)
             topic = await self._create(name, strategy)
         registry.check_strategy(topic, strategy)
-        if request.HasField("schema_ref") and request.schema_ref.subject:
-            await self._schemas.bind(topic, request.schema_ref.subject)
+        if names_schema:
+            await self._schemas.bind(topic, request.schema_ref)
         mode = enum_value(MODES, request.producer_access_mode, field="producer_access_mode")
         known = await self._book.remember_producer(topic, request.producer_name, AccessMode(mode))
         return pb.ProducerResponse(
@@ -113,12 +124,31 @@ class ProducerService:
             if known.fenced is not None:
                 raise known.fenced
             check_message(message, len(data), topic)
-            self._schemas.check(topic, message)
+            checking = self._schemas.check(topic, message)
             known.touch()
-            self._grouping.add(topic, Pending(message, len(data), reply))
+            pending = Pending(message, len(data), reply)
+            if checking is None:
+                self._grouping.add(topic, pending)
+            else:
+                self._host.start(self._add_checked(checking, topic, pending))
         except ClusterError as error:
             self._host.rejected(topic.name, error)
             raise
+
+    async def _add_checked(self, checking: Awaitable[None], topic: Topic, pending: Pending) -> None:
+        """Queue a message whose payload takes longer to look at than the loop may wait."""
+        try:
+            await checking
+            self._host.check_publish()
+            self._grouping.add(topic, pending)
+        except ClusterError as error:
+            self._host.rejected(topic.name, error)
+            pending.reply.fail(error)
+        except Exception:
+            log.exception("schema_check_failed", extra={"event": "schema_check_failed", "topic": topic.name})
+            pending.reply.fail(
+                Internal("the broker failed to check the message against its schema; see its log")
+            )
 
     def _attach(self, message: pb.StreamMessage, name: str) -> KnownProducer:
         """A producer that was not created in this life of the broker."""

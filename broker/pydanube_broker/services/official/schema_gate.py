@@ -2,33 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import Protocol
 
-from pydanube_core.errors import NotImplementedYet
+from pydanube_core.errors import InvalidArgument, NotImplementedYet, SchemaMismatch, SchemaNotFound
 from pydanube_core.generated import danube_pb2 as pb
 
+from pydanube_broker.schema.topic_schemas import TopicSchemas
 from pydanube_broker.topics.topic import Topic
 
-__all__ = ["NoSchemas", "SchemaGate"]
+__all__ = ["NoSchemas", "RegistrySchemas", "SchemaGate"]
 
 
 class SchemaGate(Protocol):
     """Topics have a subject and a policy; messages are held against both."""
 
-    async def bind(self, topic: Topic, subject: str) -> None:
+    def look_up(self, reference: pb.SchemaReference) -> None:
+        """Whether there is such a schema, before a topic is made for it. Raises as `bind`."""
+        ...
+
+    async def bind(self, topic: Topic, reference: pb.SchemaReference) -> None:
         """A producer names the topic's subject: assign it where there is none.
 
         Raises:
-            SchemaMismatch: the topic has another one; also when that was assigned a moment ago.
-            SchemaMismatch or SchemaNotFound as FAILED_PRECONDITION: the subject is not registered.
+            SchemaMismatch: the topic has another one, also when that was assigned a moment ago; or the subject, or
+                the version asked for, is not registered (FAILED_PRECONDITION, as these clients know it).
         """
         ...
 
-    def check(self, topic: Topic, message: pb.StreamMessage) -> None:
-        """Hold a message against the topic's policy; must not wait.
+    def check(self, topic: Topic, message: pb.StreamMessage) -> Awaitable[None] | None:
+        """Hold a message against the topic's policy: at once, or by what is returned where that takes longer.
 
         Raises:
-            SchemaInvalid, PayloadInvalid …: INVALID_ARGUMENT, which every official client takes as final.
+            InvalidArgument, PayloadInvalid: both INVALID_ARGUMENT, which every official client takes as final.
         """
         ...
 
@@ -36,12 +42,65 @@ class SchemaGate(Protocol):
 class NoSchemas:
     """A broker without a registry: topics have no subject, and nobody can name one."""
 
-    async def bind(self, topic: Topic, subject: str) -> None:
+    def look_up(self, reference: pb.SchemaReference) -> None:
         raise NotImplementedYet(
             "this broker has no schema registry: create the producer without a schema",
             field="schema_ref.subject",
-            value=subject,
+            value=reference.subject,
         )
 
-    def check(self, topic: Topic, message: pb.StreamMessage) -> None:
-        return
+    async def bind(self, topic: Topic, reference: pb.SchemaReference) -> None:
+        self.look_up(reference)
+
+    def check(self, topic: Topic, message: pb.StreamMessage) -> Awaitable[None] | None:
+        return None
+
+
+class RegistrySchemas:
+    """The broker's registry and its bindings of topics."""
+
+    def __init__(self, schemas: TopicSchemas) -> None:
+        self._schemas = schemas
+
+    def look_up(self, reference: pb.SchemaReference) -> None:
+        pinned, least = _versions(reference)
+        try:
+            self._schemas.choose(reference.subject, version=pinned, min_version=least)
+        except SchemaNotFound as error:
+            raise _as_mismatch(error) from error
+
+    async def bind(self, topic: Topic, reference: pb.SchemaReference) -> None:
+        pinned, least = _versions(reference)
+        try:
+            await self._schemas.bind(
+                topic.options.topic, reference.subject, version=pinned, min_version=least
+            )
+        except SchemaNotFound as error:
+            raise _as_mismatch(error) from error
+
+    def check(self, topic: Topic, message: pb.StreamMessage) -> Awaitable[None] | None:
+        guard = topic.schema
+        if guard is None:
+            return None
+        schema_id, version, payload = message.schema_id, message.schema_version, message.payload
+        try:
+            done = guard.check_message(schema_id, version, payload)
+        except SchemaMismatch as error:
+            # FAILED_PRECONDITION puts Java into a loop without end or delay (wire/data-plane.md 10.2).
+            raise InvalidArgument(f"{error.code}: {error.message}", **error.details) from error
+        return None if done else guard.check_payload(schema_id, version, payload)
+
+
+def _versions(reference: pb.SchemaReference) -> tuple[int | None, int | None]:
+    """The version pinned, and the least version asked for."""
+    match reference.WhichOneof("version_ref"):
+        case "pinned_version":
+            return reference.pinned_version, None
+        case "min_version":
+            return None, reference.min_version
+        case _:
+            return None, None
+
+
+def _as_mismatch(error: SchemaNotFound) -> SchemaMismatch:
+    return SchemaMismatch(error.message, next=error.next, **{**error.details, "field": "schema_ref"})
