@@ -130,7 +130,7 @@ def test_a_missing_segment_is_refused_wherever_it_was(fast_path: Path) -> None:
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize(
     "step",
-    [79, pytest.param(1, marks=[pytest.mark.long, pytest.mark.timeout(600)])],
+    [79, pytest.param(1, marks=[pytest.mark.long, pytest.mark.timeout(1800)])],
 )
 def test_no_flipped_bit_loses_what_was_acknowledged_in_silence(
     fast_path: Path, clean: bool, step: int

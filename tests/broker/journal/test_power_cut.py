@@ -221,6 +221,7 @@ def test_no_start_begins_in_a_segment_that_an_end_mark_announces(fast_path: Path
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1800)
 def test_a_cut_during_any_start_loses_nothing(fast_path: Path) -> None:
     async def scenario() -> None:
         for script in (busy_script, long_tail_script, acknowledged_tail_script, only_head_script):
