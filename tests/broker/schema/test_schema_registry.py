@@ -1,0 +1,225 @@
+"""The registry over the metadata store: identity, versions, concurrency, and what a restart finds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import anyio
+import pytest
+from pydanube_broker.schema.registry import Registration, SchemaRegistry
+from pydanube_broker.schema.vocabulary import CompatibilityMode, JsonProfile, SchemaType
+from pydanube_core.errors import InvalidArgument, SchemaIncompatible, SchemaInvalid, SchemaNotFound
+from pydanube_storage.metadata import ManualClock, MemoryStore
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("deadline")]
+AVRO, JSON = SchemaType.AVRO, SchemaType.JSON_SCHEMA
+
+
+def avro(*names: str, default: int | None = None) -> bytes:
+    more = {} if default is None else {"default": default}
+    fields = [{"name": name, "type": "int", **more} for name in names]
+    return json.dumps({"type": "record", "name": "R", "fields": fields}).encode()
+
+
+@pytest.fixture
+async def store(anyio_backend: str) -> AsyncIterator[MemoryStore]:
+    async with MemoryStore(clock=ManualClock(start_ms=1_000)) as opened:
+        yield opened
+
+
+async def opened(store: MemoryStore) -> SchemaRegistry:
+    """What a broker that starts now knows."""
+    registry = SchemaRegistry(store, wall_ms=lambda: 1_700_000_000_123)
+    await registry.load()
+    return registry
+
+
+@pytest.fixture
+async def registry(store: MemoryStore) -> SchemaRegistry:
+    return await opened(store)
+
+
+async def test_versions_count_from_one_and_share_the_subjects_id(registry: SchemaRegistry) -> None:
+    first = await registry.register("orders", AVRO, avro("a"))
+    second = await registry.register("orders", AVRO, avro("a", "b", default=0))
+    other = await registry.register("sales", AVRO, avro("a"))
+    assert (first.version, second.version, other.version) == (1, 2, 1)
+    assert first.schema_id == second.schema_id != other.schema_id
+    assert first.schema_id > 0
+
+
+async def test_the_same_content_is_the_same_version_however_it_is_spelled(registry: SchemaRegistry) -> None:
+    first = await registry.register("orders", AVRO, avro("a"))
+    await registry.register("orders", AVRO, avro("a", "b", default=0))
+    spelled = json.dumps(json.loads(avro("a")), indent=4).encode()
+    again = await registry.register("orders", AVRO, spelled)
+    assert again == Registration(
+        schema_id=first.schema_id, version=1, is_new_version=False, fingerprint=first.fingerprint
+    )
+    assert registry.index.version(first.schema_id, 1).definition == avro("a")
+
+
+async def test_two_registrations_in_the_same_instant_get_different_versions(store: MemoryStore) -> None:
+    one, other = await opened(store), await opened(store)  # two brokers on one store
+    made: list[Registration] = []
+
+    async def register(registry: SchemaRegistry, name: str) -> None:
+        made.append(await registry.register("orders", JSON, json.dumps({"title": name}).encode()))
+
+    async with anyio.create_task_group() as group:
+        for number in range(6):
+            group.start_soon(register, one, f"a{number}")
+            group.start_soon(register, other, f"b{number}")
+    assert sorted(each.version for each in made) == list(range(1, 13))
+    assert len({each.schema_id for each in made}) == 1
+    fresh = await opened(store)
+    subject = fresh.index.subject("orders")
+    titles = {json.loads(record.definition)["title"] for record in fresh.index.versions(subject.schema_id)}
+    assert len(titles) == 12
+
+
+async def test_the_same_content_twice_in_the_same_instant_is_one_version(store: MemoryStore) -> None:
+    one, other = await opened(store), await opened(store)
+    made: list[Registration] = []
+
+    async def register(registry: SchemaRegistry) -> None:
+        made.append(await registry.register("orders", AVRO, avro("a")))
+
+    async with anyio.create_task_group() as group:
+        for registry in (one, other, one, other):
+            group.start_soon(register, registry)
+    assert {each.version for each in made} == {1}
+    assert sum(each.is_new_version for each in made) == 1
+
+
+async def test_many_new_subjects_at_once(registry: SchemaRegistry) -> None:
+    made: list[Registration] = []
+
+    async def register(number: int) -> None:
+        made.append(await registry.register(f"s{number}", SchemaType.STRING, b""))
+
+    async with anyio.create_task_group() as group:
+        for number in range(60):
+            group.start_soon(register, number)
+    assert len({each.schema_id for each in made}) == 60
+
+
+async def test_an_incompatible_schema_is_refused_with_every_difference(registry: SchemaRegistry) -> None:
+    await registry.register("orders", AVRO, avro("a"))
+    with pytest.raises(SchemaIncompatible) as caught:
+        await registry.register("orders", AVRO, avro("b", "c"))
+    assert [each["path"] for each in caught.value.details["differences"]] == ["R.b", "R.c"]
+    assert caught.value.details["compared_with"] == [1]
+    assert len(registry.index.versions(registry.index.subject("orders").schema_id)) == 1
+
+
+async def test_another_format_is_incompatible_unless_nothing_is_asked(registry: SchemaRegistry) -> None:
+    await registry.register("orders", AVRO, avro("a"))
+    with pytest.raises(SchemaIncompatible, match="schema_type_changed"):
+        await registry.register("orders", SchemaType.STRING, b"")
+    await registry.set_compatibility("orders", CompatibilityMode.NONE)
+    assert (await registry.register("orders", SchemaType.STRING, b"")).version == 2
+
+
+async def test_only_the_latest_is_compared_unless_the_subject_is_transitive(registry: SchemaRegistry) -> None:
+    await registry.register("orders", AVRO, avro("a"))
+    await registry.register("orders", AVRO, avro("a", "b", default=0))
+    await registry.register("orders", AVRO, avro("a", "b"))  # v2 always has b, v1 does not
+    verdict = await registry.check("orders", AVRO, avro("a", "b", "c", default=1))
+    assert verdict.compared_with == (3,)
+    await registry.set_compatibility("orders", CompatibilityMode.BACKWARD, transitive=True)
+    without_default = avro("a", "b") + b" "
+    verdict = await registry.check("orders", AVRO, without_default)
+    assert [each.path for each in verdict.differences] == ["R.b"]
+    assert verdict.compared_with == (3, 2, 1)
+    assert (await registry.check("orders", AVRO, without_default, transitive=False)).is_compatible
+
+
+async def test_the_strict_profile_is_the_subjects_choice(registry: SchemaRegistry) -> None:
+    before = json.dumps({"type": "object"}).encode()
+    after = json.dumps({"type": "object", "required": ["b"], "properties": {"b": {}}}).encode()
+    await registry.register("orders", JSON, before)
+    assert (await registry.check("orders", JSON, after)).is_compatible
+    await registry.set_compatibility("orders", CompatibilityMode.BACKWARD, profile=JsonProfile.STRICT)
+    verdict = await registry.check("orders", JSON, after)
+    assert [each.rule for each in verdict.differences] == ["property_not_always_written"]
+
+
+async def test_a_deleted_version_is_gone_and_its_number_does_not_come_again(store: MemoryStore) -> None:
+    registry = await opened(store)
+    await registry.register("orders", AVRO, avro("a"))
+    made = await registry.register("orders", AVRO, avro("a", "b", default=0))
+    await registry.delete_version("orders", 2)
+    for view in (registry, await opened(store)):
+        assert [record.version for record in view.index.versions(made.schema_id)] == [1]
+        assert view.latest("orders").version == 1
+        with pytest.raises(SchemaNotFound):
+            view.index.version(made.schema_id, 2)
+    assert (await registry.register("orders", AVRO, avro("a", "b", default=0))).version == 3
+    with pytest.raises(SchemaNotFound):
+        await registry.delete_version("orders", 2)
+
+
+async def test_a_subject_without_versions_says_so(registry: SchemaRegistry) -> None:
+    await registry.register("orders", SchemaType.BYTES, b"")
+    await registry.delete_version("orders", 1)
+    with pytest.raises(SchemaNotFound, match="no version"):
+        registry.latest("orders")
+    assert (await registry.register("orders", SchemaType.STRING, b"")).version == 2
+
+
+async def test_everything_is_there_after_a_restart(store: MemoryStore) -> None:
+    registry = await opened(store)
+    proto = b'syntax = "proto3"; message Order { int32 id = 1; }'
+    made = await registry.register(
+        "/shop/orders ☕", SchemaType.PROTOBUF, proto, description="d", created_by="me", tags=["x", "y"]
+    )
+    await registry.set_compatibility("/shop/orders ☕", CompatibilityMode.FULL, transitive=True)
+    fresh = await opened(store)
+    record = fresh.latest("/shop/orders ☕")
+    assert (record.schema_id, record.definition) == (made.schema_id, proto)
+    assert (record.spec.description, record.spec.created_by, record.spec.tags) == ("d", "me", ("x", "y"))
+    assert record.spec.created_at_ms == 1_700_000_000_123
+    subject = fresh.index.subject_by_id(made.schema_id).spec
+    assert (subject.compatibility_mode, subject.transitive) == (CompatibilityMode.FULL, True)
+    fresh.check_of(made.schema_id, 1)(b"\x08\x07")  # compiled at registration: no compiler is asked
+
+
+@pytest.mark.parametrize("subject", ["", "  ", "a\nb", "x" * 257, "\ud800"])
+async def test_what_is_no_subject_is_refused(registry: SchemaRegistry, subject: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        await registry.register(subject, SchemaType.BYTES, b"")
+    assert caught.value.details["field"] == "subject"
+    caught.value.to_json().encode()  # it can be sent, whatever was given
+
+
+async def test_what_is_too_large_is_refused_before_anything_is_stored(registry: SchemaRegistry) -> None:
+    with pytest.raises(SchemaInvalid, match="at most"):
+        await registry.register("orders", SchemaType.STRING, b"x" * 200_001)
+    with pytest.raises(InvalidArgument, match="description"):
+        await registry.register("orders", SchemaType.STRING, b"", description="x" * 5_000)
+    assert registry.index.subjects() == []
+
+
+async def test_an_unknown_subject_names_those_spelled_alike(registry: SchemaRegistry) -> None:
+    await registry.register("orders-value", SchemaType.BYTES, b"")
+    with pytest.raises(SchemaNotFound, match="orders-value") as caught:
+        registry.latest("order-value")
+    assert caught.value.next[0]["operation"] == "schemas.list"
+
+
+async def test_a_failed_store_changes_nothing_in_the_index(store: MemoryStore) -> None:
+    class Broken:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(store, name)
+
+        async def transact(self, *arguments: Any, **options: Any) -> Any:
+            raise OSError("disk")
+
+    registry = SchemaRegistry(Broken(), wall_ms=lambda: 0)  # type: ignore[arg-type]
+    await registry.load()
+    with pytest.raises(OSError, match="disk"):
+        await registry.register("orders", SchemaType.BYTES, b"")
+    assert registry.index.subjects() == []
