@@ -62,10 +62,10 @@ THIRD_PARTY: dict[str, set[str]] = {
 THIRD_PARTY_OF_MODULE: dict[str, set[str]] = {
     "pydanube_core.batch.select": {"numpy"},
     "pydanube_core.batch.validate": {"numpy"},
-    **dict.fromkeys(  # the tier's process, which alone has the extra `tier`
-        (f"pydanube_storage.parquet.{name}" for name in ("columns", "decode", "encode", "read", "write")),
-        {"numpy", "pyarrow"},
-    ),
+    **{  # the tier's process, which alone has the extra `tier`
+        f"pydanube_storage.parquet.{name}": {"numpy", "pyarrow"}
+        for name in ("columns", "decode", "encode", "read", "write")
+    },
     "pydanube_cli.bench.fleet": {"psutil"},
     "pydanube_cli.bench.payloads": {"numpy"},
 }
@@ -81,7 +81,6 @@ PURE = (
     "pydanube_broker.schema.binding",
     "pydanube_broker.schema.differences",
     "pydanube_broker.schema.formats",
-    "pydanube_broker.schema.index",
     "pydanube_broker.schema.json_schema.*",
     "pydanube_broker.schema.json_text",
     "pydanube_broker.schema.protobuf.compat",

@@ -19,9 +19,15 @@ DEADLINE_S = 60
 Opener = Callable[..., AbstractAsyncContextManager[Broker]]
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture(scope="session", autouse=True)
+async def one_loop(anyio_backend: str) -> AsyncIterator[None]:
+    """All tests share a loop: grpcio has one poller, and hands late events of a closed loop to the next one's test."""
+    yield  # noqa: PT022  # the fixture stays open for the session, which keeps the loop
 
 
 @pytest.fixture

@@ -38,15 +38,22 @@ async def test_exclusive_access_is_not_given_beside_others(cluster: Any) -> None
 async def test_the_same_name_takes_over_and_fences_what_it_was(cluster: Any) -> None:
     topic = cluster.topic()
     with anyio.fail_after(30):
-        async with cluster.connect() as client, cluster.connect() as elsewhere:
-            async with elsewhere.producer(topic, name="only", access_mode="exclusive") as former:
-                await former.send(b"1")
-                async with client.producer(topic, name="only", access_mode="exclusive") as now:
-                    assert (await now.send(b"2")).offset == 1
-                    with pytest.raises(ProducerFenced):
-                        while True:  # until its stream's end has come through
-                            await former.send(b"lost")
-                    assert (await now.send(b"3")).offset == 2
+        async with (
+            cluster.connect() as client,
+            cluster.connect() as elsewhere,
+            elsewhere.producer(topic, name="only", access_mode="exclusive") as former,
+        ):
+            await former.send(b"1")
+            async with client.producer(topic, name="only", access_mode="exclusive") as now:
+                assert (await now.send(b"2")).offset == 1
+
+                async def send_for_ever() -> None:  # until its stream's end has come through
+                    while True:
+                        await former.send(b"lost")
+
+                with pytest.raises(ProducerFenced):
+                    await send_for_ever()
+                assert (await now.send(b"3")).offset == 2
 
 
 async def test_a_mode_that_is_none_is_refused(cluster: Any) -> None:
