@@ -41,12 +41,16 @@ PACKAGES: Final = (
     "pydanube_cli",
 )
 
-# Budgets in seconds. They bound a hang, they are not goals: `make test` has 15 minutes, `.ci/run` 30.
-LINT_BUDGET_S: Final = 240.0
-GROUP_BUDGET_S: Final = 240.0
-SLOW_GROUPS_S: Final = {"e2e": 420.0, "crash": 420.0}
+# Budgets in seconds. They bound a hang, they are not goals: `make test` has 15 minutes. A loaded machine may take
+# three times that, and CI must then report what is wrong, not that it was slow.
+LINT_BUDGET_S: Final = 300.0
+GROUP_BUDGET_S: Final = 600.0
+# Folders whose subfolders are groups of their own, and those that have a target of their own (`make conformance`).
+SPLIT_GROUPS: Final = frozenset({"broker"})
+OWN_TARGETS: Final = frozenset({"conformance"})
 # All test groups together; a group that does not fit any more is cut or reported as not run.
 TEST_BUDGET_S: Final = 900.0
+CI_TEST_BUDGET_S: Final = 2700.0
 LONG_BUDGET_S: Final = 4 * 3600.0
 # After SIGABRT pytest has this long to print where its threads are.
 LAST_WORDS_S: Final = 3.0
@@ -190,9 +194,12 @@ def lint_steps(*, with_import_rules: bool) -> list[Step]:
 
 def groups() -> list[Path]:
     """The folders of tests/ that hold tests, quick and fundamental ones first."""
-    found = [
-        folder for folder in sorted(TESTS.iterdir()) if folder.is_dir() and any(folder.rglob("test_*.py"))
-    ]
+    found: list[Path] = []
+    for folder in sorted(TESTS.iterdir()):
+        if not folder.is_dir() or folder.name in OWN_TARGETS:
+            continue
+        parts = sorted(folder.iterdir()) if folder.name in SPLIT_GROUPS else [folder]
+        found += [part for part in parts if part.is_dir() and any(part.rglob("test_*.py"))]
     order = {"core": 0, "storage": 1, "crash": 8, "e2e": 9}
     return sorted(found, key=lambda folder: (order.get(folder.name, 5), folder.name))
 
@@ -200,17 +207,17 @@ def groups() -> list[Path]:
 def pytest_steps(reports: Path, *, pytest_arguments: Sequence[str], budget_s: float | None) -> list[Step]:
     steps = []
     for folder in groups():
-        report = reports / f"{folder.name}.xml"
+        name = str(folder.relative_to(ROOT))
+        report = reports / f"{name.replace('/', '-')}.xml"
         command = (
             sys.executable,
             "-m",
             "pytest",
-            str(folder.relative_to(ROOT)),
+            name,
             f"--junit-xml={report}",
             *pytest_arguments,
         )
-        budget = budget_s or SLOW_GROUPS_S.get(folder.name, GROUP_BUDGET_S)
-        steps.append(Step(name=f"tests/{folder.name}", command=command, budget_s=budget, report=report))
+        steps.append(Step(name=name, command=command, budget_s=budget_s or GROUP_BUDGET_S, report=report))
     return steps
 
 
@@ -266,7 +273,7 @@ def main(arguments: Sequence[str]) -> int:
                 run_tests(tally, *rest, budget_s=LONG_BUDGET_S, each_s=LONG_BUDGET_S)
             case "ci":
                 run_all(lint_steps(with_import_rules=False), tally)
-                run_tests(tally, "-m", "not long")
+                run_tests(tally, "-m", "not long", budget_s=CI_TEST_BUDGET_S)
                 tally.not_run.append("tests marked long: make test-long")
                 tally.not_run.append("conformance, fuzz, bench: make conformance, make fuzz, make bench")
             case "conformance":
