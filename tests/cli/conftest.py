@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,9 +14,15 @@ from tests.cli.running import Danube, Ran
 from tests.support.broker_process import BrokerProcess
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture(scope="session", autouse=True)
+async def one_loop(anyio_backend: str) -> AsyncIterator[None]:
+    """All tests share a loop: grpcio has one poller, and hands late events of a closed loop to the next one's test."""
+    yield  # noqa: PT022  # as a generator it keeps the loop until the session ends
 
 
 @pytest.fixture(autouse=True)
