@@ -132,7 +132,8 @@ class KeySlots:
         """A consumer takes over another's place and slots."""
         before = self.filtered
         self._seat(old.slot_index, new)
-        if before or self.filtered:
+        # With the same filters nobody's keys change: a neighbour that reconnects must not make others' keys drain.
+        if (before or self.filtered) and new.key_filters != old.key_filters:
             self._forget_owners(window)
         self.stirred = True
 

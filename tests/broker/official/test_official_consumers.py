@@ -243,6 +243,21 @@ async def test_subscribed_consumers_count_before_their_streams_are_open(
     assert await standby.take(2) == [b"eu-1", b"us-1"]
 
 
+async def test_neighbour_that_opens_its_stream_does_not_hold_up_a_key_in_flight(
+    client: RawClient, producer: int
+) -> None:
+    ids = {
+        name: await client.subscribe(T, name=name, type=KEY_SHARED, key_filters=[f"{name}-*"])
+        for name in ("eu", "us")
+    }
+    eu = await client.receive(ids["eu"])
+    await client.send(T, producer, b"0", routing_key="eu-1")
+    assert await eu.take(1) == [b"0"]  # and not acknowledged
+    await client.receive(ids["us"])
+    await client.send(T, producer, b"1", routing_key="eu-1")
+    assert await eu.take(1) == [b"1"]
+
+
 async def test_filtered_keys_wait_for_their_consumer_over_a_lost_stream_and_a_restart(
     brokers: Brokers,
 ) -> None:
