@@ -53,7 +53,7 @@ async def test_a_consumer_gets_what_is_published_while_it_is_there(broker: Broke
             for message in messages:
                 await message.ack()  # taken without complaint, so that one program serves both kinds
             await consumer.flush_acks()
-        while any(facts.consumers for facts in await broker.port.subscriptions("live", "s")):
+        while any(facts.consumers for facts in await broker.port.subscriptions("live", "s")):  # noqa: ASYNC110
             await anyio.sleep(0.01)  # the broker hears of the closed stream a moment after its client
         await sender.send(b"after")
     assert dropped(broker, "no_consumer") == 1  # `before` was published when there was no subscription yet

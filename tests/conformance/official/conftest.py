@@ -27,11 +27,18 @@ class Scenario:
     """One running scenario; leaving the block waits for its `ok`."""
 
     def __init__(
-        self, name: str, url: str, topic: str, *arguments: str, program: Sequence[str] | None = None
+        self,
+        name: str,
+        url: str,
+        topic: str,
+        *arguments: str,
+        program: Sequence[str] | None = None,
+        deadline_s: float = DEADLINE_S,
     ) -> None:
         """Start it; `program` is run with the name, URL and topic, or the Python client's scenarios."""
         command = program or [sys.executable, "-W", "error", "-X", "dev", str(SCRIPT)]
-        self._until = time.monotonic() + DEADLINE_S
+        self._deadline_s = deadline_s
+        self._until = time.monotonic() + deadline_s
         self._process = subprocess.Popen(
             [*command, name, url, topic, *arguments],
             stdin=subprocess.PIPE,
@@ -52,7 +59,7 @@ class Scenario:
             chunk = self._process.stdout.read(65_536) if readable else b""
             if not chunk:
                 self.close()
-                why = "ended" if readable else f"still runs after {DEADLINE_S:g} s"
+                why = "ended" if readable else f"still runs after {self._deadline_s:g} s"
                 pytest.fail(f"the scenario {why} without {word!r}:\n{self._output[-6000:].decode()}")
             self._output += chunk
 

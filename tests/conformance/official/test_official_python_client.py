@@ -42,8 +42,9 @@ def test_row_32_slow_reader_gets_everything(broker: BrokerProcess, topic: str) -
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 def test_row_32_slow_reader_gets_twenty_thousand_messages(broker: BrokerProcess, topic: str) -> None:
-    with Scenario("slow_reader", broker.url, topic, "20000", "16"):
+    with Scenario("slow_reader", broker.url, topic, "20000", "16", deadline_s=800):
         pass
 
 
