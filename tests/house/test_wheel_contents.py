@@ -25,13 +25,15 @@ LINES_MAX = 500
 LONGER = {
     "pydanube_core/errors.py": 700,
     "pydanube_broker/cluster/topic_catalog.py": 600,
-    "pydanube_broker/delivery/subscription.py": 1200,
-    "pydanube_broker/delivery/window.py": 750,
-    "pydanube_broker/journal/journal.py": 900,
+    "pydanube_broker/delivery/subscription.py": 600,
+    "pydanube_broker/delivery/window.py": 600,
+    "pydanube_broker/journal/journal.py": 904,
     "pydanube_client/consume_lane.py": 600,
     "pydanube_client/producer.py": 600,
     "pydanube_client/publish_lane.py": 550,
     "pydanube_client/sync.py": 650,
+    "pydanube_broker/delivery/non_reliable.py": 539,
+    "pydanube_broker/delivery/pump.py": 554,
 }
 
 
