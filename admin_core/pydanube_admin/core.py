@@ -42,6 +42,25 @@ from pydanube_admin.policies import (
     set_topic_policies,
 )
 from pydanube_admin.registry import OPERATIONS, next_call
+from pydanube_admin.schemas import (
+    check_schema,
+    configure_topic_schema,
+    delete_version,
+    get_compatibility,
+    get_schema,
+    get_schema_by_id,
+    get_topic_schema,
+    list_subjects,
+    list_versions,
+    preview_configure,
+    preview_delete_version,
+    preview_register,
+    preview_set_compatibility,
+    preview_set_policy,
+    register_schema,
+    set_compatibility,
+    set_validation_policy,
+)
 from pydanube_admin.subscription_changes import (
     create_subscription,
     delete_subscription,
@@ -100,6 +119,18 @@ _HANDLERS: Final[Mapping[str, Handler]] = {
     "objects.compact": compact_objects,
     "objects.collect": collect_objects,
     "journal.describe": describe_journal,
+    "schemas.list": list_subjects,
+    "schemas.get": get_schema,
+    "schemas.get_by_id": get_schema_by_id,
+    "schemas.versions": list_versions,
+    "schemas.check": check_schema,
+    "schemas.get_compatibility": get_compatibility,
+    "schemas.register": register_schema,
+    "schemas.set_compatibility": set_compatibility,
+    "schemas.delete_version": delete_version,
+    "topics.configure_schema": configure_topic_schema,
+    "topics.set_validation_policy": set_validation_policy,
+    "topics.get_schema_config": get_topic_schema,
     "brokers.status": broker_status,
 }
 _PREVIEWS: Final[Mapping[str, Handler]] = {
@@ -116,6 +147,11 @@ _PREVIEWS: Final[Mapping[str, Handler]] = {
     "subscriptions.set_failure_policy": preview_set_failure_policy,
     "objects.compact": preview_compact,
     "objects.collect": preview_collect,
+    "schemas.register": preview_register,
+    "schemas.set_compatibility": preview_set_compatibility,
+    "schemas.delete_version": preview_delete_version,
+    "topics.configure_schema": preview_configure,
+    "topics.set_validation_policy": preview_set_policy,
 }
 assert set(_HANDLERS) == set(OPERATIONS), (
     "an operation is declared but not carried out, or the other way round"

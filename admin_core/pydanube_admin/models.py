@@ -272,6 +272,9 @@ class CreateTopicRequest(Request):
         Field(description="What a publish waits for; memory only with non_reliable"),
     ] = "fsynced"
     policies: Annotated[Policies | None, Field(description="Limits; rates are messages a second")] = None
+    schema_subject: Annotated[
+        str | None, Field(min_length=1, max_length=256, description="Subject of its messages' schema")
+    ] = None
 
 
 class CreatedTopic(Result):

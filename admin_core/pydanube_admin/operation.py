@@ -79,12 +79,16 @@ class Operation:
     default_profile: bool  # also in the MCP profile `default`
     command_line_only: bool = False  # until plans exist: INTERFACE 6, the note beside an X
     required_flags: tuple[str, ...] = ()  # required, but neither a name nor an id
+    text_argument: str | None = None  # a long text, which the command line also takes by --file
+    condition: str | None = None  # field of the result: false makes the command end with 6
     later_arguments: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         assert self.name.count(".") == 1, f"an operation is named group.verb, not {self.name!r}"
         assert (self.reversible is None) == (self.effect is Effect.READ)
         assert not set(self.later_arguments) & set(self.request.model_fields)
+        assert self.text_argument is None or self.text_argument in self.required_flags
+        assert self.condition is None or self.condition in self.result.model_fields
 
     @property
     def group(self) -> str:

@@ -34,6 +34,7 @@ from typing import Any, Final
 
 from pydanube_admin import models, object_models
 from pydanube_admin.operation import Effect, Example, Operation
+from pydanube_admin.schema_operations import SCHEMA_OPERATIONS
 
 __all__ = ["LATER", "OPERATIONS", "TOOLS", "next_call"]
 
@@ -83,7 +84,6 @@ _DECLARED: Final = (
         ),
         default_profile=True,
         later_arguments={
-            "schema_subject": "clients",
             "compaction": "tier",
             "typed_columns": "tier",
         },
@@ -452,6 +452,7 @@ _DECLARED: Final = (
         examples=(Example(arguments={}, note="the broker that answers"),),
         default_profile=True,
     ),
+    *SCHEMA_OPERATIONS,
 )
 
 OPERATIONS: Final[Mapping[str, Operation]] = MappingProxyType(
@@ -471,13 +472,10 @@ def _names(group: str, verbs: str, piece: str) -> dict[str, str]:
 LATER: Final[Mapping[str, str]] = MappingProxyType(
     _names("topics", "truncate unload metrics", "admin")
     | _names("topics", "replay", "tier")
-    | _names("topics", "configure_schema set_validation_policy get_schema_config", "clients")
     | _names("subscriptions", "describe", "admin")
     | _names("dead_letters", "list replay", "admin")
     | _names("messages", "peek search publish", "admin")
     | _names("namespaces", "delete", "admin")
-    | _names("schemas", "list get get_by_id versions check get_compatibility", "clients")
-    | _names("schemas", "register set_compatibility delete_version", "clients")
     | _names("brokers", "list describe config logs leader unload activate metrics", "admin")
     | _names("cluster", "metrics", "admin")
     | _names("producers", "list disconnect", "admin")

@@ -258,7 +258,7 @@ async def create_topic(context: Context, request: CreateTopicRequest) -> Created
             partitions=request.partitions,
             dispatch_strategy=request.dispatch_strategy,
             durability=durability,
-            options={"policies": _policies(request)} if request.policies else {},
+            options=_options(request),
         )
     except AlreadyExists as error:
         raise _taken(name) from error
@@ -271,6 +271,14 @@ async def create_topic(context: Context, request: CreateTopicRequest) -> Created
         durability=own.durability,
         created_at=format_time(own.created_at_ms),
     )
+
+
+def _options(request: CreateTopicRequest) -> dict[str, Any]:
+    """What was given beyond the topic's kind."""
+    given: dict[str, Any] = {"policies": _policies(request)} if request.policies else {}
+    if request.schema_subject is not None:
+        given["schema_subject"] = request.schema_subject
+    return given
 
 
 def _policies(request: CreateTopicRequest) -> dict[str, int]:

@@ -23,6 +23,7 @@ from pydanube_core.names import TopicName
 
 from pydanube_broker.delivery.non_reliable import LivePump
 from pydanube_broker.metrics import Gathered, SubscriptionSample, TopicSample
+from pydanube_broker.schema.administration import SchemaAdministration
 from pydanube_broker.topics.administration import Administration
 from pydanube_broker.topics.registry import AnyPump
 from pydanube_broker.topics.topic import Topic, now_ms
@@ -70,14 +71,22 @@ class BrokerPort:
         options: Mapping[str, Any],
     ) -> None:
         self._broker.health.check_publish()
+        given = dict(options)
+        subject = given.pop("schema_subject", None)
+        if subject is not None:
+            given["schema"] = self._broker.registry.schemas.new_binding(subject).to_settings()
         await self._broker.registry.create(
             TopicName.parse(topic),
             partitions=partitions,
             dispatch_strategy=dispatch_strategy,
             durability=durability,
-            options=dict(options),
+            options=given,
             must_be_new=True,
         )
+
+    @property
+    def schemas(self) -> SchemaAdministration:
+        return SchemaAdministration(self._broker.registry.schemas)
 
     async def delete_topic(self, topic: str) -> None:
         await self._broker.registry.delete(TopicName.parse(topic))

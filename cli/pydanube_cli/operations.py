@@ -12,12 +12,13 @@ import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 import typer
 from pydanube_admin.operation import Argument, ArgumentType, Effect, Operation
 from pydanube_admin.registry import LATER, OPERATIONS
-from pydanube_core.errors import InvalidArgument, NotImplementedYet, PlanRequired
+from pydanube_core.errors import CODES, ConditionNotMet, InvalidArgument, NotImplementedYet, PlanRequired
 
 from pydanube_cli.command import Command, Common
 from pydanube_cli.overview import print_group, unknown_word
@@ -121,8 +122,18 @@ def command_of(operation: Operation, *, positional: str | None = None, call: Cal
         call: in place of `call_sync`.
     """
     arguments = operation.arguments
-    parameters = [_parameter(argument, by_position=argument.name == positional) for argument in arguments]
+    parameters = [
+        _parameter(
+            argument,
+            by_position=argument.name == positional,
+            may_be_file=argument.name == operation.text_argument,
+        )
+        for argument in arguments
+    ]
     parameters.sort(key=lambda parameter: not isinstance(_info(parameter), type(typer.Argument())))
+    if operation.text_argument is not None:
+        flag = f"--{operation.text_argument.replace('_', '-')}"
+        parameters.append(_text_option("option_file", "--file", f"Read {flag} from a file; - is stdin."))
     if operation.effect is not Effect.READ:
         parameters += [
             _flag("option_dry_run", "--dry-run", "Show what would change, and change nothing."),
@@ -134,7 +145,7 @@ def command_of(operation: Operation, *, positional: str | None = None, call: Cal
     return Command(function, examples=examples, parameters=parameters, summary=operation.summary)
 
 
-def _parameter(argument: Argument, *, by_position: bool) -> inspect.Parameter:
+def _parameter(argument: Argument, *, by_position: bool, may_be_file: bool = False) -> inspect.Parameter:
     kind: Any
     match argument.type:
         case ArgumentType.STRING:
@@ -159,7 +170,7 @@ def _parameter(argument: Argument, *, by_position: bool) -> inspect.Parameter:
         declaration = f"{flag}/--no-{flag[2:]}" if kind is bool else flag
         metavar = "NAME=COUNT" if kind == list[str] else {int: "N", str: "TEXT"}.get(kind)
         info = typer.Option(declaration, help=help_text, show_default=False, metavar=metavar, **limits)
-        default = inspect.Parameter.empty if argument.required else None
+        default = inspect.Parameter.empty if argument.required and not may_be_file else None
     annotation: Any = Annotated[kind if default is inspect.Parameter.empty else kind | None, info]
     return inspect.Parameter(
         f"arg_{argument.name}", inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
@@ -188,6 +199,7 @@ def _call(
     option_dry_run: bool = False,
     option_yes: bool = False,
     option_plan_token: str | None = None,
+    option_file: str | None = None,
     **given: Any,
 ) -> int:
     """Carry out one call; see the module's docstring for consent."""
@@ -196,6 +208,10 @@ def _call(
 
         call = call_sync
     arguments = {name.removeprefix("arg_"): value for name, value in given.items() if value is not None}
+    if operation.text_argument is not None:
+        arguments[operation.text_argument] = _long_text(
+            operation.text_argument, arguments.get(operation.text_argument), option_file
+        )
     for argument in operation.arguments:
         if argument.type is ArgumentType.OBJECT and argument.name in arguments:
             arguments[argument.name] = _counts(arguments[argument.name], flag=argument.flag)
@@ -223,8 +239,34 @@ def _call(
         if not _consents(operation, arguments, preview, common):
             print("nothing was changed", file=sys.stderr)
             return 1
-    _show(operation, ask(arguments), common)
-    return 0
+    result = ask(arguments)
+    _show(operation, result, common)
+    holds = operation.condition is None or bool(result[operation.condition])
+    return 0 if holds else CODES[ConditionNotMet.code].exit
+
+
+def _long_text(name: str, given: str | None, file: str | None) -> str:
+    """A text as it was given, or out of a file."""
+    flag = f"--{name.replace('_', '-')}"
+    if (given is None) == (file is None):
+        raise InvalidArgument(
+            f"give {flag} or --file, one of the two: --file reads the text from a file, --file - from stdin",
+            field=name,
+            value=None,
+        )
+    if file is None:
+        assert given is not None, "one of the two is there"
+        return given
+    try:
+        data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+        return data.decode()
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise InvalidArgument(f"--file {file} cannot be read: {why}", field="file", value=file) from error
+    except UnicodeDecodeError as error:
+        raise InvalidArgument(
+            f"--file {file} is not UTF-8 text (byte {error.start})", field="file", value=file
+        ) from error
 
 
 def _counts(texts: Sequence[str], *, flag: str) -> dict[str, int | None]:

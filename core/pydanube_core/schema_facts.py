@@ -1,0 +1,133 @@
+"""What a broker's schema registry tells the admin core, and the port it does so through (as `facts`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+__all__ = [
+    "CompatibilityFacts",
+    "RegistrationFacts",
+    "SchemaFacts",
+    "SchemasPort",
+    "SubjectFacts",
+    "WithSchemas",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaFacts:
+    """One version. `definition` is what was registered, byte for byte."""
+
+    subject: str
+    schema_id: int
+    version: int
+    schema_type: str
+    fingerprint: str
+    definition: bytes
+    description: str
+    created_by: str
+    created_at_ms: int
+    tags: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubjectFacts:
+    """`latest` is None where every version was deleted; `topics` are bound to the subject."""
+
+    subject: str
+    schema_id: int
+    compatibility_mode: str
+    transitive: bool
+    json_profile: str
+    latest: SchemaFacts | None
+    topics: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegistrationFacts:
+    subject: str
+    schema_id: int
+    version: int
+    is_new_version: bool
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompatibilityFacts:
+    """`differences`: {path, rule, before, after}, empty if compatible; `compared_with`: versions, newest first."""
+
+    is_compatible: bool
+    differences: tuple[Mapping[str, Any], ...]
+    compatibility_mode: str
+    transitive: bool
+    compared_with: tuple[int, ...]
+
+
+class SchemasPort(Protocol):
+    """Unknown words raise `InvalidArgument`, unknown subjects, ids and versions `SchemaNotFound`."""
+
+    async def subjects(self) -> Sequence[SubjectFacts]: ...
+
+    async def subject(self, subject: str) -> SubjectFacts: ...
+
+    async def subject_name(self, schema_id: int) -> str: ...
+
+    async def schema(self, subject: str, version: int | None) -> SchemaFacts:
+        """One version, None for the latest."""
+        ...
+
+    async def versions(self, subject: str) -> Sequence[SchemaFacts]: ...
+
+    async def register(
+        self,
+        subject: str,
+        *,
+        schema_type: str,
+        definition: bytes,
+        description: str,
+        created_by: str,
+        tags: Sequence[str],
+    ) -> RegistrationFacts:
+        """Raises `SchemaInvalid`, `SchemaIncompatible`."""
+        ...
+
+    async def check(
+        self,
+        subject: str,
+        *,
+        schema_type: str,
+        definition: bytes,
+        mode: str | None,
+        transitive: bool | None,
+        json_profile: str | None,
+    ) -> CompatibilityFacts: ...
+
+    async def set_compatibility(
+        self, subject: str, *, mode: str, transitive: bool, json_profile: str | None
+    ) -> None: ...
+
+    async def delete_version(self, subject: str, version: int) -> None: ...
+
+    async def topic_schema(self, topic: str) -> Mapping[str, Any] | None:
+        """{subject, schema_id (text), validation_policy, enable_payload_validation}. Raises `TopicNotFound`."""
+        ...
+
+    async def configure_topic(
+        self, topic: str, *, subject: str, validation_policy: str, enable_payload_validation: bool
+    ) -> None: ...
+
+    async def set_topic_policy(
+        self, topic: str, *, validation_policy: str, enable_payload_validation: bool
+    ) -> None:
+        """Raises `SchemaMismatch` for a topic without a subject."""
+        ...
+
+
+@runtime_checkable
+class WithSchemas(Protocol):
+    """A cluster's port that has a registry."""
+
+    @property
+    def schemas(self) -> SchemasPort: ...
