@@ -154,7 +154,7 @@ async def test_a_created_topic_is_there_and_its_name_is_taken(core: AdminCore) -
             "durability",
         ),
         ({"topic": "x", "policies": {"a": 1}}, "INVALID_ARGUMENT", "policies.a"),
-        ({"topic": "x", "schema_subject": "s"}, "NOT_IMPLEMENTED", "schema_subject"),
+        ({"topic": "x", "schema_subject": ""}, "INVALID_ARGUMENT", "schema_subject"),
         ({"topic": "x", "partitions": 1001}, "INVALID_ARGUMENT", "partitions"),
         ({"topic": "x", "plan_token": "t"}, "NOT_IMPLEMENTED", "plan_token"),
     ],

@@ -175,7 +175,11 @@ async def test_every_change_can_be_looked_at_first(core: AdminCore) -> None:
     examples = {
         name: dict(each.examples[0].arguments)
         for name, each in OPERATIONS.items()
-        if each.effect is not Effect.READ and name not in ("topics.create", "subscriptions.create")
+        if each.effect is not Effect.READ
+        and name not in ("topics.create", "subscriptions.create")
+        and not each.request.__module__.endswith(
+            "schema_models"
+        )  # over a broker, which has a registry: test_schema_operations.py
     }
     for name, arguments in examples.items():
         if "namespace" in arguments and name != "namespaces.create":

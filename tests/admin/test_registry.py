@@ -35,6 +35,18 @@ def test_the_operations_and_their_tools() -> None:
         "objects.compact": "compact_objects",
         "objects.collect": "collect_objects",
         "journal.describe": "describe_journal",
+        "schemas.list": "list_subjects",
+        "schemas.get": "get_schema",
+        "schemas.get_by_id": "get_schema_by_id",
+        "schemas.versions": "list_schema_versions",
+        "schemas.check": "check_schema_compatibility",
+        "schemas.get_compatibility": "get_schema_compatibility_mode",
+        "schemas.register": "register_schema",
+        "schemas.set_compatibility": "set_schema_compatibility_mode",
+        "schemas.delete_version": "delete_schema_version",
+        "topics.configure_schema": "configure_topic_schema",
+        "topics.set_validation_policy": "set_topic_validation_policy",
+        "topics.get_schema_config": "get_topic_schema_config",
         "brokers.status": "get_broker_status",
     }
     assert all(re.fullmatch(r"[a-z][a-z0-9_]{0,63}", tool) for tool in TOOLS)
@@ -49,6 +61,7 @@ def test_required_names_are_positional_and_the_rest_are_flags() -> None:
         ("dispatch_strategy", False, "reliable"),
         ("durability", False, "fsynced"),
         ("policies", False, None),
+        ("schema_subject", False, None),
     ]
     assert create.arguments[2].choices == ("reliable", "non_reliable")
     assert create.arguments[1].maximum == 1000
@@ -116,6 +129,7 @@ def test_a_command_line_is_one_that_can_be_pasted() -> None:
 def test_only_what_destroys_is_for_the_command_line_alone() -> None:
     destroying = [
         "objects.collect",
+        "schemas.delete_version",
         "subscriptions.delete",
         "subscriptions.purge",
         "subscriptions.seek",

@@ -114,8 +114,8 @@ def test_usage_errors_exit_2_with_an_error_object(danube: Danube, words: list[st
 
 def test_operation_of_a_later_work_says_which(danube: Danube) -> None:
     for words in (
-        ["schemas", "register"],
-        ["schemas"],
+        ["alerts", "list"],
+        ["diagnose"],
         ["topics", "unload"],
         ["brokers", "leader-broker"],
         ["bench", "tier"],

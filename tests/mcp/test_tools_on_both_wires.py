@@ -23,6 +23,8 @@ DEFAULT_TOOLS = [
     "describe_topic",
     "get_broker_status",
     "get_consumer_lag",
+    "get_schema",
+    "list_subjects",
     "list_subscriptions",
     "list_topics",
 ]
