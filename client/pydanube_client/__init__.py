@@ -39,6 +39,7 @@ from pydanube_client.message import Batch, Message
 from pydanube_client.outbound import PendingSend
 from pydanube_client.producer import Producer
 from pydanube_client.retry import Retry
+from pydanube_client.schemas import Registered, Schema, Schemas
 
 __all__ = [
     "Batch",
@@ -58,9 +59,12 @@ __all__ = [
     "ProducerStatistics",
     "Reader",
     "Receipt",
+    "Registered",
     "Retry",
     "Retryable",
+    "Schema",
     "SchemaRef",
+    "Schemas",
     "SendSummary",
     "Tls",
     "connect",

@@ -8,6 +8,7 @@ import random
 import time
 import warnings
 import weakref
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
@@ -19,10 +20,11 @@ from pydanube_core.positions import Position
 
 from pydanube_client.consumer import Consumer, Reader, Receiver
 from pydanube_client.events import EventHub
-from pydanube_client.facts import ClientEvent, ClientEventKind, ClientStatistics, from_ms
+from pydanube_client.facts import ClientEvent, ClientEventKind, ClientStatistics, SchemaRef, from_ms
 from pydanube_client.grpc_transport import GrpcTransport, Tls, parse_url
 from pydanube_client.producer import Producer
 from pydanube_client.retry import Retry
+from pydanube_client.schemas import Schema, SchemaLike, Schemas
 from pydanube_client.transport import Transport, TransportFactory
 
 __all__ = ["DEFAULT_URL", "Client", "connect"]
@@ -81,6 +83,7 @@ class Client:
         self._receivers: set[Receiver] = set()
         self._reconnects = 0
         self._open = False
+        self._known_schemas: OrderedDict[SchemaRef, Schema] = OrderedDict()
         self._unclosed = weakref.finalize(self, _warn_unclosed, url)
         self._unclosed.detach()
 
@@ -124,7 +127,7 @@ class Client:
         dispatch_strategy: str | None = "reliable",
         routing: str = "key",
         access_mode: str = "shared",
-        schema: str | None = None,
+        schema: SchemaLike | None = None,
         compression: str = "none",
         linger_ms: float = 0.0,
         batch_bytes: int = 262_144,
@@ -143,7 +146,8 @@ class Client:
             routing: `key` (messages without a key in turn), `round-robin`, or `explicit` (`partition=` in each send).
             access_mode: `shared`, or `exclusive`: nobody else writes while this producer is connected. Opening another
                 while it is raises `ProducerFenced`; opening the same `name` again takes over and fences the former.
-            schema: subject whose schema the messages carry.
+            schema: subject whose latest version the messages carry, or (subject, version). The first producer that
+                names one makes it the topic's; another is refused with `SchemaMismatch`.
             compression: of payloads: `none`, `lz4` or `zstd`.
             linger_ms: wait that long for company. At 0 a lone message leaves at once, and load makes batches by
                 itself: while 5 are in flight, the next one gathers.
@@ -300,6 +304,12 @@ class Client:
         """What happens to the connections, from the call on; ends when the client closes."""
         return self._events.listen()
 
+    @property
+    def schemas(self) -> Schemas:
+        """The registry of the cluster. Made anew each time: kept here it would be a cycle, and an abandoned client
+        would no longer be noticed at once."""
+        return Schemas(self._call, self._known_schemas)
+
     def statistics(self) -> ClientStatistics:
         return ClientStatistics(
             url=self._url,
@@ -310,6 +320,9 @@ class Client:
         )
 
     # -- inside ----------------------------------------------------------------------------------------------
+
+    async def _call(self, path: str, request: bytes, timeout_s: float) -> bytes:
+        return await self._transport(self._url).call(path, request, timeout_s=timeout_s)
 
     def _transport(self, url: str) -> Transport:
         if not self._open:

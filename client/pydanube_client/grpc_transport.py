@@ -156,10 +156,14 @@ class GrpcTransport:
         return self._url
 
     async def resolve(self, request: bytes, *, timeout_s: float) -> bytes:
+        return await self._unary(self._resolve, request, timeout_s)
+
+    async def call(self, path: str, request: bytes, *, timeout_s: float) -> bytes:
+        return await self._unary(self._channel.unary_unary(path), request, timeout_s)
+
+    async def _unary(self, method: Any, request: bytes, timeout_s: float) -> bytes:
         try:
-            return cast(
-                "bytes", await self._resolve(request, timeout=timeout_s, metadata=self._metadata or None)
-            )
+            return cast("bytes", await method(request, timeout=timeout_s, metadata=self._metadata or None))
         except grpc.aio.AioRpcError as error:
             raise translate(error, self._url) from error
 

@@ -23,6 +23,7 @@ from pydanube_client.outbound import OutBatch, PendingSend
 from pydanube_client.publish_lane import LaneCounters, LaneOptions, PublishLane
 from pydanube_client.retry import Retry
 from pydanube_client.routing import Router, Routing
+from pydanube_client.schemas import SchemaLike, schema_of
 from pydanube_client.tasks import TaskOwner
 from pydanube_client.transport import Transport, copy_of
 
@@ -67,7 +68,7 @@ class Producer:
         dispatch_strategy: str,
         access_mode: str,
         routing: str,
-        schema: str | None,
+        schema: SchemaLike | None,
         compression: str,
         linger_ms: float,
         batch_bytes: int,
@@ -92,7 +93,7 @@ class Producer:
         self._dispatch_strategy = dispatch_strategy
         self._access_mode = access_mode
         self._routing = Routing.parse(routing)
-        self._schema = schema or ""
+        self._schema, self._schema_version = schema_of(schema)
         self._codec = parse_codec(compression)
         self._linger_s = linger_ms / 1000
         self._batch_bytes = min(batch_bytes, BATCH_TARGET_BYTES)
@@ -154,6 +155,7 @@ class Producer:
                 dispatch_strategy=self._dispatch_strategy,
                 access_mode=self._access_mode,
                 schema_subject=self._schema,
+                schema_version=self._schema_version,
                 codec=self._codec,
                 linger_s=self._linger_s,
                 batch_bytes=self._batch_bytes,

@@ -85,6 +85,7 @@ class LaneOptions:
     dispatch_strategy: str
     access_mode: str
     schema_subject: str
+    schema_version: int  # 0: the latest
     codec: Codec
     linger_s: float
     batch_bytes: int
@@ -239,6 +240,7 @@ class PublishLane:
             dispatch_strategy=options.dispatch_strategy,
             access_mode=options.access_mode,
             schema_subject=options.schema_subject,
+            schema_version=options.schema_version,
         )
         # also when a new session is due: first the old one's batches have to be answered
         resume = session is not None and (bool(self._in_flight) or not self._renew)

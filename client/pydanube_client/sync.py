@@ -39,8 +39,10 @@ from pydanube_client.outbound import PendingSend as _PendingSend
 from pydanube_client.producer import Payload
 from pydanube_client.producer import Producer as _Producer
 from pydanube_client.retry import Retry
+from pydanube_client.schemas import SchemaLike
 from pydanube_client.sync_loop import Loop
 from pydanube_client.sync_message import Acks, Batch, Message
+from pydanube_client.sync_schemas import Schemas
 
 __all__ = ["Batch", "Client", "Consumer", "Message", "PendingSend", "Producer", "Reader", "connect"]
 
@@ -102,6 +104,12 @@ class Client:
             raise ClosedResource("the client is used outside its block: `with connect() as client`")
         return self._loop, self._inner
 
+    @property
+    def schemas(self) -> Schemas:
+        """The registry of the cluster."""
+        loop, inner = self._both()
+        return Schemas(loop, inner.schemas)
+
     def producer(
         self,
         topic: str,
@@ -111,7 +119,7 @@ class Client:
         dispatch_strategy: str | None = "reliable",
         routing: str = "key",
         access_mode: str = "shared",
-        schema: str | None = None,
+        schema: SchemaLike | None = None,
         compression: str = "none",
         linger_ms: float = 0.0,
         batch_bytes: int = 262_144,

@@ -134,6 +134,7 @@ GENERATED_USERS = (
     "pydanube_broker.cluster.peer",
     "pydanube_client.grpc_transport",
     "pydanube_client.client",  # Resolve, before a stream is opened
+    "pydanube_client.schemas",  # the registry's unary calls
     "pydanube_client.testing.*",  # the in-memory broker answers the same messages
     "pydanube_client.control",  # what a consume stream is told: acknowledgements, credit, seeks
     "pydanube_client.*_lane",  # a stream to one broker each: messages become batches, answers receipts

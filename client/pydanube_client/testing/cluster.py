@@ -264,6 +264,9 @@ class _MemoryTransport:
             self._cluster.check_up()
             return self._cluster.resolve(pb.ResolveRequest.FromString(request)).SerializeToString()
 
+    async def call(self, path: str, request: bytes, *, timeout_s: float) -> bytes:
+        raise NotImplementedYet(f"the in-memory cluster does not serve {path}", method=path)
+
     def publish(self) -> Pipe:
         cluster = self._cluster
         cluster.check_up()

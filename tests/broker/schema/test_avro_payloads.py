@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import time
 from typing import Any
 
 import fastavro
@@ -95,10 +94,12 @@ def test_a_deep_linked_list_is_refused_and_the_process_lives(levels: int) -> Non
 
 
 @pytest.mark.parametrize("items", ["null", {"type": "record", "name": "Nothing", "fields": []}])
-def test_a_count_of_what_takes_no_bytes_costs_nothing(items: Any) -> None:
-    begun = time.monotonic()
-    check_of({"type": "array", "items": items})(b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01\x00")
-    assert time.monotonic() - begun < 5  # 2^63 of them: it is either at once or never
+def test_a_count_of_what_takes_no_bytes_is_bounded(items: Any) -> None:
+    """2^63 of them would cost us nothing, and the consumer that builds them everything."""
+    check = check_of({"type": "array", "items": items})
+    check(b"\x06\x00")
+    with pytest.raises(PayloadInvalid, match="no bytes"):
+        check(b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01\x00")
 
 
 def test_a_count_beyond_the_payload_is_refused() -> None:

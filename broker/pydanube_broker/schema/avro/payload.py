@@ -39,6 +39,7 @@ CONTAINER_MAGIC: Final = b"Obj\x01"
 SINGLE_OBJECT_MAGIC: Final = b"\xc3\x01"
 MAX_NESTING: Final = 200  # of data; static nesting is at most parse.MAX_DEPTH, the rest is recursion
 MAX_INFLATED_BYTES: Final = 64 << 20  # of all blocks of one container file
+MAX_EMPTY_ITEMS: Final = 100_000  # of a list whose items take no bytes: its count is then anybody's word
 MAX_WRITERS: Final = 16  # schemas of container files whose verdict is remembered
 _SYNC_BYTES: Final = 16
 
@@ -344,8 +345,11 @@ def _items(item: Step) -> Step:
 
 
 def _empty_items(data: bytes, at: int, nesting: int) -> int:
+    """Stepping over them is free; for a consumer that builds them it is not."""
     while True:
         count, at = _count(data, at)
+        if count > MAX_EMPTY_ITEMS:
+            raise _invalid(at, f"{count} items that take no bytes, at most {MAX_EMPTY_ITEMS} are taken")
         if not count:
             return at
 

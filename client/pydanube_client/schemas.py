@@ -1,0 +1,265 @@
+"""Schemas of messages: look them up, register them, and read payloads by them.
+
+A version never changes, so each is asked for once a client. JSON and text are decoded with what Python has; Avro
+needs `pip install 'pydanube[schema]'`; of Protobuf the application has the classes.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+
+from google.protobuf.message import DecodeError, Message
+from pydanube_core.errors import InvalidArgument, MissingExtra, PayloadInvalid
+from pydanube_core.generated import danube_schema_pb2 as pb
+from pydanube_core.services import SCHEMA_REGISTRY
+
+from pydanube_client.facts import SchemaRef, from_ms
+
+__all__ = ["Registered", "Schema", "SchemaLike", "Schemas", "schema_of"]
+
+TIMEOUT_S: Final = 30.0  # the compiler of a Protobuf schema may take its time
+KEPT: Final = 256  # versions a client remembers
+CONTAINER_MAGIC: Final = b"Obj\x01"
+
+#: subject, or (subject, version)
+SchemaLike = str | tuple[str, int]
+Call = Callable[[str, bytes, float], Awaitable[bytes]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schema:
+    """One version of a subject; `definition` is what was registered, byte for byte."""
+
+    ref: SchemaRef
+    subject: str
+    schema_type: str  # bytes, string, number, avro, json_schema, protobuf
+    definition: bytes
+    fingerprint: str
+    compatibility_mode: str
+    description: str
+    created_by: str
+    created_at: datetime
+    tags: tuple[str, ...]
+    _parsed: list[Any] = field(
+        default_factory=list, repr=False, compare=False
+    )  # fastavro's form, at first use
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registered:
+    """`is_new_version` is False where the same schema was there already."""
+
+    ref: SchemaRef
+    is_new_version: bool
+    fingerprint: str
+
+
+def schema_of(given: SchemaLike | None) -> tuple[str, int]:
+    """Subject and version of a producer's `schema=`; no subject: "", the latest version: 0."""
+    if given is None:
+        return "", 0
+    subject, version = given if isinstance(given, tuple) else (given, 0)
+    if not subject or version < 0 or (isinstance(given, tuple) and version < 1):
+        raise InvalidArgument(
+            f"schema {given!r}: give a subject, or (subject, version) with a version from 1 on",
+            field="schema",
+            value=repr(given),
+        )
+    return subject, version
+
+
+class Schemas:
+    """The registry of the cluster; `client.schemas`."""
+
+    def __init__(self, call: Call, known: OrderedDict[SchemaRef, Schema]) -> None:
+        self._call = call
+        self._known = known  # the client's
+
+    async def register(
+        self,
+        subject: str,
+        schema_type: str,
+        definition: bytes | str,
+        *,
+        description: str = "",
+        created_by: str = "",
+        tags: tuple[str, ...] = (),
+    ) -> Registered:
+        """Register a schema; the same one again gives its version.
+
+        Raises:
+            SchemaInvalid: it does not parse; `details["path"]` is the place.
+            SchemaIncompatible: `details["differences"]` lists all of them.
+        """
+        request = pb.RegisterSchemaRequest(
+            subject=subject,
+            schema_type=schema_type,
+            schema_definition=definition.encode() if isinstance(definition, str) else definition,
+            description=description,
+            created_by=created_by,
+            tags=tags,
+        )
+        made = pb.RegisterSchemaResponse.FromString(await self._ask("RegisterSchema", request))
+        return Registered(
+            ref=SchemaRef(made.schema_id, made.version),
+            is_new_version=made.is_new_version,
+            fingerprint=made.fingerprint,
+        )
+
+    async def latest(self, subject: str) -> Schema:
+        """The newest version, asked for each time. Raises `SchemaNotFound`."""
+        request = pb.GetLatestSchemaRequest(subject=subject)
+        return self._remember(await self._ask("GetLatestSchema", request))
+
+    async def get(self, ref: SchemaRef) -> Schema:
+        """The version that a message names (`message.schema`). Raises `SchemaNotFound`."""
+        known = self._known.get(ref)
+        if known is not None:
+            self._known.move_to_end(ref)
+            return known
+        request = pb.GetSchemaRequest(schema_id=ref.schema_id)
+        if ref.schema_version:
+            request.version = ref.schema_version
+        return self._remember(await self._ask("GetSchema", request))
+
+    async def decode(self, message: Any, *, into: Callable[..., Any] | None = None) -> Any:
+        """The payload of a message as its schema has it: text, JSON value, Avro datum, Protobuf message, or bytes.
+
+        A message without a schema, and formats bytes and number (which do not say what their bytes mean), give the
+        payload. An Avro container file gives the list of its data.
+
+        Args:
+            into: a class made of the value: a Protobuf message class (which Protobuf needs), a pydantic model, or
+                anything that takes the fields of an object by keyword.
+
+        Raises:
+            SchemaNotFound: the version was deleted.
+            PayloadInvalid: the payload is not of its schema.
+            MissingExtra: Avro without fastavro.
+        """
+        ref: SchemaRef | None = message.schema
+        payload = bytes(message.payload)
+        schema = None if ref is None else await self.get(ref)
+        return _made(_value(schema, payload, into), into)
+
+    async def _ask(self, method: str, request: Message) -> bytes:
+        return await self._call(SCHEMA_REGISTRY[method].path, request.SerializeToString(), TIMEOUT_S)
+
+    def _remember(self, data: bytes) -> Schema:
+        found = pb.GetSchemaResponse.FromString(data)
+        schema = Schema(
+            ref=SchemaRef(found.schema_id, found.version),
+            subject=found.subject,
+            schema_type=found.schema_type,
+            definition=found.schema_definition,
+            fingerprint=found.fingerprint,
+            compatibility_mode=found.compatibility_mode,
+            description=found.description,
+            created_by=found.created_by,
+            created_at=from_ms(found.created_at * 1000),
+            tags=tuple(found.tags),
+        )
+        self._known[schema.ref] = schema
+        if len(self._known) > KEPT:
+            self._known.popitem(last=False)
+        return schema
+
+
+def _value(schema: Schema | None, payload: bytes, into: Callable[..., Any] | None) -> Any:
+    kind = "bytes" if schema is None else schema.schema_type
+    try:
+        match kind:
+            case "string":
+                return payload.decode()
+            case "json_schema":
+                return json.loads(payload.decode())
+            case "avro":
+                assert schema is not None
+                return _avro(schema, payload)
+            case "protobuf":
+                parse = getattr(into, "FromString", None)
+                if parse is None:
+                    raise InvalidArgument(
+                        "a Protobuf payload is read by a class of the application: decode(message, into=YourMessage)",
+                        field="into",
+                        value=None,
+                    )
+                return parse(payload)
+            case _:
+                return payload
+    except (ValueError, DecodeError, RecursionError) as error:
+        subject = "" if schema is None else schema.subject
+        raise PayloadInvalid(
+            f"the payload is not of its schema ({subject}, {kind}): {str(error)[:200]}",
+            field="payload",
+            value=None,
+            subject=subject,
+        ) from error
+
+
+def _made(value: Any, into: Callable[..., Any] | None) -> Any:
+    if into is None or hasattr(into, "FromString"):
+        return value
+    validate = getattr(into, "model_validate", None)
+    if validate is not None:
+        return validate(value)
+    return into(**value) if isinstance(value, Mapping) else into(value)
+
+
+def _avro(schema: Schema, payload: bytes) -> Any:
+    try:
+        import fastavro
+        from fastavro import _read_py
+    except ImportError as error:
+        raise MissingExtra(
+            "Avro payloads need fastavro: pip install 'pydanube[schema]'", extra="schema"
+        ) from error
+    if not schema._parsed:
+        raw = json.loads(schema.definition)
+        schema._parsed[:] = [fastavro.parse_schema(raw), _is_recursive(raw, frozenset())]
+    parsed, recursive = schema._parsed
+    # fastavro goes down by recursion in C, and deep data of a recursive schema end the process (seen, 1.13): those
+    # are read by its Python twin, which raises RecursionError.
+    library: Any = _read_py if recursive else fastavro
+    source = io.BytesIO(payload)
+    try:
+        if payload.startswith(CONTAINER_MAGIC):
+            return list(library.reader(source, parsed))
+        datum = library.schemaless_reader(source, parsed, None)
+    except (
+        EOFError,
+        IndexError,
+        KeyError,
+        TypeError,
+        OverflowError,
+        StopIteration,
+        ArithmeticError,
+    ) as error:
+        raise ValueError(str(error) or "it ends too early") from error
+    if source.tell() != len(payload):
+        raise ValueError(f"{len(payload) - source.tell()} bytes are left over")
+    return datum
+
+
+def _is_recursive(schema: Any, above: frozenset[str]) -> bool:
+    """Whether a record refers to one it lies in, by its simple name: more than enough to be careful."""
+    match schema:
+        case str():
+            return schema.rpartition(".")[2] in above
+        case list():
+            return any(_is_recursive(branch, above) for branch in schema)
+        case {"type": "record" | "error", "name": str(name)}:
+            inside = above | {name.rpartition(".")[2]}
+            return any(_is_recursive(each.get("type"), inside) for each in schema.get("fields", ()))
+        case {"type": "array" | "map"}:
+            return _is_recursive(schema.get("items", schema.get("values")), above)
+        case {"type": kind}:
+            return _is_recursive(kind, above)
+        case _:
+            return False

@@ -1,0 +1,46 @@
+"""The registry without await."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pydanube_client.facts import SchemaRef
+from pydanube_client.schemas import Registered, Schema
+from pydanube_client.schemas import Schemas as _Schemas
+from pydanube_client.sync_loop import Loop
+
+__all__ = ["Schemas"]
+
+
+class Schemas:
+    """As `pydanube_client.Schemas`."""
+
+    def __init__(self, loop: Loop, inner: _Schemas) -> None:
+        self._loop = loop
+        self._inner = inner
+
+    def register(
+        self,
+        subject: str,
+        schema_type: str,
+        definition: bytes | str,
+        *,
+        description: str = "",
+        created_by: str = "",
+        tags: tuple[str, ...] = (),
+    ) -> Registered:
+        return self._loop.call(
+            self._inner.register(
+                subject, schema_type, definition, description=description, created_by=created_by, tags=tags
+            )
+        )
+
+    def latest(self, subject: str) -> Schema:
+        return self._loop.call(self._inner.latest(subject))
+
+    def get(self, ref: SchemaRef) -> Schema:
+        return self._loop.call(self._inner.get(ref))
+
+    def decode(self, message: Any, *, into: Callable[..., Any] | None = None) -> Any:
+        return self._loop.call(self._inner.decode(message, into=into))
