@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-import anyio
 import pytest
 from pydanube_admin.testing import MemoryCluster
 from pydanube_broker.broker import Broker
@@ -30,9 +29,8 @@ async def port(request: pytest.FixtureRequest) -> AsyncIterator[ClusterPort]:
         return
     free = {f"server.{name}": 0 for name in PORTS}
     settings = load_settings(None, {}, {"data.dir": MEMORY_DIR, "server.grpc_runtime": "grpcio", **free})
-    with anyio.fail_after(60):
-        async with Broker(settings) as broker:
-            yield broker.port
+    async with Broker(settings) as broker:
+        yield broker.port
 
 
 async def create(port: ClusterPort, topic: str, partitions: int = 0) -> None:

@@ -29,9 +29,8 @@ def bound() -> socket.socket:
 async def url(ops: OpsClient) -> AsyncIterator[str]:
     sock = bound()
     port = sock.getsockname()[1]
-    with anyio.fail_after(60):
-        async with http_server(sock, HttpFace(JsonRpc(ops)), grace_s=1):
-            yield f"http://127.0.0.1:{port}"
+    async with http_server(sock, HttpFace(JsonRpc(ops)), grace_s=1):
+        yield f"http://127.0.0.1:{port}"
 
 
 @pytest.fixture

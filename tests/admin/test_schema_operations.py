@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any
 
-import anyio
 import pytest
 from pydanube_admin import OPERATIONS, AdminCore, Effect
 from pydanube_broker.broker import Broker
@@ -48,9 +47,8 @@ class Operations:
 async def operations(anyio_backend: str) -> AsyncIterator[Operations]:
     free = {f"server.{name}": 0 for name in ("grpc_port", "admin_port", "metrics_port")}
     settings = load_settings(None, {}, {"data.dir": MEMORY_DIR, "server.grpc_runtime": "grpcio", **free})
-    with anyio.fail_after(60):
-        async with Broker(settings) as broker:
-            yield Operations(AdminCore(broker.port))
+    async with Broker(settings) as broker:
+        yield Operations(AdminCore(broker.port))
 
 
 async def test_registering_and_looking(operations: Operations) -> None:

@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import anyio
 import pytest
 from pydanube_client.testing import InMemoryCluster
 
@@ -25,13 +24,6 @@ def anyio_backend() -> str:
 async def one_loop(anyio_backend: str) -> AsyncIterator[None]:
     """All tests share a loop: grpcio has one poller, and hands late events of a closed loop to the next one's test."""
     yield  # noqa: PT022  # as a generator it keeps the loop until the session ends
-
-
-@pytest.fixture(autouse=True)
-async def deadline(anyio_backend: str) -> AsyncIterator[None]:
-    """No test waits longer than this, whatever it waits for."""
-    with anyio.fail_after(60):
-        yield
 
 
 @pytest.fixture

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import random
 import socket
 import struct
-from collections.abc import AsyncIterator, Iterator, Sequence
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -53,40 +55,54 @@ TYPED = {
 }
 RSS_LIMIT_BYTES = 450 << 20
 
+Test = Callable[..., Awaitable[None]]
 
-@pytest.fixture
-async def neighbour(broker: BrokerProcess, request: pytest.FixtureRequest) -> AsyncIterator[None]:
-    """A good client that is busy beside the test: each message it sends comes back to it, in order."""
-    topic = f"neighbour-{abs(hash(request.node.name))}"
+
+@asynccontextmanager
+async def good_client(broker: BrokerProcess) -> AsyncIterator[None]:
+    """A good client that is busy beside the block: each message it sends comes back to it, in order."""
+    topic = f"neighbour-{uuid.uuid4().hex}"
     sent = 0
     retry = Retry(max_elapsed_s=0)  # not one connection of it may be lost
-    with anyio.fail_after(110):
-        async with (
-            connect(broker.url, retry=retry) as client,
-            client.producer(topic) as producer,
-            client.consumer(topic, "s") as consumer,
-        ):
-            stop = anyio.Event()
+    async with (
+        connect(broker.url, retry=retry) as client,
+        client.producer(topic) as producer,
+        client.consumer(topic, "s") as consumer,
+        anyio.create_task_group() as tasks,
+    ):
+        stop, worked_on = anyio.Event(), anyio.Event()
+        goal: int | None = None
 
-            async def work() -> None:
-                nonlocal sent
-                while not stop.is_set():
-                    await producer.send(str(sent).encode())
-                    message = await anext(aiter(consumer))
-                    assert message.payload == str(sent).encode()
-                    await message.ack()
-                    sent += 1
-
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(work)
-                yield
-                before = sent
-                while sent < before + 3:  # noqa: ASYNC110  # it still works after the attack
-                    await anyio.sleep(0.01)
-                stop.set()
+        async def work() -> None:
+            nonlocal sent
+            while not stop.is_set():
+                await producer.send(str(sent).encode())
+                message = await anext(aiter(consumer))
+                assert message.payload == str(sent).encode()
+                await message.ack()
+                sent += 1
+                if goal is not None and sent >= goal:
+                    worked_on.set()
             await consumer.flush_acks()
+
+        tasks.start_soon(work)
+        yield
+        goal = sent + 3
+        await worked_on.wait()  # it still works after the attack
+        stop.set()
     assert broker.rss_bytes() < RSS_LIMIT_BYTES
     broker.check_log()
+
+
+def beside_a_good_client(test: Test) -> Test:
+    """The test, while a good client works beside it. Not a fixture: the test fails as soon as the good client does."""
+
+    @functools.wraps(test)
+    async def both(broker: BrokerProcess, **arguments: Any) -> None:
+        async with good_client(broker):
+            await test(broker=broker, **arguments)
+
+    return both
 
 
 @asynccontextmanager
@@ -186,7 +202,7 @@ def junk(rng: random.Random) -> bytes:
 # -- bytes that are nothing ----------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("neighbour")
+@beside_a_good_client
 @pytest.mark.parametrize("method", ["Publish", "Consume"])
 async def test_random_bytes_on_a_stream_end_it_with_a_typed_error(broker: BrokerProcess, method: str) -> None:
     rng = random.Random(SEED)
@@ -203,7 +219,7 @@ async def test_random_bytes_on_a_stream_end_it_with_a_typed_error(broker: Broker
                 talk.cancel()
 
 
-@pytest.mark.usefixtures("neighbour")
+@beside_a_good_client
 async def test_random_bytes_on_every_call_of_both_ports_get_a_typed_error(broker: BrokerProcess) -> None:
     rng = random.Random(SEED)
     unary = [method for method in METHODS.values() if method.kind.value in ("unary_unary", "unary_stream")]
@@ -229,7 +245,7 @@ async def test_random_bytes_on_every_call_of_both_ports_get_a_typed_error(broker
                     )
 
 
-@pytest.mark.usefixtures("neighbour")
+@beside_a_good_client
 async def test_a_topic_of_four_billion_partitions_is_refused(broker: BrokerProcess) -> None:
     async with channel(broker.url) as on:
         resolve = on.unary_unary(STREAM["Resolve"].path)
@@ -352,7 +368,7 @@ def hostile(publisher: Publisher, rng: random.Random) -> Iterator[bytes]:
             yield resummed(bomb)
 
 
-@pytest.mark.usefixtures("neighbour")
+@beside_a_good_client
 async def test_hostile_batches_with_a_valid_checksum_are_refused_one_by_one(broker: BrokerProcess) -> None:
     rng = random.Random(SEED)
     async with channel(broker.url) as on:
@@ -383,7 +399,7 @@ async def test_hostile_batches_with_a_valid_checksum_are_refused_one_by_one(brok
     assert messages[-1].payload == b"good"
 
 
-@pytest.mark.usefixtures("neighbour")
+@beside_a_good_client
 async def test_a_batch_or_a_frame_beyond_all_limits_is_refused(broker: BrokerProcess) -> None:
     async with channel(broker.url) as on:
         publisher = await Publisher.open(on, "too-large")
@@ -401,7 +417,7 @@ async def test_a_batch_or_a_frame_beyond_all_limits_is_refused(broker: BrokerPro
         assert await publisher.accepted() == 1
 
 
-@pytest.mark.usefixtures("neighbour")
+@beside_a_good_client
 async def test_another_producer_s_id_epochs_and_sequences_are_refused(broker: BrokerProcess) -> None:
     async with channel(broker.url) as on:
         publisher = await Publisher.open(on, "sessions")
@@ -436,7 +452,7 @@ async def test_another_producer_s_id_epochs_and_sequences_are_refused(broker: Br
 # -- wrong order ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("neighbour")
+@beside_a_good_client
 async def test_messages_in_the_wrong_order_end_the_stream(broker: BrokerProcess) -> None:
     opening = pb.PublishRequest(open=pb.OpenProducer(topic="order", create=True))
     consume = pb.ConsumeRequest(open=pb.OpenConsumer(topic="order", subscription="s"))
@@ -460,7 +476,7 @@ async def test_messages_in_the_wrong_order_end_the_stream(broker: BrokerProcess)
         assert await publisher.accepted() == 0
 
 
-@pytest.mark.usefixtures("neighbour")
+@beside_a_good_client
 async def test_half_closed_and_cancelled_streams_leave_nothing_behind(broker: BrokerProcess) -> None:
     async with channel(broker.url) as on:
         publisher = await Publisher.open(on, "halves")
@@ -516,7 +532,7 @@ async def _opened(on: grpc.aio.Channel, topic: str, subscription: str, **options
 BIG = 2**64 - 1
 
 
-@pytest.mark.usefixtures("neighbour")
+@beside_a_good_client
 async def test_absurd_answers_of_a_consumer_do_not_move_its_cursor(broker: BrokerProcess) -> None:
     async with connect(broker.url) as client, client.producer("absurd") as producer:
         await producer.send_many([b"%d" % i for i in range(100)])
@@ -567,7 +583,7 @@ async def test_absurd_answers_of_a_consumer_do_not_move_its_cursor(broker: Broke
         assert got == list(range(100))
 
 
-@pytest.mark.usefixtures("neighbour")
+@beside_a_good_client
 async def test_an_ack_of_what_was_never_delivered_is_named(broker: BrokerProcess) -> None:
     async with connect(broker.url) as client, client.producer("undelivered") as producer:
         await producer.send_many([b"x"] * 100)
@@ -579,7 +595,7 @@ async def test_an_ack_of_what_was_never_delivered_is_named(broker: BrokerProcess
         assert (await talk.status())[1] == "NOT_DELIVERED"
 
 
-@pytest.mark.usefixtures("neighbour")
+@beside_a_good_client
 @pytest.mark.parametrize("subscription", ["", "s"])
 async def test_absurd_credit_and_positions(broker: BrokerProcess, subscription: str) -> None:
     topic = f"credit-{subscription}"
@@ -619,7 +635,7 @@ async def test_absurd_credit_and_positions(broker: BrokerProcess, subscription: 
 # -- connections ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("neighbour")
+@beside_a_good_client
 async def test_a_thousand_connections_opened_and_dropped(broker: BrokerProcess) -> None:
     rng = random.Random(SEED)
     process = psutil.Process(broker.pid)
@@ -642,7 +658,7 @@ async def test_a_thousand_connections_opened_and_dropped(broker: BrokerProcess) 
     assert broker.rss_bytes() < before_rss + (100 << 20)
 
 
-@pytest.mark.usefixtures("neighbour")
+@beside_a_good_client
 async def test_two_hundred_clients_that_vanish_in_the_middle(broker: BrokerProcess) -> None:
     process = psutil.Process(broker.pid)
     before_fds = process.num_fds()

@@ -38,9 +38,8 @@ def bound() -> socket.socket:
 async def http_url(admin_url: str) -> AsyncIterator[str]:
     sock = bound()
     url = f"http://127.0.0.1:{sock.getsockname()[1]}"
-    with anyio.fail_after(90):
-        async with http_face(admin_url) as app, http_server(sock, app, grace_s=2):
-            yield url
+    async with http_face(admin_url) as app, http_server(sock, app, grace_s=2):
+        yield url
 
 
 @pytest.mark.parametrize("mode", MODES[:2])

@@ -37,11 +37,10 @@ def mode(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 async def client(admin_url: str, mode: str) -> AsyncIterator[Client]:
-    with anyio.fail_after(60):
-        async with build_server(admin_url, profile="full") as server, Client(server, mode=mode) as client:
-            # In memory, a client that may choose takes the newest.
-            assert client.protocol_version == ("2026-07-28" if mode == "auto" else "2025-11-25")
-            yield client
+    async with build_server(admin_url, profile="full") as server, Client(server, mode=mode) as client:
+        # In memory, a client that may choose takes the newest.
+        assert client.protocol_version == ("2026-07-28" if mode == "auto" else "2025-11-25")
+        yield client
 
 
 def body(result: CallToolResult, *, error: bool = False) -> dict[str, Any]:

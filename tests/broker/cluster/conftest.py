@@ -1,9 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any
 
-import anyio
 import pytest
 from pydanube_broker.cluster import TopicCatalog
 from pydanube_storage.metadata import ManualClock, MemoryStore
@@ -12,12 +10,6 @@ from pydanube_storage.metadata import ManualClock, MemoryStore
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
-
-
-@pytest.fixture(autouse=True)
-async def deadline(anyio_backend: str) -> Any:
-    with anyio.fail_after(30):
-        yield
 
 
 @pytest.fixture

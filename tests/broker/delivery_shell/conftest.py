@@ -7,14 +7,12 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 from pydanube_broker.broker import Broker
 from pydanube_broker.settings import load_settings
 from pydanube_client import Client, connect
 
 PORTS = ("grpc_port", "admin_port", "metrics_port")
-DEADLINE_S = 60
 
 Opener = Callable[..., AbstractAsyncContextManager[Broker]]
 
@@ -47,9 +45,8 @@ def opened(tmp_path: Path) -> Opener:
                 **given,
             },
         )
-        with anyio.fail_after(DEADLINE_S):
-            async with Broker(settings) as broker:
-                yield broker
+        async with Broker(settings) as broker:
+            yield broker
 
     return open_broker
 

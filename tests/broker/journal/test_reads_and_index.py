@@ -42,18 +42,17 @@ async def fill(desk: Desk, *, steps: int, seed: int) -> None:
 async def full(request: pytest.FixtureRequest, fast_path: Path) -> AsyncIterator[Desk]:
     """A journal of several segments in each of the states that a read may meet."""
     desk = Desk(fast_path / "j", cache_bytes=1 << 24 if request.param == "cached" else 1)
-    with anyio.fail_after(30):
+    await desk.start()
+    await fill(desk, steps=60, seed=1)
+    assert desk.journal.statistics().segments > 3
+    if request.param.startswith("after"):
+        desk.journal.abandon()
+        if "without" in request.param:
+            for path in desk.journal.folder.glob("*.index"):
+                path.unlink()
+        desk = Desk(fast_path / "j", desk.truth, cache_bytes=1)
         await desk.start()
-        await fill(desk, steps=60, seed=1)
-        assert desk.journal.statistics().segments > 3
-        if request.param.startswith("after"):
-            desk.journal.abandon()
-            if "without" in request.param:
-                for path in desk.journal.folder.glob("*.index"):
-                    path.unlink()
-            desk = Desk(fast_path / "j", desk.truth, cache_bytes=1)
-            await desk.start()
-            await fill(desk, steps=6, seed=2)
+        await fill(desk, steps=6, seed=2)
     yield desk
     await desk.journal.close()
 

@@ -10,7 +10,6 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 from pydanube_broker.broker import Broker
 from pydanube_broker.settings import load_settings
@@ -32,13 +31,6 @@ def anyio_backend() -> str:
 async def one_loop(anyio_backend: str) -> AsyncIterator[None]:
     """All tests share a loop: grpcio has one poller, and hands late events of a closed loop to the next one's test."""
     yield  # noqa: PT022  # as a generator it keeps the loop until the session ends
-
-
-@pytest.fixture(autouse=True)
-async def deadline(anyio_backend: str) -> AsyncIterator[None]:
-    """No test waits longer than this, whatever it waits for."""
-    with anyio.fail_after(60):
-        yield
 
 
 @pytest.fixture(scope="module", params=RUNTIMES)

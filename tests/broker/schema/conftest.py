@@ -1,9 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any
 
-import anyio
 import pytest
 
 
@@ -16,9 +14,3 @@ def anyio_backend() -> str:
 async def one_loop(anyio_backend: str) -> AsyncIterator[None]:
     """All tests share a loop: grpcio has one poller, and hands late events of a closed loop to the next one's test."""
     yield  # noqa: PT022  # as a generator it keeps the loop until the session ends
-
-
-@pytest.fixture
-async def deadline(anyio_backend: str) -> Any:
-    with anyio.fail_after(60):
-        yield

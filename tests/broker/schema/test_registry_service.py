@@ -19,7 +19,7 @@ from pydanube_core.errors import ClusterError, SchemaMismatch, SchemaNotFound
 from tests.broker.official.raw_client import RawClient
 from tests.broker.schema.registry_client import RegistryClient
 
-pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("deadline")]
+pytestmark = pytest.mark.anyio
 STATUS = grpc.StatusCode
 AVRO = json.dumps({"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]}).encode()
 WIDER = json.dumps(

@@ -13,7 +13,7 @@ from pydanube_broker.schema.vocabulary import CompatibilityMode, JsonProfile, Sc
 from pydanube_core.errors import InvalidArgument, SchemaIncompatible, SchemaInvalid, SchemaNotFound
 from pydanube_storage.metadata import ManualClock, MemoryStore
 
-pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("deadline")]
+pytestmark = pytest.mark.anyio
 AVRO, JSON = SchemaType.AVRO, SchemaType.JSON_SCHEMA
 
 

@@ -34,12 +34,6 @@ pytestmark = pytest.mark.anyio
 EVERYTHING = KeyRange.prefix("/")
 
 
-@pytest.fixture(autouse=True)
-async def deadline() -> Any:
-    with anyio.fail_after(60):
-        yield
-
-
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "metadata.sqlite"

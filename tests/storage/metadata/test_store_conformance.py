@@ -32,12 +32,6 @@ from pydanube_storage.metadata import (
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(autouse=True)
-async def deadline() -> Any:
-    with anyio.fail_after(20):
-        yield
-
-
 async def keys(store: MetadataStore, prefix: str = "/") -> list[str]:
     return [item.key for item in (await store.range(KeyRange.prefix(prefix))).items]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
-from typing import Any
 
 import anyio
 import pytest
@@ -25,12 +24,6 @@ from pydanube_storage.metadata import (
 
 pytestmark = pytest.mark.anyio
 EVERYTHING = KeyRange.prefix("/")
-
-
-@pytest.fixture(autouse=True)
-async def deadline() -> Any:
-    with anyio.fail_after(20):
-        yield
 
 
 async def take(events: AsyncIterator[Event], count: int) -> list[Event]:

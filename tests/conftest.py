@@ -1,0 +1,71 @@
+"""For every test: async ones end at a deadline of their own, and a failure can always be reported."""
+
+from __future__ import annotations
+
+import functools
+import gc
+from collections.abc import Awaitable, Callable, Generator
+from inspect import iscoroutinefunction
+from typing import Any
+
+import anyio
+import pytest
+
+# Of pytest-timeout's limit: the deadline must come first. Its signal strikes anywhere in the loop and leaves the
+# test's task running there; under a deadline the test itself ends, with its clean-up, and the next one is undisturbed.
+DEADLINE_SHARE = 0.75
+
+
+def under_deadline(test: Callable[..., Awaitable[Any]], limit_s: float) -> Callable[..., Awaitable[Any]]:
+    """The same test, ended by TimeoutError after `limit_s`.
+
+    In the test's own coroutine and not in a fixture: a scope that a fixture holds over its `yield` belongs to the task
+    that runs *all* tests of the loop, so that its end would cancel them all.
+    """
+
+    @functools.wraps(test)
+    async def limited(*args: Any, **kwargs: Any) -> Any:
+        with anyio.fail_after(limit_s):
+            return await test(*args, **kwargs)
+
+    limited.__dict__["limited"] = True
+    return limited
+
+
+def limit_s(item: pytest.Item) -> float:
+    """pytest-timeout's limit for a test, as marked or as configured; 0 is none."""
+    if (marker := item.get_closest_marker("timeout")) is not None:
+        return float(marker.args[0] if marker.args else marker.kwargs["timeout"])
+    configured = item.config.getoption("timeout", None)
+    return float(item.config.getini("timeout") or 0) if configured is None else float(configured)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> None:
+    """Put async tests under their deadline; a property test, each example."""
+    limit = limit_s(pyfuncitem) * DEADLINE_SHARE
+    if not limit:
+        return
+    if (property_test := getattr(pyfuncitem.obj, "hypothesis", None)) is not None:
+        inner = property_test.inner_test
+        if iscoroutinefunction(inner) and not hasattr(inner, "limited"):
+            property_test.inner_test = under_deadline(inner, limit)
+    elif iscoroutinefunction(pyfuncitem.obj):
+        pyfuncitem.obj = under_deadline(pyfuncitem.obj, limit)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Format a failure without the garbage collector.
+
+    CPython 3.11 counts the depth of `ast.parse` in one place for all that run. Tracebacks are formatted with it; a
+    collection amid that may end a forgotten generator, whose complaint is a traceback too, and the outer one dies
+    with "SystemError: AST constructor recursion depth mismatch": pytest with it, and nobody learns what failed.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        if was_enabled:
+            gc.enable()
