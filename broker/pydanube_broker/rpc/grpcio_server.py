@@ -89,7 +89,8 @@ class _Reply:
         self._go_on.set()
 
     async def may_read(self) -> None:
-        if not self._go_on.is_set():
+        # Looked at again: an event that is set and cleared in one turn wakes whoever waits for it all the same.
+        while not self._go_on.is_set():
             await self._go_on.wait()
 
     def end(self, error: ClusterError | None = None) -> None:
