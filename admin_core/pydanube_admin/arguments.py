@@ -253,6 +253,8 @@ def _wanted(schema: Mapping[str, Any]) -> str:
             return "an integer"
         case "boolean":
             return "true or false"
+        case "string" if "pattern" in schema:
+            return f"a string that matches {schema['pattern']}"
         case "string" if longest is not None:
             return f"a string of {shortest} to {longest} characters"
         case "string":

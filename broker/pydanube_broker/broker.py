@@ -370,8 +370,8 @@ class Broker:
         name = TopicName.parse(request.topic)
         topic = self.registry.find(name)
         if topic is None and request.create:
-            if request.schema_subject:  # no topic is left behind by a producer whose schema there is not
-                self.registry.schemas.choose(request.schema_subject, version=request.schema_version or None)
+            if request.schema_subject:  # as in `Resolve`
+                self.check_schema(request.schema_subject, request.schema_version)
             _, parts = await self.topic_parts(
                 name, create=True, partitions=0, dispatch_strategy=request.dispatch_strategy or "reliable"
             )
@@ -380,6 +380,9 @@ class Broker:
             raise self.registry.not_found(name)
         self.registry.check_strategy(topic, request.dispatch_strategy)
         return topic
+
+    def check_schema(self, subject: str, version: int) -> None:
+        self.registry.schemas.choose(subject, version=version or None)
 
     async def producer_schema(self, topic: Topic, request: pb.OpenProducer) -> tuple[int, int]:
         if not request.schema_subject:

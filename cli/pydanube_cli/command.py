@@ -154,7 +154,7 @@ class Command:
                 args=list(args), prog_name=f"danube {words}", standalone_mode=False
             )
         except UsageError as error:
-            text = str(getattr(error, "format_message", error.__str__)())
+            text = " ".join(str(getattr(error, "format_message", error.__str__)()).split())
             raise with_help(
                 InvalidArgument(text, usage=f"danube {words}"), f"danube {words} --help"
             ) from None

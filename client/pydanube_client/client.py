@@ -24,7 +24,7 @@ from pydanube_client.facts import ClientEvent, ClientEventKind, ClientStatistics
 from pydanube_client.grpc_transport import GrpcTransport, Tls, parse_url
 from pydanube_client.producer import Producer
 from pydanube_client.retry import Retry
-from pydanube_client.schemas import Schema, SchemaLike, Schemas
+from pydanube_client.schemas import Schema, SchemaLike, Schemas, schema_of
 from pydanube_client.transport import Transport, TransportFactory
 
 __all__ = ["DEFAULT_URL", "Client", "connect"]
@@ -172,11 +172,14 @@ class Client:
                 field="access_mode",
                 value=access_mode,
             )
+        subject, version = schema_of(schema)
         request = pb.ResolveRequest(
             topic=str(name_of),
             create=True,
             partitions=partitions or 0,
             dispatch_strategy=dispatch_strategy or "",
+            schema_subject=subject,
+            schema_version=version,
         )
         producer = Producer(
             topic=str(name_of),

@@ -20,6 +20,7 @@ from pydanube_core.errors import (
     SchemaIncompatible,
     SchemaInvalid,
     SchemaNotFound,
+    TopicNotFound,
 )
 
 pytestmark = pytest.mark.anyio
@@ -133,6 +134,15 @@ async def test_what_is_refused(url: str) -> None:
         with pytest.raises(SchemaNotFound):
             async with client.producer("refused", schema=("refused", 9)):
                 pass
+        with pytest.raises(TopicNotFound):  # and nothing was left behind by the refusal
+            async with client.reader("refused", stop="head"):
+                pass
+        with pytest.raises(SchemaNotFound):
+            async with client.producer("refused-parts", partitions=2, schema="nobody-s"):
+                pass
+        with pytest.raises(TopicNotFound):
+            async with client.reader("refused-parts", stop="head"):
+                pass
         for bad in ("", ("refused", 0), ("", 1)):
             with pytest.raises(InvalidArgument, match="schema"):
                 client.producer("refused", schema=bad)
@@ -142,6 +152,9 @@ async def test_the_in_memory_cluster_says_that_it_has_none(memory: Any) -> None:
     async with memory.connect() as client:
         with pytest.raises(NotImplementedYet):
             await client.schemas.latest("orders")
+        with pytest.raises(NotImplementedYet, match="registry"):
+            async with client.producer("orders", schema="orders"):
+                pass
 
 
 def test_without_await(url: str) -> None:

@@ -56,27 +56,19 @@ class SchemaIndex:
             else "; register a schema for it first"
         )
         shown = subject[:200].encode("utf-8", "replace").decode()
-        error = SchemaNotFound(
-            f"subject {shown!r} does not exist{hint}", field="subject", value=shown, did_you_mean=close
-        )
-        return self._raise(
-            error.suggest(
-                "schemas.list",
-                tool="list_subjects",
-                command="danube schemas list",
-                why="shows the subjects there are",
+        raise _suggesting_the_list(
+            SchemaNotFound(
+                f"subject {shown!r} does not exist{hint}", field="subject", value=shown, did_you_mean=close
             )
         )
-
-    @staticmethod
-    def _raise(error: SchemaNotFound) -> SubjectRecord:
-        raise error
 
     def subject_by_id(self, schema_id: int) -> SubjectRecord:
         """Raises `SchemaNotFound`."""
         name = self._names.get(schema_id)
         if name is None:
-            raise SchemaNotFound(f"no schema has the id {schema_id}", field="schema_id", value=str(schema_id))
+            raise _suggesting_the_list(
+                SchemaNotFound(f"no schema has the id {schema_id}", field="schema_id", value=str(schema_id))
+            )
         return self._subjects[name]
 
     def find_subject_by_id(self, schema_id: int) -> SubjectRecord | None:
@@ -102,11 +94,21 @@ class SchemaIndex:
         if found is None:
             existing = [record.version for record in self.versions(schema_id)]
             what = "has no version" if version is None else f"has no version {version}"
+            there = f"there are {existing}" if existing else "register a schema for it"
             raise SchemaNotFound(
-                f"subject {subject.subject!r} {what}; there are {existing or 'none'}",
+                f"subject {subject.subject!r} {what}; {there}",
                 field="version",
                 value=version,
                 subject=subject.subject,
                 existing=existing,
             )
         return found
+
+
+def _suggesting_the_list(error: SchemaNotFound) -> SchemaNotFound:
+    return error.suggest(
+        "schemas.list",
+        tool="list_subjects",
+        command="danube schemas list",
+        why="shows the subjects there are",
+    )

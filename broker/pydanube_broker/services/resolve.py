@@ -25,6 +25,10 @@ class ResolveHost(Protocol):
         """Whether the topic is partitioned, and its concrete topics in order."""
         ...
 
+    def check_schema(self, subject: str, version: int) -> None:
+        """Raise `SchemaNotFound` where there is no such subject, or version (0: any)."""
+        ...
+
 
 class Resolve:
     """The cold handler."""
@@ -42,6 +46,9 @@ class Resolve:
                 field="dispatch_strategy",
                 value=strategy,
             )
+        if request.create and request.schema_subject:
+            # No topic is left behind by a producer whose schema there is not.
+            self._host.check_schema(request.schema_subject, request.schema_version)
         partitioned, topics = await self._host.topic_parts(
             name, create=request.create, partitions=request.partitions, dispatch_strategy=strategy
         )

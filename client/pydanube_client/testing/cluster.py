@@ -197,6 +197,12 @@ class InMemoryCluster:
     def resolve(self, request: pb.ResolveRequest) -> pb.ResolveResponse:
         name = TopicName.parse(request.topic)
         full = str(name)
+        if request.schema_subject:
+            raise NotImplementedYet(
+                "the in-memory cluster has no schema registry: leave schema= out",
+                field="schema",
+                value=request.schema_subject,
+            )
         if full not in self._topics and full not in self._partitions:
             if not (request.create and self._auto_create):
                 raise _no_topic(full)
