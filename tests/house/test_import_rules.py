@@ -60,11 +60,12 @@ THIRD_PARTY: dict[str, set[str]] = {
 # Single modules which the base install holds and never imports (test_base_install blocks the extras): the broker
 # checks and cuts batches with the one, the benchmark starts brokers with the other.
 THIRD_PARTY_OF_MODULE: dict[str, set[str]] = {
+    "pydanube_core.batch.plain": {"numpy"},
     "pydanube_core.batch.select": {"numpy"},
     "pydanube_core.batch.validate": {"numpy"},
     **{  # the tier's process, which alone has the extra `tier`
         f"pydanube_storage.parquet.{name}": {"numpy", "pyarrow"}
-        for name in ("columns", "decode", "encode", "read", "write")
+        for name in ("columns", "decode", "encode", "export", "read", "write")
     },
     "pydanube_cli.bench.fleet": {"psutil"},
     "pydanube_cli.bench.payloads": {"numpy"},

@@ -31,6 +31,7 @@ from pydanube_core.batch.layout import (
     Column,
     padded,
 )
+from pydanube_core.batch.plain import MAX_PUBLISH_TIME_MS, MAX_SEQUENCE, is_plain
 from pydanube_core.batch.view import ProducerPart, read_producer_part
 from pydanube_core.errors import BatchTooLarge, InvalidArgument, MessageTooLarge
 
@@ -39,10 +40,6 @@ __all__ = ["MAX_PUBLISH_TIME_MS", "validate_batch"]
 Buffer = bytes | memoryview
 Ints = npt.NDArray[Any]
 
-MAX_PUBLISH_TIME_MS: Final = (
-    253_402_300_799_999  # the last millisecond of the year 9999: what a calendar can show
-)
-MAX_SEQUENCE: Final = (1 << 63) - 1
 MAX_OFFSET_DELTA: Final = (1 << 31) - 1
 
 _RESERVED: Final = slice(36, 40)  # of the producer part
@@ -84,6 +81,14 @@ def check_body(
     data: Buffer, part: ProducerPart, *, max_message_bytes: int, allow_offset_delta: bool = False
 ) -> None:
     """All of `validate_batch` but the checksum, for a part that `read_producer_part` gave."""
+    if not is_plain(data, part, max_message_bytes=max_message_bytes):
+        walk_columns(data, part, max_message_bytes=max_message_bytes, allow_offset_delta=allow_offset_delta)
+
+
+def walk_columns(
+    data: Buffer, part: ProducerPart, *, max_message_bytes: int, allow_offset_delta: bool = False
+) -> None:
+    """`check_body` of any batch, column by column; whatever is refused is refused here."""
     if data[_RESERVED] != _ZEROS[:4]:
         raise _bad("reserved", bytes(data[_RESERVED]).hex(), "the reserved field is not 0")
     columns, n = part.columns, part.count

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import itertools
 import struct
-from dataclasses import dataclass
 from io import BytesIO
 from operator import sub
-from typing import Final
+from typing import Final, NamedTuple
 from zlib import crc32
 
 from pydanube_core.batch.codec import decompress
@@ -37,10 +36,13 @@ __all__ = ["BatchView", "BrokerPart", "ProducerPart", "read_broker_part", "read_
 
 Buffer = bytes | memoryview
 _CRC_AT: Final = PRODUCER_PART_BYTES - 4
+_CODECS: Final = tuple(Codec)  # by number: looking an enum up by its value costs 1 µs
+assert all(codec == at for at, codec in enumerate(_CODECS))
+_PAYLOAD: Final = int(Column.PAYLOAD)
+_UNKNOWN_COLUMNS: Final = ~KNOWN_COLUMNS
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerPart:
+class BrokerPart(NamedTuple):
     """What the topic's owner says of a batch. Offsets are the first and the last message's."""
 
     base_offset: int
@@ -50,12 +52,14 @@ class BrokerPart:
     resealed: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerPart:
-    """What the producer says of a batch; `body_bytes` is not in the header but derived from the buffer."""
+class ProducerPart(NamedTuple):
+    """What the producer says of a batch; `body_bytes` is not in the header but derived from the buffer.
+
+    A tuple, not a frozen dataclass: one is made for each batch, and eleven `object.__setattr__` cost 2.6 µs, this 0.6.
+    """
 
     codec: Codec
-    count: int
+    count: int  # type: ignore[assignment]  # it hides the tuple's method, which nobody wants of a header
     columns: int
     raw_bytes: int
     stored_bytes: int
@@ -106,19 +110,19 @@ def read_producer_part(data: Buffer, *, verify: bool = True) -> ProducerPart:
     view = memoryview(data)
     if verify and crc32(view[PRODUCER_PART_BYTES:], crc32(view[:_CRC_AT])) != crc:
         raise ChecksumMismatch("a batch changed on its way: its checksum differs", field="batch", value=crc)
-    if codec > Codec.ZSTD:
+    if codec >= len(_CODECS):
         raise InvalidArgument(f"codec {codec} is not known here", field="codec", value=codec)
     if not 1 <= count <= MAX_BATCH_MESSAGES:
         raise InvalidArgument(
             f"a batch holds 1 to {MAX_BATCH_MESSAGES} messages, got {count}", field="count", value=count
         )
-    if columns & ~KNOWN_COLUMNS or not columns & Column.PAYLOAD:
+    if columns & _UNKNOWN_COLUMNS or not columns & _PAYLOAD:
         raise InvalidArgument(f"column bitmap {columns:#x} is not known here", field="columns", value=columns)
     if raw > MAX_INFLATED_BYTES:
         raise InvalidArgument(
             f"payloads inflate to {raw} bytes, at most {MAX_INFLATED_BYTES} are taken", field="raw", value=raw
         )
-    return ProducerPart(Codec(codec), count, columns, raw, stored, producer, epoch, sequence, time_ms,
+    return ProducerPart(_CODECS[codec], count, columns, raw, stored, producer, epoch, sequence, time_ms,
                         schema_id, schema_version)  # fmt: skip
 
 
