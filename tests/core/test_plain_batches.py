@@ -125,8 +125,8 @@ def test_a_batch_that_might_hold_too_large_a_message_is_walked_through() -> None
 
 def test_numbers_out_of_their_range_are_walked_through() -> None:
     batch = encode_batch([b"x", b"y"])
-    assert short(patched(batch, 40, "Q", 2**63 - 2)))
-    assert not short(patched(batch, 40, "Q", 2**63 - 1)))
-    assert not short(patched(batch, 48, "q", -1)))
-    assert not short(patched(batch, 48, "q", MAX_PUBLISH_TIME_MS + 1)))
-    assert not short(patched(batch, 36, "I", 1)))
+    assert short(patched(batch, 40, "Q", 2**63 - 2))
+    assert not short(patched(batch, 40, "Q", 2**63 - 1))
+    assert not short(patched(batch, 48, "q", -1))
+    assert not short(patched(batch, 48, "q", MAX_PUBLISH_TIME_MS + 1))
+    assert not short(patched(batch, 36, "I", 1))
