@@ -5,14 +5,19 @@ object: plan (positions of committed batches behind the tiered offset) → the c
 the catalog takes it, guarded by the owner's epoch → the topic's tiered offset moves → the journal may forget. Nothing
 before the catalog's change counts, and everything before it may be repeated; a crash leaves an object that nobody
 lists, which its owner collects.
+
+A topic with a long backlog has two objects under way, so that one is encoded while the other is uploaded and read
+back. They are committed in order: the second waits for the first, and is nobody's when that one fails.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from pydanube_core.errors import ClusterError, StoreUnavailable
@@ -31,6 +36,8 @@ log = logging.getLogger("pydanube.tier")
 
 _FIRST_PAUSE_MS: Final = 1_000
 _LONGEST_PAUSE_MS: Final = 60_000
+_FLIGHTS: Final = 2  # objects of one topic under way
+_URGENT_FLUSHES: Final = 16  # flushes behind which the child stops giving way to producers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +48,15 @@ class Due:
     since_ms: int
     bytes: int
     forced: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class _Flight:
+    """An object under way. `committed` is decided when it ends; whoever follows waits for it."""
+
+    end: int  # one past its last offset
+    before: int  # stored bytes of the topic below `end`
+    committed: asyncio.Future[bool]
 
 
 @dataclass(slots=True)
@@ -77,8 +93,9 @@ class Flusher:
         self._flush_age_ms = flush_age_ms
         self._flushed: dict[int, int] = {}  # topic id → its stored bytes at the last flush
         self._claimed: dict[int, int] = {}  # topic id → epoch
-        self.in_flight: dict[int, str] = {}  # topic id → key of the object under way
-        self.merging: set[str] = set()  # keys of compacted objects under way
+        self._flights: dict[int, list[_Flight]] = {}  # topic id → in order of their offsets
+        self.in_flight: dict[int, str] = {}  # topic id → key of the object under way that was planned last
+        self.merging: set[str] = set()  # keys of the other objects under way: compacted, or planned before
         self.failures: dict[int, Failure] = {}
         self.objects = 0
         self.bytes_in = 0
@@ -103,32 +120,63 @@ class Flusher:
         if state.tiered_offset >= topic.commit or topic.closed is not None:
             return None
         failure = self.failures.get(topic.topic_id)
-        if topic.topic_id in self.in_flight or (failure is not None and now < failure.again_ms and not force):
+        if failure is not None and now < failure.again_ms and not force:
             return None
-        since = self._hub.journal.time_at_offset(topic.topic_id, state.tiered_offset)
+        flights = self._flights.get(topic.topic_id)
+        if flights is not None:
+            following = self._following(topic)
+            if following is None:
+                return None
+            start, size = following
+        elif topic.topic_id in self.in_flight:
+            return None
+        else:
+            start, size = state.tiered_offset, self.backlog_bytes(topic)
+        since = self._hub.journal.time_at_offset(topic.topic_id, start)
         if since is None:
             return None
-        size = self.backlog_bytes(topic)
         if not (force or size >= self._flush_bytes or now - since >= self._flush_age_ms):
             return None
         return Due(topic=topic, since_ms=since, bytes=size, forced=force)
 
+    def _following(self, topic: Topic) -> tuple[int, int] | None:
+        """Where an object begins that may follow those under way, and the bytes behind; None: there is to be none."""
+        flights = self._flights[topic.topic_id]
+        size = topic.state.stored_bytes - flights[-1].before
+        if len(flights) >= _FLIGHTS or topic.topic_id in self.failures or size < self._object_bytes:
+            return None
+        return flights[-1].end, size
+
+    @property
+    def urgent_bytes(self) -> int:
+        """A backlog of the broker beyond which the child takes its share of the processor: it must not grow for ever."""
+        return _URGENT_FLUSHES * self._flush_bytes
+
     # -- one object ------------------------------------------------------------------------------------------
 
-    async def flush(self, topic: Topic) -> bool:
-        """Tier the topic's next part; whether it went well. Never raises but when cancelled."""
-        if topic.topic_id in self.in_flight:
+    async def flush(self, topic: Topic, *, urgent: bool = False) -> bool:
+        """Tier the topic's next part; whether it went well. Never raises but when cancelled.
+
+        Args:
+            urgent: the backlog is long: the child does not give way to everybody else.
+        """
+        topic_id = topic.topic_id
+        flights = self._flights.get(topic_id)
+        if topic_id in self.in_flight and (flights is None or self._following(topic) is None):
             return False
-        self.in_flight[topic.topic_id] = ""
+        if flights is None:
+            self.in_flight[topic_id] = ""
         try:
-            await self._flush(topic)
+            done = await self._flush(topic, urgent=urgent)
         except ClusterError as error:
             self._note(topic, error)
             return False
         finally:
-            self.in_flight.pop(topic.topic_id, None)
-        self.failures.pop(topic.topic_id, None)
-        return True
+            if topic_id not in self._flights:
+                self.in_flight.pop(topic_id, None)
+        if done and topic_id not in self._flights:
+            self.failures.pop(topic_id, None)
+        return done
 
     def _note(self, topic: Topic, error: ClusterError) -> None:
         if topic.closed is not None:
@@ -170,19 +218,52 @@ class Flusher:
         topic.state.tiered_offset = max(topic.state.tiered_offset, held.head.tiered_offset)
         self._claimed[topic.topic_id] = epoch
 
-    async def _flush(self, topic: Topic) -> None:
+    async def _flush(self, topic: Topic, *, urgent: bool) -> bool:
         await self.claim(topic)
-        state, epoch = topic.state, topic.assigned_epoch
-        start = state.tiered_offset
-        segments, end, size = self._hub.journal.places(
-            topic.topic_id, start, topic.commit, self._object_bytes
-        )
+        state, epoch, topic_id = topic.state, topic.assigned_epoch, topic.topic_id
+        flights = self._flights.get(topic_id, [])
+        former = flights[-1] if flights else None
+        start = state.tiered_offset if former is None else former.end
+        segments, end, size = self._hub.journal.places(topic_id, start, topic.commit, self._object_bytes)
         if not segments:
-            return
-        before = state.stored_bytes - self._hub.journal.stored_bytes(topic.topic_id, end)
+            return True
+        flight = _Flight(
+            end=end,
+            before=state.stored_bytes - self._hub.journal.stored_bytes(topic_id, end),
+            committed=asyncio.get_running_loop().create_future(),
+        )
         name = ObjectName(start=start, end=end, epoch=epoch, generation=0, random=secrets.token_hex(4))
-        key = f"{self._folders[topic.topic_id]}/{name}"
-        self.in_flight[topic.topic_id] = key
+        key = f"{self._folders[topic_id]}/{name}"
+        self._flights[topic_id] = [*flights, flight]
+        if former is not None:
+            self.merging.add(self.in_flight[topic_id])
+        self.in_flight[topic_id] = key
+        try:
+            return await self._write(topic, flight, former, segments, name, key, size, urgent=urgent)
+        finally:
+            if not flight.committed.done():
+                flight.committed.set_result(False)
+            self.merging.discard(key)
+            left = [each for each in self._flights[topic_id] if each is not flight]
+            if left:
+                self._flights[topic_id] = left
+            else:
+                del self._flights[topic_id]
+
+    async def _write(
+        self,
+        topic: Topic,
+        flight: _Flight,
+        former: _Flight | None,
+        segments: list[tuple[Path, bytes]],
+        name: ObjectName,
+        key: str,
+        size: int,
+        *,
+        urgent: bool,
+    ) -> bool:
+        """Have the child write the object, then commit it behind the one before it; False: that one failed."""
+        state, epoch = topic.state, topic.assigned_epoch
         subscriptions = subscriptions_of(topic)
         schemas = dict(topic.options.settings.schema or {})
         reached(Step.PLANNED)
@@ -190,13 +271,14 @@ class Flusher:
             "flush",
             {
                 "key": key,
+                "urgent": urgent,
                 "segments": [[str(path), len(places) // 8] for path, places in segments],
                 "meta": {
                     "cluster": self._cluster,
                     "topic": topic.name,
                     "topic_id": topic.topic_id,
-                    "start": start,
-                    "end": end,
+                    "start": name.start,
+                    "end": name.end,
                     "subscriptions": subscriptions,
                     "schemas": schemas,
                 },
@@ -204,10 +286,11 @@ class Flusher:
             b"".join(places for _, places in segments),
         )
         reached(Step.ANSWERED)
-        if topic.closed is not None:
+        # Shielded: cancelling the wait must not cancel what the other flight is to decide.
+        if topic.closed is not None or (former is not None and not await asyncio.shield(former.committed)):
             await self._child.call("delete", {"keys": [key]})
-            return
-        entry = entry_of(str(name), facts, start=start, end=end, epoch=epoch, generation=0)
+            return False
+        entry = entry_of(str(name), facts, start=name.start, end=name.end, epoch=epoch, generation=0)
         try:
             await self._catalog.append(
                 topic.topic_id,
@@ -223,12 +306,14 @@ class Flusher:
             raise
         reached(Step.COMMITTED)
         # From here on the object is the topic: catalog and object are on stable storage, read back and compared.
-        state.tiered_offset = end
-        self._flushed[topic.topic_id] = before
+        state.tiered_offset = flight.end
+        self._flushed[topic.topic_id] = flight.before
         self.objects += 1
         self.bytes_in += size
         self.bytes_out += entry.bytes
+        flight.committed.set_result(True)
         self.after_commit(topic)
+        return True
 
     def forget(self, topic_id: int) -> None:
         """The topic was deleted."""

@@ -3,7 +3,9 @@
     python -m pydanube_broker.tier.process <descriptor>
 
 The first message is `{options: StoreOptions}`; each that follows is `{call, arguments}` and gets one answer with its
-number: `{result}` or `{error}`. It is niced: consumers and producers come before the tier.
+number: `{result}` or `{error}`. Reads are for a consumer who waits. Writes are niced, so that consumers and producers
+come before the tier, and less so where a backlog grows that must not grow for ever. Linux nices each thread by itself;
+elsewhere everything here is niced alike.
 """
 
 from __future__ import annotations
@@ -24,13 +26,12 @@ from pydanube_broker.tier.messages import HEAD, encode_message
 
 __all__ = ["main"]
 
-_READS: Final = ("read", "time")
-NICE: Final = 5
+_READS: Final = ("read", "time", "when")
+NICE: Final = 12
+URGENT_NICE: Final = 4
 
 
 def main(descriptor: int) -> None:
-    with contextlib.suppress(OSError):
-        os.nice(NICE)
     with socket.socket(fileno=descriptor) as sock:
         _Server(sock).run()
 
@@ -40,7 +41,8 @@ class _Server:
         self._sock = sock
         self._write = threading.Lock()
         self._reads = ThreadPoolExecutor(2, thread_name_prefix="tier-read")
-        self._writes = ThreadPoolExecutor(2, thread_name_prefix="tier-write")
+        self._writes = ThreadPoolExecutor(2, "tier-write", _nice, (NICE,))
+        self._urgent = ThreadPoolExecutor(2, "tier-urgent", _nice, (URGENT_NICE,))
         self._calls: Any = None
 
     def run(self) -> None:
@@ -50,9 +52,13 @@ class _Server:
             if self._calls is None:
                 self._open(number, body)
                 continue
-            pool = self._reads if body["call"] in _READS else self._writes
-            pool.submit(self._serve, number, body, blob)
+            self._pool(body).submit(self._serve, number, body, blob)
         os._exit(0)
+
+    def _pool(self, body: dict[str, Any]) -> ThreadPoolExecutor:
+        if body["call"] in _READS:
+            return self._reads
+        return self._urgent if body["arguments"].get("urgent") else self._writes
 
     def _open(self, number: int, body: dict[str, Any]) -> None:
         try:
@@ -111,6 +117,14 @@ class _Server:
                 return None
             at += got
         return bytes(data)
+
+
+def _nice(value: int) -> None:
+    """Nice the calling thread (Linux) or the process: never back, which needs rights that nobody should have."""
+    who = threading.get_native_id() if sys.platform == "linux" else 0
+    with contextlib.suppress(OSError):
+        if os.getpriority(os.PRIO_PROCESS, who) < value:
+            os.setpriority(os.PRIO_PROCESS, who, value)
 
 
 if __name__ == "__main__":

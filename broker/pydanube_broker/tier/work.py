@@ -27,6 +27,7 @@ from pydanube_core.errors import (
 from pydanube_storage.objects import ObjectName, ObjectStore
 from pydanube_storage.parquet import Meta, ObjectReader, ObjectWriter, WrittenObject, batches_of
 from pydanube_storage.parquet.decode import DecodedBatch
+from pydanube_storage.parquet.export import ExportWork
 from pydanube_storage.parquet.read import Expected, digest_of
 
 from pydanube_broker.tier.messages import pack_batches
@@ -35,7 +36,9 @@ from pydanube_broker.tier.steps import Step, reached
 __all__ = ["TierWork"]
 
 Answer: TypeAlias = tuple[dict[str, Any], bytes]
-_READ_BYTES: Final = 4 << 20
+_READ_BYTES: Final = 4 << 20  # of a journal segment at once
+_GAP_BYTES: Final = 32 << 10  # reading on costs less than another read
+_SIZE: Final = 0xFFFFFFFF
 _OPEN_OBJECTS: Final = 32
 _DECODED_GROUPS: Final = 8  # of 8 to 16 MB each
 
@@ -48,6 +51,7 @@ class TierWork:
         self._lock = threading.Lock()
         self._readers: OrderedDict[str, tuple[threading.Lock, ObjectReader]] = OrderedDict()
         self._decoded: OrderedDict[tuple[str, int], Sequence[DecodedBatch]] = OrderedDict()
+        self._exports = ExportWork(store)
         for left in store.spool.iterdir():  # of a child that died
             left.unlink(missing_ok=True)
 
@@ -56,10 +60,15 @@ class TierWork:
             "flush": self.flush,
             "read": self.read,
             "time": self.time,
+            "when": self.when,
             "merge": self.merge,
             "delete": self.delete,
             "list": self.list,
             "check": self.check,
+            "export_begin": self._exports.begin,
+            "export_add": self._exports.add,
+            "export_finish": self._exports.finish,
+            "export_abort": self._exports.abort,
         }
 
     # -- out -------------------------------------------------------------------------------------------------
@@ -191,6 +200,12 @@ class TierWork:
         with lock:
             return {"offset": reader.offset_at_time(arguments["time_ms"])}, b""
 
+    def when(self, arguments: dict[str, Any], blob: bytes) -> Answer:
+        """Append time of the first message of the object at or behind `offset`: {append_time_ms}, null if there is none."""
+        lock, reader = self._reader(arguments["key"], _expected(arguments))
+        with lock:
+            return {"append_time_ms": reader.time_at_offset(arguments["offset"])}, b""
+
     # -- looking after ---------------------------------------------------------------------------------------
 
     def list(self, arguments: dict[str, Any], blob: bytes) -> Answer:
@@ -207,7 +222,8 @@ class TierWork:
         key = arguments["key"]
         try:
             reader = ObjectReader(self._store, key, _expected(arguments))
-            if digest_of(self._store, key, arguments["bytes"]) != arguments["digest"]:
+            digest = arguments["digest"]
+            if digest_of(self._store, key, arguments["bytes"], like=digest) != digest:
                 return {"state": "damaged", "why": f"the hash of {key} differs"}, b""
             if reader.messages != arguments["messages"]:
                 return {"state": "damaged", "why": f"{key} has {reader.messages} messages"}, b""
@@ -236,16 +252,30 @@ def _bodies(path: Path, places: Sequence[int]) -> Iterator[tuple[int, memoryview
     except OSError as error:
         raise _damaged(str(path), 0, str(error)) from error
     try:
-        start, window = 0, memoryview(b"")
-        for place in places:
-            position, size = place >> 32, place & 0xFFFFFFFF
-            if not (start <= position and position + size <= start + len(window)):
-                start, window = position, memoryview(os.pread(fd, max(size, _READ_BYTES), position))
-            yield position, window[position - start : position - start + size]
+        for first, last in _near(places):
+            start = places[first] >> 32
+            end = (places[last - 1] >> 32) + (places[last - 1] & _SIZE)
+            window = memoryview(os.pread(fd, end - start, start))
+            for place in places[first:last]:
+                at = (place >> 32) - start
+                yield place >> 32, window[at : at + (place & _SIZE)]
     except OSError as error:
         raise _damaged(str(path), 0, str(error)) from error
     finally:
         os.close(fd)
+
+
+def _near(places: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Index ranges that are worth one read: what lies between two batches is other topics' and read for nothing."""
+    first = 0
+    for i in range(1, len(places)):
+        end = (places[i - 1] >> 32) + (places[i - 1] & _SIZE)
+        reach = (places[i] >> 32) + (places[i] & _SIZE) - (places[first] >> 32)
+        if (places[i] >> 32) - end > _GAP_BYTES or reach > _READ_BYTES:
+            yield first, i
+            first = i
+    if len(places):
+        yield first, len(places)
 
 
 def _damaged(path: str, position: int, why: str) -> ClusterError:

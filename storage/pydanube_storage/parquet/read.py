@@ -141,6 +141,15 @@ class ObjectReader:
                 return int(table.column("offset")[at].as_py())
         return None
 
+    def time_at_offset(self, offset: int) -> int | None:
+        """Append time of the first message at or behind `offset`; None if there is none in this object."""
+        index = self.row_group_at(offset)
+        if index == self.row_groups:
+            return None
+        table = self.read_row_group(index, ["offset", "append_time"])
+        at = int(table.column("offset").to_numpy().searchsorted(offset))
+        return int(table.column("append_time").cast(pa.int64())[at].as_py())
+
     def _corrupt(self, why: str, cause: str) -> CorruptObject:
         return CorruptObject(
             f"object {self.key} in {self._store.url} is damaged: {why}. Restore it from a copy of the bucket",
@@ -150,9 +159,13 @@ class ObjectReader:
         )
 
 
-def digest_of(store: ObjectStore, key: str, size: int) -> str:
-    """BLAKE2b-128 of an object as the store gives it back."""
-    digest = hashlib.blake2b(digest_size=16)
+def digest_of(store: ObjectStore, key: str, size: int, *, like: str = "") -> str:
+    """SHA-256 of an object as the store gives it back: three times as fast as BLAKE2b where the processor has it.
+
+    Args:
+        like: a digest to compare with; one of 32 digits is BLAKE2b-128, as the first objects have it.
+    """
+    digest = hashlib.blake2b(digest_size=16) if len(like) == 32 else hashlib.sha256()
     for piece in _pieces(size):
         digest.update(store.read(key, *piece))
     return digest.hexdigest()

@@ -29,7 +29,7 @@ _DELTA: Final = dict.fromkeys(("offset", "append_time", "publish_time", "sequenc
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenObject:
-    """What was written. `digest` is BLAKE2b-128 of the file in hexadecimal; the footer's CRC covers its last bytes."""
+    """What was written. `digest` is SHA-256 of the file in hexadecimal; the footer's CRC covers its last bytes."""
 
     meta: Meta
     messages: int
@@ -47,7 +47,7 @@ class _Hashing(io.RawIOBase):
     def __init__(self, path: Path) -> None:
         super().__init__()
         self._file = path.open("wb")
-        self.digest = hashlib.blake2b(digest_size=16)
+        self.digest = hashlib.sha256()
         self.written = 0
 
     def writable(self) -> bool:

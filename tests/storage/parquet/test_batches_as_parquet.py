@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -189,3 +190,11 @@ def test_compressed_batches_are_inflated_once(tmp_path: Path) -> None:
         batch.validate(full=True)
         assert batch.schema == SCHEMA
         assert batch.column("payload").to_pylist() == payloads
+
+
+def test_digests_of_the_first_objects_are_still_understood(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    store.put("one", b"bytes")
+    assert digest_of(store, "one", 5) == hashlib.sha256(b"bytes").hexdigest()
+    former = hashlib.blake2b(b"bytes", digest_size=16).hexdigest()
+    assert digest_of(store, "one", 5, like=former) == former

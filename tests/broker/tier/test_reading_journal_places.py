@@ -1,0 +1,46 @@
+"""Which parts of a journal segment the child reads for the batches of one topic."""
+
+from __future__ import annotations
+
+from array import array
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+from pydanube_broker.tier.work import _GAP_BYTES, _READ_BYTES, _bodies, _near
+
+from tests.core.batches import steady
+
+
+def places(*spans: tuple[int, int]) -> array[int]:
+    return array("Q", [position << 32 | size for position, size in spans])
+
+
+def test_neighbours_are_one_read_and_far_batches_are_not() -> None:
+    far = 2000 + _GAP_BYTES + 1
+    assert list(_near(places((0, 1000), (1000, 1000), (far, 10), (far + 50, 10)))) == [(0, 2), (2, 4)]
+
+
+def test_a_read_is_bounded_but_for_a_batch_that_is_larger() -> None:
+    half = _READ_BYTES // 2
+    assert list(_near(places((0, half), (half, half), (2 * half, half)))) == [(0, 2), (2, 3)]
+    assert list(_near(places((0, 3 * half), (3 * half, 1)))) == [(0, 1), (1, 2)]
+    assert list(_near(places())) == []
+
+
+@steady
+@given(spans=st.lists(st.tuples(st.integers(0, 100_000), st.integers(1, 5_000)), max_size=30))
+def test_every_body_is_given_whatever_lies_between(
+    spans: list[tuple[int, int]], tmp_path_factory: object
+) -> None:
+    data, wanted, positions = bytearray(), [], []
+    for number, (gap, size) in enumerate(spans):
+        data += b"\xff" * gap
+        positions.append((len(data), size))
+        wanted.append(bytes([number]) * size)
+        data += wanted[-1]
+    path = Path(tmp_path_factory.mktemp("segment")) / "one"  # type: ignore[attr-defined]
+    path.write_bytes(data)
+    found = list(_bodies(path, places(*positions)))
+    assert [position for position, _ in found] == [position for position, _ in positions]
+    assert [bytes(body) for _, body in found] == wanted
