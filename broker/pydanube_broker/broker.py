@@ -151,6 +151,8 @@ class Broker:
             EmbeddedStore(path / "metadata.sqlite", pending=self.engine.give_way.pending)
         )
         self.registry = Registry(self.hub, self.engine, store, settings)
+        self.metrics.validations = self.registry.schemas.counters.validations
+        self.metrics.validation_failures = self.registry.schemas.counters.failures
         self.official = OfficialServices(self, store, schemas=RegistrySchemas(self.registry.schemas))
         stack.callback(self.official.close)
         await self._bind(stack)

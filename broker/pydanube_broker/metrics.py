@@ -68,6 +68,8 @@ class BrokerMetrics:
         self.rejected: Counter[tuple[str, str]] = Counter()  # (topic, code)
         self.grpc_calls: Counter[tuple[str, str, str]] = Counter()  # (service, method, code)
         self.dropped: Counter[tuple[str, str]] = Counter()  # (topic, reason)
+        self.validations: Counter[tuple[str, str]] = Counter()  # (topic, policy)
+        self.validation_failures: Counter[tuple[str, str]] = Counter()  # (topic, reason)
         self._fsync_buckets = [0] * (len(FSYNC_BUCKETS_S) + 1)
         self._fsync_sum = 0.0
         self._limit = topic_series_limit
@@ -108,6 +110,18 @@ class BrokerMetrics:
         for name, text, labels, counts in (
             ("danube_publish_rejected", "publishes that were refused", ["topic", "code"], self.rejected),
             ("danube_dropped_messages", "messages of non-reliable topics", ["topic", "reason"], self.dropped),
+            (
+                "danube_schema_validation",
+                "messages held against their topic's schema",
+                ["topic", "policy"],
+                self.validations,
+            ),
+            (
+                "danube_schema_validation_failures",
+                "those that did not fit",
+                ["topic", "reason"],
+                self.validation_failures,
+            ),
             ("danube_grpc_calls", "calls that ended", ["service", "method", "code"], self.grpc_calls),
         ):
             family = CounterMetricFamily(name, text, labels=labels)
