@@ -21,3 +21,4 @@ def system_now_ms() -> int:
 class Context:
     port: ClusterPort
     now_ms: NowMs
+    face: str = ""  # where the call was made

@@ -24,9 +24,13 @@ from pydanube_admin.objects import (
     collect_objects,
     compact_objects,
     describe_journal,
+    export_objects,
     list_objects,
     preview_collect,
     preview_compact,
+    preview_export,
+    preview_replay,
+    replay_topic,
     verify_objects,
 )
 from pydanube_admin.operation import Effect
@@ -118,6 +122,8 @@ _HANDLERS: Final[Mapping[str, Handler]] = {
     "objects.verify": verify_objects,
     "objects.compact": compact_objects,
     "objects.collect": collect_objects,
+    "objects.export": export_objects,
+    "topics.replay": replay_topic,
     "journal.describe": describe_journal,
     "schemas.list": list_subjects,
     "schemas.get": get_schema,
@@ -147,6 +153,8 @@ _PREVIEWS: Final[Mapping[str, Handler]] = {
     "subscriptions.set_failure_policy": preview_set_failure_policy,
     "objects.compact": preview_compact,
     "objects.collect": preview_collect,
+    "objects.export": preview_export,
+    "topics.replay": preview_replay,
     "schemas.register": preview_register,
     "schemas.set_compatibility": preview_set_compatibility,
     "schemas.delete_version": preview_delete_version,
@@ -237,7 +245,7 @@ class AdminCore:
             raise plans_come_later("plan_only")
         if self._port is None:
             raise Unavailable("the broker is still starting; try again in a moment", retry_after_ms=500)
-        context = Context(port=self._port, now_ms=self._now_ms)
+        context = Context(port=self._port, now_ms=self._now_ms, face=face)
         handler = _PREVIEWS[name] if call.plan_only else _HANDLERS[name]
         return await handler(context, call.request)
 

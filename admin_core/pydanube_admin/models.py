@@ -7,12 +7,13 @@ simply none. 64-bit ids are decimal strings, times RFC 3339 in UTC with millisec
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Generic, Literal, TypeVar, get_args
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
+from pydanube_admin.policy_names import PolicyName
+
 __all__ = [
-    "POLICIES",
     "BrokerStatus",
     "BrokerStatusRequest",
     "CreateNamespaceRequest",
@@ -118,22 +119,14 @@ OptionalTopic = Annotated[
 
 # Policies ---------------------------------------------------------------------------------------------------------
 
-PolicyName = Literal[
-    "max_producers_per_topic",
-    "max_subscriptions_per_topic",
-    "max_consumers_per_topic",
-    "max_consumers_per_subscription",
-    "max_publish_rate",
-    "max_subscription_dispatch_rate",
-    "max_message_size",
-    "retention_bytes",
-    "retention_age_s",
-]
-POLICIES: tuple[str, ...] = get_args(PolicyName)
-# A map and not nine fields: models read the schema with every turn, and the names say what there is to say.
+# A map and not a field each: models read the schema with every turn, and the names say what there is to say.
 Policies = dict[PolicyName, Annotated[int, Field(ge=0)] | None]
 PoliciesArgument = Annotated[
-    Policies, Field(description="Limits to set; 0: none, null: not set here. Rates are messages a second")
+    Policies,
+    Field(
+        description="Limits to set; 0: none, null: not set here. Rates are messages a second. Retention waits for "
+        "the slowest cursor unless drop_unread is 1"
+    ),
 ]
 
 

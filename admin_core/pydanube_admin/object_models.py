@@ -2,42 +2,92 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from pydanube_admin.models import ListRequest, Request, Result, TopicArgument
 
 __all__ = [
     "CollectedObjects",
     "CompactedObjects",
+    "ExportObjectsRequest",
+    "ExportedObjects",
     "JournalDescription",
     "JournalRequest",
     "ListObjectsRequest",
     "ObjectItem",
     "ObjectsRequest",
+    "ReplayTopicRequest",
+    "ReplayedRange",
+    "ReplayedTopic",
     "VerifiedObjects",
     "VerifyObjectsRequest",
 ]
 
-Offset = Annotated[int | None, Field(ge=0, le=2**53 - 1)]
-FromOffset = Annotated[Offset, Field(description="Only objects that end behind this offset")]
-UntilOffset = Annotated[Offset, Field(description="Only objects that begin below this offset")]
+# `from` is a word of Python, so the field is `start`; on every face it is `from`.
+Begin = Annotated[
+    str | None,
+    Field(
+        alias="from",
+        max_length=64,
+        description="Position: earliest, offset:42, time:2026-01-31T12:00:00Z, time:-15m",
+    ),
+]
+End = Annotated[
+    str | None, Field(max_length=64, description="Position up to which, exclusive; without it, to the end")
+]
 
 
 class ObjectsRequest(Request):
     topic: TopicArgument
 
 
-class VerifyObjectsRequest(ObjectsRequest):
-    start: FromOffset = None
-    until: UntilOffset = None
+class RangeRequest(Request):
+    model_config = ConfigDict(serialize_by_alias=True)
 
-
-class ListObjectsRequest(ListRequest):
     topic: TopicArgument
-    start: FromOffset = None
-    until: UntilOffset = None
+    start: Begin = None
+    until: End = None
+
+
+class VerifyObjectsRequest(RangeRequest):
+    pass
+
+
+class ListObjectsRequest(ListRequest, RangeRequest):
+    pass
+
+
+class ExportObjectsRequest(RangeRequest):
+    to: Annotated[
+        str,
+        Field(
+            min_length=1,
+            max_length=4096,
+            description="File on the broker's machine, which must not exist; a bare name is in exports/ of its data "
+            "directory, and only the command line may name a folder",
+        ),
+    ]
+    format: Annotated[Literal["parquet", "jsonl"], Field(description="Of the file")] = "parquet"
+
+
+class ReplayTopicRequest(Request):
+    model_config = ConfigDict(serialize_by_alias=True)
+
+    topic: TopicArgument
+    start: Annotated[
+        str,
+        Field(
+            alias="from",
+            max_length=64,
+            description="Position: earliest, offset:42, time:2026-01-31T12:00:00Z, time:-15m",
+        ),
+    ]
+    until: End = None
+    to: Annotated[
+        str, Field(min_length=1, max_length=512, description="Another topic; made if it does not exist")
+    ]
 
 
 class ObjectItem(Result):
@@ -75,6 +125,34 @@ class CollectedObjects(Result):
     topic: str
     deleted: list[str]
     bytes: int
+
+
+class ExportedObjects(Result):
+    """A file that holds every message of the range."""
+
+    topic: str
+    path: str
+    format: str
+    messages: int
+    bytes: int
+    start_offset: int
+    end_offset: int
+
+
+class ReplayedRange(Result):
+    """What arrived in one concrete topic."""
+
+    topic: str
+    messages: int
+    first_offset: int
+    last_offset: int
+
+
+class ReplayedTopic(Result):
+    topic: str
+    to: str
+    messages: int
+    ranges: list[ReplayedRange]
 
 
 class JournalRequest(Request):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, cast, runtime_checkable
 
-from pydanube_core.errors import NotImplementedYet
+from pydanube_core.errors import InvalidArgument, NotImplementedYet
+from pydanube_core.names import TopicName
 from pydanube_core.units import format_time
 
 from pydanube_admin.context import Context
@@ -13,33 +14,51 @@ from pydanube_admin.models import Page, Preview, Request
 from pydanube_admin.object_models import (
     CollectedObjects,
     CompactedObjects,
+    ExportedObjects,
+    ExportObjectsRequest,
     JournalDescription,
     JournalRequest,
     ListObjectsRequest,
     ObjectItem,
     ObjectsRequest,
+    RangeRequest,
+    ReplayedRange,
+    ReplayedTopic,
+    ReplayTopicRequest,
     VerifiedObjects,
     VerifyObjectsRequest,
 )
 from pydanube_admin.paging import cut, glob
 from pydanube_admin.previews import blast_radius
-from pydanube_admin.topics import find_topic
+from pydanube_admin.topics import Topic, find_topic
 
 __all__ = [
     "ObjectsPort",
     "collect_objects",
     "compact_objects",
     "describe_journal",
+    "export_objects",
     "list_objects",
     "preview_collect",
     "preview_compact",
+    "preview_export",
+    "preview_replay",
+    "replay_topic",
     "verify_objects",
 ]
+
+PERSON = "cli"  # the face whose caller sits at a keyboard, and may name any folder of this machine
 
 
 @runtime_checkable
 class ObjectsPort(Protocol):
-    """What a broker with a cold tier does beside `ClusterPort`. Topics are concrete ones."""
+    """What a broker with a cold tier does beside `ClusterPort`. Topics are concrete ones, but where it says otherwise."""
+
+    async def topic_ranges(
+        self, topic: str, *, start: str | None, until: str | None
+    ) -> Mapping[str, tuple[int, int]]:
+        """Concrete topic → [start, end) of two positions, also of a partitioned one; None: its begin, its end."""
+        ...
 
     async def objects(self, topic: str, *, start: int, end: int | None) -> Sequence[Mapping[str, Any]]:
         """Committed objects: `ObjectItem` with times in milliseconds since 1970."""
@@ -55,6 +74,18 @@ class ObjectsPort(Protocol):
 
     async def collect_objects(self, topic: str) -> Sequence[Mapping[str, Any]]: ...
 
+    async def export_objects(
+        self, topic: str, *, start: int, end: int, to: str, file_format: str, any_folder: bool
+    ) -> Mapping[str, Any]:
+        """Write a range to a file on the broker's machine: {path, messages, bytes}."""
+        ...
+
+    async def replay_topic(
+        self, topic: str, *, ranges: Mapping[str, tuple[int, int]], to: str
+    ) -> Sequence[Mapping[str, Any]]:
+        """Copy ranges of a topic, be it partitioned, into another: {topic, messages, first_offset, last_offset} each."""
+        ...
+
     async def journal(self) -> Mapping[str, Any]: ...
 
 
@@ -64,8 +95,15 @@ def _port(context: Context) -> ObjectsPort:
     return cast(ObjectsPort, context.port)
 
 
-async def _objects(context: Context, request: ListObjectsRequest | VerifyObjectsRequest) -> list[ObjectItem]:
+async def _ranges(
+    context: Context, topic: Topic, request: RangeRequest | ReplayTopicRequest
+) -> Mapping[str, tuple[int, int]]:
+    return await _port(context).topic_ranges(topic.own.topic, start=request.start, until=request.until)
+
+
+async def _objects(context: Context, request: ListObjectsRequest) -> list[ObjectItem]:
     port, topic = _port(context), await find_topic(context, request.topic)
+    ranges = await _ranges(context, topic, request)
     return [
         ObjectItem(
             topic=log.topic,
@@ -80,7 +118,7 @@ async def _objects(context: Context, request: ListObjectsRequest | VerifyObjects
             committed=True,
         )
         for log in topic.logs
-        for item in await port.objects(log.topic, start=request.start or 0, end=request.until)
+        for item in await port.objects(log.topic, start=ranges[log.topic][0], end=ranges[log.topic][1])
     ]
 
 
@@ -100,8 +138,9 @@ async def list_objects(context: Context, request: ListObjectsRequest) -> Page[Ob
 
 async def verify_objects(context: Context, request: VerifyObjectsRequest) -> VerifiedObjects:
     port, topic = _port(context), await find_topic(context, request.topic)
+    ranges = await _ranges(context, topic, request)
     found = [
-        await port.verify_objects(log.topic, start=request.start or 0, end=request.until)
+        await port.verify_objects(log.topic, start=ranges[log.topic][0], end=ranges[log.topic][1])
         for log in topic.logs
     ]
     return VerifiedObjects(
@@ -163,6 +202,86 @@ def _preview(
             if destroys
         ],
         blast_radius=blast_radius(topics=topics, bytes=sum(item["bytes"] for item in found)),
+    )
+
+
+async def export_objects(context: Context, request: ExportObjectsRequest) -> ExportedObjects:
+    topic, (start, end) = await _exported(context, request)
+    said = await _port(context).export_objects(
+        topic.own.topic,
+        start=start,
+        end=end,
+        to=request.to,
+        file_format=request.format,
+        any_folder=context.face == PERSON,
+    )
+    return ExportedObjects(
+        topic=topic.own.topic,
+        path=said["path"],
+        format=request.format,
+        messages=said["messages"],
+        bytes=said["bytes"],
+        start_offset=start,
+        end_offset=end,
+    )
+
+
+async def _exported(context: Context, request: ExportObjectsRequest) -> tuple[Topic, tuple[int, int]]:
+    topic = await find_topic(context, request.topic)
+    if topic.parts:
+        raise InvalidArgument(
+            f"{topic.own.topic} has {len(topic.parts)} partitions, each with offsets of its own: export them one by one, "
+            f"such as {topic.parts[0].topic}",
+            field="topic",
+            value=request.topic,
+        )
+    return topic, (await _ranges(context, topic, request))[topic.own.topic]
+
+
+async def preview_export(context: Context, request: ExportObjectsRequest) -> Preview:
+    _, (start, end) = await _exported(context, request)
+    return Preview(
+        operation="objects.export",
+        arguments=request.model_dump(mode="json", exclude_unset=True),
+        effect="create",
+        reversible=False,
+        diff=[{"path": request.to, "before": None, "after": {"format": request.format}}],
+        blast_radius=blast_radius(topics=1, messages=end - start),
+    )
+
+
+async def replay_topic(context: Context, request: ReplayTopicRequest) -> ReplayedTopic:
+    topic, to, ranges = await _replayed(context, request)
+    found = await _port(context).replay_topic(topic.own.topic, ranges=ranges, to=to)
+    return ReplayedTopic(
+        topic=topic.own.topic,
+        to=to,
+        messages=sum(each["messages"] for each in found),
+        ranges=[ReplayedRange(**each) for each in found],
+    )
+
+
+async def _replayed(
+    context: Context, request: ReplayTopicRequest
+) -> tuple[Topic, str, Mapping[str, tuple[int, int]]]:
+    topic, to = await find_topic(context, request.topic), TopicName.parse(request.to)
+    if to.base == TopicName.parse(topic.own.topic).base:
+        raise InvalidArgument(
+            f"{to} cannot be replayed into itself: name another topic in `to`", field="to", value=request.to
+        )
+    return topic, str(to), await _ranges(context, topic, request)
+
+
+async def preview_replay(context: Context, request: ReplayTopicRequest) -> Preview:
+    _, to, ranges = await _replayed(context, request)
+    messages = sum(end - start for start, end in ranges.values())
+    return Preview(
+        operation="topics.replay",
+        arguments=request.model_dump(mode="json", exclude_unset=True),
+        effect="create",
+        reversible=False,
+        diff=[{"path": f"topics{to}/messages", "before": None, "after": {"added": messages}}],
+        blast_radius=blast_radius(topics=1, messages=messages),
     )
 
 

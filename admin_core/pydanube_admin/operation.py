@@ -80,6 +80,7 @@ class Operation:
     command_line_only: bool = False  # until plans exist: INTERFACE 6, the note beside an X
     required_flags: tuple[str, ...] = ()  # required, but neither a name nor an id
     text_argument: str | None = None  # a long text, which the command line also takes by --file
+    long_running: bool = False  # may take minutes: how far it is shows in `brokers.status`, under tier.work
     condition: str | None = None  # field of the result: false makes the command end with 6
     later_arguments: Mapping[str, str] = field(default_factory=dict)
 

@@ -12,7 +12,6 @@ from pydanube_core.units import format_time
 from pydanube_admin.arguments import close_names
 from pydanube_admin.context import Context
 from pydanube_admin.models import (
-    POLICIES,
     CreateNamespaceRequest,
     ListNamespacesRequest,
     NamespaceItem,
@@ -27,6 +26,7 @@ from pydanube_admin.models import (
     TopicPoliciesResult,
 )
 from pydanube_admin.paging import cut, glob
+from pydanube_admin.policy_names import POLICIES
 from pydanube_admin.previews import blast_radius, changes
 from pydanube_admin.registry import next_call
 from pydanube_admin.topics import Topic, find_topic

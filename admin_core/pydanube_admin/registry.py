@@ -32,7 +32,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from pydanube_admin import models, object_models
+from pydanube_admin import models
+from pydanube_admin.object_operations import OBJECT_OPERATIONS
 from pydanube_admin.operation import Effect, Example, Operation
 from pydanube_admin.schema_operations import SCHEMA_OPERATIONS
 
@@ -373,72 +374,7 @@ _DECLARED: Final = (
         ),
         default_profile=False,
     ),
-    Operation(
-        name="objects.list",
-        tool="list_objects",
-        title="List objects",
-        effect=Effect.READ,
-        permission="objects:list",
-        reversible=None,
-        summary="List the Parquet objects that hold the cold part of a topic; only listed objects count.",
-        request=object_models.ListObjectsRequest,
-        result=models.Page[object_models.ObjectItem],
-        examples=(Example(arguments={"topic": "orders"}, note="every object"),),
-        default_profile=False,
-    ),
-    Operation(
-        name="objects.verify",
-        tool="verify_objects",
-        title="Verify objects",
-        effect=Effect.READ,
-        permission="objects:verify",
-        reversible=None,
-        summary="Read the objects of a topic back and compare them with the catalog: damaged, missing, gaps, duplicates.",
-        request=object_models.VerifyObjectsRequest,
-        result=object_models.VerifiedObjects,
-        examples=(Example(arguments={"topic": "orders"}, note="all of them"),),
-        default_profile=False,
-    ),
-    Operation(
-        name="objects.compact",
-        tool="compact_objects",
-        title="Compact objects",
-        effect=Effect.CHANGE,
-        permission="objects:compact",
-        reversible=False,
-        summary="Merge small neighbouring objects of a topic into large ones; no message changes.",
-        request=object_models.ObjectsRequest,
-        result=object_models.CompactedObjects,
-        examples=(Example(arguments={"topic": "orders"}, note="now, rather than by itself"),),
-        default_profile=False,
-    ),
-    Operation(
-        name="objects.collect",
-        tool="collect_objects",
-        title="Collect objects",
-        effect=Effect.DESTROY,
-        permission="objects:collect",
-        reversible=False,
-        summary="Delete objects in the folder of a topic that the catalog does not list. For now only people can, on the command line.",
-        request=object_models.ObjectsRequest,
-        result=object_models.CollectedObjects,
-        examples=(Example(arguments={"topic": "orders"}, note="after a crash or a compaction"),),
-        default_profile=False,
-        command_line_only=True,
-    ),
-    Operation(
-        name="journal.describe",
-        tool="describe_journal",
-        title="Describe the journal",
-        effect=Effect.READ,
-        permission="journal:describe",
-        reversible=None,
-        summary="Show the segments of the write-ahead log and the topics that keep the oldest from going.",
-        request=object_models.JournalRequest,
-        result=object_models.JournalDescription,
-        examples=(Example(arguments={}, note="this broker"),),
-        default_profile=False,
-    ),
+    *OBJECT_OPERATIONS,
     Operation(
         name="brokers.status",
         tool="get_broker_status",
@@ -471,7 +407,6 @@ def _names(group: str, verbs: str, piece: str) -> dict[str, str]:
 # Operations of INTERFACE 6 that other pieces of work bring: calling one answers NOT_IMPLEMENTED, and says which.
 LATER: Final[Mapping[str, str]] = MappingProxyType(
     _names("topics", "truncate unload metrics", "admin")
-    | _names("topics", "replay", "tier")
     | _names("subscriptions", "describe", "admin")
     | _names("dead_letters", "list replay", "admin")
     | _names("messages", "peek search publish", "admin")
@@ -480,7 +415,6 @@ LATER: Final[Mapping[str, str]] = MappingProxyType(
     | _names("cluster", "metrics", "admin")
     | _names("producers", "list disconnect", "admin")
     | _names("consumers", "list disconnect", "admin")
-    | _names("objects", "export", "tier")
     | _names("diagnose", "cluster subscription topic producer", "admin")
     | _names("alerts", "list", "admin")
     | _names("audit", "query verify", "admin")

@@ -24,6 +24,7 @@ from pydanube_core.errors import (
     AlreadyExists,
     InvalidArgument,
     NamespaceNotFound,
+    NotImplementedYet,
     SubscriptionNotFound,
     TopicNotFound,
 )
@@ -38,7 +39,7 @@ from pydanube_core.facts import (
 from pydanube_core.names import TopicName
 from pydanube_core.positions import Position, PositionKind
 
-from pydanube_admin.models import POLICIES
+from pydanube_admin.policy_names import POLICIES
 from pydanube_admin.remote import OPS_CALL
 
 __all__ = ["BROKER_ID", "NOW_MS", "MemoryCluster", "serve_ops"]
@@ -326,6 +327,23 @@ class MemoryCluster:
         self._failure[topic, subscription] = kept
 
     # -- the cold tier: this cluster keeps everything in memory and has no objects
+
+    async def topic_ranges(
+        self, topic: str, *, start: str | None, until: str | None
+    ) -> Mapping[str, tuple[int, int]]:
+        starts = await self.resolve_position(topic, start or "earliest")
+        ends = await self.resolve_position(topic, until or "latest")
+        return {name: (starts[name], max(starts[name], ends[name])) for name in starts}
+
+    async def export_objects(
+        self, topic: str, *, start: int, end: int, to: str, file_format: str, any_folder: bool
+    ) -> Mapping[str, Any]:
+        raise NotImplementedYet("this cluster has no files")
+
+    async def replay_topic(
+        self, topic: str, *, ranges: Mapping[str, tuple[int, int]], to: str
+    ) -> Sequence[Mapping[str, Any]]:
+        raise NotImplementedYet("this cluster has no messages to copy")
 
     async def objects(self, topic: str, *, start: int, end: int | None) -> Sequence[Mapping[str, Any]]:
         await self.topic(topic)

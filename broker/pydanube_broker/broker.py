@@ -51,9 +51,9 @@ from pydanube_broker.services.resolve import Resolve
 from pydanube_broker.services.schema_registry import SchemaRegistryService
 from pydanube_broker.settings import Settings
 from pydanube_broker.tier.tier import Tier
-from pydanube_broker.tier.upkeep import Keep
 from pydanube_broker.topics.hub import Hub
 from pydanube_broker.topics.registry import AnyPump, Registry
+from pydanube_broker.topics.retention import JournalRetention
 from pydanube_broker.topics.topic import Topic
 
 __all__ = ["Broker"]
@@ -93,6 +93,7 @@ class Broker:
         self.hub: Hub
         self.journal: Journal
         self.registry: Registry
+        self.retention: JournalRetention
         self.tier: Tier
         self.port: BrokerPort = BrokerPort(self)
         self.broker_url = ""
@@ -163,9 +164,7 @@ class Broker:
         await self.journal.begin()
         self.registry.begin()
         self.tier = await stack.enter_async_context(Tier(settings, path, self.hub, store, self._spawn))
-        self.tier.keep = lambda topic: Keep.of(
-            *self.registry.policy_layers(topic.options, topic.options.topic.namespace)
-        )
+        self.retention = JournalRetention(self.hub, settings.journal)
         self.official.start()
         self.health.recovering = False
         self.recovered = {
@@ -194,6 +193,7 @@ class Broker:
             syncer=syncer,
             preparer=HelperPreparer(),
         )
+        self.hub.journal.when_synced(self.metrics.fsync)
         return self.hub.journal
 
     async def _close_journal(self) -> None:
@@ -335,7 +335,7 @@ class Broker:
         while True:
             await asyncio.sleep(MAINTENANCE_S)
             if self.journal.read_only is None:
-                self.registry.apply_retention()
+                self.retention.apply()
                 self.hub.collect()
 
     def _journal_failed(self, error: ClusterError) -> None:

@@ -24,6 +24,8 @@ from pydanube_core.names import TopicName
 from pydanube_broker.delivery.non_reliable import LivePump
 from pydanube_broker.metrics import Gathered, SubscriptionSample, TopicSample
 from pydanube_broker.schema.administration import SchemaAdministration
+from pydanube_broker.tier.cold_lag import ColdPart
+from pydanube_broker.tier.port import TierPort
 from pydanube_broker.topics.administration import Administration
 from pydanube_broker.topics.registry import AnyPump
 from pydanube_broker.topics.topic import Topic, now_ms
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["BrokerPort"]
 
 
-class BrokerPort:
+class BrokerPort(TierPort):
     """Facts, read at the moment they are asked for, and the changes an operation may make."""
 
     def __init__(self, broker: Broker) -> None:
@@ -187,7 +189,7 @@ class BrokerPort:
             if not topics:
                 raise registry.not_found(name)
         found = [
-            self._subscription(one, pump)
+            self._subscription(one, pump, await self._cold_part(one, pump))
             for one in topics
             for pump in sorted(one.subscriptions.values(), key=lambda pump: pump.name)
             if subscription is None or pump.name == subscription
@@ -205,7 +207,7 @@ class BrokerPort:
         await self._administration.create_subscription(topic, subscription, type=type, start=start)
 
     async def resolve_position(self, topic: str, position: str) -> Mapping[str, int]:
-        return self._administration.resolve(topic, position)
+        return await self._administration.resolve(topic, position)
 
     async def seek_subscription(self, topic: str, subscription: str, position: str) -> None:
         await self._administration.seek(topic, subscription, position)
@@ -225,12 +227,26 @@ class BrokerPort:
     async def set_failure_policy(self, topic: str, subscription: str, changes: Mapping[str, Any]) -> None:
         await self._administration.set_failure_policy(topic, subscription, changes)
 
-    def _subscription(self, topic: Topic, pump: AnyPump) -> SubscriptionFacts:
+    async def _cold_part(self, topic: Topic, pump: AnyPump) -> ColdPart | None:
+        """What of its unread messages is not in the journal any more."""
+        offset = max(pump.cursor.floor, topic.start_offset)
+        if offset >= min(topic.state.tiered_offset, topic.commit):
+            return None
+        return await self._broker.tier.lag.part(topic, offset)
+
+    def _subscription(self, topic: Topic, pump: AnyPump, cold: ColdPart | None) -> SubscriptionFacts:
         cursor = pump.cursor
         statistics = pump.statistics()
         floor = max(cursor.floor, topic.start_offset)
         behind = floor < topic.commit
-        journal = self._broker.journal
+        if not behind:
+            lag_bytes, oldest_ms = 0, None
+        elif cold is not None and floor <= cold.offset < topic.state.tiered_offset:
+            lag_bytes = cold.bytes + self._lag_bytes(topic, topic.state.tiered_offset)
+            oldest_ms = cold.append_time_ms
+        else:
+            lag_bytes = self._lag_bytes(topic, floor)
+            oldest_ms = self._broker.journal.time_at_offset(topic.topic_id, floor)
         consumers = () if statistics is None else statistics.consumers
         return SubscriptionFacts(
             topic=topic.name,
@@ -245,8 +261,8 @@ class BrokerPort:
             in_flight=0 if statistics is None else statistics.in_flight,
             redelivered=0 if statistics is None else statistics.redelivered,
             dead_lettered=0 if statistics is None else statistics.dead_lettered,
-            lag_bytes=self._lag_bytes(topic, floor) if behind else 0,
-            oldest_unread_append_ms=journal.time_at_offset(topic.topic_id, floor) if behind else None,
+            lag_bytes=lag_bytes,
+            oldest_unread_append_ms=oldest_ms,
             consumers=tuple(
                 ConsumerFacts(
                     consumer_id=str(consumer.consumer_id),
@@ -268,55 +284,19 @@ class BrokerPort:
             dropped=0 if statistics is None else statistics.dropped,
         )
 
+    def _oldest_ms(self, topic: Topic, offset: int) -> int | None:
+        """Append time at an offset, as far as it is in memory: that of a cursor in the cold tier may be looked up yet."""
+        if offset < topic.state.tiered_offset:
+            known = self._broker.tier.lag.known_time_ms(topic.topic_id, offset)
+            if known is not None:
+                return known
+            first = self._broker.journal.first_offset(topic.topic_id)
+            if first is None or offset < first:
+                return None
+        return self._broker.journal.time_at_offset(topic.topic_id, offset)
+
     def _lag_bytes(self, topic: Topic, offset: int) -> int:
         return self._broker.journal.stored_bytes(topic.topic_id, offset)
-
-    # -- the cold tier ---------------------------------------------------------------------------------------
-
-    def _log(self, topic: str) -> Topic:
-        name = TopicName.parse(topic)
-        found = self._broker.registry.find(name)
-        if found is None:
-            raise self._broker.registry.not_found(name)
-        return found
-
-    async def objects(self, topic: str, *, start: int, end: int | None) -> Sequence[Mapping[str, Any]]:
-        return await self._broker.tier.objects(self._log(topic), start=start, end=end)
-
-    async def verify_objects(self, topic: str, *, start: int, end: int | None) -> Mapping[str, Any]:
-        return await self._broker.tier.enabled().verify(self._log(topic), start=start, end=end)
-
-    async def compact_objects(self, topic: str) -> int:
-        return await self._broker.tier.enabled().compact(self._log(topic))
-
-    async def orphans(self, topic: str) -> Sequence[Mapping[str, Any]]:
-        tier = self._broker.tier
-        return tier.shown(await tier.enabled().orphans(self._log(topic), grace_ms=0))
-
-    async def collect_objects(self, topic: str) -> Sequence[Mapping[str, Any]]:
-        tier = self._broker.tier
-        return tier.shown(await tier.enabled().collect(self._log(topic), grace_ms=0))
-
-    async def journal(self) -> Mapping[str, Any]:
-        journal, hub = self._broker.journal, self._broker.hub
-        now = journal.statistics()
-        sealed = journal.sealed()
-        held: list[dict[str, Any]] = []
-        for topic_id, run in sealed[0][2].items() if sealed else ():
-            topic = hub.topics.get(topic_id)
-            if topic is not None and run.end > topic.state.needed_offset:
-                held.append({"topic": topic.name, "from": topic.state.needed_offset, "until": run.end})
-        return {
-            "bytes": now.bytes,
-            "segments": now.segments,
-            "next_lsn": now.next_lsn,
-            "durable_lsn": now.durable_lsn,
-            "read_only": now.read_only,
-            "sealed": [
-                {"base_lsn": base, "bytes": size, "topics": len(runs)} for base, size, runs in sealed[:100]
-            ],
-            "held_by": held[:100],
-        }
 
     # -- the broker ------------------------------------------------------------------------------------------
 
@@ -387,7 +367,7 @@ class BrokerPort:
                 floor = max(pump.cursor.floor, topic.start_offset)
                 acked = sum(end - start for start, end in pump.cursor.acknowledged)
                 lag = topic.commit - floor - acked
-                oldest = broker.journal.time_at_offset(topic.topic_id, floor) if lag else None
+                oldest = self._oldest_ms(topic, floor) if lag else None
                 statistics = pump.statistics()
                 subscriptions.append(
                     SubscriptionSample(

@@ -21,6 +21,7 @@ from pydanube_cli.overview import with_help
 __all__ = ["Command", "Common", "command", "epilog"]
 
 DEFAULT_BROKER: Final = "http://127.0.0.1:6650"
+TIMEOUT: Final = "10s"
 DEFAULT_ADMIN: Final = "http://127.0.0.1:50051"
 
 # typer's own usage errors, by a name that is public in every version it may be: BadParameter's parent.
@@ -33,6 +34,7 @@ class Common:
 
     as_json: bool
     timeout_s: float
+    timeout_given: bool  # work that takes long waits for its end, unless it was said how long
     broker: str | None  # None: not given, neither as a flag nor in the environment or by --cluster
     admin: str | None
     principal: str | None
@@ -57,8 +59,13 @@ _OPTIONS: Final[dict[str, tuple[Any, Any]]] = {
         None,
     ),
     "common_timeout": (
-        Annotated[str, typer.Option("--timeout", metavar="DURATION", help="How long to wait for an answer.")],
-        "10s",
+        Annotated[
+            str | None,
+            typer.Option(
+                "--timeout", metavar="DURATION", help=f"How long to wait for an answer [default: {TIMEOUT}]"
+            ),
+        ],
+        None,
     ),
     "common_broker": (
         Annotated[
@@ -192,7 +199,8 @@ def _common(values: Mapping[str, Any]) -> Common:
         broker, admin = broker or cluster.broker, admin or cluster.admin
     return Common(
         as_json=bool(values["common_json"]) or output == "json",
-        timeout_s=parse_duration_s(values["common_timeout"], field="timeout"),
+        timeout_s=parse_duration_s(values["common_timeout"] or TIMEOUT, field="timeout"),
+        timeout_given=values["common_timeout"] is not None,
         broker=_url(broker or os.environ.get("DANUBE_BROKER_URL") or None, "broker"),
         admin=_url(admin or os.environ.get("DANUBE_ADMIN_ENDPOINT") or None, "admin"),
         principal=values["common_as"] or os.environ.get("DANUBE_PRINCIPAL") or None,

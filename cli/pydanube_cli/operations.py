@@ -21,7 +21,9 @@ from pydanube_admin.registry import LATER, OPERATIONS
 from pydanube_core.errors import CODES, ConditionNotMet, InvalidArgument, NotImplementedYet, PlanRequired
 
 from pydanube_cli.command import Command, Common
+from pydanube_cli.object_paths import all_paths, lines_of
 from pydanube_cli.overview import print_group, unknown_word
+from pydanube_cli.progress import NO_DEADLINE_S, with_progress
 from pydanube_cli.render import cell, human_bytes, print_json, print_pairs, print_table, prose
 
 __all__ = ["command_of", "groups", "is_group", "run"]
@@ -73,6 +75,12 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
 
 # Flags that every command has win over an argument of the same name, which then gets a longer one.
 RENAMED: Final = {"--broker": "--broker-id"}
+
+
+# Lists of things that other programs open: `--format paths|glob` prints those and nothing else.
+PATHS: Final = ("objects.list",)
+# Arguments that name a file of this machine: said in full, because the broker runs in another folder.
+FILES: Final[dict[str, str]] = {"objects.export": "to"}
 
 
 def is_group(word: str) -> bool:
@@ -140,6 +148,8 @@ def command_of(operation: Operation, *, positional: str | None = None, call: Cal
             _flag("option_yes", "--yes", "Do it without asking."),
             _text_option("option_plan_token", "--plan-token", "Apply a plan that was shown."),
         ]
+    if operation.name in PATHS:
+        parameters.append(_format_option())
     examples = [operation.command_line(example.arguments) for example in operation.examples]
     function = partial(_call, operation=operation, call=call)
     return Command(function, examples=examples, parameters=parameters, summary=operation.summary)
@@ -186,6 +196,16 @@ def _flag(name: str, flag: str, text: str) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=annotation)
 
 
+def _format_option() -> inspect.Parameter:
+    text = "table; or for other tools, one a line: paths, or a glob of each folder. [default: table]"
+    annotation = Annotated[
+        Literal["table", "paths", "glob"] | None, typer.Option("--format", help=text, show_default=False)
+    ]
+    return inspect.Parameter(
+        "option_format", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation
+    )
+
+
 def _text_option(name: str, flag: str, text: str) -> inspect.Parameter:
     annotation = Annotated[str | None, typer.Option(flag, help=text)]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
@@ -200,6 +220,7 @@ def _call(
     option_yes: bool = False,
     option_plan_token: str | None = None,
     option_file: str | None = None,
+    option_format: str | None = None,
     **given: Any,
 ) -> int:
     """Carry out one call; see the module's docstring for consent."""
@@ -221,13 +242,20 @@ def _call(
             field="plan_token",
             value=option_plan_token,
         )
+    if operation.name in FILES:
+        file = FILES[operation.name]
+        arguments[file] = str(Path(arguments[file]).absolute())
+    if option_format not in (None, "table") and common.as_json:
+        raise InvalidArgument(
+            f"--format {option_format} and --json exclude each other", field="format", value=option_format
+        )
     if option_dry_run and option_yes:
         raise InvalidArgument("--dry-run and --yes exclude each other", field="dry_run", value=True)
     ask = partial(
         call,
         common.admin_url,
         operation.name,
-        timeout_s=common.timeout_s,
+        timeout_s=NO_DEADLINE_S if operation.long_running and not common.timeout_given else common.timeout_s,
         face="cli",
         principal=common.principal,
     )
@@ -239,7 +267,19 @@ def _call(
         if not _consents(operation, arguments, preview, common):
             print("nothing was changed", file=sys.stderr)
             return 1
-    result = ask(arguments)
+    if option_format not in (None, "table"):
+        assert option_format is not None
+        paths = all_paths(ask, arguments)
+        if not paths:
+            prose("no objects: nothing of that range is in the cold tier yet")
+        for line in lines_of(paths, option_format):
+            print(line)
+        return 0
+    if operation.long_running:
+        status = partial(call, common.admin_url, "brokers.status", face="cli", principal=common.principal)
+        result = with_progress(lambda: ask(arguments), status, operation.name)
+    else:
+        result = ask(arguments)
     _show(operation, result, common)
     holds = operation.condition is None or bool(result[operation.condition])
     return 0 if holds else CODES[ConditionNotMet.code].exit

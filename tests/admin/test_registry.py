@@ -34,6 +34,8 @@ def test_the_operations_and_their_tools() -> None:
         "objects.verify": "verify_objects",
         "objects.compact": "compact_objects",
         "objects.collect": "collect_objects",
+        "objects.export": "export_objects",
+        "topics.replay": "replay_topic",
         "journal.describe": "describe_journal",
         "schemas.list": "list_subjects",
         "schemas.get": "get_schema",

@@ -24,7 +24,9 @@ LIMIT_KEYS: Final = (
     "max_subscription_dispatch_rate",
     "max_message_size",
 )
-POLICY_KEYS: Final = (*LIMIT_KEYS, "retention_bytes", "retention_age_s")
+#: How much of a topic stays. `retention_offset`: what is below may go; `drop_unread`: 1, even if a cursor has not passed it.
+RETENTION_KEYS: Final = ("retention_bytes", "retention_age_s", "retention_offset", "drop_unread")
+POLICY_KEYS: Final = (*LIMIT_KEYS, *RETENTION_KEYS)
 MAX_VALUE: Final = (1 << 53) - 1  # what JSON carries without loss
 
 
@@ -45,6 +47,12 @@ def check_policies(policies: Mapping[str, Any], *, field: str = "policies") -> d
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_VALUE:
             raise InvalidArgument(
                 f"{key}: {value!r} is not a count; give 0 (no limit) or more",
+                field=f"{field}.{key}",
+                value=value,
+            )
+        if key == "drop_unread" and value > 1:
+            raise InvalidArgument(
+                f"drop_unread: {value} is neither 0 (retention waits for the slowest cursor) nor 1 (it does not)",
                 field=f"{field}.{key}",
                 value=value,
             )
@@ -70,6 +78,8 @@ class Limits:
     max_message_size: int = 0  # bytes
     retention_bytes: int = 0
     retention_age_s: int = 0
+    retention_offset: int = 0
+    drop_unread: int = 0  # 1: retention does not wait for cursors
 
     @classmethod
     def of(cls, *layers: Mapping[str, Any]) -> Limits:

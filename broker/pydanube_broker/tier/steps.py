@@ -29,7 +29,10 @@ class Step(StrEnum):
     MERGED = "merged"  # child: the compacted object is in the store
     REPLACED = "replaced"  # broker: the catalog has it in place of its sources
     DROPPED = "dropped"  # broker: retention has taken objects out of the catalog
-    DELETED = "deleted"  # child: objects that count no more are gone
+    RETAINED = "retained"  # broker: the topic begins behind them
+    DELETED = "deleted"  # child: an object that counts no more is gone
+    FORGOTTEN = "forgotten"  # broker: the catalog does not remember those any more
+    DISCARDED = "discarded"  # broker: a deleted topic's objects are gone, the catalog still has its head
 
 
 def reached(step: Step) -> None:

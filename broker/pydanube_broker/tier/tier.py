@@ -19,17 +19,21 @@ from typing import Any, Final, Self
 
 from pydanube_core.errors import ClusterError, MissingExtra, StoreUnavailable
 from pydanube_core.facts import Reason
-from pydanube_storage.catalog import ObjectCatalog
+from pydanube_storage.catalog import CatalogEntry, ObjectCatalog
 from pydanube_storage.metadata import Absent, GuardFailed, MetadataStore, Put
 from pydanube_storage.objects import StoreOptions
 
 from pydanube_broker.settings import Settings
 from pydanube_broker.tier.child import TierChild
+from pydanube_broker.tier.cold_lag import ColdLag
 from pydanube_broker.tier.cold_reads import ColdReads
+from pydanube_broker.tier.collecting import GRACE_MS, Collector
 from pydanube_broker.tier.flushing import Due, Flusher
+from pydanube_broker.tier.long_work import LongWork
 from pydanube_broker.tier.steps import Step, reached
-from pydanube_broker.tier.upkeep import GRACE_MS, Keep, Upkeep
+from pydanube_broker.tier.upkeep import Upkeep
 from pydanube_broker.topics.hub import Hub
+from pydanube_broker.topics.retention import Keep
 from pydanube_broker.topics.topic import Topic, now_ms
 
 __all__ = ["Tier", "store_options"]
@@ -44,6 +48,8 @@ _HELD_UP_SEGMENTS: Final = (
     8  # sealed segments beyond which topics that hold up deletion are flushed at any size
 )
 _STORE_PAUSE_S: Final = 30.0
+_TEND_S: Final = 0.5  # looking after topics before the tier looks at what is due again
+_UNDER_WAY_PAUSE_S: Final = 0.02
 _CLUSTER_KEY: Final = "/cluster/name"
 
 
@@ -98,14 +104,19 @@ class Tier:
         self.cold = ColdReads(
             hub.journal, self.catalog, self.child, self.folders, start, missing=self.missing
         )
+        self.lag = ColdLag(self.catalog, self.child, self.where)
+        self.long_work = LongWork()
         self.flusher: Flusher
+        self.collector: Collector
         self.upkeep: Upkeep
         self.cluster = ""
         self._wake = asyncio.Event()
         self._tokens = OBJECTS_PER_S
-        self.keep: Callable[[Topic], Keep] = lambda topic: Keep()  # whoever knows the policies sets it
+        self._fresh: dict[int, int] = {}  # topic id → objects committed since its neighbours were looked at
+        self._deleted: deque[int] = deque()  # topics that are gone and whose objects may not be
         self._tending: asyncio.Task[None] | None = None
         self._collected: set[int] = set()
+        self._retired: set[int] = set()  # topics that have objects to delete when their grace time is over
         self._to_tend: deque[Topic] = deque()
         self._backlog_bytes = 0
         self._oldest_ms: int | None = None
@@ -126,12 +137,14 @@ class Tier:
             flush_age_ms=int(self._settings.flush_age * 1000),
         )
         self.flusher.after_commit = self._committed
+        self.collector = Collector(self.catalog, self.child, self.folders, self.flusher)
         self.upkeep = Upkeep(
             self.catalog,
             self.child,
             self.folders,
             self.flusher,
             self.cold,
+            self.collector,
             cluster=self.cluster,
             object_bytes=self._settings.object_bytes,
         )
@@ -139,7 +152,9 @@ class Tier:
             self.folders[topic_id] = head.folder
             self.object_bytes[topic_id] = head.bytes
             topic = self._hub.topics.get(topic_id)
-            if topic is not None:
+            if topic is None:
+                self._deleted.append(topic_id)
+            else:
                 state = topic.state
                 state.tiered_offset = max(state.tiered_offset, head.tiered_offset)
                 state.start_offset = max(state.start_offset, head.start_offset)
@@ -148,6 +163,7 @@ class Tier:
                     state.next_offset = head.tiered_offset
                     topic.durable_offset = topic.commit = head.tiered_offset
         self._hub.cold = self.cold
+        self._hub.on_drop = self.forget
         if self.missing is None:
             self._hub.tiering = True
             self._loop_task = asyncio.get_running_loop().create_task(self._run())
@@ -181,7 +197,12 @@ class Tier:
 
     async def _run(self) -> None:
         pause = min(1.0, self._settings.flush_age / 4)
+        clock = asyncio.get_running_loop().time
+        looked_s = clock()
         while True:
+            now_s = clock()
+            self._tokens = min(OBJECTS_PER_S, self._tokens + OBJECTS_PER_S * (now_s - looked_s))
+            looked_s = now_s
             try:
                 due = await self._look()
                 await self._flush_all(due)
@@ -195,7 +216,6 @@ class Tier:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), pause)
             self._wake.clear()
-            self._tokens = min(OBJECTS_PER_S, self._tokens + OBJECTS_PER_S * pause)
 
     async def _look(self) -> list[Due]:
         """Topics that are due, the oldest first."""
@@ -219,12 +239,13 @@ class Tier:
         return found
 
     def _holding_up(self) -> set[int]:
-        """Topics whose untiered batches keep the oldest journal segment, where there are many segments."""
+        """Topics to be flushed at any size: `journal.retention_*` asks for it, or they keep the oldest of many segments."""
+        asked, self._hub.flush_first = self._hub.flush_first, set()
         sealed = self._hub.journal.sealed()
         if len(sealed) <= _HELD_UP_SEGMENTS:
-            return set()
+            return asked
         _, _, runs = sealed[0]
-        return {
+        return asked | {
             topic_id
             for topic_id, run in runs.items()
             if topic_id in self._hub.topics and run.end > self._hub.topics[topic_id].state.tiered_offset
@@ -253,33 +274,61 @@ class Tier:
             log.warning("tier_upkeep_failed", extra={"event": "tier_upkeep_failed", "error": str(error)})
 
     async def _tend(self) -> None:
-        """Look after one topic a turn: retention, compaction, what crashes and compaction left."""
+        """Look after topics for a moment: retention, compaction, what crashes, compaction and deletion left."""
+        for _ in range(len(self._deleted)):
+            topic_id = self._deleted.popleft()
+            if self.collector.busy(topic_id):
+                self._deleted.append(topic_id)  # its turn comes when nothing is uploaded for it any more
+            else:
+                try:
+                    await self.collector.discard(topic_id)
+                except BaseException:
+                    self._deleted.append(topic_id)
+                    raise
         if not self._to_tend:
             self._to_tend.extend(
                 topic for topic in self._hub.topics.values() if topic.topic_id in self.folders
             )
-        if not self._to_tend:
-            return
-        topic = self._to_tend.popleft()
-        if topic.closed is not None or topic.topic_id in self.flusher.in_flight:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + _TEND_S
+        while self._to_tend and loop.time() < until:
+            topic = self._to_tend.popleft()
+            if topic.closed is None and topic.topic_id not in self.flusher.in_flight:
+                await self._tend_one(topic)
+
+    async def _tend_one(self, topic: Topic) -> None:
+        first = topic.topic_id not in self._collected
+        keep = Keep.of(topic.gate.limits)
+        fresh = self._fresh.get(topic.topic_id, 0) >= COMPACT_AT
+        retired = topic.topic_id in self._retired
+        if not (first or fresh or retired or not keep.everything):
             return
         await self.flusher.claim(topic)
-        await self.upkeep.retain(topic, self.keep(topic))
-        await self.upkeep.compact(topic, at_least=COMPACT_AT)
-        await self.upkeep.delete_retired(topic, grace_ms=GRACE_MS)
-        if topic.topic_id not in self._collected:
-            self._collected.add(topic.topic_id)  # once a life: what the last one left half-way
-            gone = await self.upkeep.collect(topic)
+        if await self.upkeep.retain(topic, keep):
+            self._retired.add(topic.topic_id)
+        if first or fresh:
+            self._fresh[topic.topic_id] = 0
+            if await self.upkeep.compact(topic, at_least=COMPACT_AT):
+                self._retired.add(topic.topic_id)
+        if retired:
+            await self.collector.delete_retired(topic, grace_ms=GRACE_MS)
+        if first:  # once a life: what the last one left half-way
+            gone = await self.collector.collect(topic)
+            self._collected.add(topic.topic_id)
+            self._retired.add(topic.topic_id)
             if gone:
                 log.info(
                     "tier_orphans_deleted",
                     extra={"event": "tier_orphans_deleted", "topic": topic.name, "objects": len(gone)},
                 )
-        await self._note_bytes(topic)
+        await self.note(topic)
 
     async def _flush_one(self, topic: Topic) -> None:
-        if await self.flusher.flush(topic):
+        urgent = self._backlog_bytes >= self.flusher.urgent_bytes
+        if await self.flusher.flush(topic, urgent=urgent):
             self._store_again_s = 0.0
+            if self.flusher.due(topic, now_ms()) is not None:
+                self._wake.set()  # a backlog is not worked off an object a look
         else:
             failure = self.flusher.failures.get(topic.topic_id)
             if failure is not None and isinstance(failure.error, StoreUnavailable):
@@ -293,14 +342,54 @@ class Tier:
             log.error("tier_failed", exc_info=task.exception(), extra={"event": "tier_failed"})
 
     def _committed(self, topic: Topic) -> None:
-        self._start(self._note_bytes(topic))
+        self._start(self.note(topic))
+        self._fresh[topic.topic_id] = self._fresh.get(topic.topic_id, 0) + 1
         if self._hub.collect():
             reached(Step.TRIMMED)
 
-    async def _note_bytes(self, topic: Topic) -> None:
+    async def note(self, topic: Topic) -> None:
+        """Take over what the catalog says of the topic's size and of what is still to be deleted."""
         held = await self.catalog.head(topic.topic_id)
         if held is not None:
             self.object_bytes[topic.topic_id] = held.head.bytes
+            (self._retired.add if held.head.retired else self._retired.discard)(topic.topic_id)
+
+    def forget(self, topic_id: int) -> None:
+        """The topic was deleted: its objects and what the catalog knows of it go, now or at a later start."""
+        self.flusher.forget(topic_id)
+        self.cold.forget(topic_id)
+        self.cold.cache.drop(topic_id)
+        self.object_bytes.pop(topic_id, None)
+        for kept in (self._collected, self._retired):
+            kept.discard(topic_id)
+        self._fresh.pop(topic_id, None)
+        self._deleted.append(topic_id)
+        self.wake()
+
+    def where(self, topic_id: int, entry: CatalogEntry) -> dict[str, Any]:
+        """What the child needs to open an object."""
+        return {
+            "key": f"{self.folders[topic_id]}/{entry.name}",
+            "bytes": entry.bytes,
+            "footer_bytes": entry.footer_bytes,
+            "footer_crc": entry.footer_crc,
+        }
+
+    async def tiered_up_to(self, topic: Topic, offset: int) -> None:
+        """Return when everything below `offset`, which is committed, is in the cold tier.
+
+        Raises:
+            ClusterError: why it cannot be.
+        """
+        while topic.state.tiered_offset < offset:
+            if topic.closed is not None:
+                raise topic.closed
+            if topic.topic_id in self.flusher.in_flight:
+                await asyncio.sleep(_UNDER_WAY_PAUSE_S)
+            elif not await self.flusher.flush(topic):
+                failure = self.flusher.failures.get(topic.topic_id)
+                if failure is not None:
+                    raise failure.error
 
     def path(self, topic_id: int, name: str) -> str:
         """Where tools open an object."""
@@ -384,9 +473,13 @@ class Tier:
             "oldest_due_age_s": None if oldest is None else round((now_ms() - oldest) / 1000, 1),
             "errors": self.errors,
             "failing_topics": len(self.flusher.failures),
+            "objects_merged": self.upkeep.merged,
+            "objects_dropped": self.upkeep.dropped,
+            "objects_deleted": self.collector.deleted,
             "cold_reads": self.cold.reads,
             "cold_cache_bytes": self.cold.cache.used_bytes,
             "process_id": self.child.pid,
             "process_deaths": self.child.deaths,
+            "work": self.long_work.status(now_ms()),
             "reasons": [reason.code for reason in self.reasons()],
         }

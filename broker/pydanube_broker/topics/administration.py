@@ -141,10 +141,12 @@ class Administration:
                     part, subscription, type=type, start=position, start_given=False
                 )
 
-    def resolve(self, topic: str, to: str) -> Mapping[str, int]:
+    async def resolve(self, topic: str, to: str) -> Mapping[str, int]:
         """Concrete topic → the offset of a position in it."""
         _, parts = self._parts(topic)
         position = Position.parse(to, now_ms=now_ms(), field="to")
+        for part in parts:
+            await part.prepare(position)
         return {part.name: part.resolve(position) for part in parts}
 
     async def seek(self, topic: str, subscription: str, to: str) -> None:

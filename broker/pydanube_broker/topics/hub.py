@@ -30,10 +30,12 @@ class Hub:
         self.journal: Journal = None  # type: ignore[assignment]  # set by whoever opens the journal, before its use
         self.cold: ColdReader | None = None  # what reads back from the cold tier, once it is there
         self.tiering = False  # whether the journal's oldest goes to the cold tier before it is given up
+        self.flush_first: set[int] = set()  # topics of which the journal is to keep less than it does
         self.states: dict[int, LogState] = {}
         self.topics: dict[int, Topic] = {}
         self.failure: JournalReadOnly | None = None
         self.on_failure: Callable[[JournalReadOnly], None] = lambda error: None
+        self.on_drop: Callable[[int], None] = lambda topic_id: None  # a topic was deleted
         self._pending: deque[tuple[int, Topic, int]] = deque()  # (durable at lsn, topic, end offset)
         self._durable_waiters: deque[tuple[int, Committed]] = deque()
 
@@ -117,11 +119,14 @@ class Hub:
         if state is not None and state.opened:
             self.journal.append(Kind.TOPIC_CLOSE, topic_id, [])
         self.journal.drop_topic(topic_id)
+        self.on_drop(topic_id)
 
     def give_up(self, topic: Topic, offset: int) -> None:
-        """The journal is to keep nothing below an offset: for good, unless the cold tier takes it first."""
+        """The journal is to keep nothing below an offset: for good, unless there is a cold tier, which takes it first."""
         if not self.tiering:
             topic.trim(offset)
+        elif topic.state.needed_offset < offset:
+            self.flush_first.add(topic.topic_id)
 
     def collect(self) -> int:
         """Delete journal segments that no topic needs any more."""

@@ -360,27 +360,6 @@ class Registry:
             )
         return pump
 
-    # -- retention -------------------------------------------------------------------------------------------
-
-    def apply_retention(self) -> None:
-        """Give up the oldest messages beyond `journal.retention_bytes` and `journal.retention_age`, by segment."""
-        limits = self._settings.journal
-        if limits.retention_bytes is None and limits.retention_age is None:
-            return
-        sealed = self._hub.journal.sealed()
-        excess = sum(size for _, size, _ in sealed) - (limits.retention_bytes or 0)
-        oldest_ms = None if limits.retention_age is None else now_ms() - int(limits.retention_age * 1000)
-        for _, size, runs in sealed:
-            too_big = limits.retention_bytes is not None and excess > 0
-            too_old = oldest_ms is not None and all(run.last_time_ms < oldest_ms for run in runs.values())
-            if not (too_big or too_old):
-                return
-            excess -= size
-            for topic_id, run in runs.items():
-                topic = self._hub.topics.get(topic_id)
-                if topic is not None:
-                    self._hub.give_up(topic, run.end)
-
 
 def _choice(kind: Any, text: str, field: str) -> Any:
     """The member of a `StrEnum` by its value."""

@@ -6,7 +6,9 @@ import itertools
 
 from hypothesis import given
 from hypothesis import strategies as st
-from pydanube_broker.tier.upkeep import Keep, expired, neighbours
+from pydanube_broker.delivery.limits import Limits
+from pydanube_broker.tier.upkeep import expired, neighbours
+from pydanube_broker.topics.retention import Keep
 from pydanube_storage.catalog import CatalogEntry
 from pydanube_storage.catalog.catalog import MAX_CHANGED
 
@@ -79,8 +81,16 @@ def test_retention_waits_for_the_slowest_cursor_unless_told_not_to() -> None:
     assert gone(Keep(bytes=1, drop_unread=True), slowest=0) == "0123"
 
 
-def test_the_topic_decides_before_its_namespace() -> None:
-    assert Keep.of({"retention_bytes": 5}, {"retention_bytes": 9, "retention_age_s": 2}) == Keep(
-        bytes=5, age_ms=2000
+def test_the_topic_decides_before_its_namespace_and_can_be_freed_from_it() -> None:
+    namespace = {"retention_bytes": 9, "retention_age_s": 2}
+    assert Keep.of(Limits.of({"retention_bytes": 5}, namespace)) == Keep(bytes=5, age_ms=2000)
+    assert Keep.of(Limits.of({"retention_bytes": 0}, namespace)) == Keep(age_ms=2000)
+    assert Keep.of(Limits.of({}, {"max_message_size": 3})).everything
+    assert Keep.of(Limits.of({"retention_offset": 7, "drop_unread": 1})) == Keep(
+        from_offset=7, drop_unread=True
     )
-    assert Keep.of({}, {"max_message_size": 3}).everything
+
+
+def test_what_lies_below_the_retention_offset_goes_in_whole_objects() -> None:
+    assert gone(Keep(from_offset=25)) == "01"
+    assert gone(Keep(from_offset=25), slowest=15) == "0"

@@ -1,0 +1,95 @@
+"""How far behind a cursor is that stands in the cold tier: bytes of objects behind it, append time of its message.
+
+Bytes are those of the objects as they are stored, the first in proportion to its offsets. Beyond `_EXACT_OBJECTS` they are
+in proportion to the whole topic's, which costs one look-up whatever the number of objects.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pydanube_core.errors import ClusterError
+from pydanube_storage.catalog import CatalogEntry, ObjectCatalog
+
+from pydanube_broker.tier.child import TierChild
+from pydanube_broker.topics.topic import Topic
+
+__all__ = ["ColdLag", "ColdPart"]
+
+_EXACT_OBJECTS: Final = 500  # one page of the catalog
+_REMEMBERED: Final = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColdPart:
+    """Of a cursor at `offset`: what is unread in the cold tier. `append_time_ms` is None where the object cannot be read."""
+
+    offset: int
+    bytes: int
+    append_time_ms: int | None
+
+
+class ColdLag:
+    """Single user: the loop."""
+
+    def __init__(
+        self,
+        catalog: ObjectCatalog,
+        child: TierChild,
+        where: Callable[[int, CatalogEntry], dict[str, Any]],
+    ) -> None:
+        self._catalog = catalog
+        self._child = child
+        self._where = where
+        self._times: OrderedDict[tuple[int, int], int] = OrderedDict()  # (topic id, offset) → append time
+
+    async def part(self, topic: Topic, offset: int) -> ColdPart | None:
+        """What is unread in the cold tier from `offset` on; None: nothing is.
+
+        Raises:
+            StoreUnavailable: the metadata store.
+        """
+        held = await self._catalog.head(topic.topic_id)
+        if held is None or offset >= held.head.tiered_offset:
+            return None
+        head = held.head
+        offset = max(offset, head.start_offset)
+        if head.objects <= _EXACT_OBJECTS:
+            entries = await self._catalog.entries_page(topic.topic_id, after=offset)
+            size = sum(entry.bytes for entry in entries)
+            if entries and entries[0].start < offset:
+                first = entries[0]
+                size -= first.bytes * (offset - first.start) // (first.end - first.start)
+        else:
+            entries = await self._catalog.entries_page(topic.topic_id, after=offset, limit=1)
+            whole = head.tiered_offset - head.start_offset
+            size = head.bytes * (head.tiered_offset - offset) // whole
+        time_ms = await self._time(topic.topic_id, offset, entries[0]) if entries else None
+        return ColdPart(offset=offset, bytes=size, append_time_ms=time_ms)
+
+    def known_time_ms(self, topic_id: int, offset: int) -> int | None:
+        """The append time that was asked for before."""
+        return self._times.get((topic_id, offset))
+
+    async def _time(self, topic_id: int, offset: int, entry: CatalogEntry) -> int | None:
+        key = (topic_id, offset)
+        if offset <= entry.start:
+            self._remember(key, entry.min_append_time_ms)
+        elif key not in self._times:
+            try:
+                said, _ = await self._child.call("when", {**self._where(topic_id, entry), "offset": offset})
+            except ClusterError:
+                return None  # whoever reads the topic is told; here it is a figure that is not known
+            if said["append_time_ms"] is None:
+                return None
+            self._remember(key, said["append_time_ms"])
+        return self._times.get(key)
+
+    def _remember(self, key: tuple[int, int], time_ms: int) -> None:
+        self._times[key] = time_ms
+        self._times.move_to_end(key)
+        if len(self._times) > _REMEMBERED:
+            self._times.popitem(last=False)

@@ -1,0 +1,96 @@
+"""Export a range of a topic as one file: `objects.export`.
+
+What is not in the cold tier yet is tiered first, so that the file holds everything that was acknowledged when the call
+came. The objects are read one after the other, each looked up in the catalog when its turn comes: a compaction in
+between changes nothing.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+from pydanube_core.errors import ObjectMissing
+from pydanube_storage.catalog import CatalogEntry, ObjectCatalog
+
+from pydanube_broker.tier.child import TierChild
+from pydanube_broker.tier.long_work import Work
+from pydanube_broker.topics.topic import Topic
+
+__all__ = ["export_range"]
+
+_ABORT_DEADLINE_S = 5.0
+
+Where = Callable[[int, CatalogEntry], dict[str, Any]]
+
+
+async def export_range(
+    topic: Topic,
+    catalog: ObjectCatalog,
+    child: TierChild,
+    where: Where,
+    tiered_up_to: Callable[[Topic, int], Awaitable[None]],
+    *,
+    start: int,
+    end: int,
+    path: Path,
+    file_format: str,
+    cluster: str,
+    work: Work,
+) -> dict[str, Any]:
+    """Write `[start, end)` to `path`; returns {messages, bytes}. Cancelled or failed, there is no file.
+
+    Args:
+        where: what the child needs to open an object.
+        tiered_up_to: returns when everything below an offset is in the cold tier.
+    """
+    token = secrets.token_hex(8)
+    await child.call(
+        "export_begin",
+        {
+            "token": token,
+            "path": str(path),
+            "format": file_format,
+            "partition": topic.options.partition,
+            "meta": {
+                "cluster": cluster,
+                "topic": topic.name,
+                "topic_id": topic.topic_id,
+                "start": start,
+                "end": end,
+            },
+        },
+    )
+    try:
+        await tiered_up_to(topic, end)
+        work.total = end - start
+        at = start
+        while at < end:
+            entry = await catalog.find(topic.topic_id, at)
+            if entry is None:
+                raise ObjectMissing(
+                    f"the catalog has no object for offsets {at} to {end} of {topic.name}: see `danube objects verify`",
+                    topic=topic.name,
+                    offset=at,
+                )
+            if entry.start < end:
+                await child.call(
+                    "export_add",
+                    {
+                        **where(topic.topic_id, entry),
+                        "token": token,
+                        "start": at,
+                        "end": min(end, entry.end),
+                    },
+                )
+            at = min(end, entry.end)
+            work.done = at - start
+        said, _ = await child.call("export_finish", {"token": token})
+    except BaseException:
+        with anyio.move_on_after(_ABORT_DEADLINE_S, shield=True):
+            await child.call("export_abort", {"token": token})
+        raise
+    return said

@@ -1,0 +1,61 @@
+"""Work that takes longer than an answer should: what runs now, and how far it is.
+
+Whoever starts some says what it counts; `brokers.status` shows it, so that a command can show progress and a person can
+see why a call has not come back. Single user: the loop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["LongWork", "Work"]
+
+
+@dataclass(slots=True)
+class Work:
+    """One piece of work under way; `total` is None while it is not known."""
+
+    operation: str
+    topic: str
+    unit: str  # what `done` counts: objects, messages
+    started_ms: int
+    total: int | None = None
+    done: int = 0
+
+
+class LongWork:
+    """The pieces of work of one broker."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count()
+        self._running: dict[int, Work] = {}
+
+    @contextlib.contextmanager
+    def begun(
+        self, operation: str, topic: str, *, unit: str, now_ms: int, total: int | None = None
+    ) -> Iterator[Work]:
+        """Shown until the block is left, however that happens."""
+        number = next(self._numbers)
+        work = self._running[number] = Work(operation, topic, unit, now_ms, total)
+        try:
+            yield work
+        finally:
+            del self._running[number]
+
+    def status(self, now_ms: int) -> list[dict[str, Any]]:
+        """{operation, topic, unit, done, total, running_s}, the oldest first."""
+        return [
+            {
+                "operation": work.operation,
+                "topic": work.topic,
+                "unit": work.unit,
+                "done": work.done,
+                "total": work.total,
+                "running_s": round((now_ms - work.started_ms) / 1000, 1),
+            }
+            for work in self._running.values()
+        ]

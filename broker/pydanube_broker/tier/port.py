@@ -1,0 +1,213 @@
+"""What the admin core asks of the cold tier and the journal (`pydanube_admin.objects.ObjectsPort`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydanube_core.errors import DispatchMismatch, InvalidArgument
+from pydanube_core.names import TopicName
+from pydanube_core.positions import Position, PositionKind
+
+from pydanube_broker.tier.export import export_range
+from pydanube_broker.topics.replay import Replay
+from pydanube_broker.topics.topic import Topic, now_ms
+
+if TYPE_CHECKING:
+    from pydanube_broker.broker import Broker
+
+__all__ = ["TierPort"]
+
+EXPORTS = "exports"  # folder of the data directory for what is exported by a bare name
+
+
+class TierPort:
+    """Part of `BrokerPort`. Topics are concrete ones, but where it says otherwise."""
+
+    _broker: Broker
+
+    def _log(self, topic: str) -> Topic:
+        name = TopicName.parse(topic)
+        found = self._broker.registry.find(name)
+        if found is None:
+            raise self._broker.registry.not_found(name)
+        return found
+
+    async def topic_ranges(
+        self, topic: str, *, start: str | None, until: str | None
+    ) -> Mapping[str, tuple[int, int]]:
+        """Concrete topic → [start, end) of two positions, also of a partitioned one; None: from its begin, to its end.
+
+        Raises:
+            InvalidArgument: no position, or one beyond the end.
+        """
+        name = TopicName.parse(topic)
+        parts = self._broker.registry.parts(name)[1]
+        if not parts:
+            raise self._broker.registry.not_found(name)
+        found = {}
+        for part in parts:
+            first = part.start_offset if start is None else await _offset(part, start, "from")
+            end = part.commit if until is None else await _offset(part, until, "until")
+            found[part.name] = (first, max(first, end))
+        return found
+
+    # -- objects ---------------------------------------------------------------------------------------------
+
+    async def objects(self, topic: str, *, start: int, end: int | None) -> Sequence[Mapping[str, Any]]:
+        return await self._broker.tier.objects(self._log(topic), start=start, end=end)
+
+    async def verify_objects(self, topic: str, *, start: int, end: int | None) -> Mapping[str, Any]:
+        tier, log = self._broker.tier, self._log(topic)
+        upkeep = tier.enabled()
+        with tier.long_work.begun("objects.verify", log.name, unit="objects", now_ms=now_ms()) as work:
+            work.total = len(await tier.objects(log, start=start, end=end))
+            return await upkeep.verify(log, start=start, end=end, work=work)
+
+    async def compact_objects(self, topic: str) -> int:
+        tier, log = self._broker.tier, self._log(topic)
+        upkeep = tier.enabled()
+        with tier.long_work.begun("objects.compact", log.name, unit="objects", now_ms=now_ms()) as work:
+            merged = await upkeep.compact(log, work=work)
+        await tier.note(log)
+        return merged
+
+    async def orphans(self, topic: str) -> Sequence[Mapping[str, Any]]:
+        tier, log = self._broker.tier, self._log(topic)
+        tier.enabled()
+        return tier.shown(await tier.collector.orphans(log, grace_ms=0))
+
+    async def collect_objects(self, topic: str) -> Sequence[Mapping[str, Any]]:
+        tier, log = self._broker.tier, self._log(topic)
+        tier.enabled()
+        with tier.long_work.begun("objects.collect", log.name, unit="objects", now_ms=now_ms()) as work:
+            return tier.shown(await tier.collector.collect(log, grace_ms=0, work=work))
+
+    async def export_objects(
+        self, topic: str, *, start: int, end: int, to: str, file_format: str, any_folder: bool
+    ) -> Mapping[str, Any]:
+        """Write a range to a file on this machine: {path, messages, bytes}.
+
+        Args:
+            any_folder: whether `to` may be a path; else it is a bare name, below `exports/` in the data directory.
+        """
+        tier, log = self._broker.tier, self._log(topic)
+        tier.enabled()
+        path = self._export_path(to, any_folder=any_folder)
+        with tier.long_work.begun("objects.export", log.name, unit="offsets", now_ms=now_ms()) as work:
+            said = await export_range(
+                log,
+                tier.catalog,
+                tier.child,
+                tier.where,
+                tier.tiered_up_to,
+                start=start,
+                end=end,
+                path=path,
+                file_format=file_format,
+                cluster=tier.cluster,
+                work=work,
+            )
+        return {"path": str(path), **said}
+
+    def _export_path(self, to: str, *, any_folder: bool) -> Path:
+        given = Path(to)
+        if "\0" in to or not given.name or given.name in (".", ".."):
+            raise InvalidArgument(f"to: {to!r} is not the name of a file", field="to", value=to)
+        if any_folder and given.is_absolute():
+            return given
+        if len(given.parts) > 1:
+            raise InvalidArgument(
+                f"to: {to!r} is a path; from here give a bare name, the file then is in {EXPORTS}/ of the broker's data "
+                "directory. On the command line `danube objects export` takes any path",
+                field="to",
+                value=to,
+            )
+        folder = self._broker.data_dir.path / EXPORTS
+        folder.mkdir(exist_ok=True)
+        return folder / given.name
+
+    # -- replay ----------------------------------------------------------------------------------------------
+
+    async def replay_topic(
+        self, topic: str, *, ranges: Mapping[str, tuple[int, int]], to: str
+    ) -> Sequence[Mapping[str, Any]]:
+        """Copy ranges of a topic's parts into another topic, made if it does not exist.
+
+        Returns:
+            {topic, messages, first_offset, last_offset} of each concrete topic that got some.
+        """
+        broker = self._broker
+        source, target = TopicName.parse(topic), TopicName.parse(to)
+        if target.base == source.base:
+            raise InvalidArgument(
+                f"{target} cannot be replayed into itself: name another topic in `to`", field="to", value=to
+            )
+        logs = [self._log(name) for name in ranges]
+        broker.health.check_publish()
+        _, parts = await broker.topic_parts(target, create=True, partitions=0, dispatch_strategy="reliable")
+        for part in parts:
+            if part.options.dispatch_strategy.value != "reliable":
+                raise DispatchMismatch(
+                    f"{part.name} is non_reliable and would keep nothing: replay into a reliable topic",
+                    field="to",
+                    value=to,
+                )
+        copied = []
+        with broker.tier.long_work.begun(
+            "topics.replay", str(source), unit="messages", now_ms=now_ms()
+        ) as work:
+            for number, log in enumerate(logs):
+                replay = Replay(log, parts[number % len(parts)], broker.engine.give_way)
+                await replay.run(*ranges[log.name], work)
+                copied.append(replay.copied)
+        return [
+            {
+                "topic": each.topic,
+                "messages": each.messages,
+                "first_offset": each.first_offset,
+                "last_offset": each.last_offset,
+            }
+            for each in copied
+            if each.messages
+        ]
+
+    # -- the journal -----------------------------------------------------------------------------------------
+
+    async def journal(self) -> Mapping[str, Any]:
+        journal, hub = self._broker.journal, self._broker.hub
+        now = journal.statistics()
+        sealed = journal.sealed()
+        held: list[dict[str, Any]] = []
+        for topic_id, run in sealed[0][2].items() if sealed else ():
+            topic = hub.topics.get(topic_id)
+            if topic is not None and run.end > topic.state.needed_offset:
+                held.append({"topic": topic.name, "from": topic.state.needed_offset, "until": run.end})
+        return {
+            "bytes": now.bytes,
+            "segments": now.segments,
+            "next_lsn": now.next_lsn,
+            "durable_lsn": now.durable_lsn,
+            "read_only": now.read_only,
+            "sealed": [
+                {"base_lsn": base, "bytes": size, "topics": len(runs)} for base, size, runs in sealed[:100]
+            ],
+            "held_by": held[:100],
+        }
+
+
+async def _offset(topic: Topic, text: str, field: str) -> int:
+    """The offset of a position; `until` may lie beyond the end, which is the end then."""
+    position = Position.parse(text, now_ms=now_ms(), field=field)
+    if position.kind is PositionKind.OFFSET and (field == "until" or position.value > topic.commit):
+        if field == "until":
+            return min(position.value, topic.commit)
+        raise InvalidArgument(
+            f"{field}: offset {position.value} is beyond the end of {topic.name}: {topic.commit} is next",
+            field=field,
+            value=text,
+            next_offset=topic.commit,
+        )
+    await topic.prepare(position)
+    return topic.resolve(position)

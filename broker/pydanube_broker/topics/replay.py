@@ -1,0 +1,175 @@
+"""Copy a range of one topic into another: `topics.replay`.
+
+A copy keeps payload, key, attributes, publish time, producer and schema, and says in `x-replayed-from` which message it
+is of: `/namespace/topic@offset`. Where the target has a schema policy the copies are held against it like any publish.
+Interrupted, what was appended stays: the result, or the error's details, say how far it went, and `from` continues.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+from pydanube_core.batch import BATCH_TARGET_BYTES, encode_batch, read_producer_part
+from pydanube_core.errors import ClusterError, Overloaded
+
+from pydanube_broker.delivery.frame_builder import producer_bytes, view_of
+from pydanube_broker.delivery.give_way import GiveWay
+from pydanube_broker.journal import CachedBatch
+from pydanube_broker.topics.reading import batches_between
+
+if TYPE_CHECKING:
+    from pydanube_broker.tier.long_work import Work
+    from pydanube_broker.topics.topic import Topic
+
+__all__ = ["ATTRIBUTE", "Replay", "copies_of"]
+
+ATTRIBUTE: Final = "x-replayed-from"
+# A copied batch, so bounded that it stays below the limit of batches with an attribute more in each message.
+_BATCH_MESSAGES: Final = 4096
+_WAITING: Final = 8  # batches of up to 1 MiB that are appended and not committed yet
+
+
+@dataclass(slots=True)
+class Copied:
+    """What has arrived in one concrete topic."""
+
+    topic: str
+    messages: int = 0
+    first_offset: int | None = None
+    last_offset: int | None = None
+
+
+def copies_of(batch: CachedBatch, start: int, end: int, source: str) -> list[bytes]:
+    """Producer part and body of the copies of the messages in `[start, end)`. Pure."""
+    view = view_of(batch)
+    offsets = list(view.offsets())
+    header = read_producer_part(producer_bytes(batch), verify=False)
+    payloads, keys, attributes = view.payloads(), view.keys(), view.attributes()
+    times, producers, which = view.publish_times_ms(), view.producers(), view.producer_index()
+    schemas = view.schemas()
+    chosen = [i for i, offset in enumerate(offsets) if start <= offset < end]
+    found = []
+    for part in _parts(chosen, payloads):
+        given: dict[str, Any] = {"schema": (header.schema_id, header.schema_version)}
+        if schemas is not None:
+            table, index = schemas
+            given = {"schemas": table, "schema_index": [index[i] for i in part]}
+        found.append(
+            encode_batch(
+                [payloads[i] for i in part],
+                publish_times_ms=[times[i] for i in part],
+                keys=None if keys is None else [keys[i] for i in part],
+                attributes=[
+                    {
+                        **(attributes[i] if attributes is not None else {}),
+                        ATTRIBUTE: f"{source}@{offsets[i]}",
+                    }
+                    for i in part
+                ],
+                producers=producers or [(header.producer_id, "")],
+                producer_index=None if which is None else [which[i] for i in part],
+                codec=header.codec,
+                **given,
+            )
+        )
+    return found
+
+
+def _parts(chosen: Sequence[int], payloads: Sequence[bytes]) -> Iterator[list[int]]:
+    part: list[int] = []
+    size = 0
+    for i in chosen:
+        if part and (len(part) == _BATCH_MESSAGES or size + len(payloads[i]) > BATCH_TARGET_BYTES):
+            yield part
+            part, size = [], 0
+        part.append(i)
+        size += len(payloads[i])
+    if part:
+        yield part
+
+
+@dataclass(slots=True)
+class Replay:
+    """One copy under way. Single user: the loop."""
+
+    source: Topic
+    target: Topic
+    give_way: GiveWay
+    copied: Copied = field(init=False)
+    next_offset: int = field(
+        init=False, default=0
+    )  # of the source: everything below is committed in the target
+    _waiting: deque[asyncio.Future[int]] = field(init=False, default_factory=deque)
+
+    def __post_init__(self) -> None:
+        self.copied = Copied(self.target.name)
+
+    async def run(self, start: int, end: int, work: Work) -> None:
+        """Copy `[start, end)`; returns when all of it is committed.
+
+        Raises:
+            ClusterError: what reading or appending raises; `details` gain `copied_until`, where to go on.
+        """
+        self.next_offset = start
+        try:
+            async for batch in batches_between(self.source, start, end, self.give_way):
+                with self.give_way.pending():
+                    copies = await anyio.to_thread.run_sync(copies_of, batch, start, end, self.source.name)
+                for data in copies[:-1]:
+                    await self._append(data, max(start, batch.base), work)
+                for data in copies[-1:]:
+                    await self._append(data, min(batch.end, end), work)
+            while self._waiting:
+                self.next_offset = await self._waiting.popleft()
+            self.next_offset = end
+        except ClusterError as error:
+            error.details["copied_until"] = self.next_offset
+            error.details["copied_messages"] = self.copied.messages
+            raise
+        finally:
+            for waiting in self._waiting:
+                if not waiting.cancel() and not waiting.cancelled():
+                    waiting.exception()  # seen: the first of them was raised
+
+    async def _append(self, data: bytes, until: int, work: Work) -> None:
+        """Append one batch of copies; `until` is how far the source is copied once it is committed."""
+        part = read_producer_part(data, verify=False)
+        guard = self.target.schema
+        if guard is not None and not guard.check_batch(data, part):
+            await guard.check_payloads(data, part)
+        while True:
+            try:
+                appended, _ = self.target.append(data, part, limited=False)
+                break
+            except Overloaded:
+                room = asyncio.Event()
+                self.target.when_room(room.set)
+                await room.wait()
+        assert appended.base_offset is not None
+        base, count = appended.base_offset, appended.count
+        committed: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        def done(error: ClusterError | None) -> None:
+            if error is None:
+                self.copied.messages += count
+                self.copied.first_offset = (
+                    base if self.copied.first_offset is None else self.copied.first_offset
+                )
+                self.copied.last_offset = base + count - 1
+                work.done += count
+            if committed.done():
+                return
+            if error is None:
+                committed.set_result(until)
+            else:
+                committed.set_exception(error)
+
+        self.target.when_committed(base + count, done)
+        self._waiting.append(committed)
+        while len(self._waiting) >= _WAITING:
+            self.next_offset = await self._waiting.popleft()

@@ -1,0 +1,114 @@
+"""How much of a topic stays, and which part of the journal goes by that where there is no cold tier.
+
+With the cold tier on, retention takes whole objects (`tier.upkeep`), and the journal keeps nothing that an object
+holds: `journal.retention_*` then makes the broker tier early, it never makes it forget. Without it, the journal is all
+there is, and both the policies and `journal.retention_*` trim it, by segments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pydanube_broker.delivery.limits import Limits
+from pydanube_broker.topics.topic import Topic, now_ms
+
+if TYPE_CHECKING:
+    from pydanube_broker.settings import Journal
+    from pydanube_broker.topics.hub import Hub
+
+__all__ = ["JournalRetention", "Keep", "slowest_cursor"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keep:
+    """How much of a topic stays; None: everything. What lies below `from_offset` may go whatever the others say."""
+
+    bytes: int | None = None
+    age_ms: int | None = None
+    from_offset: int | None = None
+    drop_unread: bool = False
+
+    @classmethod
+    def of(cls, limits: Limits) -> Keep:
+        """What a topic's limits say: its own policies, else its namespace's; 0 is no limit."""
+        return cls(
+            bytes=limits.retention_bytes or None,
+            age_ms=limits.retention_age_s * 1000 or None,
+            from_offset=limits.retention_offset or None,
+            drop_unread=bool(limits.drop_unread),
+        )
+
+    @property
+    def everything(self) -> bool:
+        return self.bytes is None and self.age_ms is None and self.from_offset is None
+
+    def may_go(self, *, end: int, newest_ms: int, total_bytes: int, now: int, slowest: int | None) -> bool:
+        """Whether the oldest part of a topic may go: its offsets end at `end`, the topic has `total_bytes` with it."""
+        if slowest is not None and end > slowest and not self.drop_unread:
+            return False
+        return (
+            (self.age_ms is not None and newest_ms < now - self.age_ms)
+            or (self.bytes is not None and total_bytes > self.bytes)
+            or (self.from_offset is not None and end <= self.from_offset)
+        )
+
+
+def slowest_cursor(topic: Topic) -> int | None:
+    """Everything below is acknowledged by all subscriptions; None: there is none to wait for."""
+    return min((pump.cursor.floor for pump in topic.subscriptions.values()), default=None)
+
+
+class JournalRetention:
+    """Applied every few seconds. Single user: the loop."""
+
+    def __init__(self, hub: Hub, settings: Journal) -> None:
+        self._hub = hub
+        self._settings = settings
+
+    def apply(self) -> None:
+        """Give up what the settings, and without a cold tier the policies, do not keep."""
+        sealed = self._hub.journal.sealed()
+        self._by_settings(sealed)
+        if not self._hub.tiering:
+            self._by_policies(sealed)
+
+    def _by_settings(self, sealed: Iterable[tuple[int, int, Any]]) -> None:
+        """The oldest segments beyond `journal.retention_bytes` and `journal.retention_age`, of all topics alike."""
+        limits = self._settings
+        if limits.retention_bytes is None and limits.retention_age is None:
+            return
+        sealed = list(sealed)
+        excess = sum(size for _, size, _ in sealed) - (limits.retention_bytes or 0)
+        oldest_ms = None if limits.retention_age is None else now_ms() - int(limits.retention_age * 1000)
+        for _, size, runs in sealed:
+            too_big = limits.retention_bytes is not None and excess > 0
+            too_old = oldest_ms is not None and all(run.last_time_ms < oldest_ms for run in runs.values())
+            if not (too_big or too_old):
+                return
+            excess -= size
+            for topic_id, run in runs.items():
+                topic = self._hub.topics.get(topic_id)
+                if topic is not None:
+                    self._hub.give_up(topic, run.end)
+
+    def _by_policies(self, sealed: Iterable[tuple[int, int, Any]]) -> None:
+        """What each topic's own policies do not keep, as far as it is in sealed segments."""
+        now, done = now_ms(), set()
+        for _, _, runs in sealed:
+            for topic_id, run in runs.items():
+                topic = self._hub.topics.get(topic_id)
+                if topic is None or topic_id in done or run.end <= topic.start_offset:
+                    continue
+                keep = Keep.of(topic.gate.limits)
+                if not keep.everything and keep.may_go(
+                    end=run.end,
+                    newest_ms=run.last_time_ms,
+                    total_bytes=self._hub.journal.stored_bytes(topic_id, topic.start_offset),
+                    now=now,
+                    slowest=slowest_cursor(topic),
+                ):
+                    topic.trim(run.end)
+                else:
+                    done.add(topic_id)
