@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydanube_cli.bench.catalogue import DEFAULT_MESSAGES, Plan
 from pydanube_cli.bench.expressions import Expression
-from pydanube_cli.bench.payloads import Checker, make_payloads, percentiles_ms
+from pydanube_cli.bench.payloads import Checker, Part, make_payloads, merge, percentiles_ms
 from pydanube_cli.bench.raw import crc32_mb_per_s, fdatasync_reference, grpc_reference
 from pydanube_cli.bench.result import assemble, machine
 from pydanube_cli.bench.scenarios import SCENARIOS
+from pydanube_cli.bench.tally import Tally, make_tally
 from pydanube_core.errors import InvalidArgument
 
 
@@ -65,6 +66,89 @@ def test_counts_agree_with_the_plain_definition(seed: int, drop: set[int], doubl
         late += number not in seen and any(number < other for other in seen)
         seen.add(number)
     assert check(got, [20]) == (20, len(got), len(drop), len(double - drop), late)
+
+
+@given(
+    owners=st.lists(st.integers(0, 2), min_size=12, max_size=12),
+    drop=st.sets(st.integers(0, 11)),
+    double=st.dictionaries(st.integers(0, 11), st.integers(0, 2)),
+)
+def test_consumers_of_one_subscription_are_checked_together(
+    owners: list[int], drop: set[int], double: dict[int, int]
+) -> None:
+    payloads = sent(0, 12)
+    parts: list[Part] = []
+    received = 0
+    for consumer in range(3):
+        mine = [p for i, p in enumerate(payloads) if owners[i] == consumer and i not in drop]
+        mine += [payloads[i] for i, again in double.items() if again == consumer and i not in drop]
+        received += len(mine)
+        checker = Checker(size=24)
+        if mine:
+            checker.add(mine, 10)
+        parts.append(Part(**checker.part([12]).to_json()))
+    found = merge(parts, [12])
+    assert (found.sent, found.received, found.missing) == (12, received, len(drop))
+    assert found.duplicates == len(set(double) - drop)
+
+
+def test_order_is_looked_for_within_a_key_where_only_that_is_promised() -> None:
+    payloads = sent(0, 6)
+    mixed = [payloads[i] for i in (1, 3, 0, 2, 5, 4)]  # keys 1 1 0 0 1 0: each in order
+    checker = Checker(size=24)
+    checker.add(mixed, 10)
+    assert checker.part([6], keys=2).out_of_order == 0
+    assert checker.part([6]).out_of_order == 3
+    checker = Checker(size=24)
+    checker.add([payloads[i] for i in (2, 0, 1, 3)], 10)
+    assert checker.part([6], keys=2).out_of_order == 1
+
+
+def test_workers_add_up_what_each_has_received(tmp_path: Path) -> None:
+    path = tmp_path / "tally"
+    make_tally(path, 2)
+    with Tally(str(path), 0) as first, Tally(str(path), 1) as second:
+        first.put(5)
+        second.put(7)
+        first.put(6)
+        assert (first.total(), second.total()) == (13, 13)
+
+
+def plan(**changed: Any) -> Plan:
+    whole: dict[str, Any] = {
+        "scenario": "e2e",
+        "size": 16,
+        "messages": 1000,
+        "producers": 1,
+        "consumers": 4,
+        "each": False,
+        "compression": "none",
+        "timeout_s": 1,
+    }
+    return Plan(**whole | changed)
+
+
+@pytest.mark.parametrize(
+    ("changed", "field"),
+    [
+        ({"scenario": "latency", "sub_type": "shared"}, "scenario"),
+        ({"scenario": "publish", "keys": 5}, "scenario"),
+        ({"ack_delay_s": 60.0}, "ack_delay"),
+        ({"scenario": "topics", "topics": 600}, "messages"),
+    ],
+)
+def test_plan_that_measures_nothing_is_refused(changed: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        plan(**changed)
+    assert refused.value.details["field"] == field
+
+
+def test_reference_is_the_plain_batch_path() -> None:
+    measured = plan(sub_type="key-shared", keys=10, ack_delay_s=0.01)
+    assert measured.about_a_subscription
+    assert measured.shared_subscription
+    assert measured.reference == plan(consumers=1)
+    assert not measured.reference.about_a_subscription
 
 
 def test_foreign_producers_do_not_count_and_foreign_sizes_are_refused() -> None:
@@ -182,6 +266,25 @@ def test_result_has_medians_sums_and_ratios() -> None:
     assert result["ratio"]["p50_over_fdatasync_p50_ms"] == 1.5
     assert result["ratio"]["megabytes_per_crc32_megabyte"] is None
     assert set(result["machine"]) == {"cpus", "load_before", "python", "versions"}
+
+
+def test_ratio_to_exclusive_is_the_median_of_neighbours() -> None:
+    def pair(rate: float, reference: float) -> dict[str, Any]:
+        return run_of(rate, None) | {
+            "reference": {"messages_per_s": reference},
+            "share_of_reference": rate / reference,
+        }
+
+    result = assemble(
+        scenario="e2e",
+        command="",
+        config={},
+        runs=[pair(8.0, 10.0), pair(70.0, 100.0), pair(900.0, 1000.0)],
+        raw={},
+        machine=machine(),
+    )
+    assert result["ratio"]["messages_per_s_to_exclusive"] == 0.8
+    assert result["median"]["reference_messages_per_s"] == 100.0
 
 
 def test_every_scenario_of_the_catalogue_can_be_run() -> None:

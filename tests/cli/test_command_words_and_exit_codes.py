@@ -102,6 +102,13 @@ def test_near_miss_of_a_verb_is_suggested_also_in_json(danube: Danube) -> None:
         ["mcp", "--transport", "pigeon"],
         ["rpc"],
         ["bench", "e2e", "--assert", "import os"],
+        ["bench", "e2e", "--sub-type", "exclusiv"],
+        ["bench", "e2e", "--ack-delay", "soon"],
+        ["bench", "e2e", "--ack-delay", "1m"],
+        ["bench", "latency", "--keys", "10"],
+        ["bench", "e2e", "--each", "--sub-type", "shared"],
+        ["bench", "topics", "--broker", "http://127.0.0.1:6650"],
+        ["bench", "topics", "--topics", "10", "--messages", "10"],
     ],
     ids=" ".join,
 )

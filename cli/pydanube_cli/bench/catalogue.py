@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
-__all__ = ["DEFAULT_MESSAGES", "DEFAULT_PRODUCERS", "DEFAULT_RUNS", "LATER", "WRITERS", "Plan"]
+from pydanube_core.errors import InvalidArgument
+
+__all__ = [
+    "DEFAULT_KEYS",
+    "DEFAULT_MESSAGES",
+    "DEFAULT_PRODUCERS",
+    "DEFAULT_RUNS",
+    "LATER",
+    "MAX_ACK_DELAY_S",
+    "MAX_TOPICS",
+    "SUB_TYPES",
+    "WRITERS",
+    "Plan",
+]
 
 WRITERS: Final = 8
 
@@ -16,15 +29,28 @@ DEFAULT_MESSAGES: Final = {
     "latency": 2_000,
     "await": 100_000,
     "backlog": 5_000_000,
+    "topics": 1_000_000,
 }
 DEFAULT_PRODUCERS: Final = {"await": 256, "backlog": WRITERS}
-DEFAULT_RUNS: Final = {"backlog": 3}
-LATER: Final = {"topics": "cluster", "unary": "speed", "replay": "tier", "tier": "tier"}
+DEFAULT_RUNS: Final = {"backlog": 3, "topics": 1}
+DEFAULT_KEYS: Final = 1000  # of key-shared: without keys it would have one, the producer's name
+LATER: Final = {"unary": "speed", "replay": "tier", "tier": "tier"}
+SUB_TYPES: Final = ("exclusive", "shared", "failover", "key-shared")
+OF_A_SUBSCRIPTION: Final = ("e2e", "consume", "backlog")
+MAX_ACK_DELAY_S: Final = 10.0  # well below the ack timeout (30 s): what expires is delivered again
+MAX_TOPICS: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to measure."""
+    """What to measure.
+
+    Args:
+        sub_type: exclusive: each consumer has a subscription of its own; otherwise all share one.
+        keys: every message has one of so many keys; 0: none has a key.
+        ack_delay_s: a batch is acknowledged so long after it was received; the consumer reads on meanwhile.
+        topics: of the scenario `topics`, which share the messages.
+    """
 
     scenario: str
     size: int
@@ -34,6 +60,46 @@ class Plan:
     each: bool
     compression: str
     timeout_s: float
+    sub_type: str = "exclusive"
+    keys: int = 0
+    ack_delay_s: float = 0.0
+    topics: int = 10_000
+
+    def __post_init__(self) -> None:
+        if self.about_a_subscription and self.scenario not in OF_A_SUBSCRIPTION:
+            raise InvalidArgument(
+                f"--sub-type, --keys and --ack-delay: bench {self.scenario} has no subscription to measure; use "
+                f"{', '.join(OF_A_SUBSCRIPTION)}",
+                field="scenario",
+                value=self.scenario,
+            )
+        if not 0 <= self.ack_delay_s <= MAX_ACK_DELAY_S:
+            raise InvalidArgument(
+                f"--ack-delay {self.ack_delay_s:g}s: at most {MAX_ACK_DELAY_S:g}s, or deliveries expire and come again",
+                field="ack_delay",
+                value=self.ack_delay_s,
+            )
+        if self.scenario == "topics" and self.messages < 2 * self.topics:
+            raise InvalidArgument(
+                f"--messages {self.messages}: {self.topics} topics share them, 2 or more each",
+                field="messages",
+                value=self.messages,
+            )
+
+    @property
+    def about_a_subscription(self) -> bool:
+        """Whether something other than the plain batch path is measured, so that it is compared with that."""
+        return self.sub_type != "exclusive" or self.keys > 0 or self.ack_delay_s > 0
+
+    @property
+    def reference(self) -> Plan:
+        """The same work on the plain batch path: one exclusive consumer, no keys, acks at once."""
+        return replace(self, sub_type="exclusive", keys=0, ack_delay_s=0.0, consumers=1)
+
+    @property
+    def shared_subscription(self) -> bool:
+        """Whether the consumers divide the messages among them."""
+        return self.sub_type != "exclusive"
 
     @property
     def shares(self) -> list[int]:

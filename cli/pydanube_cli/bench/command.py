@@ -17,6 +17,7 @@ from pydanube_core.errors import (
     InvalidArgument,
     NotImplementedYet,
 )
+from pydanube_core.units import parse_duration_s
 
 from pydanube_cli.bench import catalogue
 from pydanube_cli.bench.expressions import Expression
@@ -42,13 +43,18 @@ EXIT_DAMAGE = 5
         "danube bench latency --assert 'median.p50_ms <= raw.fdatasync_p50_ms + 0.9'",
         "danube bench e2e --broker http://127.0.0.1:6650 --assert 'verified.missing == 0'",
         "danube bench backlog --messages 5000000",
+        "danube bench e2e --sub-type shared --consumers 4 --assert 'ratio.messages_per_s_to_exclusive >= 0.7'",
+        "danube bench e2e --sub-type key-shared --keys 1000 --consumers 4",
+        "danube bench e2e --ack-delay 10ms --assert 'ratio.messages_per_s_to_exclusive >= 0.5'",
+        "danube bench backlog --sub-type key-shared --keys 1000 --consumers 4 --messages 1000000",
+        "danube bench topics --topics 10000 --assert 'median.topics.ready_s.after_kill <= 15'",
     ]
 )
 def bench(
     *,
     common: Common,
     scenario: Annotated[
-        str, typer.Argument(metavar="SCENARIO", help="e2e, publish, consume, latency, await, backlog")
+        str, typer.Argument(metavar="SCENARIO", help="e2e, publish, consume, latency, await, backlog, topics")
     ],
     size: Annotated[
         int, typer.Option("--size", min=8, max=3_000_000, metavar="BYTES", help="Of a payload.")
@@ -64,6 +70,34 @@ def bench(
         ),
     ] = None,
     consumers: Annotated[int, typer.Option("--consumers", min=1, max=64, metavar="N")] = 1,
+    sub_type: Annotated[
+        str,
+        typer.Option(
+            "--sub-type",
+            metavar="TYPE",
+            help="exclusive: a subscription each; shared, failover, key-shared: one for all consumers.",
+        ),
+    ] = "exclusive",
+    keys: Annotated[
+        int | None,
+        typer.Option(
+            "--keys",
+            min=1,
+            max=1_000_000,
+            metavar="N",
+            help="Messages have one of N keys [default: none; key-shared 1000]",
+        ),
+    ] = None,
+    ack_delay: Annotated[
+        str,
+        typer.Option("--ack-delay", metavar="DURATION", help="Acknowledge so much later; read on meanwhile."),
+    ] = "0ms",
+    topics: Annotated[
+        int,
+        typer.Option(
+            "--topics", min=1, max=catalogue.MAX_TOPICS, metavar="N", help="Of the scenario topics."
+        ),
+    ] = 10_000,
     each: Annotated[bool, typer.Option("--each", help="Message by message instead of in batches.")] = False,
     runs: Annotated[
         int | None, typer.Option("--runs", min=1, max=100, metavar="N", help="[default: 5; backlog 3]")
@@ -90,6 +124,25 @@ def bench(
         raise unknown_word(scenario, list(catalogue.DEFAULT_MESSAGES), group="bench")
     if scenario in ("latency", "await", "backlog") and size < 16:
         raise InvalidArgument(f"--size {size}: {scenario} needs 16 or more", field="size", value=size)
+    if scenario == "topics" and common.broker is not None:
+        raise InvalidArgument(
+            "bench topics stops, kills and starts the broker: leave --broker (DANUBE_BROKER_URL) out, and it has its own",
+            field="broker",
+            value=common.broker,
+        )
+    of_type = sub_type.replace("_", "-")
+    if of_type not in catalogue.SUB_TYPES:
+        raise InvalidArgument(
+            f"--sub-type {sub_type!r}: give {', '.join(catalogue.SUB_TYPES)}",
+            field="sub_type",
+            value=sub_type,
+        )
+    if each and of_type != "exclusive":
+        raise InvalidArgument(
+            "--each measures exclusive consumers only; leave --each or --sub-type out",
+            field="each",
+            value=True,
+        )
     if data_dir is not None and not data_dir.is_dir():
         raise InvalidArgument(
             f"--data-dir: there is no folder {data_dir}", field="data_dir", value=str(data_dir)
@@ -107,6 +160,10 @@ def bench(
         each=each,
         compression=compression,
         timeout_s=common.timeout_s,
+        sub_type=of_type,
+        keys=keys or (catalogue.DEFAULT_KEYS if of_type == "key-shared" else 0),
+        ack_delay_s=parse_duration_s(ack_delay, field="ack_delay"),
+        topics=topics,
     )
     result = _measure(plan, runs or catalogue.DEFAULT_RUNS.get(scenario, 5), common, data_dir)
     if common.as_json:
@@ -120,7 +177,7 @@ def _measure(plan: Plan, runs: int, common: Common, data_dir: Path | None) -> di
     from pydanube_cli.bench.fleet import broker_at, broker_of_our_own
     from pydanube_cli.bench.raw import raw_reference
     from pydanube_cli.bench.result import assemble, machine
-    from pydanube_cli.bench.scenarios import SCENARIOS
+    from pydanube_cli.bench.scenarios import run as run_scenario
 
     facts = machine()
     running = (
@@ -134,11 +191,17 @@ def _measure(plan: Plan, runs: int, common: Common, data_dir: Path | None) -> di
         topic = f"bench-{plan.scenario}-{secrets.token_hex(4)}"
         done: list[dict[str, Any]] = []
         for number in range(runs):
-            run = SCENARIOS[plan.scenario](plan, broker, f"{topic}-{number}")
-            prose(f"run {number + 1} of {runs}: {run['messages_per_s']:,.0f} messages/s")
+            run = run_scenario(plan, broker, f"{topic}-{number}")
+            beside = f", {run['share_of_reference']:.0%} of exclusive" if "reference" in run else ""
+            prose(f"run {number + 1} of {runs}: {run['messages_per_s']:,.0f} messages/s{beside}")
             done.append(run)
         if not broker.own:
-            _clean_up(broker, topic, runs, common)
+            names = [f"{topic}-{number}" for number in range(runs)]
+            if plan.about_a_subscription:
+                names += [f"{name}-exclusive" for name in names]
+            elif plan.scenario == "backlog":
+                names.append(f"{topic}-full")
+            _clean_up(broker, names, common)
         config = {
             "size": plan.size,
             "messages": plan.messages,
@@ -146,6 +209,10 @@ def _measure(plan: Plan, runs: int, common: Common, data_dir: Path | None) -> di
             "consumers": plan.consumers,
             "each": plan.each,
             "compression": plan.compression,
+            "sub_type": plan.sub_type,
+            "keys": plan.keys,
+            "ack_delay_ms": round(plan.ack_delay_s * 1000, 3),
+            "topics": plan.topics if plan.scenario == "topics" else None,
             "runs": runs,
             "broker": broker.url,
             "own_broker": broker.own,
@@ -157,11 +224,11 @@ def _measure(plan: Plan, runs: int, common: Common, data_dir: Path | None) -> di
     )
 
 
-def _clean_up(broker: RunningBroker, topic: str, runs: int, common: Common) -> None:
+def _clean_up(broker: RunningBroker, names: list[str], common: Common) -> None:
     """Delete the topics that were made on somebody else's broker; what cannot be deleted is left."""
     from pydanube_admin.remote import call_sync
 
-    for name in [f"{topic}-{number}" for number in range(runs)] + [f"{topic}-full"]:
+    for name in names:
         with suppress(ClusterError):
             call_sync(
                 broker.admin_url,
@@ -176,6 +243,7 @@ def _clean_up(broker: RunningBroker, topic: str, runs: int, common: Common) -> N
 def _judge(result: dict[str, Any], conditions: list[Expression], *, as_json: bool) -> int:
     """The exit code: 5 if acknowledged messages are missing, 6 if a condition does not hold."""
     missing = result["verified"]["missing"]
+    missing += sum(run["reference"]["verified"]["missing"] for run in result["runs"] if "reference" in run)
     if missing:
         error = CorruptJournal(
             f"{missing} acknowledged messages were not delivered; keep the data directory and report this",
@@ -208,6 +276,20 @@ def _print(result: dict[str, Any]) -> None:
         lone, writers = beside["lone_send"], beside["producers"]
         print(f"beside the reader: a lone send p50 {lone['p50_ms']} ms, p99 {lone['p99_ms']} ms; ", end="")
         print(f"{writers['count']:.0f} producers {writers['share']:.0%} of their rate alone")
+    if (share := result["ratio"]["messages_per_s_to_exclusive"]) is not None:
+        print(f"beside one exclusive consumer, run by run: {share:.0%} ", end="")
+        print(f"of {middle['reference_messages_per_s']:,.0f} messages/s")
+    if (many := middle.get("topics")) is not None:
+        rows = [
+            {
+                "": name.replace("_", " "),
+                "resident": cell("x_bytes", value),
+                "ready_s": many["ready_s"].get(name),
+            }
+            for name, value in many["rss_bytes"].items()
+        ]
+        print(f"{many['count']:,.0f} topics:")
+        print_table(rows)
     checked = ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in result["verified"].items())
     print(f"verified: {checked}; durability {result['durability']}")
     server = result["server"]

@@ -19,7 +19,7 @@ from typing import Any, Final, Self
 import psutil
 from pydanube_core.errors import ClusterError, DeadlineExceeded, Internal, Unavailable
 
-__all__ = ["Crew", "RunningBroker", "ServerCost", "Worker", "broker_at", "broker_of_our_own"]
+__all__ = ["Crew", "OwnBroker", "RunningBroker", "ServerCost", "Worker", "broker_at", "broker_of_our_own"]
 
 START_S: Final = 60.0
 STOP_S: Final = 15.0
@@ -28,13 +28,70 @@ SAMPLE_S: Final = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningBroker:
-    """A broker to measure. `pid` and `data_dir` are None where they are on another machine."""
+    """A broker to measure. `pid` and `data_dir` are None where they are on another machine, `owned` where it is not
+    ours to stop.
+    """
 
     url: str
     admin_url: str
     pid: int | None
     data_dir: Path | None
-    own: bool
+    owned: OwnBroker | None
+
+    @property
+    def own(self) -> bool:
+        return self.owned is not None
+
+
+class OwnBroker:
+    """A broker on free ports and a data directory below `home`, which can be stopped and started again."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> RunningBroker:
+        """Start it and wait until it is ready.
+
+        Raises:
+            ClusterError: it did not start; the message has what it said.
+        """
+        assert self._process is None, "it runs already"
+        ready, log = self._home / "ready.json", self._home / "log"
+        ready.unlink(missing_ok=True)
+        words = ["broker", "--data-dir", str(self._home / "data"), "--ready-file", str(ready), "--json"]
+        words += [f"--{name}-port=0" for name in ("grpc", "admin", "metrics")]
+        with log.open("ab") as said:
+            process = self._process = subprocess.Popen(
+                [sys.executable, "-m", "pydanube_cli.main", *words, "--log-level", "warning"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=said,
+                start_new_session=True,  # Ctrl-C is ours; it is stopped in order
+            )
+        info = _wait_ready(process, ready, log)
+        return RunningBroker(
+            url=info["grpc"],
+            admin_url=info["admin"],
+            pid=process.pid,
+            data_dir=self._home / "data",
+            owned=self,
+        )
+
+    def stop(self, *, kill: bool = False) -> None:
+        """End it: by SIGTERM and, where that takes too long or `kill` asks for it, by SIGKILL."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if kill:
+            process.kill()
+        else:
+            process.terminate()
+        try:
+            process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 @contextmanager
@@ -46,30 +103,11 @@ def broker_of_our_own(parent: Path | None) -> Iterator[RunningBroker]:
     """
     # Not in /tmp by default, which may be memory: a sync there costs nothing and says nothing.
     home = Path(tempfile.mkdtemp(prefix="danube-bench-", dir=parent or Path.cwd()))
-    log = (home / "log").open("w+b")
-    ready = home / "ready.json"
-    words = ["broker", "--data-dir", str(home / "data"), "--ready-file", str(ready), "--json"]
-    words += [f"--{name}-port=0" for name in ("grpc", "admin", "metrics")]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "pydanube_cli.main", *words, "--log-level", "warning"],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=log,
-        start_new_session=True,  # Ctrl-C is ours; it is stopped in order
-    )
+    broker = OwnBroker(home)
     try:
-        info = _wait_ready(process, ready, home / "log")
-        yield RunningBroker(
-            url=info["grpc"], admin_url=info["admin"], pid=process.pid, data_dir=home / "data", own=True
-        )
+        yield broker.start()
     finally:
-        process.terminate()
-        try:
-            process.wait(STOP_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        log.close()
+        broker.stop()
         shutil.rmtree(home, ignore_errors=True)
 
 
@@ -111,7 +149,7 @@ def broker_at(url: str, admin_url: str, *, timeout_s: float) -> Iterator[Running
             pid = status["pid"]
             found = status.get("data_dir")
             data_dir = Path(found) if found and Path(found).is_dir() else None
-    yield RunningBroker(url=url, admin_url=admin_url, pid=pid, data_dir=data_dir, own=False)
+    yield RunningBroker(url=url, admin_url=admin_url, pid=pid, data_dir=data_dir, owned=None)
 
 
 class ServerCost:
@@ -159,13 +197,17 @@ class ServerCost:
                 total += times.user + times.system
         return total
 
+    def rss_bytes(self) -> int:
+        """Resident memory of all of them now."""
+        total = 0
+        for process in self._family():
+            with suppress(psutil.Error):
+                total += process.memory_info().rss
+        return total
+
     def _sample(self) -> None:
         while not self._stop.wait(SAMPLE_S):
-            total = 0
-            for process in self._family():
-                with suppress(psutil.Error):
-                    total += process.memory_info().rss
-            self.rss_peak_bytes = max(self.rss_peak_bytes or 0, total)
+            self.rss_peak_bytes = max(self.rss_peak_bytes or 0, self.rss_bytes())
 
 
 class Worker:

@@ -8,13 +8,15 @@ what is measured.
 
 from __future__ import annotations
 
+import base64
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
-__all__ = ["MIN_SIZE", "Checker", "Verified", "make_payloads", "percentiles_ms"]
+__all__ = ["MIN_SIZE", "Checker", "Part", "Verified", "key_of", "make_payloads", "merge", "percentiles_ms"]
 
 MIN_SIZE: Final = 8
 TIMED_SIZE: Final = 16
@@ -33,6 +35,11 @@ def make_payloads(*, producer: int, first: int, count: int, size: int, now_ns: i
         rows[:, 8:16] = np.full(count, now_ns, dtype="<u8").view(np.uint8).reshape(count, 8)
     blob = rows.tobytes()
     return [blob[at : at + size] for at in range(0, count * size, size)]
+
+
+def key_of(number: int, keys: int) -> str:
+    """The key of a producer's message: in turn."""
+    return f"key-{number % keys}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,33 +73,91 @@ class Checker:
 
     def verify(self, sent: Sequence[int]) -> Verified:
         """Compare with what producer i sent: numbers 0 … sent[i] − 1, in that order. Other producers do not count."""
+        return merge([self.part(sent)], sent)
+
+    def part(self, sent: Sequence[int], *, keys: int = 0) -> Part:
+        """What this consumer has, to be merged with what the others of its subscription have.
+
+        Args:
+            keys: if not 0, order is looked for within a key only; see `key_of`.
+        """
         numbers = np.concatenate(self._numbers) if self._numbers else np.empty(0, dtype="<u8")
         producers = (numbers >> np.uint64(_NUMBER_BITS)).astype(np.int64)
         own = (numbers & np.uint64((1 << _NUMBER_BITS) - 1)).astype(np.int64)
-        missing = duplicates = out_of_order = received = 0
+        seen: list[str] = []
+        received = distinct = out_of_order = 0
         for producer, count in enumerate(sent):
             mine = own[producers == producer]
             received += len(mine)
-            distinct = np.unique(mine)
-            known = int(np.count_nonzero(distinct < count))
-            missing += count - known
-            duplicates += len(mine) - len(distinct)
-            # Behind the highest number so far, and not a repetition: an order that the producer did not have.
-            highest = np.maximum.accumulate(mine) if len(mine) else mine
-            behind = mine < highest
-            late, first = np.unique(mine, return_index=True)
-            out_of_order += int(np.count_nonzero(behind[first])) if len(late) else 0
-        return Verified(
-            sent=sum(sent),
-            received=received,
-            missing=missing,
-            duplicates=duplicates,
-            out_of_order=out_of_order,
-        )
+            distinct += len(np.unique(mine))
+            out_of_order += _late(mine, keys)
+            bits = np.zeros(count, dtype=bool)
+            bits[mine[mine < count]] = True
+            seen.append(base64.b64encode(zlib.compress(np.packbits(bits).tobytes(), 1)).decode())
+        return Part(received=received, distinct=distinct, out_of_order=out_of_order, seen=tuple(seen))
 
     def latencies_ms(self) -> Array | None:
         """From handing over to here, one a message; None where the payload has no room for the time."""
         return np.concatenate(self._latencies_ns) / 1e6 if self._latencies_ns else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What one of several consumers of a subscription received; as JSON it goes from its process to the merging one.
+
+    `seen`: for each producer the numbers received, one bit each, deflated, base64.
+    """
+
+    received: int
+    distinct: int
+    out_of_order: int
+    seen: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+def merge(parts: Sequence[Part], sent: Sequence[int]) -> Verified:
+    """What all consumers of a subscription together have of numbers 0 … sent[i] − 1 of producer i."""
+    received = sum(part.received for part in parts)
+    missing = known = 0
+    for producer, count in enumerate(sent):
+        union = np.zeros(count, dtype=bool)
+        for part in parts:
+            packed = np.frombuffer(zlib.decompress(base64.b64decode(part.seen[producer])), dtype=np.uint8)
+            union |= np.unpackbits(packed, count=count).astype(bool)
+        found = int(np.count_nonzero(union))
+        known += found
+        missing += count - found
+    # Numbers beyond what was sent are in no union: they are distinct or doubled within one part.
+    beyond = sum(part.distinct for part in parts) - sum(_bits(part, sent) for part in parts)
+    return Verified(
+        sent=sum(sent),
+        received=received,
+        missing=missing,
+        duplicates=received - known - beyond,
+        out_of_order=sum(part.out_of_order for part in parts),
+    )
+
+
+def _bits(part: Part, sent: Sequence[int]) -> int:
+    total = 0
+    for text, count in zip(part.seen, sent, strict=True):
+        packed = np.frombuffer(zlib.decompress(base64.b64decode(text)), dtype=np.uint8)
+        total += int(np.count_nonzero(np.unpackbits(packed, count=count)))
+    return total
+
+
+def _late(numbers: Array, keys: int) -> int:
+    """How many numbers came, for the first time, behind a higher one (of their key)."""
+    if not len(numbers):
+        return 0
+    if keys:
+        # Grouped by key, each group in the order of arrival; a later group is higher as a whole.
+        numbers = numbers + ((numbers % keys) << _NUMBER_BITS)
+        numbers = numbers[np.argsort(numbers >> _NUMBER_BITS, kind="stable")]
+    _, first = np.unique(numbers, return_index=True)
+    return int(np.count_nonzero((numbers < np.maximum.accumulate(numbers))[first]))
 
 
 def percentiles_ms(latencies_ms: Array | Sequence[float] | None) -> dict[str, float | None]:

@@ -29,8 +29,11 @@ def assemble(
     middle: dict[str, Any] = {name: _median([run.get(name) for run in runs]) for name in FIGURES}
     if (reason := runs[0].get("p50_ms_reason")) is not None:
         middle["p50_ms_reason"] = reason
-    if "beside" in runs[0]:
-        middle["beside"] = _median_tree([run["beside"] for run in runs])
+    for name in ("beside", "topics"):
+        if name in runs[0]:
+            middle[name] = _median_tree([run[name] for run in runs])
+    if "reference" in runs[0]:
+        middle["reference_messages_per_s"] = _median([run["reference"]["messages_per_s"] for run in runs])
     if "publish_messages_per_s" in runs[0]:
         middle["publish_messages_per_s"] = _median([run["publish_messages_per_s"] for run in runs])
     return {
@@ -46,7 +49,9 @@ def assemble(
             "rss_peak_bytes": max((run["server"]["rss_peak_bytes"] or 0 for run in runs), default=0) or None,
         },
         "raw": dict(raw),
-        "ratio": _ratios(middle, raw),
+        "ratio": _ratios(middle, raw)
+        # The median of the runs' own ratios: each compares neighbours in time.
+        | {"messages_per_s_to_exclusive": _median([run.get("share_of_reference") for run in runs])},
         "machine": dict(machine),
     }
 

@@ -6,20 +6,30 @@
     latency  one producer, one message at a time, each awaited
     await    coroutines of one process that each await one send (`--producers` counts them)
     backlog  a reader that is far behind; beside it lone sends, then 8 producers that await each send
+    topics   very many topics, a subscription each: memory, and time to ready after a stop and after a SIGKILL
 
-A consumer has a subscription of its own and gets every message, so with several consumers each is checked alone and
-the slowest one counts.
+An exclusive consumer has a subscription of its own and gets every message, so with several consumers each is checked
+alone and the slowest one counts. Consumers of another type share one subscription and are checked together.
+
+A run that measures a type of subscription, keys or late acks comes after one of the plain batch path, and says how
+they stand to each other: on a machine that is busy with other things too, only neighbours can be compared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final
 
 from pydanube_cli.bench.catalogue import Plan
 from pydanube_cli.bench.fleet import Crew, RunningBroker, ServerCost
+from pydanube_cli.bench.payloads import Part, merge
+from pydanube_cli.bench.tally import make_tally
 
-__all__ = ["SCENARIOS"]
+__all__ = ["SCENARIOS", "run"]
 
 WARM_UP_SENDS: Final = 200
 ALONE_MESSAGES: Final = 8_000  # of the 8 producers before the reader starts
@@ -38,6 +48,8 @@ def _spec(plan: Plan, broker: RunningBroker, topic: str, role: str, **more: Any)
         "warm_up": WARM_UP_SENDS,
         "compression": plan.compression,
         "timeout_s": plan.timeout_s,
+        "keys": plan.keys,
+        "ack_delay_s": 0.0,
         **more,
     }
 
@@ -50,19 +62,35 @@ def _producers(plan: Plan, broker: RunningBroker, topic: str) -> list[dict[str, 
     ]
 
 
-def _consumers(plan: Plan, broker: RunningBroker, topic: str) -> list[dict[str, Any]]:
-    role = "consume_each" if plan.each else "consume_batches"
-    return [
-        _spec(plan, broker, topic, role, index=index, subscription=f"bench-{index}", sent=plan.shares)
-        for index in range(plan.consumers)
-    ]
+@contextmanager
+def _consumers(plan: Plan, broker: RunningBroker, topic: str) -> Iterator[Crew]:
+    """The consumers, ready to begin."""
+    common = {"sub_type": plan.sub_type, "ack_delay_s": plan.ack_delay_s, "sent": plan.shares}
+    with tempfile.TemporaryDirectory(prefix="danube-bench-") as folder:
+        if plan.shared_subscription:
+            tally = Path(folder, "tally")
+            make_tally(tally, plan.consumers)
+            specs = [
+                _spec(
+                    plan, broker, topic, "consume_share", index=index, subscription="bench", tally=str(tally)
+                )
+                for index in range(plan.consumers)
+            ]
+        else:
+            role = "consume_each" if plan.each else "consume_batches"
+            specs = [
+                _spec(plan, broker, topic, role, index=index, subscription=f"bench-{index}")
+                for index in range(plan.consumers)
+            ]
+        with Crew([spec | common for spec in specs]) as crew:
+            yield crew
 
 
 def e2e(plan: Plan, broker: RunningBroker, topic: str) -> Run:
     """Everything at once."""
     _create(plan, broker, topic)
     with (
-        Crew(_consumers(plan, broker, topic)) as consumers,
+        _consumers(plan, broker, topic) as consumers,
         Crew(_producers(plan, broker, topic)) as producers,
         ServerCost(broker.pid) as cost,
     ):
@@ -73,9 +101,13 @@ def e2e(plan: Plan, broker: RunningBroker, topic: str) -> Run:
     return {
         **_rates(plan.messages, plan.size, seconds),
         **_worst(got),
-        "verified": _verified(got),
+        **_checked(plan, got),
         "durability": made[0]["durability"],
         "publish_messages_per_s": _publish_rate(made),
+        "clients": {
+            "producers_cpu_us_per_message": _cpu_us(made, plan.messages),
+            "consumers_cpu_us_per_message": _cpu_us(got, plan.messages),
+        },
         **_server(cost, plan.messages),
     }
 
@@ -99,16 +131,17 @@ def publish(plan: Plan, broker: RunningBroker, topic: str) -> Run:
 def consume(plan: Plan, broker: RunningBroker, topic: str) -> Run:
     """Fill the topic, then take it."""
     made = _fill(plan, broker, topic)
-    with Crew(_consumers(plan, broker, topic)) as consumers, ServerCost(broker.pid) as cost:
+    with _consumers(plan, broker, topic) as consumers, ServerCost(broker.pid) as cost:
         consumers.go()
         got = consumers.results()
     seconds = (max(r["ended"] for r in got) - min(r["begun"] for r in got)) / 1e9
     return {
         **_rates(plan.messages, plan.size, seconds),
         **_no_latency("the messages were there before"),
-        "verified": _verified(got),
+        **_checked(plan, got),
         "durability": made[0]["durability"],
-        **_server(cost, plan.messages * plan.consumers),
+        "clients": {"consumers_cpu_us_per_message": _cpu_us(got, plan.messages)},
+        **_server(cost, plan.messages * (1 if plan.shared_subscription else plan.consumers)),
     }
 
 
@@ -147,8 +180,11 @@ def backlog(plan: Plan, broker: RunningBroker, topic: str) -> Run:
     """A reader far behind, first beside lone sends, then beside `producers` that await each send.
 
     The topic is filled by the first run and read again by the others. `messages_per_s` is the reader beside the lone
-    sends; percentiles are those of the lone sends beside it.
+    sends; percentiles are those of the lone sends beside it. For a type of subscription, keys or late acks the backlog
+    is drained by `consumers` instead, and nothing is published beside.
     """
+    if plan.about_a_subscription:
+        return consume(plan, broker, topic)
     full = f"{topic.rpartition('-')[0]}-full"
     if topic.endswith("-0"):
         _fill(plan, broker, full)
@@ -182,6 +218,69 @@ def backlog(plan: Plan, broker: RunningBroker, topic: str) -> Run:
     }
 
 
+def topics(plan: Plan, broker: RunningBroker, topic: str) -> Run:
+    """Fill many topics, acknowledge half of each, stop and start the broker, kill and start it, drain the rest."""
+    assert broker.owned is not None, "checked by the command: a broker of somebody else is not restarted"
+    base, more = divmod(plan.messages, plan.topics)
+    sent = [base + (number < more) for number in range(plan.topics)]
+    rss: dict[str, int] = {}
+    ready_s: dict[str, float] = {}
+    costs: list[ServerCost] = []
+
+    def at_work(running: RunningBroker, role: str) -> dict[str, Any]:
+        spec = _spec(plan, running, topic, role, topics=plan.topics, sent=sent)
+        with Crew([spec]) as crew, ServerCost(running.pid) as cost:
+            costs.append(cost)
+            crew.go()
+            [result] = crew.results()
+            rss["filled" if role == "fill_topics" else "drained"] = cost.rss_bytes()
+        return result
+
+    def restart(name: str, *, kill: bool) -> RunningBroker:
+        assert broker.owned is not None
+        broker.owned.stop(kill=kill)
+        begun = time.monotonic()
+        running = broker.owned.start()
+        ready_s[name] = round(time.monotonic() - begun, 3)
+        rss[name] = ServerCost(running.pid).rss_bytes()
+        return running
+
+    made = at_work(broker, "fill_topics")
+    restart("after_stop", kill=False)
+    rest = at_work(restart("after_kill", kill=True), "drain_topics")
+    verified = merge([Part(**result["part"]) for result in (made, rest)], sent)
+    cpu = [cost.cpu_s for cost in costs]
+    return {
+        **_rates(plan.messages, plan.size, (made["ended"] - made["begun"]) / 1e9),
+        **_no_latency("topics measures memory and starts"),
+        "verified": {name: getattr(verified, name) for name in verified.__slots__},
+        "durability": made["durability"],
+        "topics": {"count": plan.topics, "rss_bytes": rss, "ready_s": ready_s},
+        "server": {
+            "cpu_us_per_message": None
+            if None in cpu
+            else round(sum(filter(None, cpu)) * 1e6 / plan.messages, 3),
+            "rss_peak_bytes": max((cost.rss_peak_bytes or 0 for cost in costs), default=0) or None,
+        },
+    }
+
+
+def run(plan: Plan, broker: RunningBroker, topic: str) -> Run:
+    """One run of the plan; where it is `about_a_subscription`, with one of the plain batch path just before it."""
+    scenario = SCENARIOS[plan.scenario]
+    if not plan.about_a_subscription:
+        return scenario(plan, broker, topic)
+    plain = {"e2e": e2e, "consume": consume, "backlog": consume}[plan.scenario]
+    before = plain(plan.reference, broker, f"{topic}-exclusive")
+    measured = scenario(plan, broker, topic)
+    names = ("messages_per_s", "seconds", "verified", "server", "clients")
+    return {
+        **measured,
+        "reference": {name: before[name] for name in names},
+        "share_of_reference": round(measured["messages_per_s"] / before["messages_per_s"], 4),
+    }
+
+
 SCENARIOS: Final[dict[str, Callable[[Plan, RunningBroker, str], Run]]] = {
     "e2e": e2e,
     "publish": publish,
@@ -189,6 +288,7 @@ SCENARIOS: Final[dict[str, Callable[[Plan, RunningBroker, str], Run]]] = {
     "latency": latency,
     "await": await_,
     "backlog": backlog,
+    "topics": topics,
 }
 
 
@@ -248,8 +348,20 @@ def _rates(messages: int, size: int, seconds: float) -> Run:
     }
 
 
+def _checked(plan: Plan, got: list[dict[str, Any]]) -> Run:
+    """What became of the messages, and how many went to each consumer of a shared subscription."""
+    if not plan.shared_subscription:
+        return {"verified": _verified(got)}
+    verified = merge([Part(**result["part"]) for result in got], plan.shares)
+    return {
+        "verified": {name: getattr(verified, name) for name in verified.__slots__},
+        "by_consumer": [result["received"] for result in got],
+    }
+
+
 def _worst(results: list[dict[str, Any]]) -> Run:
-    """Percentiles of the slowest consumer."""
+    """Percentiles of the slowest consumer, of those that received anything."""
+    results = [result for result in results if result["received"]] or results[:1]
     first: Run = results[0]["latency"]
     if any(value is None for value in first.values()):
         return _no_latency("the payload has no room for the time: --size 16 or more")
@@ -273,6 +385,11 @@ def _publish_rate(made: list[dict[str, Any]]) -> float:
 def _one_rate(result: dict[str, Any]) -> float:
     seconds = float(result["ended"] - result["begun"]) / 1e9
     return round(int(result["acknowledged"]) / seconds, 1)
+
+
+def _cpu_us(results: list[dict[str, Any]], messages: int) -> float:
+    """Processor time of all these workers together since they began, checking included."""
+    return round(sum(float(result["cpu_s"]) for result in results) * 1e6 / max(1, messages), 3)
 
 
 def _server(cost: ServerCost, messages: int) -> Run:

@@ -1,0 +1,171 @@
+"""The roles that receive: alone on a subscription, or as one of several that share it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from typing import Any, Final, Self
+
+from pydanube_cli.bench.payloads import Checker, percentiles_ms
+from pydanube_cli.bench.role import QUIET_S, Spec, Start, open_client, open_receiver
+from pydanube_cli.bench.tally import Tally
+
+__all__ = ["consume_batches", "consume_each", "consume_share"]
+
+EACH_CHECK: Final = 4096
+LOOK_S: Final = 0.02  # how often a consumer without messages looks whether all have been received
+SETTLE_S: Final = 0.3  # and how long it stays then, in case one comes again
+
+
+async def consume_batches(spec: Spec, start: Start) -> dict[str, Any]:
+    """Take `messages` by the batch, acknowledge each batch, check every message."""
+    checker = Checker(size=spec["size"])
+    async with open_client(spec) as client, open_receiver(client, spec) as receiver:
+        await start.go()
+        begun = time.monotonic_ns()
+        first = 0
+        batches = receiver.batches()
+        to_the_head = bool(spec.get("stop_at_head"))
+        async with Acks(spec["ack_delay_s"]) as acks:
+            while to_the_head or checker.received < spec["messages"]:
+                try:
+                    async with asyncio.timeout(QUIET_S):
+                        batch = await anext(batches)
+                except (TimeoutError, StopAsyncIteration):
+                    break
+                now = time.monotonic_ns()
+                first = first or now
+                checker.add(batch.payloads, now)
+                if spec["subscription"]:
+                    await acks.give(batch)
+        ended = time.monotonic_ns()
+        await batches.aclose()
+    return _consumed(spec, checker, begun, first, ended)
+
+
+async def consume_each(spec: Spec, start: Start) -> dict[str, Any]:
+    """The same, message by message: `async for`, `ack`."""
+    checker = Checker(size=spec["size"])
+    wanted: int = spec["messages"]
+    async with open_client(spec) as client, open_receiver(client, spec) as receiver:
+        await start.go()
+        begun = time.monotonic_ns()
+        first = 0
+        gathered: list[bytes] = []
+        acknowledge = bool(spec["subscription"])
+        taken = 0
+        watchdog = asyncio.get_running_loop()
+        deadline = asyncio.timeout(QUIET_S)
+        try:
+            async with deadline:
+                async for message in receiver:
+                    gathered.append(message.payload)
+                    if acknowledge:
+                        await message.ack()
+                    taken += 1
+                    if not taken % EACH_CHECK or taken == wanted:
+                        now = time.monotonic_ns()
+                        first = first or now
+                        checker.add(gathered, now)
+                        gathered.clear()
+                        deadline.reschedule(watchdog.time() + QUIET_S)
+                        if taken == wanted:
+                            break
+        except TimeoutError:
+            pass
+        if gathered:
+            checker.add(gathered, time.monotonic_ns())
+        ended = time.monotonic_ns()
+    return _consumed(spec, checker, begun, first, ended)
+
+
+async def consume_share(spec: Spec, start: Start) -> dict[str, Any]:
+    """Take what falls to one of several consumers of a subscription, until together they have `messages`.
+
+    The end is when the last batch came, not when it was noticed that nothing is missing.
+    """
+    checker = Checker(size=spec["size"])
+    async with open_client(spec) as client, open_receiver(client, spec) as receiver:
+        with Tally(spec["tally"], spec["index"]) as tally:
+            await start.go()
+            begun = last = time.monotonic_ns()
+            first = 0
+            batches = receiver.batches()
+            coming = asyncio.ensure_future(anext(batches))
+            async with Acks(spec["ack_delay_s"]) as acks:
+                while True:
+                    # Waiting for a task does not cancel it; cancelling `anext` would end the iteration.
+                    done, _ = await asyncio.wait({coming}, timeout=LOOK_S)
+                    now = time.monotonic_ns()
+                    if not done:
+                        complete = tally.total() >= spec["messages"]
+                        if (now - last) / 1e9 > (SETTLE_S if complete else QUIET_S):
+                            break
+                        continue
+                    batch = coming.result()
+                    coming = asyncio.ensure_future(anext(batches))
+                    first = first or now
+                    last = now
+                    checker.add(batch.payloads, now)
+                    tally.put(checker.received)
+                    await acks.give(batch)
+            coming.cancel()
+            await asyncio.wait({coming})
+            await batches.aclose()
+    result = _consumed(spec, checker, begun, first or begun, last)
+    return result | {"part": checker.part(spec["sent"], keys=spec["keys"]).to_json()}
+
+
+class Acks:
+    """Acknowledges batches, each `delay_s` after it was given; leaving the block waits for those that are due later."""
+
+    def __init__(self, delay_s: float) -> None:
+        self._delay_s = delay_s
+        self._due: deque[tuple[float, Any]] = deque()
+        self._more = asyncio.Event()
+        self._closing = False
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        if self._delay_s:
+            self._task = asyncio.create_task(self._run())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._closing = True
+        self._more.set()
+        if self._task is not None:
+            await self._task
+
+    async def give(self, batch: Any) -> None:
+        if self._task is None:
+            await batch.ack()
+        else:
+            self._due.append((time.monotonic() + self._delay_s, batch))
+            self._more.set()
+
+    async def _run(self) -> None:
+        while self._due or not self._closing:
+            if not self._due:
+                self._more.clear()
+                await self._more.wait()
+                continue
+            when, batch = self._due[0]
+            if (wait_s := when - time.monotonic()) > 0:
+                await asyncio.sleep(wait_s)
+            else:
+                self._due.popleft()
+                await batch.ack()
+
+
+def _consumed(spec: Spec, checker: Checker, begun: int, first: int, ended: int) -> dict[str, Any]:
+    verified = checker.verify(spec["sent"])
+    return {
+        "begun": begun,
+        "first": first,
+        "ended": ended,
+        "received": checker.received,
+        "verified": {name: getattr(verified, name) for name in verified.__slots__},
+        "latency": percentiles_ms(checker.latencies_ms()),
+    }

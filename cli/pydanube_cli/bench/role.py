@@ -1,0 +1,69 @@
+"""What every role of a worker has: its start signal, and clients, producers and receivers by its specification."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from typing import Any, Final, TypeAlias
+
+from pydanube_client import Retry, connect
+
+from pydanube_cli.lines import LineSource
+
+__all__ = ["QUIET_S", "Spec", "Start", "open_client", "open_producer", "open_receiver", "say"]
+
+QUIET_S: Final = 15.0  # a consumer that misses messages gives up after this long without one
+
+Spec: TypeAlias = dict[str, Any]
+
+
+class Start:
+    """The word `go`, what processor time this process had used by then, and whether `stop` was said."""
+
+    def __init__(self, lines: LineSource) -> None:
+        self._lines = lines
+        self.stopped = False
+        self.cpu_before_s = 0.0
+
+    async def go(self) -> None:
+        """Say that this worker is ready, and wait."""
+        say({"ready": True})
+        gathered = await self._lines.take()
+        if gathered is None or gathered.payloads[0] != b"go":
+            raise EOFError("the benchmark went away")
+        self.cpu_before_s = time.process_time()
+        self._watch = asyncio.ensure_future(self._until_stop())
+
+    async def _until_stop(self) -> None:
+        await self._lines.take()
+        self.stopped = True
+
+    def close(self) -> None:
+        if hasattr(self, "_watch"):
+            self._watch.cancel()
+
+
+def open_client(spec: Spec) -> Any:
+    return connect(spec["broker"], retry=Retry(max_elapsed_s=spec["timeout_s"]))
+
+
+def open_producer(client: Any, spec: Spec, index: int = 0) -> Any:
+    return client.producer(
+        spec["topic"], compression=spec.get("compression", "none"), name=f"bench-{spec['index']}-{index}"
+    )
+
+
+def open_receiver(client: Any, spec: Spec) -> Any:
+    if spec["subscription"]:
+        return client.consumer(
+            spec["topic"],
+            spec["subscription"],
+            type=spec.get("sub_type", "exclusive"),
+            name=f"bench-{spec['index']}",
+        )
+    return client.reader(spec["topic"], stop="head" if spec.get("stop_at_head") else None)
+
+
+def say(message: dict[str, Any]) -> None:
+    print(json.dumps(message, default=str), flush=True)

@@ -1,0 +1,61 @@
+"""The benchmark's scenarios of subscriptions and of many topics, small, with a real broker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.running import Danube
+
+Bench = Callable[..., Any]
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture
+def bench(danube: Danube, tmp_path: Path) -> Bench:
+    def measure(*words: str) -> Any:
+        ran = danube(
+            "bench", *words, "--runs", "1", "--data-dir", str(tmp_path), "--timeout", "60s", "--json"
+        )
+        assert ran.code == 0, ran.err
+        return ran.result
+
+    return measure
+
+
+def test_consumers_of_a_key_shared_subscription_are_checked_together(bench: Bench) -> None:
+    result = bench(
+        "e2e", "--sub-type", "key_shared", "--keys", "10", "--consumers", "2", "--messages", "4000"
+    )
+    assert result["verified"] == {
+        "sent": 4000, "received": 4000, "missing": 0, "duplicates": 0, "out_of_order": 0,
+    }  # fmt: skip
+    [run] = result["runs"]
+    assert sum(run["by_consumer"]) == 4000
+    assert min(run["by_consumer"]) > 0
+    assert run["reference"]["verified"]["missing"] == 0
+    assert result["config"]["sub_type"] == "key-shared"
+    assert result["ratio"]["messages_per_s_to_exclusive"] > 0
+
+
+def test_keyed_backlog_drains_with_nothing_published_and_late_acks(bench: Bench) -> None:
+    result = bench(
+        "backlog", "--sub-type", "shared", "--keys", "5", "--consumers", "2", "--ack-delay", "10ms",
+        "--messages", "3000",
+    )  # fmt: skip
+    assert result["verified"]["missing"] == result["verified"]["duplicates"] == 0
+    assert sum(result["runs"][0]["by_consumer"]) == 3000
+    assert result["config"]["ack_delay_ms"] == 10
+
+
+def test_many_topics_survive_a_stop_and_a_kill(bench: Bench) -> None:
+    result = bench("topics", "--topics", "20", "--messages", "205")
+    assert result["verified"]["received"] == 205
+    assert result["verified"]["missing"] == result["verified"]["duplicates"] == 0
+    many = result["median"]["topics"]
+    assert many["count"] == 20
+    assert many["ready_s"].keys() == {"after_stop", "after_kill"}
+    assert min(many["rss_bytes"].values()) > 0
