@@ -51,6 +51,7 @@ from pydanube_broker.services.resolve import Resolve
 from pydanube_broker.services.schema_registry import SchemaRegistryService
 from pydanube_broker.settings import Settings
 from pydanube_broker.tier.tier import Tier
+from pydanube_broker.topics.agreement import check_ids, check_metadata_there, newest_id
 from pydanube_broker.topics.hub import Hub
 from pydanube_broker.topics.registry import AnyPump, Registry
 from pydanube_broker.topics.retention import JournalRetention
@@ -148,9 +149,11 @@ class Broker:
         self.journal = self._open_journal()
         stack.push_async_callback(self._close_journal)
         found = self.journal.recover()
-        store = await stack.enter_async_context(
-            EmbeddedStore(path / "metadata.sqlite", pending=self.engine.give_way.pending)
-        )
+        newest = newest_id(self.hub.states.values(), (header.topic_id for header, _ in found.tail))
+        file = path / "metadata.sqlite"
+        check_metadata_there(file, newest)
+        store = await stack.enter_async_context(EmbeddedStore(file, pending=self.engine.give_way.pending))
+        check_ids(file, newest, store.statistics().revision)
         self.registry = Registry(self.hub, self.engine, store, settings)
         self.metrics.validations = self.registry.schemas.counters.validations
         self.metrics.validation_failures = self.registry.schemas.counters.failures

@@ -36,8 +36,9 @@ def _wall_ms() -> int:
 class LoneBroker:
     """`async with LoneBroker(store, broker_id=…, broker_url=…, admin_url=…, catalog=…) as lone`.
 
-    Entering registers, takes office, loads the catalog, finishes what a crash left half-made, and assigns every
-    topic to this broker in a new epoch. Leaving signs off. The store stays open: it belongs to the caller.
+    Entering registers, takes office, loads the catalog, finishes what a crash left half-made, shows `check` the topics
+    and whose they were, and assigns every topic to this broker in a new epoch. Leaving signs off. The store stays
+    open: it belongs to the caller.
     """
 
     def __init__(
@@ -50,8 +51,10 @@ class LoneBroker:
         catalog: TopicCatalog,
         metrics_url: str | None = None,
         wall_ms: Callable[[], int] = _wall_ms,
+        check: Callable[[Sequence[TopicRecord], Mapping[TopicId, Assignment]], None] = lambda *_: None,
     ) -> None:
         self.catalog = catalog
+        self._check = check
         self._store = store
         self._identity = BrokerIdentity(
             broker_id=BrokerId(broker_id),
@@ -128,6 +131,7 @@ class LoneBroker:
         await self.catalog.resume()
         topics = self.catalog.index.topics()
         view = await self._assigner.take_stock(topics)
+        self._check(topics, view.assignments)
         await self._clear(view)
         self._assignments = await self._assign_all(topics, view.assignments)
         log.info(

@@ -27,6 +27,8 @@ from pydanube_core.names import TopicName
 from pydanube_core.positions import Position
 from pydanube_storage.metadata import MetadataStore
 
+from pydanube_broker.cluster.assignment import Assignment
+from pydanube_broker.cluster.ids import TopicId
 from pydanube_broker.cluster.lone import LoneBroker
 from pydanube_broker.cluster.records import (
     DispatchStrategy,
@@ -44,6 +46,7 @@ from pydanube_broker.delivery.subscription_policy import OPTION, SubscriptionPol
 from pydanube_broker.schema.registry import SchemaRegistry
 from pydanube_broker.schema.topic_schemas import TopicSchemas
 from pydanube_broker.settings import Settings
+from pydanube_broker.topics.agreement import check_epoch, check_journal_there
 from pydanube_broker.topics.hub import Hub
 from pydanube_broker.topics.memory_topic import MemoryTopic
 from pydanube_broker.topics.topic import Topic, now_ms
@@ -79,14 +82,34 @@ class Registry:
 
     @asynccontextmanager
     async def opened(self, broker_id: int, broker_url: str, admin_url: str) -> AsyncIterator[None]:
-        """Register this broker, take office, load and assign the topics; on leaving, sign off."""
+        """Register this broker, take office, load and assign the topics; on leaving, sign off.
+
+        Raises:
+            CorruptMetadata, CorruptJournal: one of the two is not the other's.
+        """
         await self.schemas.registry.load()
         async with LoneBroker(
-            self._store, broker_id=broker_id, broker_url=broker_url, admin_url=admin_url, catalog=self.catalog
+            self._store,
+            broker_id=broker_id,
+            broker_url=broker_url,
+            admin_url=admin_url,
+            catalog=self.catalog,
+            check=self._check_agreement,
         ) as self.lone:
             for record in self.catalog.index.topics():
                 self._adopt(record)
             yield
+
+    def _check_agreement(self, topics: Sequence[TopicRecord], former: Mapping[TopicId, Assignment]) -> None:
+        stored = [topic for topic in topics if topic.dispatch_strategy is not DispatchStrategy.NON_RELIABLE]
+        found = self._hub.journal.recovered
+        check_journal_there(
+            self._hub.journal.folder, 0 if found is None else len(found.segments), len(stored)
+        )
+        for topic in stored:
+            state, last = self._hub.states.get(topic.topic_id), former.get(topic.topic_id)
+            if state is not None and last is not None:
+                check_epoch(topic.name, state.epoch, last.epoch)
 
     def begin(self) -> None:
         """The journal takes records from now on, and what it gave back, its unproven tail included, is durable."""

@@ -1,0 +1,109 @@
+"""Whether the journal and the metadata of a data directory belong together: asked at the start, before either changes.
+
+The metadata says which topics exist, and a state in the journal that no topic claims is dropped as that of a deleted
+topic. If the metadata is gone, or a copy from before, every topic made since looks deleted, and its id would be given
+out anew. If the journal is gone, every topic looks empty and its offsets begin at 0 again. Both would be silent loss.
+
+The order of writes makes both visible. An id is the revision of the transaction that created what it names, and that
+transaction is durable before the journal hears of the id; the same holds for an epoch. So the journal never knows an
+id above the metadata's revision, nor an epoch above the metadata's. And topics are created only by a broker whose
+journal has a segment, the last of which is never removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from pydanube_core.errors import CorruptJournal
+from pydanube_storage.metadata import CorruptMetadata
+
+from pydanube_broker.topics.log_state import LogState
+
+__all__ = ["check_epoch", "check_ids", "check_journal_there", "check_metadata_there", "newest_id"]
+
+
+def newest_id(states: Iterable[LogState], tail_topics: Iterable[int]) -> int:
+    """The highest topic or subscription id that the journal knows; 0 where it knows none.
+
+    Args:
+        states: of all topics, as the proven records gave them.
+        tail_topics: topic ids of the records that are not proven.
+    """
+    known = [0, *tail_topics]
+    for state in states:
+        known.append(state.topic_id)
+        known += state.cursors
+    return max(known)
+
+
+def check_metadata_there(file: Path, newest: int) -> None:
+    """Before the file is made: a journal that knows topics has had one.
+
+    Raises:
+        CorruptMetadata
+    """
+    if newest and not file.exists():
+        raise CorruptMetadata(
+            f"{file} is missing, and the journal beside it holds messages: without it nobody knows to which topics "
+            f"they belong. Nothing was changed. Restore {file.name} from a backup, or move the journal folder aside "
+            "to start without those messages",
+            path=str(file),
+            reason="missing",
+        )
+
+
+def check_ids(file: Path, newest: int, revision: int) -> None:
+    """Right after opening.
+
+    Raises:
+        CorruptMetadata
+    """
+    if newest > revision:
+        raise _older(
+            file, f"the journal knows id {newest}, the metadata only {revision} changes", newest, revision
+        )
+
+
+def check_epoch(topic: str, journal: int, metadata: int) -> None:
+    """A topic's epoch in the journal against the one that the metadata last gave it, before it gets the next.
+
+    Raises:
+        CorruptMetadata
+    """
+    if journal > metadata:
+        raise _older(
+            Path("metadata.sqlite"),
+            f"topic {topic} is in epoch {journal} there, in {metadata} here",
+            journal,
+            metadata,
+        )
+
+
+def check_journal_there(folder: Path, segments: int, reliable_topics: int) -> None:
+    """Before the first segment is made.
+
+    Raises:
+        CorruptJournal
+    """
+    if reliable_topics and not segments:
+        raise CorruptJournal(
+            f"{folder} holds no segment, and the metadata names {reliable_topics} topics that were stored there: the "
+            "journal is missing. Nothing was changed. Restore the folder from a backup, or move the whole data "
+            "directory aside to start anew",
+            segment=None,
+            offset=0,
+            value=str(folder),
+        )
+
+
+def _older(file: Path, evidence: str, journal: int, metadata: int) -> CorruptMetadata:
+    return CorruptMetadata(
+        f"{file} is older than the journal beside it ({evidence}): it was replaced by an earlier copy or an empty "
+        "file, and topics made since would be lost. Nothing was changed. Restore the file that belongs to this "
+        "journal, with its -wal file if there is one, or move the journal folder aside to start without it",
+        path=str(file),
+        reason=evidence,
+        journal=journal,
+        metadata=metadata,
+    )
