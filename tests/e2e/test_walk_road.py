@@ -275,6 +275,9 @@ def test_metrics_have_the_documented_names(broker: BrokerProcess) -> None:
         assert re.search(rf"^{name}(\{{| )", text, re.MULTILINE), name
     assert 'danube_subscription_lag_messages{subscription="some",topic="/default/measured"} 3.0' in text
     assert "danube_journal_read_only 0.0" in text
+    syncs = re.search(r"^danube_journal_fsync_seconds_count (\S+)$", text, re.MULTILINE)
+    assert syncs is not None
+    assert float(syncs[1]) > 0
     calls = re.findall(r"^danube_grpc_calls_total\{(.*)\} (\S+)$", text, re.MULTILINE)
     assert any('service="danube.stream.Stream"' in labels and float(count) > 0 for labels, count in calls)
     refusal = broker.command(

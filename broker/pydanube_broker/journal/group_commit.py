@@ -81,6 +81,7 @@ class GroupCommit:
         self.written = 0
         self.durable = 0
         self.statistics = WriterStatistics()
+        self.on_sync: Callable[[float], None] = lambda seconds: None  # told how long each sync took
         syncer.done = self._synced
 
     def start(self, lsn: int) -> None:
@@ -158,16 +159,16 @@ class GroupCommit:
         self.statistics.syncs += 1
         self.statistics.written_bytes += lsn - self.durable
         self.statistics.sync_s.append(seconds)
+        self.on_sync(seconds)
         self.durable = lsn
-        if not self._pending or self._group >= GROUP_BYTES:
+        if self.written > lsn and (not self._pending or self._group >= GROUP_BYTES):
             self._sync()  # before the acknowledgements go out: the disk works while the loop does
-        self._retire()
+        if self._retired:
+            self._retire()
         self._on_durable(lsn)
 
     def _retire(self) -> None:
         """Close segments whose last byte is durable."""
-        if not self._retired:
-            return
         busy = {target.slot for target in (*self._unsynced, *self._in_flight)}
         busy.update(item[0].slot for item in self._pending)
         for target in self._retired:

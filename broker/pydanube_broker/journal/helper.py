@@ -94,8 +94,8 @@ class _Process:
         try:
             if fds:
                 socket.send_fds(self._sock, [data], list(fds))
-            else:
-                self._sock.sendall(data)
+            elif self._sock.send(data) < len(data):
+                raise ConnectionError("the helper's socket is full")
         except OSError:
             self._died()
 
@@ -108,6 +108,9 @@ class _Process:
             chunk = b""
         if not chunk:
             self._died()
+            return
+        if len(chunk) == MESSAGE.size and not self._buffer:  # nearly always: answers come one by one
+            self._on_answer(*MESSAGE.unpack(chunk))
             return
         self._buffer += chunk
         while len(self._buffer) >= MESSAGE.size:

@@ -160,6 +160,7 @@ class Journal:
         self._indexes: dict[int, SegmentIndex] = {}
         self._ends: dict[int, int] = {}  # segment base → where its valid records end
         self._active: SegmentFile | None = None
+        self._room_end = 0  # where the last record of the active segment may end, its end mark left out
         self._next = 0
         self._serving = False
         self._last_kind: Kind | None = None
@@ -366,7 +367,9 @@ class Journal:
         """
         if self.read_only is not None:
             raise self.read_only
-        self._files.check_room(next_segment=not self._fits(BROKER_PART_BYTES + data_bytes))
+        fits = self._next + record_bytes(BROKER_PART_BYTES + data_bytes) <= self._room_end
+        if not fits or not self._files.ready:
+            self._files.check_room(next_segment=not fits)
 
     def append(self, kind: Kind, topic_id: int, body: Sequence[Buffer]) -> int:
         """Append a record that is not a batch; returns the LSN at which it will be durable.
@@ -397,7 +400,9 @@ class Journal:
             JournalReadOnly, DiskFull, Overloaded, LimitReached: nothing was appended.
         """
         body_bytes = BROKER_PART_BYTES + len(data)
-        self._make_room(body_bytes)
+        if self.read_only is not None or self._next + record_bytes(body_bytes) > self._room_end:
+            self._make_room(body_bytes)
+        assert self._serving
         assert self._active is not None
         position = self._next - self._active.base + HEADER_BYTES
         lsn = self._put(Kind.BATCH, topic_id, [broker_part, data], 0, 0)
@@ -406,8 +411,7 @@ class Journal:
         return lsn
 
     def _fits(self, body_bytes: int) -> bool:
-        assert self._active is not None
-        return self._next + record_bytes(body_bytes) + END_MARK_BYTES <= self._active.end
+        return self._next + record_bytes(body_bytes) <= self._room_end
 
     def _make_room(self, body_bytes: int) -> None:
         if self.read_only is not None:
@@ -447,6 +451,7 @@ class Journal:
             self._ends[old.base] = self._indexes[old.base].end_lsn = self._next
             self._sealing.add(old.base)
         self._active = segment
+        self._room_end = segment.end - END_MARK_BYTES
         self._next = segment.base + FILE_HEADER_BYTES
         self._indexes[segment.base] = SegmentIndex(segment.base)
         self._writer.switch(fd, segment.base)
@@ -473,7 +478,8 @@ class Journal:
     # -- durable ---------------------------------------------------------------------------------------------
 
     def _durable(self, lsn: int) -> None:
-        self._wake()
+        if self._waiters:
+            self._wake()
         if not self._serving:
             return
         self._owner.durable(lsn)
@@ -883,6 +889,10 @@ class Journal:
         for index in self._indexes.values():
             if isinstance(index.runs, dict):
                 index.runs.pop(topic_id, None)
+
+    def when_synced(self, tell: Callable[[float], None]) -> None:
+        """Tell how many seconds each sync took, from now on."""
+        self._writer.on_sync = tell
 
     @property
     def writer_statistics(self) -> WriterStatistics:

@@ -22,6 +22,8 @@ import sys
 import time
 
 MESSAGE = struct.Struct("<cxxxIQQ")  # kind, slot or errno, lsn, size or ns
+FD = struct.Struct("i")
+CONTROL_BYTES = socket.CMSG_SPACE(FD.size)  # one descriptor comes along at a time
 
 
 def full_sync(fd: int) -> None:
@@ -34,11 +36,7 @@ def full_sync(fd: int) -> None:
         os.fsync(fd)
 
 
-def datasync(fd: int) -> None:
-    if hasattr(os, "fdatasync"):
-        os.fdatasync(fd)
-    else:
-        full_sync(fd)
+datasync = getattr(os, "fdatasync", full_sync)
 
 
 def rename_new(old: str | os.PathLike[str], new: str | os.PathLike[str]) -> None:
@@ -86,46 +84,53 @@ def prepare(path: str, size: int, header: bytes) -> None:
         os.close(folder)
 
 
-def read_exactly(sock: socket.socket, size: int) -> tuple[bytes | None, list[int]]:
+def read_exactly(sock: socket.socket, size: int) -> bytes | None:
+    """The next `size` bytes; None at the end of the file."""
     data = b""
-    fds: list[int] = []
     while len(data) < size:
-        chunk, new, _, _ = socket.recv_fds(sock, size - len(data), 1)
+        chunk = sock.recv(size - len(data))
         if not chunk:
-            return None, fds
+            return None
         data += chunk
-        fds += new
-    return data, fds
+    return data
 
 
 def main(number: int) -> None:
     slots: dict[int, int] = {}
+    size = MESSAGE.size
     with socket.socket(fileno=number) as sock:
+        # Few calls between request and sync: a lone publish waits for each of them.
+        receive, send, clock_ns = sock.recvmsg, sock.send, time.monotonic_ns
         while True:
-            message, fds = read_exactly(sock, MESSAGE.size)
-            if message is None:
-                return
-            kind, slot, lsn, size = MESSAGE.unpack(message)
+            message, ancillary, _, _ = receive(size, CONTROL_BYTES)
+            if len(message) < size:
+                rest = read_exactly(sock, size - len(message)) if message else None
+                if rest is None:
+                    return
+                message += rest
+            kind, slot, lsn, length = MESSAGE.unpack(message)
             if kind == b"O":
-                slots[slot] = fds[0]
+                slots[slot] = FD.unpack_from(ancillary[0][2])[0]
                 continue
             if kind == b"C":
                 os.close(slots.pop(slot))
                 continue
-            start = time.monotonic_ns()
             error = 0
+            start = clock_ns()
             try:
                 if kind == b"S":
                     datasync(slots[slot])
                 else:
-                    body, _ = read_exactly(sock, size)
+                    body = read_exactly(sock, length)
                     if body is None:
                         return
                     order = json.loads(body)
                     prepare(order["path"], order["bytes"], bytes.fromhex(order["header"]))
             except OSError as problem:
                 error = problem.errno or 5
-            sock.sendall(MESSAGE.pack(kind, error, lsn, time.monotonic_ns() - start))
+            answer = MESSAGE.pack(kind, error, lsn, clock_ns() - start)
+            if send(answer) < size:
+                raise ConnectionError("the broker does not take an answer of 24 bytes")
 
 
 if __name__ == "__main__":

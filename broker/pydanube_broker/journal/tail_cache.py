@@ -8,20 +8,22 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from dataclasses import dataclass
+from typing import NamedTuple
 
 __all__ = ["CachedBatch", "TailCache"]
 
 _COMPACT_AT = 1024  # dead entries at the front of a topic's list before they are cut off
 
 
-@dataclass(frozen=True, slots=True)
-class CachedBatch:
-    """A stored batch: `buffers` joined are broker part, producer part and body."""
+class CachedBatch(NamedTuple):
+    """A stored batch: `buffers` joined are broker part, producer part and body.
+
+    A tuple, not a frozen dataclass: one is made for each batch that is appended or read, in a third of the time.
+    """
 
     base: int
     end: int  # exclusive
-    count: int
+    count: int  # type: ignore[assignment]  # it hides the tuple's method
     append_time_ms: int
     stored_bytes: int
     buffers: tuple[bytes | memoryview, ...]

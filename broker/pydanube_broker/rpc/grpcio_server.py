@@ -53,7 +53,7 @@ class _Reply:
         self._context = context
         self._queue: deque[bytes] = deque()
         self._bytes = 0
-        self._wake = asyncio.Event()
+        self._sleeper: asyncio.Future[None] | None = None  # not an Event: it is woken once a message
         self._go_on = asyncio.Event()
         self._go_on.set()
         self._ended = False
@@ -67,7 +67,7 @@ class _Reply:
 
     def begin(self) -> None:
         self._headers = True
-        self._wake.set()
+        self._wake()
 
     def send(self, message: bytes) -> None:
         if self._ended:
@@ -76,7 +76,13 @@ class _Reply:
         self._bytes += len(message)
         if self._bytes >= BUFFER_BYTES:
             self._full = True
-        self._wake.set()
+        if self._sleeper is not None:
+            self._wake()
+
+    def _wake(self) -> None:
+        sleeper, self._sleeper = self._sleeper, None
+        if sleeper is not None and not sleeper.done():
+            sleeper.set_result(None)
 
     @property
     def writable(self) -> bool:
@@ -97,11 +103,11 @@ class _Reply:
         if not self._ended:
             self._ended = True
             self.error = error
-            self._wake.set()
+            self._wake()
 
     async def run(self) -> None:
         """Write until the stream was ended and everything has left."""
-        queue, write = self._queue, self._context.write
+        queue, write, loop = self._queue, self._context.write, asyncio.get_running_loop()
         try:
             while True:
                 if self._headers and not self._headers_sent:
@@ -118,8 +124,9 @@ class _Reply:
                 if self._ended:
                     self.complete = True
                     return
-                self._wake.clear()
-                await self._wake.wait()
+                if not self._headers or self._headers_sent:
+                    self._sleeper = loop.create_future()
+                    await self._sleeper
         finally:
             self._ended = True
             self.finished.set()

@@ -273,17 +273,14 @@ class PublishStream:
             self._refuse(error, appended.first_sequence, appended.count)
             return
         # On stable storage by now: the batch and everything before it in its topic (`Topic.committed`).
-        self._reply.send(
-            pb.PublishResponse(
-                receipt=pb.Receipt(
-                    first_sequence=appended.first_sequence,
-                    count=appended.count,
-                    base_offset=_UNKNOWN_OFFSET if appended.base_offset is None else appended.base_offset,
-                    append_time_ms=appended.append_time_ms,
-                    duplicate=duplicate,
-                )
-            ).SerializeToString()
-        )
+        response = pb.PublishResponse()
+        receipt = response.receipt  # set field by field: half the time of two constructors with keywords
+        receipt.first_sequence = appended.first_sequence
+        receipt.count = appended.count
+        receipt.base_offset = _UNKNOWN_OFFSET if appended.base_offset is None else appended.base_offset
+        receipt.append_time_ms = appended.append_time_ms
+        receipt.duplicate = duplicate
+        self._reply.send(response.SerializeToString())
         if self._waiting_bytes <= WAITING_BYTES // 2 and self._delayed is None and not self._checking:
             self._reply.resume_reading()
 

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from pydanube_core.batch import ProducerPart, broker_part
+from pydanube_core.batch import BROKER_PART_BYTES, ProducerPart, broker_part
 from pydanube_core.commit_point import commit_offset
 from pydanube_core.errors import ClusterError, InvalidArgument
 from pydanube_core.positions import Position, PositionKind
@@ -175,21 +175,24 @@ class Topic:
         journal.check_room(len(data))
         if limited:
             self.gate.take(part.count)
-        self._open()
-        base, end = state.next_offset, state.next_offset + part.count
+        if not state.opened or state.epoch < self.assigned_epoch:
+            self._open()
+        count, size = part.count, BROKER_PART_BYTES + len(data)
+        base = state.next_offset
+        end = base + count
         time_ms = max(now_ms(), state.append_time_ms)
         head = broker_part(base_offset=base, last_offset=end - 1, epoch=state.epoch, append_time_ms=time_ms)
         lsn = journal.append_batch(
-            state.topic_id, head, data, base=base, end=end, count=part.count, time_ms=time_ms
+            state.topic_id, head, data, base=base, end=end, count=count, time_ms=time_ms
         )
-        state.appended(base, end, part.count, time_ms, len(head) + len(data))
-        state.producers.appended(
-            part.producer_id, part.producer_epoch, part.first_sequence, part.count, base, time_ms
-        )
-        self.messages_in += part.count
-        self.bytes_in += len(head) + len(data)
+        state.appended(base, end, count, time_ms, size)
+        self.messages_in += count
+        self.bytes_in += size
         self._hub.appended(lsn, self, end)
-        return Appended(part.first_sequence, part.count, base, time_ms), False
+        noted = state.producers.appended(
+            part.producer_id, part.producer_epoch, part.first_sequence, count, base, time_ms
+        )
+        return noted, False
 
     def when_room(self, done: Callable[[], None]) -> None:
         """Call `done` once, when an append that was refused as `Overloaded` is worth trying again."""
@@ -276,8 +279,9 @@ class Topic:
             # What is said from here on is true after a power cut: the batch and all before it in this topic were
             # covered by a completed fdatasync of the journal.
             waiters.popleft()[1](None)
-        for listener in tuple(self.listeners):
-            listener.grew()
+        if self.listeners:
+            for listener in tuple(self.listeners):
+                listener.grew()
 
     def fail(self, error: ClusterError) -> None:
         """Nothing that waits will be committed, as far as anyone knows."""

@@ -49,6 +49,19 @@ async def test_records_of_one_turn_share_one_sync(fast_path: Path) -> None:
         await desk.journal.close()
 
 
+async def test_whoever_asks_is_told_how_long_each_sync_took(fast_path: Path) -> None:
+    with anyio.fail_after(20):
+        desk = Desk(fast_path / "j", segment_bytes=1 << 20)
+        told: list[float] = []
+        desk.journal.when_synced(told.append)
+        await desk.start()
+        desk.append(1, size=10)
+        assert await desk.durable()
+        assert len(told) == desk.journal.statistics().syncs >= 2  # what the start needs, and the record's
+        assert tuple(told) == desk.journal.statistics().fsync_s
+        await desk.journal.close()
+
+
 async def test_records_that_come_during_a_sync_share_the_next(fast_path: Path) -> None:
     with anyio.fail_after(20):
         disk = RecordingDisk(fast_path / "j")

@@ -1,0 +1,75 @@
+"""A topic's entry in a head is kept from one head to the next, and never older than the topic."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydanube_broker.delivery.cursor import CursorSnapshot
+from pydanube_broker.topics.log_state import LogState, decode_head, encode_head
+from pydanube_broker.topics.producers import MAX_PRODUCERS
+
+steady = settings(derandomize=True, deadline=None, max_examples=100)
+
+CHANGES = (
+    "batch", "same batch again", "producer", "exclusive again", "resume", "cursor", "equal cursor", "cursor gone",
+    "epoch", "trim", "tiered",
+)  # fmt: skip
+
+
+def change(state: LogState, what: str, number: int) -> None:
+    sessions = state.producers.sessions()
+    match what:
+        case "batch":
+            state.appended(state.next_offset, state.next_offset + number, number, 1000 + number, 100)
+        case "same batch again":  # of a session only: what the log holds has not changed
+            for session in sessions[:1]:
+                state.producers.appended(session.producer_id, session.epoch, session.next_sequence, 1, 5, 7)
+        case "producer":
+            state.producers.begin(f"p{number}")
+        case "exclusive again":
+            state.producers.begin("p1", exclusive=True)
+        case "resume":
+            for session in sessions[:1]:
+                state.producers.resume(session.producer_id, session.epoch)
+        case "cursor":
+            state.cursors[number] = CursorSnapshot(floor=state.next_offset)
+        case "equal cursor":
+            for subscription_id, snapshot in state.cursors.items():
+                state.cursors[subscription_id] = replace(snapshot)
+        case "cursor gone":
+            state.cursors.pop(number, None)
+        case "epoch":
+            state.epoch += 1
+        case "trim":
+            state.start_offset = state.next_offset
+        case _:
+            state.tiered_offset = state.next_offset
+
+
+@steady
+@given(steps=st.lists(st.tuples(st.sampled_from(CHANGES), st.integers(1, 3)), max_size=20))
+def test_an_entry_says_what_one_made_from_scratch_says(steps: list[tuple[str, int]]) -> None:
+    state = LogState(7, opened=True)
+    for what, number in steps:
+        change(state, what, number)
+        assert state.encode() == replace(state).encode(), f"after {what}: a copy has nothing kept"
+
+
+def test_a_session_that_makes_room_for_another_leaves_the_head() -> None:
+    state = LogState(7, opened=True)
+    for number in range(MAX_PRODUCERS):
+        state.producers.begin(f"p{number}")
+    state.encode()
+    state.producers.begin("one too many")
+    assert state.encode() == replace(state).encode()
+
+
+def test_an_entry_that_lies_still_is_not_made_again() -> None:
+    states = [LogState(topic_id, opened=True) for topic_id in range(3)]
+    before = encode_head(states)
+    states[1].appended(0, 5, 5, 1000, 100)
+    after = encode_head(states)
+    assert [new is old for new, old in zip(after[1:], before[1:], strict=True)] == [True, False, True]
+    assert decode_head(memoryview(b"".join(after)))[1].next_offset == 5
