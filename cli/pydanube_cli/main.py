@@ -7,9 +7,12 @@ second, and a machine with the base install must be able to run `produce` althou
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
+
+from pydanube_cli.grpc_poller import choose_grpc_poller
 
 if TYPE_CHECKING:
     from pydanube_cli.command import Command
@@ -52,6 +55,7 @@ _HELP: Final = frozenset({"--help", "-h", "help"})
 
 def main() -> None:
     """Entry point of the console script."""
+    choose_grpc_poller(os.environ)
     sys.exit(run(sys.argv[1:]))
 
 
