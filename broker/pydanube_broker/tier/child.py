@@ -157,7 +157,5 @@ def _spawn(theirs: socket.socket) -> subprocess.Popen[bytes]:
         [sys.executable, "-m", "pydanube_broker.tier.process", str(theirs.fileno())],
         pass_fds=(theirs.fileno(),),
         stdin=subprocess.DEVNULL,
-        # A group of its own, so that Ctrl-C is the broker's alone, but the broker's session: Linux shares the processor
-        # between sessions first, and a niced process in a session of its own is not niced at all (sched_autogroup).
-        process_group=0,
+        start_new_session=True,  # Ctrl-C is the broker's alone; `priority` nices the session
     )

@@ -3,9 +3,7 @@
     python -m pydanube_broker.tier.process <descriptor>
 
 The first message is `{options: StoreOptions}`; each that follows is `{call, arguments}` and gets one answer with its
-number: `{result}` or `{error}`. Reads are for a consumer who waits. Writes are niced, so that consumers and producers
-come before the tier, and less so where a backlog grows that must not grow for ever. Linux nices each thread by itself;
-elsewhere everything here is niced alike.
+number: `{result}` or `{error}`. Consumers and producers come before the tier: `priority` says how far.
 """
 
 from __future__ import annotations
@@ -23,12 +21,11 @@ from typing import Any, Final
 from pydanube_core.errors import ClusterError, Internal
 
 from pydanube_broker.tier.messages import HEAD, encode_message
+from pydanube_broker.tier.priority import READING, URGENT, WRITING, Session, nice_thread
 
 __all__ = ["main"]
 
 _READS: Final = ("read", "time", "when")
-NICE: Final = 12
-URGENT_NICE: Final = 4
 
 
 def main(descriptor: int) -> None:
@@ -41,8 +38,9 @@ class _Server:
         self._sock = sock
         self._write = threading.Lock()
         self._reads = ThreadPoolExecutor(2, thread_name_prefix="tier-read")
-        self._writes = ThreadPoolExecutor(2, "tier-write", _nice, (NICE,))
-        self._urgent = ThreadPoolExecutor(2, "tier-urgent", _nice, (URGENT_NICE,))
+        self._writes = ThreadPoolExecutor(2, "tier-write", nice_thread, (WRITING,))
+        self._urgent = ThreadPoolExecutor(2, "tier-urgent", nice_thread, (URGENT,))
+        self._session = Session()
         self._calls: Any = None
 
     def run(self) -> None:
@@ -52,13 +50,14 @@ class _Server:
             if self._calls is None:
                 self._open(number, body)
                 continue
-            self._pool(body).submit(self._serve, number, body, blob)
+            pool, nice = self._pool(body)
+            pool.submit(self._serve, nice, number, body, blob)
         os._exit(0)
 
-    def _pool(self, body: dict[str, Any]) -> ThreadPoolExecutor:
+    def _pool(self, body: dict[str, Any]) -> tuple[ThreadPoolExecutor, int]:
         if body["call"] in _READS:
-            return self._reads
-        return self._urgent if body["arguments"].get("urgent") else self._writes
+            return self._reads, READING
+        return (self._urgent, URGENT) if body["arguments"].get("urgent") else (self._writes, WRITING)
 
     def _open(self, number: int, body: dict[str, Any]) -> None:
         try:
@@ -77,9 +76,10 @@ class _Server:
         else:
             self._answer(number, {"result": {"pid": os.getpid()}})
 
-    def _serve(self, number: int, body: dict[str, Any], blob: bytes) -> None:
+    def _serve(self, nice: int, number: int, body: dict[str, Any], blob: bytes) -> None:
         try:
-            result, data = self._calls[body["call"]](body["arguments"], blob)
+            with self._session.at(nice):
+                result, data = self._calls[body["call"]](body["arguments"], blob)
         except ClusterError as error:
             self._answer(number, {"error": error.to_dict()})
         except Exception as error:
@@ -117,14 +117,6 @@ class _Server:
                 return None
             at += got
         return bytes(data)
-
-
-def _nice(value: int) -> None:
-    """Nice the calling thread (Linux) or the process: never back, which needs rights that nobody should have."""
-    who = threading.get_native_id() if sys.platform == "linux" else 0
-    with contextlib.suppress(OSError):
-        if os.getpriority(os.PRIO_PROCESS, who) < value:
-            os.setpriority(os.PRIO_PROCESS, who, value)
 
 
 if __name__ == "__main__":
