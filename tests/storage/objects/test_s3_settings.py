@@ -1,0 +1,163 @@
+"""How a broker reaches S3: credentials of every kind, encryption, and secrets that no message shows."""
+
+from __future__ import annotations
+
+import http.server
+import logging
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from pydanube_core.errors import InvalidArgument, StoreUnavailable
+from pydanube_storage.objects import ObjectStore, StoreOptions, open_store
+
+from tests.support.faulty_proxy import Fault, FaultyProxy
+from tests.support.s3_server import ACCESS_KEY, BUCKET, SECRET_KEY, S3Server, running_s3_server
+
+pytest.importorskip("s3fs")
+
+ROLE = "arn:aws:iam::123456789012:role/danube"
+
+
+def round_trip(store: ObjectStore) -> None:
+    try:
+        store.put("a/b", b"0123456789")
+        assert store.read("a/b", 2, 5) == b"234"
+        assert [fact.key for fact in store.list("a")] == ["a/b"]
+        store.delete("a/b")
+    finally:
+        store.close()
+
+
+@pytest.fixture
+def without_keys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
+    """No credentials in the environment, none in files, no machine to ask."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    return monkeypatch
+
+
+def test_a_profile_gives_the_keys(
+    s3_server: S3Server, without_keys: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "credentials").write_text(
+        f"[danube]\naws_access_key_id = {ACCESS_KEY}\naws_secret_access_key = {SECRET_KEY}\n"
+    )
+    round_trip(open_store(s3_server.options("by-profile", profile="danube")))
+    with pytest.raises(StoreUnavailable, match=r"tier\.profile"):
+        round_trip(open_store(s3_server.options("by-profile", timeout_s=0.5)))
+
+
+def test_a_public_store_is_asked_without_credentials(
+    tmp_path: Path, without_keys: pytest.MonkeyPatch
+) -> None:
+    with running_s3_server(tmp_path / "public", public=True) as server:
+        without_keys.delenv("AWS_ACCESS_KEY_ID", raising=False)
+        without_keys.delenv("AWS_SECRET_ACCESS_KEY", raising=False)
+        round_trip(open_store(server.options("open", anonymous=True)))
+
+
+class Sts(http.server.BaseHTTPRequestHandler):
+    """The one call of a token service that taking on a role needs."""
+
+    asked: ClassVar[list[str]] = []
+
+    def do_POST(self) -> None:
+        self.asked.append(self.rfile.read(int(self.headers["Content-Length"])).decode())
+        body = (
+            '<AssumeRoleResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><AssumeRoleResult><Credentials>'
+            f"<AccessKeyId>{ACCESS_KEY}</AccessKeyId><SecretAccessKey>{SECRET_KEY}</SecretAccessKey>"
+            "<SessionToken>token</SessionToken><Expiration>2099-01-01T00:00:00Z</Expiration></Credentials>"
+            f"<AssumedRoleUser><Arn>{ROLE}</Arn><AssumedRoleId>x</AssumedRoleId></AssumedRoleUser>"
+            "</AssumeRoleResult></AssumeRoleResponse>"
+        ).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "text/xml")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nobody reads it."""
+
+
+@pytest.fixture
+def sts() -> Iterator[str]:
+    server = http.server.HTTPServer(("127.0.0.1", 0), Sts)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_a_role_is_taken_on_with_the_keys_of_the_environment(
+    s3_server: S3Server, without_keys: pytest.MonkeyPatch, sts: str
+) -> None:
+    without_keys.setenv("AWS_ACCESS_KEY_ID", "only-to-ask-for-the-role")
+    without_keys.setenv("AWS_SECRET_ACCESS_KEY", "x")
+    without_keys.setenv("AWS_ENDPOINT_URL_STS", sts)
+    without_keys.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    round_trip(open_store(s3_server.options("by-role", role=ROLE)))
+    assert "role%2Fdanube" in Sts.asked[-1]
+
+
+def test_what_is_written_asks_for_encryption(s3_server: S3Server) -> None:
+    with FaultyProxy(s3_server.endpoint) as proxy:
+        for encryption, key in (("AES256", None), ("aws:kms", "some-key")):
+            options = StoreOptions(
+                url=f"s3://{BUCKET}/encrypted",
+                endpoint=proxy.endpoint,
+                region="us-east-1",
+                path_style=True,
+                encryption=encryption,
+                kms_key=key,
+            )
+            round_trip(open_store(options))
+            written = proxy.headers[-1]
+            assert written["x-amz-server-side-encryption"] == encryption
+            assert written.get("x-amz-server-side-encryption-aws-kms-key-id") == key
+
+
+def test_settings_that_contradict_each_other_are_refused() -> None:
+    for wrong in ({"anonymous": True, "role": ROLE}, {"anonymous": True, "profile": "p"}, {"kms_key": "k"}):
+        with pytest.raises(InvalidArgument) as caught:
+            StoreOptions(url="s3://b/p", **wrong)  # type: ignore[arg-type]
+        assert caught.value.details["field"].startswith("tier.")
+
+
+@pytest.mark.parametrize("fault", [Fault.BUSY, Fault.HANG, Fault.CUT_BODY])
+def test_a_bad_day_is_a_typed_error_in_time_and_no_secret_is_said(
+    s3_server: S3Server, fault: Fault, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    with FaultyProxy(s3_server.endpoint) as proxy:
+        options = StoreOptions(
+            url=f"s3://{BUCKET}/bad-day",
+            endpoint=proxy.endpoint,
+            region="us-east-1",
+            path_style=True,
+            timeout_s=1.0,
+        )
+        store = open_store(options)
+        store.put("k", b"0123456789")
+        proxy.fault = fault
+        with pytest.raises(StoreUnavailable) as caught:
+            store.read("k", 0, 10)
+        assert proxy.struck
+        details = caught.value.details
+        assert (details["bucket"], details["key"]) == (BUCKET, "k")
+        assert details["cause"]
+        assert details["remedy"]
+        proxy.fault = None
+        assert store.read("k", 0, 10) == b"0123456789"
+        store.close()
+    # What the library itself logs at debug level is not ours; a broker's log begins at info.
+    ours = [record.getMessage() for record in caplog.records if record.name.startswith("pydanube")]
+    assert SECRET_KEY not in caught.value.to_json() + " ".join(ours)
