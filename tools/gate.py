@@ -8,22 +8,23 @@
     tools/gate.py fuzz              the property tests with many more examples
 
 Each folder of tests/ is one pytest process: one that hangs costs its own budget and is reported, the others still
-run. Exit status: 0 if everything that ran passed and something ran, 1 otherwise. Start it from .venv, made by
-tools/bootstrap dev; standard library only.
+run. In `ci` a group's failed and unreached tests get a second try, in a process and with brokers of their own; what
+passes only then is listed as that. The last lines name every failed test with its error. Exit status: 0 if everything
+that ran passed and something ran, 1 otherwise. Start it from .venv, made by tools/bootstrap dev; standard library only.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -52,6 +53,8 @@ OWN_TARGETS: Final = frozenset({"conformance"})
 TEST_BUDGET_S: Final = 900.0
 CI_TEST_BUDGET_S: Final = 2700.0
 LONG_BUDGET_S: Final = 4 * 3600.0
+# More failures than this in a group are no accident, and a second try would only take time.
+SECOND_TRY_TESTS: Final = 10
 # After SIGABRT pytest has this long to print where its threads are.
 LAST_WORDS_S: Final = 3.0
 
@@ -63,8 +66,21 @@ class Step:
     name: str
     command: tuple[str, ...]
     budget_s: float
-    # pytest steps write their counts here.
+    # pytest steps: the folders or tests, and what tools/gate_report.py writes of them.
+    select: tuple[str, ...] = ()
     report: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of one test."""
+
+    verdict: str  # passed, failed, skipped, or "not reached"
+    why: str | None = None
+
+    @property
+    def bad(self) -> bool:
+        return self.verdict in ("failed", "not reached")
 
 
 @dataclass(slots=True)
@@ -73,6 +89,9 @@ class Tally:
 
     lines: list[str] = field(default_factory=list)
     not_run: list[str] = field(default_factory=list)
+    # (test, its error) of what failed for good, and of what passed at its second try only.
+    failures: list[tuple[str, str]] = field(default_factory=list)
+    second_tries: list[tuple[str, str]] = field(default_factory=list)
     failed_steps: int = 0
     ran_steps: int = 0
     passed: int = 0
@@ -85,13 +104,29 @@ class Tally:
         verdict = "ok" if ok else "FAILED"
         self.lines.append(f"  {verdict:<7} {took_s:6.1f} s  {step.name}{f': {note}' if note else ''}")
 
+    def count(self, outcomes: Mapping[str, Outcome]) -> None:
+        """Add the tests of a group."""
+        for test, outcome in outcomes.items():
+            match outcome.verdict:
+                case "passed":
+                    self.passed += 1
+                case "skipped":
+                    self.skipped += 1
+                case _:
+                    self.failed += 1
+                    self.failures.append((test, outcome.why or outcome.verdict))
+
     def print(self) -> int:
-        """Print the summary; the exit status."""
+        """Print the summary, what failed at its end (CI shows the end of what it printed); the exit status."""
         print("\n== what ran", flush=True)
         print("\n".join(self.lines) or "  nothing")
         if self.not_run:
             print("== not run")
             print("\n".join(f"  {line}" for line in self.not_run))
+        for title, tests in (("passed at the second try only", self.second_tries), ("failed", self.failures)):
+            if tests:
+                print(f"== {title}")
+                print("\n".join(f"  {test}\n      {why}" for test, why in tests))
         if self.passed or self.failed or self.skipped:
             # The form that says in any language how many tests ran; it stands alone on its line.
             print(f"\n{self.passed} passed, {self.failed} failed, {self.skipped} skipped")
@@ -101,37 +136,69 @@ class Tally:
         return 1 if self.failed_steps or not self.ran_steps else 0
 
 
-def carry_out(step: Step, tally: Tally) -> None:
-    """Run one step to its end or to the end of its budget."""
-    print(f"\n== {step.name}", flush=True)
+def carry_out(step: Step, tally: Tally, *, second_try: bool = False) -> None:
+    """Run one step to its end or to the end of its budget; `second_try`: its failed tests once more, by themselves."""
     started = time.monotonic()
-    note = ""
+    status, note = run(step)
+    if step.report is not None:
+        outcomes = read_report(step.report)
+        again = open_tests(outcomes) if second_try else ()
+        if again:
+            left_s = max(1.0, step.budget_s - (time.monotonic() - started))
+            name = f"{step.name}, {len(again)} again"
+            report = step.report.with_suffix(".again")
+            status, note = run(replace(step, name=name, select=again, budget_s=left_s, report=report))
+            for test, outcome in read_report(report, expected=again).items():
+                if outcome.verdict == "passed":
+                    tally.second_tries.append((test, outcomes[test].why or outcomes[test].verdict))
+                outcomes[test] = outcome
+            note = note or f"{len(again)} in a second try"
+        failed = sum(outcome.bad for outcome in outcomes.values())
+        if not outcomes and status == 5:  # nothing but deselected tests in this folder
+            status, note = 0, "no test selected"
+        elif not outcomes or (
+            status and not failed
+        ):  # the fault is pytest's, or a fixture's of the whole run
+            outcomes[step.name] = Outcome(verdict="failed", why=note or f"pytest ended with status {status}")
+        if failed:
+            note = f"{note + ', ' if note else ''}{failed} failed"
+        status = status or int(failed > 0)
+        tally.count(outcomes)
+    tally.add(step, ok=status == 0, took_s=time.monotonic() - started, note=note)
+
+
+def open_tests(outcomes: Mapping[str, Outcome]) -> tuple[str, ...]:
+    """The tests that deserve a second try: what failed by accident, and what was not reached because of it."""
+    failed = [test for test, outcome in outcomes.items() if outcome.verdict == "failed"]
+    if len(failed) > SECOND_TRY_TESTS or any("::" not in test for test in failed):
+        return ()  # that many, or a file that cannot even be read, are no accident
+    return tuple(test for test, outcome in outcomes.items() if outcome.bad)
+
+
+def run(step: Step) -> tuple[int, str]:
+    """(exit status, what to say about it)."""
+    print(f"\n== {step.name}", flush=True)
+    environment = dict(os.environ)
+    if step.report is not None:
+        environment["PYDANUBE_GATE_REPORT"] = str(step.report)
     # A session of its own, so that a hanging step goes with the processes it started.
-    child = subprocess.Popen(step.command, cwd=ROOT, stdin=subprocess.DEVNULL, start_new_session=True)
+    child = subprocess.Popen(
+        (*step.command, *step.select),
+        cwd=ROOT,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+    )
     try:
-        status = child.wait(timeout=step.budget_s)
+        return child.wait(timeout=step.budget_s), ""
     except subprocess.TimeoutExpired:
         note = f"still running after {step.budget_s:.0f} s, stopped"
         print(f"{step.name}: {note}; the tracebacks show where", flush=True)
         stop(child, ask_for_tracebacks=True)
-        status = 1
+        return 1, note
     except BaseException:
         stop(child, ask_for_tracebacks=False)
         raise
-    if step.report is not None:
-        counts = read_report(step.report)
-        if counts is None:
-            note = note or f"ended with status {status} before pytest could count"
-            tally.failed += 1
-            status = status or 1
-        else:
-            total, failed, skipped = counts
-            tally.passed += total - failed - skipped
-            tally.failed += failed
-            tally.skipped += skipped
-            if status == 5 and total == 0:  # nothing but deselected tests in this folder
-                status, note = 0, "no test selected"
-    tally.add(step, ok=status == 0, took_s=time.monotonic() - started, note=note)
 
 
 def stop(child: subprocess.Popen[bytes], *, ask_for_tracebacks: bool) -> None:
@@ -145,21 +212,30 @@ def stop(child: subprocess.Popen[bytes], *, ask_for_tracebacks: bool) -> None:
     child.wait()
 
 
-def read_report(path: Path) -> tuple[int, int, int] | None:
-    """(all, failed or in error, skipped) of a pytest run; None if it did not live to write its report."""
+def read_report(path: Path, *, expected: Sequence[str] = ()) -> dict[str, Outcome]:
+    """What became of each test of a pytest run, in its order, also if the run died: the rest is "not reached".
+
+    Files that could not be collected are in it by their path. `expected` are tests that must be in it.
+    """
+    outcomes = {test: Outcome(verdict="not reached") for test in expected}
     try:
-        suites = ElementTree.parse(path).getroot().iter("testsuite")
-        numbers = [
-            (
-                int(s.get("tests", 0)),
-                int(s.get("failures", 0)) + int(s.get("errors", 0)),
-                int(s.get("skipped", 0)),
-            )
-            for s in suites
-        ]
-    except (OSError, ElementTree.ParseError):
-        return None
-    return (sum(n[0] for n in numbers), sum(n[1] for n in numbers), sum(n[2] for n in numbers))
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return outcomes
+    for text in lines:
+        try:
+            line = json.loads(text)
+        except ValueError:  # the line that it was writing when it died
+            continue
+        if "selected" in line:
+            outcomes |= {
+                test: outcomes.get(test, Outcome(verdict="not reached")) for test in line["selected"]
+            }
+        elif "broken" in line:
+            outcomes[line["broken"]] = Outcome(verdict="failed", why=line["why"])
+        else:
+            outcomes[line["test"]] = Outcome(verdict=line["outcome"], why=line["why"])
+    return outcomes
 
 
 def lint_steps(*, with_import_rules: bool) -> list[Step]:
@@ -204,43 +280,46 @@ def groups() -> list[Path]:
     return sorted(found, key=lambda folder: (order.get(folder.name, 5), folder.name))
 
 
+# `python -m` puts the directory it runs in, ROOT, on the path: plugins are found there as tools.NAME.
+PYTEST: Final = (sys.executable, "-m", "pytest", "-p", "tools.gate_report")
+
+
 def pytest_steps(reports: Path, *, pytest_arguments: Sequence[str], budget_s: float | None) -> list[Step]:
     steps = []
     for folder in groups():
         name = str(folder.relative_to(ROOT))
-        report = reports / f"{name.replace('/', '-')}.xml"
-        command = (
-            sys.executable,
-            "-m",
-            "pytest",
-            name,
-            f"--junit-xml={report}",
-            *pytest_arguments,
-        )
-        steps.append(Step(name=name, command=command, budget_s=budget_s or GROUP_BUDGET_S, report=report))
+        report = reports / f"{name.replace('/', '-')}.jsonl"
+        command = (*PYTEST, *pytest_arguments)
+        budget = budget_s or GROUP_BUDGET_S
+        steps.append(Step(name=name, command=command, budget_s=budget, select=(name,), report=report))
     return steps
 
 
-def run_all(steps: Iterable[Step], tally: Tally, *, budget_s: float | None = None) -> None:
+def run_all(
+    steps: Iterable[Step], tally: Tally, *, budget_s: float | None = None, second_try: bool = False
+) -> None:
     """Carry out steps one after the other; `budget_s` bounds them together."""
     deadline = None if budget_s is None else time.monotonic() + budget_s
     for step in steps:
         if deadline is None:
-            carry_out(step, tally)
+            carry_out(step, tally, second_try=second_try)
         elif (left_s := deadline - time.monotonic()) <= 0:
             tally.not_run.append(f"{step.name}: the budget of {budget_s:.0f} s for all tests is used up")
             tally.failed_steps += 1
         else:
-            budget = min(step.budget_s, left_s)
-            carry_out(Step(name=step.name, command=step.command, budget_s=budget, report=step.report), tally)
+            carry_out(replace(step, budget_s=min(step.budget_s, left_s)), tally, second_try=second_try)
 
 
 def run_tests(
-    tally: Tally, *arguments: str, budget_s: float = TEST_BUDGET_S, each_s: float | None = None
+    tally: Tally,
+    *arguments: str,
+    budget_s: float = TEST_BUDGET_S,
+    each_s: float | None = None,
+    second_try: bool = False,
 ) -> None:
     with tempfile.TemporaryDirectory(prefix="pydanube-reports-") as reports:
         steps = pytest_steps(Path(reports), pytest_arguments=arguments, budget_s=each_s)
-        run_all(steps, tally, budget_s=budget_s)
+        run_all(steps, tally, budget_s=budget_s, second_try=second_try)
 
 
 def conformance(tally: Tally) -> None:
@@ -273,16 +352,14 @@ def main(arguments: Sequence[str]) -> int:
                 run_tests(tally, *rest, budget_s=LONG_BUDGET_S, each_s=LONG_BUDGET_S)
             case "ci":
                 run_all(lint_steps(with_import_rules=False), tally)
-                # Second tries are printed (RERUN): a test that needs one on a slow machine is a debt, not a secret.
-                run_tests(tally, "-m", "not long", "--reruns", "1", "-rsR", budget_s=CI_TEST_BUDGET_S)
+                # Second tries are listed: a test that needs one on a slow machine is a debt, not a secret.
+                run_tests(tally, "-m", "not long", "--tb=short", budget_s=CI_TEST_BUDGET_S, second_try=True)
                 tally.not_run.append("tests marked long: make test-long")
                 tally.not_run.append("conformance, fuzz, bench: make conformance, make fuzz, make bench")
             case "conformance":
                 conformance(tally)
             case "fuzz":
-                # The profile is a pytest plugin of ours in tools/.
-                os.environ["PYTHONPATH"] = str(ROOT / "tools")
-                fuzz = ("-m", "hypothesis", "-p", "fuzz_profile", "-o", "timeout=0", *rest)
+                fuzz = ("-m", "hypothesis", "-p", "tools.fuzz_profile", "-o", "timeout=0", *rest)
                 run_tests(tally, *fuzz, budget_s=LONG_BUDGET_S, each_s=LONG_BUDGET_S)
             case _:
                 print(__doc__, file=sys.stderr)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib.util
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -65,31 +67,98 @@ def test_budget_of_all_tests_reports_what_it_left_out(
     assert "late: the budget" in capfd.readouterr().out
 
 
+@pytest.fixture
+def elsewhere(
+    gate: ModuleType, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[dict[str, str]], list[Any]]:
+    """Make a folder the gate's root, and one pytest step a source, as the gate makes them of the folders of tests/."""
+    monkeypatch.setattr(gate, "ROOT", tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(root))  # `tools`
+    return lambda sources: pytest_steps(gate, tmp_path, sources)
+
+
+def pytest_steps(gate: ModuleType, folder: Path, sources: dict[str, str]) -> list[Any]:
+    (folder / "pytest.ini").write_text("[pytest]\nmarkers = long: x\n", encoding="utf-8")
+    steps = []
+    for name, source in sources.items():
+        path = folder / f"test_{name}.py"
+        path.write_text(source, encoding="utf-8")
+        command = (*gate.PYTEST, "-q", "-m", "not long", "-p", "no:cacheprovider")
+        steps.append(
+            gate.Step(
+                name=name,
+                command=command,
+                select=(path.name,),
+                budget_s=60.0,
+                report=folder / f"{name}.jsonl",
+            )
+        )
+    return steps
+
+
 def test_pytest_counts_are_added_up_and_a_crash_is_a_failure(
-    gate: ModuleType, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    gate: ModuleType,
+    elsewhere: Callable[[dict[str, str]], list[Any]],
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     sources = {
         "good": "import pytest\ndef test_a(): pass\ndef test_b(): pytest.skip('x')\n",
-        "bad": "def test_c(): assert False\ndef test_d(): pass\n",
-        "dead": "import os\ndef test_e(): os._exit(0)\n",
+        "bad": "def test_c(): assert 1 == 2, 'so it is'\ndef test_d(): pass\n",
+        "dead": "import os\ndef test_d(): pass\ndef test_e(): os._exit(0)\ndef test_f(): pass\n",
+        "unborn": "import os\nos._exit(3)\n",
+        "unreadable": "def test_g( pass\n",
+        "teardown": "import pytest\n@pytest.fixture\ndef f():\n    yield\n    assert False, 'late'\ndef test_h(f): pass\n",
         "empty": "import pytest\npytestmark = pytest.mark.long\ndef test_f(): pass\n",
     }
-    steps = []
-    for name, source in sources.items():
-        path = tmp_path / f"test_{name}.py"
-        path.write_text(source, encoding="utf-8")
-        report = tmp_path / f"{name}.xml"
-        (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = long: x\n", encoding="utf-8")
-        command = (sys.executable, "-m", "pytest", "-q", "-m", "not long", f"--junit-xml={report}", str(path))
-        steps.append(gate.Step(name=name, command=command, budget_s=60.0, report=report))
     tally = gate.Tally()
-    gate.run_all(steps, tally)
-    assert (tally.passed, tally.failed, tally.skipped, tally.failed_steps) == (2, 2, 1, 2)
+    gate.run_all(elsewhere(sources), tally)
+    assert (tally.passed, tally.failed, tally.skipped, tally.failed_steps) == (3, 6, 1, 5)
     assert tally.print() == 1
     out = capfd.readouterr().out
-    assert "2 passed, 2 failed, 1 skipped" in out.splitlines()
-    assert "dead: ended with status 0 before pytest could count" in out
-    assert "empty: no test selected" in out
+    lines = out[out.index("== what ran") :].splitlines()
+    assert "3 passed, 6 failed, 1 skipped" in lines
+    assert [line for line in lines if "empty: no test selected" in line]
+    failed = "\n".join(lines[lines.index("== failed") :])
+    assert "test_bad.py::test_c\n      (call) " in failed
+    assert "AssertionError: so it is" in failed
+    assert "test_dead.py::test_e\n      not reached" in failed, "it took the process along"
+    assert "test_dead.py::test_f\n      not reached" in failed
+    assert "unborn\n      pytest ended with status 3" in failed
+    assert "test_unreadable.py\n" in failed
+    assert "test_teardown.py::test_h\n      (teardown) " in failed
+
+
+def test_a_second_try_is_a_process_of_its_own_and_is_listed(
+    gate: ModuleType,
+    elsewhere: Callable[[dict[str, str]], list[Any]],
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    first_time = "import os, pathlib\nmark = pathlib.Path(__file__).with_suffix('.mark')\nfirst = not mark.exists()\nmark.touch()\n"
+    sources = {
+        "shaky": f"{first_time}def test_a(): assert not first, 'the first time'\ndef test_b(): pass\n",
+        "dies": f"{first_time}def test_c():\n    if first: os._exit(1)\ndef test_d(): pass\n",
+        "wrong": "def test_e(): assert False\n",
+        "unreadable": "def test_f( pass\n",
+    }
+    tally = gate.Tally()
+    gate.run_all(elsewhere(sources), tally, second_try=True)
+    assert (tally.passed, tally.failed, tally.failed_steps) == (4, 2, 2)
+    tally.print()
+    out = capfd.readouterr().out
+    assert "unreadable, 1 again" not in out, "what cannot be read is no accident"
+    second = out[out.index("== passed at the second try only") : out.index("== failed\n")]
+    assert "test_shaky.py::test_a\n" in second
+    assert "AssertionError: the first time" in second
+    assert "test_shaky.py::test_b" not in second
+    assert "test_dies.py::test_c\n      not reached" in second
+    assert "test_wrong.py::test_e" in out[out.index("== failed\n") :]
+
+
+def test_many_failures_are_no_accident(gate: ModuleType) -> None:
+    bad = {f"test_x.py::test_{i}": gate.Outcome(verdict="failed") for i in range(gate.SECOND_TRY_TESTS + 1)}
+    assert gate.open_tests(bad) == ()
+    few = dict(list(bad.items())[:-1]) | {"test_x.py::test_far": gate.Outcome(verdict="not reached")}
+    assert len(gate.open_tests(few)) == gate.SECOND_TRY_TESTS + 1
 
 
 def test_nothing_run_is_not_a_pass(gate: ModuleType) -> None:
