@@ -31,6 +31,10 @@ def _refused(broker: BrokerProcess, *words: str) -> None:
     assert {path: path.stat().st_size for path in (broker.data_dir / "journal").glob("*")} == files
 
 
+def _stored(broker: BrokerProcess, topic: str) -> int:
+    return broker.command("consume", topic, "--exit", "--format", "raw").stdout.count(b"\n")
+
+
 def _move(files: list[Path], folder: Path) -> None:
     folder.mkdir()
     for file in files:
@@ -46,8 +50,13 @@ def _back(folder: Path, to: Path) -> None:
 def test_a_lost_half_or_an_older_one_is_refused_until_it_is_back(
     make_broker: Callable[..., BrokerProcess], tmp_path: Path
 ) -> None:
-    broker = make_broker(face="broker")
+    # A tier that cannot be written to: everything has to come from the journal.
+    broker = make_broker(
+        face="broker",
+        environment={"DANUBE_TIER__URL": "/proc/nothing", "DANUBE_JOURNAL__SEGMENT_BYTES": "1MiB"},
+    )
     broker.start()
+    broker.command("produce", "long", "-m", "x" * 100_000, "--count", "30")
     broker.command("produce", "first", "-m", "one")
     broker.kill()
     data = broker.data_dir
@@ -88,8 +97,28 @@ def test_a_lost_half_or_an_older_one_is_refused_until_it_is_back(
     assert list((data / "journal").iterdir()) == []
     _back(away, data / "journal")
 
+    # Its oldest segment is.
+    oldest = min((data / "journal").glob("*.journal"))
+    _move([oldest], away)
+    _refused(broker, "oldest segments are missing", "of topic /default/long")
+    _back(away, data / "journal")
+
     broker.start()
+    assert _stored(broker, "long") == 30
     for topic, text in (("first", "one"), ("second", "two")):
         assert broker.command("consume", topic, "--exit", "--format", "raw").stdout == f"{text}\n".encode()
+    assert broker.stop() == 0
+
+    # Nothing to restore from: said by a file, it starts with the rest, once.
+    oldest.unlink()
+    (data / "journal" / "ACCEPT_LOSS").touch()
+    broker.start()
+    assert "messages_lost topic=/default/long first=0 " in broker.log()
+    left = _stored(broker, "long")
+    assert 0 < left < 30
+    broker.kill()
+    assert not (data / "journal" / "ACCEPT_LOSS").exists()
+    broker.start()
+    assert _stored(broker, "long") == left
     assert broker.stop() == 0
     broker.check_log(allow=["CORRUPT_JOURNAL"])

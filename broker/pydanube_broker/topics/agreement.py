@@ -4,23 +4,62 @@ The metadata says which topics exist, and a state in the journal that no topic c
 topic. If the metadata is gone, or a copy from before, every topic made since looks deleted, and its id would be given
 out anew. If the journal is gone, every topic looks empty and its offsets begin at 0 again. Both would be silent loss.
 
-The order of writes makes both visible. An id is the revision of the transaction that created what it names, and that
+Segments are given up oldest first, so of a journal whose oldest segments were removed by hand nothing looks broken
+but this: a topic needs offsets that are neither there nor in the cold tier.
+
+Whoever has nothing to restore from says so with an empty file ACCEPT_LOSS in the journal's folder: the start then goes
+on with what is left, and logs what is lost.
+
+The order of writes makes all of this visible. An id is the revision of the transaction that created what it names, and that
 transaction is durable before the journal hears of the id; the same holds for an epoch. So the journal never knows an
 id above the metadata's revision, nor an epoch above the metadata's. And topics are created only by a broker whose
-journal has a segment, the last of which is never removed.
+journal has a segment, the last of which is never removed. A segment goes when what it held is listed in the cold
+tier's catalog or trimmed by a durable record.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import logging
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Final
 
 from pydanube_core.errors import CorruptJournal
 from pydanube_storage.metadata import CorruptMetadata
 
 from pydanube_broker.topics.log_state import LogState
 
-__all__ = ["check_epoch", "check_ids", "check_journal_there", "check_metadata_there", "newest_id"]
+__all__ = [
+    "LossAccepted",
+    "check_epoch",
+    "check_ids",
+    "check_journal_there",
+    "check_metadata_there",
+    "check_prefixes_there",
+    "newest_id",
+]
+
+log = logging.getLogger("pydanube.topics")
+
+_RESTORE: Final = (
+    "Nothing was changed. Restore the folder from a backup; to go on without what is lost, put an empty file "
+    "ACCEPT_LOSS into it"
+)
+
+
+class LossAccepted:
+    """Whether the file ACCEPT_LOSS says that a damaged journal is to be started."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / "ACCEPT_LOSS"
+        self._given = self._file.exists()
+
+    def __bool__(self) -> bool:
+        return self._given
+
+    def used(self) -> None:
+        """The broker has started with what was left: the next loss is to be asked for again."""
+        self._file.unlink(missing_ok=True)
 
 
 def newest_id(states: Iterable[LogState], tail_topics: Iterable[int]) -> int:
@@ -80,21 +119,65 @@ def check_epoch(topic: str, journal: int, metadata: int) -> None:
         )
 
 
-def check_journal_there(folder: Path, segments: int, reliable_topics: int) -> None:
+def check_journal_there(folder: Path, segments: int, reliable_topics: int, accepted: LossAccepted) -> None:
     """Before the first segment is made.
 
     Raises:
         CorruptJournal
     """
-    if reliable_topics and not segments:
-        raise CorruptJournal(
-            f"{folder} holds no segment, and the metadata names {reliable_topics} topics that were stored there: the "
-            "journal is missing. Nothing was changed. Restore the folder from a backup, or move the whole data "
-            "directory aside to start anew",
-            segment=None,
-            offset=0,
-            value=str(folder),
+    if segments or not reliable_topics:
+        return
+    if accepted:
+        log.warning("journal_lost", extra={"event": "journal_lost", "topics": reliable_topics})
+        return
+    raise CorruptJournal(
+        f"{folder} holds no segment, and the metadata names {reliable_topics} topics that were stored there: the "
+        f"journal is missing. {_RESTORE}",
+        segment=None,
+        offset=0,
+        value=str(folder),
+    )
+
+
+def check_prefixes_there(
+    folder: Path,
+    topics: Iterable[tuple[str, LogState, int]],
+    first_offset: Callable[[int], int | None],
+    accepted: LossAccepted,
+) -> dict[int, int]:
+    """Before the first segment is made.
+
+    Args:
+        topics: name, proven state, and the offset up to which the cold tier has everything.
+        first_offset: the lowest offset that the journal holds of a topic id.
+
+    Returns:
+        Topic id → the offset at which it begins now, where a loss was accepted.
+
+    Raises:
+        CorruptJournal
+    """
+    begins: dict[int, int] = {}
+    for name, state, tiered in topics:
+        needed = max(state.needed_offset, tiered)
+        first = first_offset(state.topic_id)
+        there = state.next_offset if first is None else first
+        if there <= needed:
+            continue
+        if not accepted:
+            raise CorruptJournal(
+                f"offsets {needed} to {there - 1} of topic {name} are neither in {folder} nor in the cold tier: the "
+                f"oldest segments are missing. {_RESTORE}",
+                segment=None,
+                offset=0,
+                topic=name,
+                message_offset=needed,
+            )
+        begins[state.topic_id] = there
+        log.warning(
+            "messages_lost", extra={"event": "messages_lost", "topic": name, "first": needed, "end": there}
         )
+    return begins
 
 
 def _older(file: Path, evidence: str, journal: int, metadata: int) -> CorruptMetadata:

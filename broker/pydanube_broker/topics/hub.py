@@ -34,6 +34,7 @@ class Hub:
         self.states: dict[int, LogState] = {}
         self.topics: dict[int, Topic] = {}
         self.failure: JournalReadOnly | None = None
+        self.trimmed_lsn = 0  # the newest record by which a topic gave up its oldest messages
         self.on_failure: Callable[[JournalReadOnly], None] = lambda error: None
         self.on_drop: Callable[[int], None] = lambda topic_id: None  # a topic was deleted
         self._pending: deque[tuple[int, Topic, int]] = deque()  # (durable at lsn, topic, end offset)
@@ -129,7 +130,9 @@ class Hub:
             self.flush_first.add(topic.topic_id)
 
     def collect(self) -> int:
-        """Delete journal segments that no topic needs any more."""
+        """Delete journal segments that no topic needs any more; none while a record that says so is not durable."""
+        if self.trimmed_lsn > self.journal.durable_lsn:
+            return 0  # the next call is seconds away
         return self.journal.collect(
             lambda topic_id: self.states[topic_id].needed_offset if topic_id in self.states else None
         )

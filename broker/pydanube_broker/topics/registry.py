@@ -25,6 +25,7 @@ from pydanube_core.errors import (
 )
 from pydanube_core.names import TopicName
 from pydanube_core.positions import Position
+from pydanube_storage.catalog import ObjectCatalog
 from pydanube_storage.metadata import MetadataStore
 
 from pydanube_broker.cluster.assignment import Assignment
@@ -46,7 +47,12 @@ from pydanube_broker.delivery.subscription_policy import OPTION, SubscriptionPol
 from pydanube_broker.schema.registry import SchemaRegistry
 from pydanube_broker.schema.topic_schemas import TopicSchemas
 from pydanube_broker.settings import Settings
-from pydanube_broker.topics.agreement import check_epoch, check_journal_there
+from pydanube_broker.topics.agreement import (
+    LossAccepted,
+    check_epoch,
+    check_journal_there,
+    check_prefixes_there,
+)
 from pydanube_broker.topics.hub import Hub
 from pydanube_broker.topics.memory_topic import MemoryTopic
 from pydanube_broker.topics.topic import Topic, now_ms
@@ -74,6 +80,10 @@ class Registry:
         )
         self.schemas.serve(self._topics)
         self.lone: LoneBroker
+        self.accepted = LossAccepted(hub.journal.folder)
+        self._begins: dict[
+            int, int
+        ] = {}  # where topics begin whose oldest messages are lost, and that was accepted
         self._sessions = itertools.count(
             now_ms() * 1000
         )  # of non-reliable topics; above those of an earlier life
@@ -100,12 +110,33 @@ class Registry:
                 self._adopt(record)
             yield
 
+    async def check_journal(self) -> None:
+        """Before the journal begins: it holds what the topics need of it.
+
+        Raises:
+            CorruptJournal: and the loss is not accepted.
+        """
+        heads = await ObjectCatalog(self._store, wall_ms=now_ms).heads()
+        journal = self._hub.journal
+        self._begins = check_prefixes_there(
+            journal.folder,
+            (
+                (
+                    topic.name,
+                    topic.state,
+                    heads[topic.topic_id].tiered_offset if topic.topic_id in heads else 0,
+                )
+                for topic in self._hub.topics.values()
+            ),
+            journal.first_offset,
+            self.accepted,
+        )
+
     def _check_agreement(self, topics: Sequence[TopicRecord], former: Mapping[TopicId, Assignment]) -> None:
         stored = [topic for topic in topics if topic.dispatch_strategy is not DispatchStrategy.NON_RELIABLE]
         found = self._hub.journal.recovered
-        check_journal_there(
-            self._hub.journal.folder, 0 if found is None else len(found.segments), len(stored)
-        )
+        segments = 0 if found is None else len(found.segments)
+        check_journal_there(self._hub.journal.folder, segments, len(stored), self.accepted)
         for topic in stored:
             state, last = self._hub.states.get(topic.topic_id), former.get(topic.topic_id)
             if state is not None and last is not None:
@@ -115,6 +146,8 @@ class Registry:
         """The journal takes records from now on, and what it gave back, its unproven tail included, is durable."""
         for topic in self._topics.values():
             topic.recovered()
+        for topic_id, offset in self._begins.items():
+            self._hub.topics[topic_id].trim(offset)
         gone = self._hub.forget_unknown()
         if gone:
             log.info("topics_dropped", extra={"event": "topics_dropped", "count": len(gone)})

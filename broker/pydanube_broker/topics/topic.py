@@ -67,6 +67,7 @@ class TopicHub(Protocol):
 
     journal: Journal
     cold: ColdReader | None
+    trimmed_lsn: int
 
     def appended(self, lsn: int, topic: Topic, end_offset: int) -> None: ...
 
@@ -255,7 +256,7 @@ class Topic:
     def trim(self, start_offset: int) -> None:
         """Give up everything below an offset (retention, tiering)."""
         if start_offset > self.state.start_offset:
-            self.append_record(Kind.TRIM_PREFIX, encode_trim_body(start_offset))
+            self._hub.trimmed_lsn = self.append_record(Kind.TRIM_PREFIX, encode_trim_body(start_offset))
             self.state.start_offset = start_offset
 
     def check_consumer(self, of_subscription: int) -> None:
