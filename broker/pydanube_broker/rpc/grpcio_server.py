@@ -234,10 +234,11 @@ class GrpcioServer:
                     await _abort(context, reply.error)
             finally:
                 for task in (reader, writer):
-                    task.cancel()
-                await asyncio.gather(reader, writer, return_exceptions=True)
+                    task.cancel()  # neither tells the stream anything from here on
+                # Before the wait: a client that leaves while its stream ends cancels this handler a second time.
                 stream.on_close()
                 self._note(path, reply.error, gone=not reply.complete)
+                await asyncio.gather(reader, writer, return_exceptions=True)
 
         return grpc.stream_stream_rpc_method_handler(handle)
 
