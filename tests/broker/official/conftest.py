@@ -5,8 +5,8 @@ The server runtime is a parameter of the whole suite: whatever runtime is added 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -39,12 +39,17 @@ def runtime(request: pytest.FixtureRequest) -> str:
 
 
 class Brokers:
-    """Brokers on one data directory, one after the other."""
+    """Brokers on one data directory, one after the other.
+
+    Each lives in a task of its own: a test that restarts one would otherwise enter its task group inside the test's
+    deadline and leave it outside.
+    """
 
     def __init__(self, folder: Path, runtime: str) -> None:
         self._folder = folder
         self._runtime = runtime
-        self._stack = AsyncExitStack()
+        self._life: asyncio.Task[None] | None = None
+        self._end = asyncio.Event()
         self.port = 0
         self.broker: Broker
 
@@ -61,12 +66,26 @@ class Brokers:
                 **{name.replace("__", "."): value for name, value in overrides.items()},
             }
         )
-        self.broker = await self._stack.enter_async_context(Broker(settings))
+        started: asyncio.Future[Broker] = asyncio.get_running_loop().create_future()
+        self._end = asyncio.Event()
+        self._life = asyncio.create_task(self._live(Broker(settings), started))
+        await asyncio.wait([started, self._life], return_when=asyncio.FIRST_COMPLETED)
+        if not started.done():
+            await self._life  # raises what kept it from starting
+        self.broker = started.result()
         self.port = self.port or int(self.broker.broker_url.rpartition(":")[2])
         return self.broker
 
+    async def _live(self, broker: Broker, started: asyncio.Future[Broker]) -> None:
+        async with broker:
+            started.set_result(broker)
+            await self._end.wait()
+
     async def stop(self) -> None:
-        await self._stack.aclose()
+        life, self._life = self._life, None
+        if life is not None:
+            self._end.set()
+            await life
 
     async def restart(self, **overrides: Any) -> Broker:
         await self.stop()
