@@ -18,7 +18,7 @@ async def broker_status(context: Context, request: BrokerStatusRequest) -> Broke
         durability=facts.durability,
         grpc_runtime=facts.grpc_runtime,
         data_dir=facts.data_dir,
-        data_dir_reason="memory_only" if facts.data_dir is None else None,
+        data_dir_reason=facts.data_dir_reason,
         listen=dict(facts.listen),
         disk=dict(facts.disk),
         journal=dict(facts.journal),

@@ -385,6 +385,7 @@ class MemoryCluster:
             durability="fsynced",
             grpc_runtime="grpcio",
             data_dir=None,
+            data_dir_reason="memory_only",
             listen={"grpc": "http://127.0.0.1:6650"},
             disk={"free_bytes": 1 << 30},
             journal={"bytes": 0},

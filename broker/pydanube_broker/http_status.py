@@ -24,8 +24,6 @@ class Shown(Protocol):
 
     def not_ready(self) -> tuple[Reason, ...]: ...
 
-    def degraded(self) -> tuple[Reason, ...]: ...
-
     async def status(self) -> BrokerFacts: ...
 
     def metrics(self) -> bytes: ...
@@ -42,11 +40,7 @@ def status_app(shown: Shown) -> Starlette:
 
     async def readyz(request: Request) -> Response:
         reasons = [dataclasses.asdict(reason) for reason in shown.not_ready()]
-        degraded = [dataclasses.asdict(reason) for reason in shown.degraded()]
-        return _PrettyJson(
-            {"ready": not reasons, "reasons": reasons, "degraded": degraded},
-            status_code=503 if reasons else 200,
-        )
+        return _PrettyJson({"ready": not reasons, "reasons": reasons}, status_code=503 if reasons else 200)
 
     async def status(request: Request) -> Response:
         return _PrettyJson(dataclasses.asdict(await shown.status()))

@@ -324,6 +324,7 @@ class BrokerPort(TierPort):
             durability=broker.durability,
             grpc_runtime=broker.settings.server.grpc_runtime,
             data_dir=None if broker.data_dir.memory else str(broker.data_dir.path),
+            data_dir_reason="memory_only" if broker.data_dir.memory else None,
             listen=listen,
             disk=dict(broker.health.disk),
             journal={
@@ -341,7 +342,7 @@ class BrokerPort(TierPort):
             topics=len(broker.registry.topics),
             read_only=journal.read_only,
             ready=not reasons,
-            reasons=reasons,
+            reasons=reasons + self.degraded(),
         )
 
     def metrics(self) -> bytes:
@@ -392,6 +393,7 @@ class BrokerPort(TierPort):
                 journal_read_only=journal.read_only,
                 tier_backlog_bytes=0 if tier is None else tier.backlog_bytes,
                 tier_errors=0 if tier is None else tier.errors,
+                tier_objects={} if tier is None else tier.object_counts(),
                 topics=topics,
                 subscriptions=subscriptions,
             )

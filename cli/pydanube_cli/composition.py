@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import logging
 import os
 import signal
@@ -23,13 +22,11 @@ from typing import Any, Final
 
 import anyio
 from pydanube_admin.core import AdminCore
-from pydanube_admin.http import http_server
 from pydanube_broker.broker import Broker
 from pydanube_broker.log import configure_logging
+from pydanube_broker.rpc.listening import listen
 from pydanube_broker.settings import Settings
-from pydanube_mcp import http_face
 
-from pydanube_cli.listening import listen
 from pydanube_cli.main import version
 from pydanube_cli.ready import program_name, ready_line, ready_text, write_ready_file
 from pydanube_cli.runtime import run_async
@@ -44,9 +41,7 @@ HTTP_GRACE_S: Final = 2.0  # calls there take milliseconds
 AFTER_GRACE_S: Final = 2.0  # closing files and ports comes after what --grace is for
 
 
-def serve(
-    settings: Settings, *, http: bool, as_json: bool, ready_file: Path | None, grace_s: float, upgrade: bool
-) -> int:
+def serve(settings: Settings, *, http: bool, as_json: bool, ready_file: Path | None, grace_s: float) -> int:
     """Run a broker until it is told to stop; returns the exit code.
 
     Raises:
@@ -66,7 +61,7 @@ def serve(
             print(line if as_json else ready_text(info, program=program_name()), flush=True)
 
     with stop.installed():
-        run_async(lambda: _serve(settings, http=http, stop=stop, announce=announce, upgrade=upgrade))
+        run_async(lambda: _serve(settings, http=http, stop=stop, announce=announce))
     return 0
 
 
@@ -76,7 +71,6 @@ async def _serve(
     http: bool,
     stop: _Stop,
     announce: Callable[[dict[str, Any]], None],
-    upgrade: bool,
 ) -> None:
     if settings.server.insecure_bind:
         _log.warning(
@@ -84,7 +78,7 @@ async def _serve(
             extra={"event": "insecure_bind", "host": settings.server.host},
         )
     core = AdminCore()
-    async with stop.watched(), _broker(settings, core, upgrade=upgrade) as broker:
+    async with stop.watched(), Broker(settings, ops=core.serve_call) as broker:
         core.attach(broker.port)
         info = {"version": version(), "pid": os.getpid(), "http": None, **broker.ready_info()}
         async with contextlib.AsyncExitStack() as stack:
@@ -98,18 +92,15 @@ async def _serve(
             await broker.drain(stop.grace_s)
 
 
-def _broker(settings: Settings, core: AdminCore, *, upgrade: bool) -> Broker:
-    # `upgrade` is for data of an older format; format 1 has none before it, so a broker may not know the word yet.
-    knows = "upgrade" in inspect.signature(Broker).parameters
-    more: dict[str, Any] = {"upgrade": upgrade} if knows else {}
-    return Broker(settings, ops=core.serve_call, **more)
-
-
 @asynccontextmanager
 async def _http_face(settings: Settings, *, admin_url: str) -> AsyncIterator[str]:
     """Serve MCP and JSON-RPC, as clients of the admin port like any other face; yields the URL once it answers."""
+    # Here, since `danube broker` needs neither and starts quicker without them.
+    from pydanube_admin.http import http_server
+    from pydanube_mcp import http_face
+
     host = settings.server.host
-    listener = listen(host, settings.server.http_port, flag="--http-port")
+    listener = listen(host, settings.server.http_port, flag="http-port")
     port = listener.getsockname()[1]
     # A public address was asked for in so many words (--insecure-bind): then any name may lead here.
     allowed = ("*",) if settings.server.insecure_bind else ()

@@ -85,9 +85,9 @@ def mcp(
         run_stdio(connections, **options)
         return
     settings.check_startable()
-    from pydanube_cli.listening import listen
+    from pydanube_broker.rpc.listening import listen
 
-    run_http(listen(host, http_port, flag="--http-port"), connections, **options)
+    run_http(listen(host, http_port, flag="http-port"), connections, **options)
 
 
 def _arguments(

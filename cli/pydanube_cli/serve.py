@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -61,67 +63,6 @@ def offset_ports(settings: Settings, offset: int) -> Settings:
     return settings.model_copy(update={"server": server}).with_sources(sources)
 
 
-def _serve(
-    *,
-    common: Common,
-    http: bool,
-    data_dir: Path | None,
-    memory: bool,
-    config: Path | None,
-    host: str | None,
-    port_offset: int,
-    grpc_port: int | None,
-    admin_port: int | None,
-    metrics_port: int | None,
-    http_port: int | None,
-    ready_file: Path | None,
-    grpc_runtime: str | None,
-    grace: str,
-    log_level: str | None,
-    log_format: str | None,
-    insecure_bind: bool,
-    no_upgrade: bool,
-) -> int:
-    name = "danube up" if http else "danube broker"
-    if sys.platform == "win32":
-        raise UnsupportedPlatform(
-            f"{name} runs on Linux and macOS; on Windows the client commands work against a broker elsewhere",
-            platform=sys.platform,
-        )
-    if memory and data_dir is not None:
-        raise InvalidArgument("--memory and --data-dir exclude each other", field="memory", value=True)
-    grace_s = parse_duration_s(grace, field="grace")
-    require("broker", *(("mcp",) if http else ()), what=name)
-    settings = settings_from_flags(
-        config,
-        {
-            "data.dir": ":memory:" if memory else data_dir,
-            "server.host": host,
-            "server.grpc_port": grpc_port,
-            "server.admin_port": admin_port,
-            "server.metrics_port": metrics_port,
-            "server.http_port": http_port,
-            "server.grpc_runtime": grpc_runtime,
-            "server.insecure_bind": True if insecure_bind else None,
-            "log.level": log_level,
-            "log.format": log_format,
-        },
-        port_offset=port_offset,
-        env=dict(os.environ),
-    )
-    settings.check_startable()
-    from pydanube_cli.composition import serve
-
-    return serve(
-        settings,
-        http=http,
-        as_json=common.as_json,
-        ready_file=ready_file,
-        grace_s=grace_s,
-        upgrade=not no_upgrade,
-    )
-
-
 DataDirOption = Annotated[
     Path | None, typer.Option("--data-dir", metavar="DIR", help="Where data lives [default: ./danube-data]")
 ]
@@ -166,9 +107,10 @@ InsecureOption = Annotated[
 NoUpgradeOption = Annotated[bool, typer.Option("--no-upgrade", help="Refuse data of an older format.")]
 
 
-def _up(
+def _serve(
     *,
     common: Common,
+    http: bool,
     data_dir: DataDirOption = None,
     memory: MemoryOption = False,
     config: ConfigOption = None,
@@ -184,44 +126,69 @@ def _up(
     log_level: LevelOption = None,
     log_format: FormatOption = None,
     insecure_bind: InsecureOption = False,
-    no_upgrade: NoUpgradeOption = False,
+    no_upgrade: NoUpgradeOption = False,  # format 1 is the first: nothing older can be met yet
 ) -> int:
-    """Start a broker, MCP and JSON-RPC in one process; it stays in the foreground."""
-    flags = dict(locals())
-    return _serve(http=True, **flags)
+    """Run a broker; `http`: with MCP and JSON-RPC on 8765."""
+    name = "danube up" if http else "danube broker"
+    if sys.platform == "win32":
+        raise UnsupportedPlatform(
+            f"{name} runs on Linux and macOS; on Windows the client commands work against a broker elsewhere",
+            platform=sys.platform,
+        )
+    if memory and data_dir is not None:
+        raise InvalidArgument("--memory and --data-dir exclude each other", field="memory", value=True)
+    grace_s = parse_duration_s(grace, field="grace")
+    require("broker", *(("mcp",) if http else ()), what=name)
+    settings = settings_from_flags(
+        config,
+        {
+            "data.dir": ":memory:" if memory else data_dir,
+            "server.host": host,
+            "server.grpc_port": grpc_port,
+            "server.admin_port": admin_port,
+            "server.metrics_port": metrics_port,
+            "server.http_port": http_port,
+            "server.grpc_runtime": grpc_runtime,
+            "server.insecure_bind": True if insecure_bind else None,
+            "log.level": log_level,
+            "log.format": log_format,
+        },
+        port_offset=port_offset,
+        env=dict(os.environ),
+    )
+    settings.check_startable()
+    from pydanube_cli.composition import serve
+
+    return serve(
+        settings,
+        http=http,
+        as_json=common.as_json,
+        ready_file=ready_file,
+        grace_s=grace_s,
+    )
 
 
-def _broker(
-    *,
-    common: Common,
-    data_dir: DataDirOption = None,
-    memory: MemoryOption = False,
-    config: ConfigOption = None,
-    host: HostOption = None,
-    port_offset: OffsetOption = 0,
-    grpc_port: GrpcPortOption = None,
-    admin_port: AdminPortOption = None,
-    metrics_port: MetricsPortOption = None,
-    http_port: HttpPortOption = None,
-    ready_file: ReadyFileOption = None,
-    grpc_runtime: RuntimeOption = None,
-    grace: GraceOption = "10s",
-    log_level: LevelOption = None,
-    log_format: FormatOption = None,
-    insecure_bind: InsecureOption = False,
-    no_upgrade: NoUpgradeOption = False,
-) -> int:
-    """Start a broker alone: the same flags as `danube up`, and the HTTP port stays closed."""
-    flags = dict(locals())
-    return _serve(http=False, **flags)
+def _face(*, http: bool, summary: str, examples: list[str]) -> Command:
+    """`_serve` with or without the HTTP port: the same flags, listed once."""
+    flags = [
+        parameter
+        for parameter in inspect.signature(_serve, eval_str=True).parameters.values()
+        if parameter.name not in ("common", "http")
+    ]
+    return Command(partial(_serve, http=http), examples=examples, parameters=flags, summary=summary)
 
 
-up = Command(
-    _up,
+up = _face(
+    http=True,
+    summary="Start a broker, MCP and JSON-RPC in one process; it stays in the foreground.",
     examples=[
         "danube up",
         "danube up --data-dir /var/lib/danube --port-offset 100",
         "danube up --memory --json --ready-file ready.json",
     ],
 )
-broker = Command(_broker, examples=["danube broker", "danube broker --config danube.toml --log-format json"])
+broker = _face(
+    http=False,
+    summary="Start a broker alone: the same flags as `danube up`, and the HTTP port stays closed.",
+    examples=["danube broker", "danube broker --config danube.toml --log-format json"],
+)

@@ -128,6 +128,7 @@ class BrokerFacts:
     durability: str
     grpc_runtime: str
     data_dir: str | None
+    data_dir_reason: str | None  # memory_only
     listen: Mapping[str, str]  # grpc, admin, metrics, http → URL
     disk: Mapping[str, Any]  # free_bytes, total_bytes, guard_bytes
     journal: Mapping[str, Any]  # bytes, segments, durable_lsn, fsync_p50_ms, fsync_p99_ms …
@@ -135,7 +136,7 @@ class BrokerFacts:
     topics: int
     read_only: bool
     ready: bool
-    reasons: tuple[Reason, ...]
+    reasons: tuple[Reason, ...]  # why it is not ready, and what is not as it should be besides
 
 
 class ClusterPort(Protocol):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
@@ -214,3 +216,8 @@ def test_redaction_goes_by_name_and_by_form() -> None:
         "URL": "s3://…@h/b",
         "PORT": 1,
     }
+
+
+def test_a_broker_alone_does_not_import_what_serves_the_http_port() -> None:
+    program = "import sys, pydanube_cli.composition; sys.exit('mcp' in sys.modules or 'pydanube_mcp' in sys.modules)"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

@@ -74,6 +74,15 @@ def test_taken_http_port_is_refused_by_its_own_flag(broker: BrokerProcess) -> No
     assert (error["code"], error["details"]["flag"]) == ("PORT_IN_USE", "--http-port")
 
 
+def test_an_address_of_another_machine_is_not_a_taken_port() -> None:
+    words = ["broker", "--memory", "--host", "203.0.113.7", "--insecure-bind", "--json"]
+    done = subprocess.run(command_line(*words), capture_output=True, env=client_environment(), timeout=60)
+    assert done.returncode == 2
+    error = json.loads(done.stderr.splitlines()[-1])["error"]
+    assert error["code"] == "INVALID_ARGUMENT"
+    assert (error["details"]["field"], error["details"]["value"]) == ("host", "203.0.113.7")
+
+
 def test_stops_by_signals_in_order_or_at_once(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, memory=True, arguments=["--log-format", "json"]) as broker:
         # A request whose body never comes holds the HTTP face for a moment: time for the second signal.

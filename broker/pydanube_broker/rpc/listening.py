@@ -1,10 +1,11 @@
-"""Listening sockets, and the error when another process has the port."""
+"""Listening sockets, and the errors when one cannot be had."""
 
 from __future__ import annotations
 
+import errno
 import socket
 
-from pydanube_core.errors import PortInUse
+from pydanube_core.errors import InvalidArgument, PortInUse
 
 __all__ = ["listen", "port_in_use"]
 
@@ -24,16 +25,26 @@ def listen(host: str, port: int, *, flag: str) -> socket.socket:
     """A listening socket; port 0 takes any free one.
 
     Raises:
-        PortInUse: naming the port and the flag that moves it.
+        PortInUse: another process has the port; names it and the flag that moves it.
+        InvalidArgument: this machine has no such address, or the port is not ours to take.
     """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    bare = host.strip("[]")
+    listener = socket.socket(socket.AF_INET6 if ":" in bare else socket.AF_INET, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host.strip("[]"), port))
+        listener.bind((bare, port))
         listener.listen(512)
         listener.setblocking(False)
     except OSError as error:
         listener.close()
-        raise port_in_use(host, port, flag=flag, why=error.strerror or str(error)) from None
+        why = error.strerror or str(error)
+        if error.errno == errno.EADDRINUSE:
+            raise port_in_use(host, port, flag=flag, why=why) from None
+        if error.errno in (errno.EACCES, errno.EPERM):
+            field, value, remedy = flag.replace("-", "_"), port, f"choose a port above 1023 with --{flag}"
+        else:
+            field, value, remedy = "host", host, "choose an address of this machine with --host"
+        raise InvalidArgument(
+            f"cannot listen on {host}:{port} ({why}): {remedy}", field=field, value=value
+        ) from None
     return listener
