@@ -7,7 +7,7 @@ summed under `topic="_other"`, so that a broker of ten thousand topics does not 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -57,6 +57,7 @@ class Gathered:
     journal_read_only: bool
     tier_backlog_bytes: int
     tier_errors: int
+    tier_objects: Mapping[str, int]  # what was done with objects → how many
     topics: Sequence[TopicSample]
     subscriptions: Sequence[SubscriptionSample]
 
@@ -104,6 +105,12 @@ class BrokerMetrics:
         yield CounterMetricFamily(
             "danube_tier_errors", "flushes and cold reads that failed since start", value=now.tier_errors
         )
+        objects = CounterMetricFamily(
+            "danube_tier_objects", "objects written, merged, dropped by retention, deleted", labels=["event"]
+        )
+        for event, count in now.tier_objects.items():
+            objects.add_metric([event], count)
+        yield objects
         yield self._fsync_family()
         yield from self._topic_families(now.topics)
         yield from self._subscription_families(now)

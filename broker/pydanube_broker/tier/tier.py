@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib.util
 import logging
 import secrets
 from collections import deque
@@ -17,11 +16,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from pydanube_core.errors import ClusterError, MissingExtra, StoreUnavailable
+from pydanube_core.errors import ClusterError, StoreUnavailable
 from pydanube_core.facts import Reason
 from pydanube_storage.catalog import CatalogEntry, ObjectCatalog
 from pydanube_storage.metadata import Absent, GuardFailed, MetadataStore, Put
-from pydanube_storage.objects import StoreOptions
 
 from pydanube_broker.settings import Settings
 from pydanube_broker.tier.child import TierChild
@@ -30,13 +28,14 @@ from pydanube_broker.tier.cold_reads import ColdReads
 from pydanube_broker.tier.collecting import GRACE_MS, Collector
 from pydanube_broker.tier.flushing import Due, Flusher
 from pydanube_broker.tier.long_work import LongWork
+from pydanube_broker.tier.options import missing_extra, store_options
 from pydanube_broker.tier.steps import Step, reached
 from pydanube_broker.tier.upkeep import Upkeep
 from pydanube_broker.topics.hub import Hub
 from pydanube_broker.topics.retention import Keep
 from pydanube_broker.topics.topic import Topic, now_ms
 
-__all__ = ["Tier", "store_options"]
+__all__ = ["Tier"]
 
 log = logging.getLogger("pydanube.tier")
 
@@ -49,40 +48,9 @@ _HELD_UP_SEGMENTS: Final = (
 )
 _STORE_PAUSE_S: Final = 30.0
 _TEND_S: Final = 0.5  # looking after topics before the tier looks at what is due again
+_LAG_INTERVAL_S: Final = 15.0
 _UNDER_WAY_PAUSE_S: Final = 0.02
 _CLUSTER_KEY: Final = "/cluster/name"
-
-
-def store_options(settings: Settings, folder: Path) -> StoreOptions:
-    """Where this broker's objects are."""
-    tier = settings.tier
-    return StoreOptions(
-        url=tier.url or str(folder / "objects"),
-        endpoint=tier.endpoint,
-        region=tier.region,
-        path_style=tier.path_style,
-        profile=tier.profile,
-        role=tier.role,
-        anonymous=tier.anonymous,
-        encryption=tier.encryption,
-        kms_key=tier.kms_key,
-        timeout_s=tier.timeout,
-    )
-
-
-def missing_extra(options: StoreOptions) -> MissingExtra | None:
-    """What keeps the tier off."""
-    needed = [("pyarrow", "tier")]
-    if "://" in options.url and not options.url.startswith("file://"):
-        needed.append(("fsspec", "tier"))
-    if options.url.startswith("s3"):
-        needed.append(("s3fs", "s3"))
-    for module, extra in needed:
-        if importlib.util.find_spec(module) is None:
-            return MissingExtra(
-                f'the cold tier needs {module}: pip install "pydanube[{extra}]"', extra=extra, module=module
-            )
-    return None
 
 
 class Tier:
@@ -126,6 +94,7 @@ class Tier:
         self._backlog_bytes = 0
         self._oldest_ms: int | None = None
         self._store_again_s = 0.0
+        self._lag_again_s = 0.0
         self._running: set[asyncio.Task[None]] = set()
         self._loop_task: asyncio.Task[None] | None = None
 
@@ -280,6 +249,7 @@ class Tier:
 
     async def _tend(self) -> None:
         """Look after topics for a moment: retention, compaction, what crashes, compaction and deletion left."""
+        await self._refresh_lag()
         for _ in range(len(self._deleted)):
             topic_id = self._deleted.popleft()
             if self.collector.busy(topic_id):
@@ -300,6 +270,18 @@ class Tier:
             topic = self._to_tend.popleft()
             if topic.closed is None and topic.topic_id not in self.flusher.in_flight:
                 await self._tend_one(topic)
+
+    async def _refresh_lag(self) -> None:
+        """Look up how old the first unread message of cursors in the cold tier is, for the metrics."""
+        now = asyncio.get_running_loop().time()
+        if now < self._lag_again_s:
+            return
+        self._lag_again_s = now + _LAG_INTERVAL_S
+        for topic in list(self._hub.topics.values()):
+            for pump in list(topic.subscriptions.values()):
+                offset = max(pump.cursor.floor, topic.start_offset)
+                if offset < topic.state.tiered_offset and topic.closed is None:
+                    await self.lag.part(topic, offset)
 
     async def _tend_one(self, topic: Topic) -> None:
         first = topic.topic_id not in self._collected
@@ -462,6 +444,17 @@ class Tier:
         """Flushes and cold reads that failed since the start."""
         return self.flusher.errors + self.cold.errors
 
+    def object_counts(self) -> dict[str, int]:
+        """What was done with objects since the start: written, merged into others, dropped by retention, deleted."""
+        if self.missing is not None:
+            return {}
+        return {
+            "written": self.flusher.objects,
+            "merged": self.upkeep.merged,
+            "dropped": self.upkeep.dropped,
+            "deleted": self.collector.deleted,
+        }
+
     def status(self) -> dict[str, Any]:
         """The `tier` part of `brokers.status`."""
         if self.missing is not None:
@@ -471,16 +464,13 @@ class Tier:
             "enabled": True,
             "url": self.options.url,
             "cluster": self.cluster,
-            "objects_written": self.flusher.objects,
+            **{f"objects_{event}": count for event, count in self.object_counts().items()},
             "bytes_in": self.flusher.bytes_in,
             "bytes_out": self.flusher.bytes_out,
             "backlog_bytes": self._backlog_bytes,
             "oldest_due_age_s": None if oldest is None else round((now_ms() - oldest) / 1000, 1),
             "errors": self.errors,
             "failing_topics": len(self.flusher.failures),
-            "objects_merged": self.upkeep.merged,
-            "objects_dropped": self.upkeep.dropped,
-            "objects_deleted": self.collector.deleted,
             "cold_reads": self.cold.reads,
             "cold_cache_bytes": self.cold.cache.used_bytes,
             "process_id": self.child.pid,

@@ -1,0 +1,45 @@
+"""From the broker's settings to a store, and what is missing for it."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+from pydanube_core.errors import MissingExtra
+from pydanube_storage.objects import StoreOptions
+
+from pydanube_broker.settings import Settings
+
+__all__ = ["missing_extra", "store_options"]
+
+
+def store_options(settings: Settings, folder: Path) -> StoreOptions:
+    """Where this broker's objects are."""
+    tier = settings.tier
+    return StoreOptions(
+        url=tier.url or str(folder / "objects"),
+        endpoint=tier.endpoint,
+        region=tier.region,
+        path_style=tier.path_style,
+        profile=tier.profile,
+        role=tier.role,
+        anonymous=tier.anonymous,
+        encryption=tier.encryption,
+        kms_key=tier.kms_key,
+        timeout_s=tier.timeout,
+    )
+
+
+def missing_extra(options: StoreOptions) -> MissingExtra | None:
+    """What keeps the tier off."""
+    needed = [("pyarrow", "tier")]
+    if "://" in options.url and not options.url.startswith("file://"):
+        needed.append(("fsspec", "tier"))
+    if options.url.startswith("s3"):
+        needed.append(("s3fs", "s3"))
+    for module, extra in needed:
+        if importlib.util.find_spec(module) is None:
+            return MissingExtra(
+                f'the cold tier needs {module}: pip install "pydanube[{extra}]"', extra=extra, module=module
+            )
+    return None
