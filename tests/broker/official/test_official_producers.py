@@ -157,6 +157,35 @@ async def test_messages_of_one_turn_become_one_batch_and_keep_their_order(
     assert [batch.count for batch in batches] == [200]
 
 
+async def test_messages_that_come_while_the_disk_works_become_one_batch(
+    client: RawClient, broker: Broker
+) -> None:
+    """In turns of their own: it is the commit of the first that ends their gathering."""
+    producer = await client.create_producer("/default/t")
+    send = broker.official.hot["/danube.ProducerService/SendMessage"]
+    replies = [Reply() for _ in range(6)]
+    helpers = [child for child in psutil.Process().children() if "sync_program" in " ".join(child.cmdline())]
+    for helper in helpers:
+        helper.suspend()  # the disk takes its time
+    try:
+        for number, reply in enumerate(replies):
+            message = client.message("/default/t", producer, b"%d" % number, request_id=number)
+            send(message.SerializeToString(), reply)
+            await anyio.sleep(0.01)  # the loop turns
+        assert not any(reply.answers for reply in replies)
+    finally:
+        for helper in helpers:
+            helper.resume()
+    stream = await client.consume("/default/t", type=SHARED)
+    await client.send("/default/t", producer, b"last")  # committed behind all of them
+    assert await stream.next()
+    assert [reply.answers for reply in replies] == [[number] for number in range(6)]
+    [topic] = broker.registry.topics
+    batches = topic.read(0, 7, 1 << 20)
+    assert batches is not None
+    assert [batch.count for batch in batches] == [1, 5, 1]
+
+
 async def test_a_refused_message_does_not_fail_its_neighbours(client: RawClient) -> None:
     producer = await client.create_producer("/default/t")
     codes: dict[int, Code] = {}

@@ -2,7 +2,9 @@
 
 Grouping is per topic and not per producer, because Rust and Go have one send in flight for each producer: per producer
 it would always give batches of one. Arrival order is kept. Nothing awaits between reading a message and queuing it here,
-and the group is appended before the loop turns again, so a lone message waits for nobody.
+and a lone message waits for nobody: its group is appended before the loop turns again. While a group of the topic waits
+for the disk the next one gathers, and is appended when that one is committed: it could not be durable earlier, since the
+disk works on one group at a time, and batches of one would each pay for encoding, writing and committing.
 
 A message is checked, whole, before it is queued, so that a group can only be refused for a reason that holds for all of
 it (the disk, the journal). These batches carry producer id 0 in their producer part: sends of official clients are never
@@ -145,8 +147,25 @@ def _groups(pending: Sequence[Pending]) -> Iterator[Sequence[Pending]]:
     yield pending[start:]
 
 
+class _Gathering:
+    """What waits of one topic."""
+
+    __slots__ = ("due", "in_flight", "pending", "waiting_bytes")
+
+    def __init__(self) -> None:
+        self.pending: list[Pending] = []
+        self.waiting_bytes = 0  # of `pending`
+        self.in_flight = 0  # groups that are appended and not committed
+        self.due = False  # appended when the loop turns
+
+    @property
+    def full(self) -> bool:
+        """Whether it is a batch already, and not worth holding back."""
+        return self.waiting_bytes >= BATCH_TARGET_BYTES or len(self.pending) >= GROUP_MESSAGES
+
+
 class Grouping:
-    """What arrives in one turn of the loop, by topic.
+    """What arrives of each topic in one turn of the loop, or while the disk is at work.
 
     Args:
         rejected: told of every refused message: topic and error.
@@ -155,7 +174,8 @@ class Grouping:
     def __init__(self, rejected: Callable[[str, ClusterError], None]) -> None:
         self._rejected = rejected
         self._loop = asyncio.get_running_loop()
-        self._queues: dict[Topic, list[Pending]] = {}
+        self._topics: dict[Topic, _Gathering] = {}
+        self._due: list[tuple[Topic, _Gathering]] = []
         self._waiting_bytes = 0
 
     def add(self, topic: Topic, pending: Pending) -> None:
@@ -167,21 +187,33 @@ class Grouping:
         if self._waiting_bytes + pending.size > WAITING_BYTES:
             raise Overloaded("too much waits for the disk; try again in a moment", retry_after_ms=100)
         self._waiting_bytes += pending.size
-        queue = self._queues.get(topic)
-        if queue is None:
-            if not self._queues:
-                self._loop.call_soon(self._flush)
-            self._queues[topic] = [pending]
-        else:
-            queue.append(pending)
+        gathering = self._topics.get(topic)
+        if gathering is None:
+            gathering = self._topics[topic] = _Gathering()
+        gathering.pending.append(pending)
+        gathering.waiting_bytes += pending.size
+        if not gathering.due and (not gathering.in_flight or gathering.full):
+            gathering.due = True
+            if not self._due:
+                self._loop.call_soon(self._turned)
+            self._due.append((topic, gathering))
 
-    def _flush(self) -> None:
-        queues, self._queues = self._queues, {}
-        for topic, queue in queues.items():
-            for group in _groups(queue):
-                self._append(topic, group)
+    def _turned(self) -> None:
+        due, self._due = self._due, []
+        for topic, gathering in due:
+            gathering.due = False
+            self._flush(topic, gathering)
 
-    def _append(self, topic: Topic, group: Sequence[Pending]) -> None:
+    def _flush(self, topic: Topic, gathering: _Gathering) -> None:
+        """Append what waits of a topic; forget the topic when nothing is left."""
+        pending, gathering.pending, gathering.waiting_bytes = gathering.pending, [], 0
+        if pending:
+            for group in _groups(pending):
+                self._append(topic, gathering, group)
+        if not gathering.in_flight and not gathering.pending and self._topics.get(topic) is gathering:
+            del self._topics[topic]
+
+    def _append(self, topic: Topic, gathering: _Gathering, group: Sequence[Pending]) -> None:
         try:
             data = encode_group(group)
             appended, _ = topic.append(data, read_producer_part(data, verify=False))
@@ -191,14 +223,23 @@ class Grouping:
             if len(group) == 1:
                 self._answer(topic, group, error)
             for one in group if len(group) > 1 else ():  # some of them may still be within the rate
-                self._append(topic, [one])
+                self._append(topic, gathering, [one])
         except ClusterError as error:
             self._answer(topic, group, error)
         except Exception:
             log.exception("group_failed", extra={"event": "group_failed", "topic": topic.name})
             self._answer(topic, group, Internal("the broker could not store the message; see its log"))
         else:
-            topic.when_committed(end, lambda error: self._answer(topic, group, error))
+            gathering.in_flight += 1
+            topic.when_committed(end, lambda error: self._committed(topic, gathering, group, error))
+
+    def _committed(
+        self, topic: Topic, gathering: _Gathering, group: Sequence[Pending], error: ClusterError | None
+    ) -> None:
+        gathering.in_flight -= 1
+        if not gathering.in_flight and not gathering.due:
+            self._flush(topic, gathering)  # before the answers: the disk works while the loop does
+        self._answer(topic, group, error)
 
     def _answer(self, topic: Topic, group: Sequence[Pending], error: ClusterError | None) -> None:
         for pending in group:
