@@ -32,7 +32,7 @@ class Health:
         self.draining = False
         self.journal_error: JournalReadOnly | None = None
         self.disk: dict[str, Any] = {}
-        self._disk_error: DiskFull | None = None
+        self._disk_error: DiskFull | Unavailable | None = None
 
     def start(self) -> None:
         self._sample()
@@ -43,7 +43,21 @@ class Health:
             self._timer = None
 
     def _sample(self) -> None:
-        stat = os.statvfs(self._folder)
+        self._timer = asyncio.get_running_loop().call_later(SAMPLE_S, self._sample)
+        try:
+            stat = os.statvfs(self._folder)
+        except OSError as error:
+            # Nothing could be stored now: the folder was removed or its disk taken away. It is looked for again.
+            self.disk = {"free_bytes": None, "total_bytes": None, "guard_bytes": None}
+            self._disk_error = Unavailable(
+                f"the data folder {self._folder} cannot be looked at ({error.strerror}): nothing is stored until it "
+                "is back. Bring it back, or restart the broker where its data is",
+                field="data.dir",
+                value=str(self._folder),
+                reason=str(error),
+                retry_after_ms=int(SAMPLE_S * 1000),
+            )
+            return
         total, free = stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize
         guard = self._min_free if self._explicit else min(self._min_free, total // RELAXED_SHARE)
         self.disk = {"free_bytes": free, "total_bytes": total, "guard_bytes": guard}
@@ -57,7 +71,6 @@ class Health:
                 free_bytes=free,
                 retry_after_ms=int(SAMPLE_S * 1000),
             )
-        self._timer = asyncio.get_running_loop().call_later(SAMPLE_S, self._sample)
 
     def check_publish(self) -> None:
         """Raise what refuses every publish now."""
@@ -89,5 +102,6 @@ class Health:
         if self.journal_error is not None:
             found.append(Reason(code="JOURNAL_READ_ONLY", message=self.journal_error.message))
         if self._disk_error is not None:
-            found.append(Reason(code="DISK_GUARD", message=self._disk_error.message))
+            code = "DISK_GUARD" if isinstance(self._disk_error, DiskFull) else "DATA_DIR_GONE"
+            found.append(Reason(code=code, message=self._disk_error.message))
         return tuple(found)

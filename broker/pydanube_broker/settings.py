@@ -20,6 +20,7 @@ from typing import Annotated, Any, Final, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr
 from pydanube_core.errors import InsecureBind, NotImplementedYet
 
+from pydanube_broker.rpc.advertised import check_advertised
 from pydanube_broker.settings_values import (
     MEMORY_DIR,
     Choice,
@@ -131,7 +132,7 @@ class Data(Section):
 class Journal(Section):
     """The write-ahead log."""
 
-    segment_bytes: Size = Field(default=64 << 20, description="size of a journal file")
+    segment_bytes: Size = Field(default=64 << 20, description="size of a journal file, 16MiB at least")
     tail_cache_bytes: Size = Field(default=128 << 20, description="memory for the newest messages")
     retention_bytes: Size | None = Field(
         default=None, description="delete the oldest beyond this much; unset: never"
@@ -357,7 +358,10 @@ class Settings(BaseModel):
         Raises:
             InsecureBind: a public address, no TLS with authentication, and no `insecure_bind`.
             NotImplementedYet: the runtime `own`, or TLS.
+            InvalidArgument: an advertised address that some client could not dial.
         """
+        if self.server.advertised_url is not None:
+            check_advertised(self.server.advertised_url)
         if self.server.grpc_runtime == "own":
             raise NotImplementedYet(
                 "the gRPC runtime 'own' is not built yet; leave server.grpc_runtime at grpcio",

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from pydantic import ValidationError
+from pydanube_core.batch.layout import MAX_BATCH_BYTES
 from pydanube_core.errors import InvalidArgument
 
-from pydanube_broker.settings import Section, Settings, Source, SourceKind, sections
+from pydanube_broker.settings import Journal, Section, Settings, Source, SourceKind, sections
 
 __all__ = ["FLAGS", "Problem", "key_lines", "load", "variable_of"]
 
@@ -37,6 +38,10 @@ FLAGS: Final = {
     "mcp.confirm": "--confirm",
 }
 _PREFIX: Final = "DANUBE_"
+SMALL_SEGMENTS: Final = "DANUBE_TEST_SMALL_SEGMENTS"
+# A head has about 400 bytes a topic, and a batch of the largest message has to fit behind it.
+MIN_SEGMENT_BYTES: Final = 16 << 20
+assert MIN_SEGMENT_BYTES >= 3 * MAX_BATCH_BYTES
 _HEADER: Final = re.compile(r"\s*\[\s*([A-Za-z0-9_.\-\" ]+?)\s*\]\s*(?:#.*)?\Z")
 _KEY: Final = re.compile(r"\s*([A-Za-z0-9_.\-\" ]+?)\s*=")
 _TOML_AT: Final = re.compile(r"\s*\(at line (\d+), column (\d+)\)\Z")
@@ -96,9 +101,30 @@ def load(file: Path | None, env: Mapping[str, str], overrides: Mapping[str, Any]
             built[section] = model(**values.get(section, {}))
         except ValidationError as error:
             problems += _invalid(error, section, values[section], sources)
+    problems += _too_small(built, sources, env)
     if problems:
         raise _refuse(problems)
     return Settings(**built).with_sources(sources)  # type: ignore[arg-type]  # names and models come from Settings
+
+
+def _too_small(
+    built: Mapping[str, Section], sources: Mapping[str, Source], env: Mapping[str, str]
+) -> Iterator[Problem]:
+    """A journal file that some day would not take the state of all topics and a large batch: then every publish fails.
+
+    What code sets (`overrides`) is its own business; tests of processes set `DANUBE_TEST_SMALL_SEGMENTS`.
+    """
+    source = sources.get("journal.segment_bytes")
+    journal = built.get("journal")
+    if source is None or not isinstance(journal, Journal) or source.kind is SourceKind.FLAG:
+        return
+    if journal.segment_bytes < MIN_SEGMENT_BYTES and env.get(SMALL_SEGMENTS) != "1":
+        yield Problem(
+            key="journal.segment_bytes",
+            value=journal.segment_bytes,
+            source=source,
+            message=f"at least {MIN_SEGMENT_BYTES >> 20} MiB: the state of all topics and the largest batch have to fit",
+        )
 
 
 def _from_file(file: Path) -> Iterator[tuple[str, str, Any, Source]]:

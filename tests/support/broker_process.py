@@ -124,7 +124,9 @@ class BrokerProcess:
         self._memory = memory
         self._arguments = list(arguments)
         self._mark = uuid.uuid4().hex
-        self._environment = client_environment({**(environment or {}), _MARK: self._mark})
+        self._environment = client_environment(
+            {"DANUBE_TEST_SMALL_SEGMENTS": "1", **(environment or {}), _MARK: self._mark}
+        )
         self._face = face
         self._ports: tuple[int, ...] | None = None
         self._process: subprocess.Popen[bytes] | None = None

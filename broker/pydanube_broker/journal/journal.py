@@ -76,6 +76,7 @@ _SEGMENT: Final = struct.Struct("<QQ")
 END_MARK_BYTES: Final = HEADER_BYTES
 MARK_AFTER_S: Final = 1.0
 MIN_SEGMENT_BYTES: Final = 16 << 10  # a head and a few records; what is sensible is for the settings to say
+JOINED_BYTES: Final = 4096  # up to here a copy costs less than the two objects that it saves
 READ_GAP_BYTES: Final = 4096  # bytes of other topics that are read along rather than asked for separately
 
 
@@ -216,7 +217,7 @@ class Journal:
         Nothing that recovery was decided from is removed before the new state is proven on disk.
 
         Raises:
-            DiskFull: no segment could be made.
+            DiskFull, Unavailable: no segment could be made.
             JournalReadOnly: the first write or sync failed.
         """
         found = self.recovered
@@ -363,7 +364,7 @@ class Journal:
         """Whether a batch of `data_bytes` (producer part and body) may be taken now, before an offset is assigned.
 
         Raises:
-            JournalReadOnly, DiskFull, Overloaded.
+            JournalReadOnly, DiskFull, Unavailable, Overloaded.
         """
         if self.read_only is not None:
             raise self.read_only
@@ -377,7 +378,7 @@ class Journal:
         It may begin the reserve segment.
 
         Raises:
-            JournalReadOnly, DiskFull, Overloaded, LimitReached: nothing was appended.
+            JournalReadOnly, DiskFull, Unavailable, Overloaded, LimitReached: nothing was appended.
         """
         whole = b"".join(body)
         self._make_room(len(whole))
@@ -397,7 +398,7 @@ class Journal:
         """Append a validated batch; returns the LSN at which it will be durable. Call `check_room` first.
 
         Raises:
-            JournalReadOnly, DiskFull, Overloaded, LimitReached: nothing was appended.
+            JournalReadOnly, DiskFull, Unavailable, Overloaded, LimitReached: nothing was appended.
         """
         body_bytes = BROKER_PART_BYTES + len(data)
         if self.read_only is not None or self._next + record_bytes(body_bytes) > self._room_end:
@@ -405,9 +406,13 @@ class Journal:
         assert self._serving
         assert self._active is not None
         position = self._next - self._active.base + HEADER_BYTES
-        lsn = self._put(Kind.BATCH, topic_id, [broker_part, data], 0, 0)
+        if body_bytes <= JOINED_BYTES:
+            buffers: tuple[Buffer, ...] = (b"".join((broker_part, data)),)
+        else:
+            buffers = (broker_part, data)
+        lsn = self._put(Kind.BATCH, topic_id, [*buffers], 0, 0)
         self._index(topic_id, base, end, time_ms, position, body_bytes)
-        self.cache.add(topic_id, CachedBatch(base, end, count, time_ms, body_bytes, (broker_part, data)))
+        self.cache.add(topic_id, CachedBatch(base, end, count, time_ms, body_bytes, buffers))
         return lsn
 
     def _fits(self, body_bytes: int) -> bool:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from pydanube_core.errors import DiskFull, Overloaded
+from pydanube_core.errors import DiskFull, Overloaded, Unavailable
 
 from pydanube_broker.journal.disk import Disk
 from pydanube_broker.journal.helper import Preparer
@@ -97,7 +97,7 @@ class SegmentFiles:
         """Wait until a segment is ready.
 
         Raises:
-            DiskFull: none could be made; it is tried again by itself.
+            DiskFull, Unavailable: none could be made; it is tried again by itself.
         """
         while not self.ready:
             self.fill()
@@ -125,13 +125,13 @@ class SegmentFiles:
             next_segment: it does not fit the active segment any more.
 
         Raises:
-            DiskFull: no new segment can be made and only the reserve is left.
+            DiskFull, Unavailable: no new segment can be made and only the reserve is left.
             Overloaded: the next segment is still being made.
         """
         if len(self.ready) < 2 if next_segment else not self.ready and self.last_error is not None:
             raise self.refusal()
 
-    def refusal(self, error: OSError | None = None) -> DiskFull | Overloaded:
+    def refusal(self, error: OSError | None = None) -> DiskFull | Overloaded | Unavailable:
         """Why there is no room now."""
         error = error or self.last_error
         if error is None:
@@ -139,9 +139,19 @@ class SegmentFiles:
         free: int | None = None
         with contextlib.suppress(OSError):
             free = self._disk.free_bytes(self.folder)
-        why = "no space left" if error.errno in (errno.ENOSPC, errno.EDQUOT) else str(error)
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            # Space is not what is missing: the folder may be gone, or the file system read-only.
+            return Unavailable(
+                f"the journal in {self.folder} cannot grow: {error}. Nothing was stored; it is tried again by itself. "
+                "See that the folder is there and can be written",
+                field="data.dir",
+                value=str(self.folder),
+                reason=str(error),
+                free_bytes=free,
+                retry_after_ms=int(RETRY_S * 1000),
+            )
         return DiskFull(
-            f"the journal in {self.folder} cannot grow ({why}): a segment takes {self.segment_bytes} bytes, "
+            f"the journal in {self.folder} cannot grow (no space left): a segment takes {self.segment_bytes} bytes, "
             f"{'an unknown number' if free is None else free} are free. Nothing was stored; free space and it goes "
             "on by itself",
             field="data.dir",
@@ -155,7 +165,7 @@ class SegmentFiles:
         """The next ready segment and a descriptor to write it with.
 
         Raises:
-            DiskFull, Overloaded: there is none, or it cannot be opened; nothing has changed.
+            DiskFull, Unavailable, Overloaded: there is none, or it cannot be opened; nothing has changed.
         """
         if not self.ready:
             raise self.refusal()

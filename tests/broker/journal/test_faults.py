@@ -35,7 +35,7 @@ CALLS = (
     "rename",
     "unlink",
 )
-RETRYABLE = (DiskFull, Overloaded)
+RETRYABLE = (DiskFull, Overloaded, Unavailable)
 
 
 @pytest.fixture(autouse=True)
@@ -196,6 +196,35 @@ async def test_a_full_disk_refuses_publishes_before_an_offset_and_clears_itself(
         again = Desk(fast_path / "j", desk.truth)
         await again.start()
         await again.journal.close()
+
+
+@pytest.mark.anyio
+async def test_only_a_full_disk_is_called_full(fast_path: Path) -> None:
+    with anyio.fail_after(20):
+        disk = FaultyDisk()
+        desk = Desk(fast_path / "j", disk=disk)
+        await desk.start()
+        for error, expected in (
+            (errno.ENOENT, Unavailable),
+            (errno.EDQUOT, DiskFull),
+            (errno.EROFS, Unavailable),
+        ):
+            disk.fail_on("create", 0, error, lasting=True)
+            refused: ClusterError | None = None
+            while refused is None:
+                await anyio.lowlevel.checkpoint()
+                try:
+                    desk.append(1, size=2000)
+                except Overloaded:
+                    continue
+                except ClusterError as problem:
+                    refused = problem
+            assert type(refused) is expected
+            assert expected is DiskFull or f"[Errno {error}]" in refused.message
+            assert refused.retry_after_ms is not None
+            disk.heal()
+            assert await append(desk, 1, 5000)
+        await desk.journal.close()
 
 
 @pytest.mark.anyio

@@ -197,3 +197,16 @@ def test_what_is_not_built_is_refused_not_ignored() -> None:
     for name, value in (("server.grpc_runtime", "own"), ("tls.cert", "/etc/cert.pem")):
         with pytest.raises(NotImplementedYet):
             load_settings(None, {}, {name: value}).check_startable()
+
+
+def test_a_journal_file_that_could_not_take_a_large_batch_is_refused(tmp_path: Path) -> None:
+    [problem] = problems(write(tmp_path, '[journal]\nsegment_bytes = "8MiB"\n'))
+    assert (problem["key"], problem["value"], problem["line"]) == ("journal.segment_bytes", 8 << 20, 2)
+    assert "at least 16 MiB" in str(problem["message"])
+    [problem] = problems(env={"DANUBE_JOURNAL__SEGMENT_BYTES": "1MiB"})
+    assert problem["source"] == "DANUBE_JOURNAL__SEGMENT_BYTES"
+    assert load_settings(env={"DANUBE_JOURNAL__SEGMENT_BYTES": "16MiB"}).journal.segment_bytes == 16 << 20
+    # tests of processes say so, code sets what it likes
+    small = {"DANUBE_JOURNAL__SEGMENT_BYTES": "1MiB", "DANUBE_TEST_SMALL_SEGMENTS": "1"}
+    assert load_settings(env=small).journal.segment_bytes == 1 << 20
+    assert load_settings(overrides={"journal.segment_bytes": "1MiB"}).journal.segment_bytes == 1 << 20
