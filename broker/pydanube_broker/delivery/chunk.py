@@ -8,9 +8,10 @@ from typing import Final, TypeAlias
 
 from pydanube_broker.delivery.consumer import Consumer
 
-__all__ = ["NO_SLOTS", "Chunk", "Flight", "Poison", "Timer", "Wait"]
+__all__ = ["NOTHING_QUEUED", "NO_SLOTS", "Chunk", "Flight", "Poison", "Timer", "Wait"]
 
 NO_SLOTS: Final = array("H")  # shared by all chunks that need none
+NOTHING_QUEUED: Final[dict[int, int]] = {}  # the same
 
 
 class Flight:
@@ -71,6 +72,7 @@ class Chunk:
         "keys",
         "open",
         "poisons",
+        "queued",
         "ready",
         "slots",
         "start",
@@ -94,6 +96,8 @@ class Chunk:
         self.slots = NO_SLOTS
         self.keys: dict[int, str] = {}
         self.keyed = 0
+        # Key-shared: of `ready`, what only waits for its owner's credit, by the owner's seat (see `key_slots`).
+        self.queued: dict[int, int] = NOTHING_QUEUED
 
     def local(self, start: int, end: int) -> int:
         """The mask of the part of `[start, end)` that lies in this chunk."""

@@ -18,6 +18,13 @@ a message that was accepted once waits until somebody accepts its key again, sin
 crashed consumer had not processed.
 
 All counts are kept for exceptions only: while every slot is free, a message costs one look-up in a table.
+
+*Queues.* Consumers that are slower than the broker have no credit most of the time, so messages that wait for nothing
+but their owner's credit must cost no more than those that go straight. They are *queued*: their slots stay free, and
+chunks keep one mask an owner, which is sent as a whole when credit comes. While an owner has anything queued, what
+follows for it is queued behind. Before anything happens that is about single slots (a message comes back, a retry, a
+blocked message, members or filters change) the queues are dissolved: the messages become held ones, slot by slot.
+Each message is moved so at most once.
 """
 
 from __future__ import annotations
@@ -25,15 +32,19 @@ from __future__ import annotations
 import re
 from array import array
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import compress
 from typing import Final
 
 from pydanube_core.errors import InvalidArgument, LimitReached
 
 from pydanube_broker.delivery.chunk import Chunk
 from pydanube_broker.delivery.consumer import Consumer
+from pydanube_broker.delivery.key_filters import key_pattern
+from pydanube_broker.delivery.key_queues import KeyQueues
 from pydanube_broker.delivery.planning import deliveries_at
-from pydanube_broker.delivery.ranges import Range, ranges_of
+from pydanube_broker.delivery.ranges import Range, digits_of, ranges_of
 from pydanube_broker.delivery.route_table import RouteTable
 from pydanube_broker.delivery.routing import MAX_ROUTED, NOBODY
 from pydanube_broker.delivery.window import Window
@@ -42,7 +53,6 @@ __all__ = ["SLOTS", "UNROUTED", "KeySlots", "pack_slots"]
 
 SLOTS: Final = 65_536
 UNROUTED: Final = 254  # nobody accepts the key
-_GLOB: Final = {"*": ".*", "?": "."}
 _CACHED_KEYS: Final = 65_536  # keys whose filters have been tried; then the cache starts anew
 
 assert MAX_ROUTED <= UNROUTED < NOBODY
@@ -74,6 +84,7 @@ class KeySlots:
         "_route",
         "_stops",
         "_stops_by_retry",
+        "queues",
         "stirred",
     )
 
@@ -87,6 +98,7 @@ class KeySlots:
         self._held: dict[int, int] = {}  # slot -> messages ready
         self._stops: dict[int, list[int]] = {}  # slot -> offsets that stop it, ascending
         self._draining: dict[int, int] = {}  # slot -> messages in flight with its former owners
+        self.queues = KeyQueues()
         self._accept: dict[str, int] = {}
         self._stops_by_retry = ordered_retry
         self.stirred = False  # something happened that may let a held message go
@@ -121,6 +133,8 @@ class KeySlots:
             self._members.append(None)
             self._patterns.append(None)
             self._owned.append(0)
+            self.queues.add_seat()
+        self._dissolve()
         self._seat(free, consumer)
         if before or self.filtered:
             self._forget_owners(window)
@@ -131,6 +145,7 @@ class KeySlots:
     def replace(self, old: Consumer, new: Consumer, window: Window) -> None:
         """A consumer takes over another's place and slots."""
         before = self.filtered
+        self._dissolve()
         self._seat(old.slot_index, new)
         # With the same filters nobody's keys change: a neighbour that reconnects must not make others' keys drain.
         if (before or self.filtered) and new.key_filters != old.key_filters:
@@ -141,6 +156,7 @@ class KeySlots:
         """A consumer goes; call it before what it holds is made ready."""
         index = consumer.slot_index
         before = self.filtered
+        self._dissolve()
         self._members[index] = None
         self._patterns[index] = None
         if before:
@@ -158,7 +174,7 @@ class KeySlots:
     def _seat(self, index: int, consumer: Consumer) -> None:
         consumer.slot_index = index
         self._members[index] = consumer
-        self._patterns[index] = _pattern(consumer.key_filters) if consumer.key_filters else None
+        self._patterns[index] = key_pattern(consumer.key_filters) if consumer.key_filters else None
 
     def _share(self, index: int, window: Window) -> None:
         """Move slots from the others until the new member has its share. O(slots + in flight)."""
@@ -198,12 +214,13 @@ class KeySlots:
         counts: dict[int, int] = {}
         for chunk in window.chunks:
             for flight in chunk.flights:
-                for slot in _slots_of(chunk, flight.mask):
-                    counts[slot] = counts.get(slot, 0) + 1
+                for slot, count in Counter(_slots_of(chunk, flight.mask)).items():
+                    counts[slot] = counts.get(slot, 0) + count
         return counts
 
     def clear(self) -> None:
         """After a seek: no message is in any state, owners stay."""
+        self.queues.clear()
         self._held.clear()
         self._stops.clear()
         self._draining.clear()
@@ -288,6 +305,13 @@ class KeySlots:
 
     # -- sending what is held -------------------------------------------------------------------------------------
 
+    def _dissolve(self) -> None:
+        """Make held messages of all that is queued."""
+        if self.queues:
+            for chunk, mask in self.queues.take_all():
+                self._hold(chunk, mask)
+            self.stirred = True
+
     def unknown_keys(self, window: Window) -> list[Range]:
         """Held messages whose keys were not needed when they were read and are now."""
         if not self.filtered:
@@ -307,15 +331,20 @@ class KeySlots:
         Returns:
             (consumer, ranges, how often they were delivered already), or None.
         """
+        if not self._held:
+            return None
         chosen: Consumer | None = None
         delivered = 0
         found: list[Range] = []
         passed: set[int] = set()  # slots whose further messages must stay
         filtered = self.filtered
         for chunk in window.chunks:
-            if not chunk.ready:
+            ready = chunk.ready
+            for mask in chunk.queued.values():
+                ready ^= mask
+            if not ready:
                 continue
-            for start, end in ranges_of(chunk.ready, 0):
+            for start, end in ranges_of(ready, 0):
                 for bit in range(start, end):
                     slot = chunk.slots[bit]
                     if slot in passed:
@@ -361,15 +390,27 @@ class KeySlots:
 
     # -- what the window tells ------------------------------------------------------------------------------------
 
+    def queued(self, chunk: Chunk, mask: int, seat: int) -> None:
+        self.queues.put(chunk, mask, seat)
+        self.stirred = True  # bytes of credit may be left, too few for the message but enough for one alone
+
     def ready_added(self, chunk: Chunk, mask: int) -> None:
-        for slot in _slots_of(chunk, mask):
-            self._held[slot] = self._held.get(slot, 0) + 1
-            self._route.unset(slot)
+        self._dissolve()
+        self._hold(chunk, mask)
         self.stirred = True
 
+    def _hold(self, chunk: Chunk, mask: int) -> None:
+        for slot, count in Counter(_slots_of(chunk, mask)).items():
+            self._held[slot] = self._held.get(slot, 0) + count
+            self._route.unset(slot)
+
     def ready_removed(self, chunk: Chunk, mask: int) -> None:
-        for slot in _slots_of(chunk, mask):
-            left = self._held[slot] - 1
+        if chunk.queued:
+            mask ^= self.queues.remove(chunk, mask)
+            if not mask:
+                return
+        for slot, count in Counter(_slots_of(chunk, mask)).items():
+            left = self._held[slot] - count
             if left:
                 self._held[slot] = left
             else:
@@ -380,6 +421,7 @@ class KeySlots:
     def stop_added(self, chunk: Chunk, mask: int, *, retry: bool) -> None:
         if retry and not self._stops_by_retry:
             return
+        self._dissolve()
         for start, end in ranges_of(mask, 0):
             for bit in range(start, end):
                 slot = chunk.slots[bit]
@@ -399,16 +441,16 @@ class KeySlots:
         self.stirred = True
 
     def flight_removed(self, chunk: Chunk, mask: int, consumer: Consumer) -> None:
-        if consumer.credit_returns and self._held:
+        if consumer.credit_returns and (self._held or self.queues):
             self.stirred = True
         if not self._draining:
             return
-        for slot in _slots_of(chunk, mask):
+        for slot, count in Counter(_slots_of(chunk, mask)).items():
             left = self._draining.get(slot)
             if left is None:
                 continue
-            if left > 1:
-                self._draining[slot] = left - 1
+            if left > count:
+                self._draining[slot] = left - count
             else:
                 del self._draining[slot]
                 self.stirred = True
@@ -419,8 +461,15 @@ class KeySlots:
         """Assert the invariants; for tests."""
         held: dict[int, int] = {}
         stops: dict[int, list[int]] = {}
+        self.queues.check(window)
         for chunk in window.chunks:
-            for slot in _slots_of(chunk, chunk.ready):
+            waiting = 0
+            for seat, mask in chunk.queued.items():
+                waiting |= mask
+                for slot in _slots_of(chunk, mask):
+                    assert self._owner[slot] == seat
+                    assert not self._stuck(slot)
+            for slot in _slots_of(chunk, chunk.ready ^ waiting):
                 held[slot] = held.get(slot, 0) + 1
             stopping = [p.mask for p in chunk.poisons if p.blocked]
             stopping += [w.mask for w in chunk.waits if self._stops_by_retry]
@@ -447,12 +496,5 @@ class KeySlots:
         assert counts == self._owned
 
 
-def _slots_of(chunk: Chunk, mask: int) -> Iterator[int]:
-    for start, end in ranges_of(mask, 0):
-        yield from chunk.slots[start:end]
-
-
-def _pattern(filters: Sequence[str]) -> re.Pattern[str]:
-    """One expression for globs with `*` and `?`; every other character stands for itself."""
-    translated = ("".join(_GLOB.get(c) or re.escape(c) for c in glob) for glob in filters)
-    return re.compile("|".join(f"(?:{part})" for part in translated), re.DOTALL)
+def _slots_of(chunk: Chunk, mask: int) -> Iterable[int]:
+    return compress(chunk.slots, digits_of(mask)) if mask else ()

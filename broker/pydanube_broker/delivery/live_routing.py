@@ -14,7 +14,7 @@ from zlib import crc32
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["BUCKETS", "KeyOwners", "key_pattern"]
+__all__ = ["BUCKETS", "KeyOwners"]
 
 Ints = npt.NDArray[Any]
 BUCKETS: Final = 4096  # a weight each and consumer: 32 KiB
@@ -71,10 +71,3 @@ def _weights(name: str) -> Ints:
         x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return (x ^ (x >> np.uint64(31))) >> np.uint64(1)
-
-
-def key_pattern(filters: Sequence[str]) -> re.Pattern[str]:
-    """One expression for key filters: globs with `*` and `?`, every other character stands for itself."""
-    pieces = {"*": ".*", "?": "."}
-    each = ("".join(pieces.get(c) or re.escape(c) for c in glob) for glob in filters)
-    return re.compile("|".join(f"(?:{one})" for one in each), re.DOTALL)

@@ -27,8 +27,9 @@ from pydanube_core.errors import ClusterError, ConsumerBusy, InvalidArgument
 from pydanube_broker.delivery.consumer import ConsumerStatistics
 from pydanube_broker.delivery.cursor import CursorSnapshot
 from pydanube_broker.delivery.frame_builder import producer_bytes, view_of
+from pydanube_broker.delivery.key_filters import key_pattern
 from pydanube_broker.delivery.live_queue import LiveQueue, all_of
-from pydanube_broker.delivery.live_routing import KeyOwners, key_pattern
+from pydanube_broker.delivery.live_routing import KeyOwners
 from pydanube_broker.delivery.policy import FailurePolicy
 from pydanube_broker.delivery.ranges import Range
 from pydanube_broker.delivery.rate_limit import TokenBucket

@@ -10,7 +10,7 @@ import logging
 import random
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from pydanube_core.errors import ClusterError, ConsumerBusy, Internal
 
@@ -36,7 +36,7 @@ from pydanube_broker.delivery.policy import PoisonPolicy
 from pydanube_broker.delivery.ranges import Range
 from pydanube_broker.delivery.rate_limit import TokenBucket
 from pydanube_broker.delivery.reader_pump import FRAME_BYTES
-from pydanube_broker.delivery.routed_part import gather
+from pydanube_broker.delivery.routed_part import BatchColumns, RoutedPart, gather
 from pydanube_broker.delivery.subscription import Subscription, SubscriptionStatistics, SubscriptionType
 from pydanube_broker.delivery.subscription_policy import SubscriptionPolicy
 from pydanube_broker.delivery.turns import Turns
@@ -47,6 +47,8 @@ from pydanube_broker.topics.topic import Committed, Topic, now_ms
 __all__ = ["ConsumerLink", "DeliveryEngine", "SubscriptionPump"]
 
 log = logging.getLogger("pydanube.delivery")
+
+FEW_RANGES: Final = 4  # of a plan: each is a cut of its own; from here on one selection costs less
 
 
 class ConsumerLink(Protocol):
@@ -124,6 +126,7 @@ class SubscriptionPump:
         self._snapshot_stale = False
         self._reading = False
         self._cursor_lsn = 0
+        self._columns: BatchColumns | None = None  # of the batch that was routed last
         topic.state.cursors.setdefault(subscription_id, CursorSnapshot(floor=start_offset))
         topic.subscriptions[name] = self
         topic.listeners.add(self)
@@ -355,6 +358,8 @@ class SubscriptionPump:
             return False
         plan = core.next_plan(max_messages=allowed)
         if plan is None:
+            if self._columns is not None and core.head <= self._columns.batch.end:
+                self._columns = None  # the log ends here: an idle subscription keeps no batch in memory
             return False
         try:
             batches = self.topic.read(plan.start, plan.end_limit, self._read_bytes(plan))
@@ -363,6 +368,8 @@ class SubscriptionPump:
                 return False
             if plan.consumer_id is None:
                 return self._route(core, plan, batches)
+            if len(plan.ranges) > FEW_RANGES:
+                return self._pick(core, plan, batches)
             return self._dispatch(core, plan, batches)
         except ClusterError as error:
             self._give_up(error)
@@ -467,9 +474,33 @@ class SubscriptionPump:
         self._want_tick()
         return True
 
+    def _gather(self, plan: Plan, batches: Sequence[CachedBatch]) -> RoutedPart:
+        part = gather(batches, plan, self._columns)
+        self._columns = part.pieces[-1][0] if part.pieces else None
+        return part
+
+    def _pick(self, core: Subscription, plan: Plan, batches: Sequence[CachedBatch]) -> bool:
+        """Answer a plan of many small ranges: what a key-shared consumer had to wait for."""
+        assert plan.consumer_id is not None
+        assert plan.session is not None
+        part = self._gather(plan, batches)
+        link = self.links[plan.consumer_id]
+        frame: Frame = link.frame(plan.session)
+        for columns, indices in part.pieces:
+            frame.add_selected(columns.batch, indices, plan.delivery_count)
+        now = self.engine.deadlines.now_ms()
+        if not core.sent(plan, part.ranges, frame.stored_bytes, part.next_offset, now):
+            return True
+        if frame.messages:
+            self._send(core, link, frame)
+        else:
+            self._changed()  # the messages are no longer in the log: the cursor moved
+        self._want_tick()
+        return True
+
     def _route(self, core: Subscription, plan: Plan, batches: Sequence[CachedBatch]) -> bool:
         """Answer a plan that names no consumer: the core says who gets which message."""
-        part = gather(batches, plan)
+        part = self._gather(plan, batches)
         selections = core.routed(
             plan,
             part.ranges,

@@ -9,14 +9,29 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
+from itertools import compress
 from operator import lt
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from pydanube_core.errors import InvalidArgument
 
-__all__ = ["Range", "RangeSet", "check_ranges", "normalise", "ranges_of", "subtract", "total"]
+__all__ = [
+    "Range",
+    "RangeSet",
+    "check_ranges",
+    "digits_of",
+    "head_of_mask",
+    "normalise",
+    "ranges_of",
+    "subtract",
+    "total",
+]
 
 Range: TypeAlias = tuple[int, int]
+
+_DIGIT: Final = bytes(1 if code == ord("1") else 0 for code in range(256))
+# A run costs one pass over the mask in `ranges_of`'s loop; reading every bit once costs as much as so many passes.
+_BITS_A_RUN: Final = 16
 
 
 def check_ranges(ranges: Sequence[Range], *, field: str = "ranges") -> None:
@@ -77,8 +92,27 @@ def subtract(ranges: Sequence[Range], removed: Sequence[Range]) -> list[Range]:
     return left
 
 
+def digits_of(mask: int) -> bytes:
+    """A byte 0 or 1 for each bit of a mask that is not 0, the lowest first: selectors for `compress`."""
+    return bin(mask)[:1:-1].encode().translate(_DIGIT)
+
+
+def head_of_mask(mask: int, count: int) -> int:
+    """The lowest `count` set bits of a mask, from 1."""
+    if mask.bit_count() <= count:
+        return mask
+    set_bits = compress(range(mask.bit_length()), digits_of(mask))
+    for _ in range(count):
+        next(set_bits)
+    return mask & ((1 << next(set_bits)) - 1)
+
+
 def ranges_of(mask: int, base: int) -> list[Range]:
-    """The normal list of a mask. O(runs), each in time linear in the mask's length."""
+    """The normal list of a mask."""
+    if (mask & ~(mask << 1)).bit_count() * _BITS_A_RUN > mask.bit_length():
+        edges = mask ^ (mask << 1)  # where a run begins, and one past where it ends
+        at = compress(range(base, base + edges.bit_length()), digits_of(edges))
+        return list(zip(at, at, strict=True))
     found: list[Range] = []
     while mask:
         zeros = (mask & -mask).bit_length() - 1

@@ -1,108 +1,159 @@
-"""Messages read for a plan that names no consumer, as the columns the core routes by."""
+"""Messages of stored batches that a plan picks out, as the columns the core routes by."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from pydanube_core.batch.select import key_slots, message_sizes
 
-from pydanube_broker.delivery.frame_builder import producer_bytes, runs_of, view_of
+from pydanube_broker.delivery.frame_builder import producer_bytes, view_of
 from pydanube_broker.delivery.plan import Plan
 from pydanube_broker.delivery.ranges import Range
 from pydanube_broker.journal import CachedBatch
 
-__all__ = ["RoutedPart", "gather"]
+__all__ = ["BatchColumns", "RoutedPart", "gather"]
 
 Ints = npt.NDArray[Any]
+
+
+class BatchColumns:
+    """What routing asks of one batch, worked out once: a batch is routed in several parts, as credit comes."""
+
+    def __init__(self, batch: CachedBatch) -> None:
+        self.batch = batch
+
+    @cached_property
+    def offsets(self) -> Ints:
+        batch = self.batch
+        if batch.end - batch.base == batch.count:
+            return np.arange(batch.base, batch.end, dtype=np.int64)
+        deltas = view_of(batch).offset_deltas()
+        return batch.base + np.asarray(deltas, dtype=np.int64)
+
+    @cached_property
+    def slots(self) -> Ints:
+        return key_slots(producer_bytes(self.batch))
+
+    @cached_property
+    def sizes(self) -> Ints:
+        return message_sizes(producer_bytes(self.batch))
+
+    @cached_property
+    def keys(self) -> list[str]:
+        """The key of each message: its routing key, else its producer's name."""
+        view = view_of(self.batch)
+        keys = view.keys() or [None] * self.batch.count
+        names = [name for _, name in view.producers()] or [""]
+        which = view.producer_index() or (0,) * self.batch.count
+        return [
+            names[producer] if key is None else key.decode("utf-8", "replace")
+            for key, producer in zip(keys, which, strict=True)
+        ]
 
 
 class RoutedPart:
     """Messages in offset order: of each batch, which of its messages."""
 
     def __init__(
-        self, pieces: Sequence[tuple[CachedBatch, Ints]], ranges: Sequence[Range], next_offset: int
+        self, pieces: Sequence[tuple[BatchColumns, Ints]], ranges: Sequence[Range], next_offset: int
     ) -> None:
-        self._pieces = pieces
+        self.pieces = pieces
         self.ranges = ranges
         self.next_offset = next_offset
 
     def slots(self) -> Sequence[int]:
         """The key slot of each message."""
         found: list[int] = []
-        for batch, indices in self._pieces:
-            found += key_slots(producer_bytes(batch))[indices].tolist()
+        for columns, indices in self.pieces:
+            found += columns.slots[indices].tolist()
         return found
 
     def sizes(self) -> Sequence[int]:
         """Bytes of each message."""
         found: list[int] = []
-        for batch, indices in self._pieces:
-            found += message_sizes(producer_bytes(batch))[indices].tolist()
+        for columns, indices in self.pieces:
+            found += columns.sizes[indices].tolist()
         return found
 
     def keys(self) -> Sequence[str]:
         """The key of each message: its routing key, else its producer's name."""
         found: list[str] = []
-        for batch, indices in self._pieces:
-            view = view_of(batch)
-            keys = view.keys() or [None] * batch.count
-            names = [name for _, name in view.producers()] or [""]
-            which = view.producer_index() or (0,) * batch.count
-            for i in indices.tolist():
-                key = keys[i]
-                found.append(names[which[i]] if key is None else key.decode("utf-8", "replace"))
+        for columns, indices in self.pieces:
+            found += map(columns.keys.__getitem__, indices.tolist())
         return found
 
     def split(self, chosen: Sequence[int]) -> Iterator[tuple[CachedBatch, Ints]]:
         """The batches that hold the chosen messages, and which of their messages these are."""
         wanted = np.asarray(chosen, dtype=np.int64)
         start = 0
-        for batch, indices in self._pieces:
+        for columns, indices in self.pieces:
             end = start + len(indices)
             low, high = np.searchsorted(wanted, (start, end))
             if low < high:
-                yield batch, indices[wanted[low:high] - start]
+                yield columns.batch, indices[wanted[low:high] - start]
             start = end
 
 
-def gather(batches: Sequence[CachedBatch], plan: Plan) -> RoutedPart:
-    """The messages of the batches that lie in the plan's ranges, at most `plan.max_messages`."""
-    pieces: list[tuple[CachedBatch, Ints]] = []
-    ranges: list[Range] = []
-    left = plan.max_messages
+def gather(batches: Sequence[CachedBatch], plan: Plan, known: BatchColumns | None = None) -> RoutedPart:
+    """The messages of the batches that lie in the plan's ranges, within its limits and at least one.
+
+    Args:
+        known: the last batch of the part before, whose columns need not be worked out again if it is here too.
+    """
+    pieces: list[tuple[BatchColumns, Ints]] = []
+    taken: list[Ints] = []
+    bounds = np.array(plan.ranges, dtype=np.int64)
+    starts, ends = bounds[:, 0], bounds[:, 1]
+    left, left_bytes = plan.max_messages, plan.max_bytes
     next_offset = plan.start if batches else plan.end_limit
     for batch in batches:
-        offsets = _offsets(batch)
-        inside = np.zeros(len(offsets), dtype=bool)
-        for start, end in plan.ranges:
-            if start < batch.end and end > batch.base:
-                inside |= (offsets >= start) & (offsets < end)
-        indices = np.flatnonzero(inside)
-        cut = len(indices) > left
+        same = known is not None and known.batch.base == batch.base and known.batch.end == batch.end
+        columns = known if same and known is not None else BatchColumns(batch)
+        offsets = columns.offsets
+        indices = _inside(offsets, starts, ends)
+        fitting = min(len(indices), left)
+        if left_bytes is not None and fitting:
+            total = np.cumsum(columns.sizes[indices[:fitting]])
+            if total[-1] > left_bytes:
+                fitting = int(np.searchsorted(total, left_bytes, side="right"))
+                fitting = max(fitting, 0 if pieces else 1)
+            left_bytes -= int(total[fitting - 1]) if fitting else 0
+        cut = fitting < len(indices)
         if cut:
-            next_offset = int(offsets[indices[left]])
-            indices = indices[:left]
+            next_offset = int(offsets[indices[fitting]])
+            indices = indices[:fitting]
         else:
             next_offset = max(next_offset, min(batch.end, plan.end_limit))
         if len(indices):
-            pieces.append((batch, indices))
+            pieces.append((columns, indices))
             left -= len(indices)
-            taken = offsets[indices]
-            first, last = int(taken[0]), int(taken[-1])
-            runs = [(first, last + 1)] if last - first + 1 == len(taken) else runs_of(taken.tolist())
-            if ranges and ranges[-1][1] == runs[0][0]:
-                runs[0] = (ranges.pop()[0], runs[0][1])
-            ranges += runs
+            taken.append(offsets[indices])
         if cut:
             break
-    return RoutedPart(pieces, ranges, min(next_offset, plan.end_limit))
+    return RoutedPart(pieces, _runs(taken), min(next_offset, plan.end_limit))
 
 
-def _offsets(batch: CachedBatch) -> Ints:
-    if batch.end - batch.base == batch.count:
-        return np.arange(batch.base, batch.end, dtype=np.int64)
-    deltas = view_of(batch).offset_deltas()
-    return batch.base + np.asarray(deltas, dtype=np.int64)
+def _inside(offsets: Ints, starts: Ints, ends: Ints) -> Ints:
+    """The indices of the ascending offsets that lie in one of the ascending ranges."""
+    if len(starts) == 1:
+        low, high = np.searchsorted(offsets, (starts[0], ends[0]))
+        return np.arange(low, high)
+    at = np.searchsorted(ends, offsets, side="right")  # the first range that ends behind the offset
+    candidate = at < len(starts)
+    at[~candidate] = 0
+    return np.flatnonzero(candidate & (starts[at] <= offsets))
+
+
+def _runs(taken: Sequence[Ints]) -> list[Range]:
+    """Ascending offsets as half-open runs."""
+    if not taken:
+        return []
+    offsets = taken[0] if len(taken) == 1 else np.concatenate(taken)
+    breaks = np.flatnonzero(offsets[1:] - offsets[:-1] != 1)
+    firsts = offsets[np.concatenate(([0], breaks + 1))].tolist()
+    lasts = offsets[np.concatenate((breaks, [len(offsets) - 1]))] + 1
+    return list(zip(firsts, lasts.tolist(), strict=True))

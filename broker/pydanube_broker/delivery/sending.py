@@ -14,7 +14,7 @@ from pydanube_broker.delivery.key_slots import UNROUTED, KeySlots, pack_slots
 from pydanube_broker.delivery.members import Members, SubscriptionType
 from pydanube_broker.delivery.plan import Plan, Selection
 from pydanube_broker.delivery.planning import barrier, next_ready
-from pydanube_broker.delivery.ranges import Range, normalise, subtract, total
+from pydanube_broker.delivery.ranges import Range, head_of_mask, normalise, subtract, total
 from pydanube_broker.delivery.routing import (
     MAX_ROUTED,
     NOBODY,
@@ -115,6 +115,10 @@ class Sending:
             if unknown:
                 unknown = head_of(unknown, max_messages or SLICE_MESSAGES)
                 return self._plan(None, tuple(unknown), total(unknown), 1, fresh=False)
+            queued = slots.queues.next(self._members.consumers, limit=max_messages or SLICE_MESSAGES)
+            if queued is not None:
+                consumer, ranges = queued
+                return self._plan(consumer, tuple(ranges), total(ranges), 1, fresh=False)
             found = slots.next_held(window, limit=max_messages or SLICE_MESSAGES)
             if found is not None:
                 consumer, ranges, delivered = found
@@ -252,23 +256,41 @@ class Sending:
             return []
         packed = pack_slots(slots)
         who = table.route(packed, keys)
-        chosen: list[tuple[Consumer, list[int]]] = []
+        may_queue = not table.filtered and plan.delivery_count == 1
+        chosen: list[tuple[Consumer, list[int], int]] = []
         for consumer in self._members.consumers:
             if consumer.slot_index not in who:
                 continue
             indices = indices_for(who, consumer.slot_index)
-            fitting = affordable(consumer, indices, sizes)
-            for index in indices[fitting:]:
-                who[index] = NOBODY
-            if fitting:
-                chosen.append((consumer, indices[:fitting]))
+            fitting = 0 if table.queues.has(consumer) else affordable(consumer, indices, sizes)
+            if not may_queue:
+                for index in indices[fitting:]:
+                    who[index] = NOBODY
+                del indices[fitting:]
+            if indices:
+                chosen.append((consumer, indices, fitting))
         placed = window.place(ranges, next_offset, packed)
         if keys is not None and table.filtered:
             learn_keys(placed, keys)
-        selections = [
-            self._launch(plan, placed, who, consumer.slot_index, indices, consumer, sizes, now_ms)
-            for consumer, indices in chosen
-        ]
+        selections: list[Selection] = []
+        queued: list[tuple[Chunk, int, int]] = []
+        for consumer, indices, fitting in chosen:
+            seat = consumer.slot_index
+            if fitting == len(indices):
+                selections.append(self._launch(plan, placed, who, seat, indices, consumer, sizes, now_ms))
+                continue
+            left = fitting
+            for chunk, mask in masks_for(placed, who, seat):
+                head = head_of_mask(mask, left) if left else 0
+                left -= head.bit_count()
+                if head:
+                    window.launch(chunk, head, consumer, now_ms)
+                if mask ^ head:
+                    queued.append((chunk, mask ^ head, seat))
+            if fitting:
+                selections.append(self._selected(plan, consumer, indices[:fitting], sizes))
+        for chunk, mask, seat in queued:
+            window.queue(chunk, mask, seat)
         if NOBODY in who:
             for chunk, mask in masks_for(placed, who, NOBODY):
                 window.make_ready(chunk, mask)
@@ -306,6 +328,12 @@ class Sending:
     ) -> Selection:
         for chunk, mask in masks_for(placed, who, index):
             self._window.launch(chunk, mask, consumer, now_ms)
+        return self._selected(plan, consumer, indices, sizes)
+
+    def _selected(
+        self, plan: Plan, consumer: Consumer, indices: list[int], sizes: Sequence[int] | None
+    ) -> Selection:
+        """Charge the messages to the consumer; they are in flight."""
         consumer.launched(len(indices), 0 if sizes is None else sum(map(sizes.__getitem__, indices)))
         if plan.delivery_count > 1:
             self.redelivered += len(indices)
@@ -318,7 +346,10 @@ class Sending:
 
     def _check_answer(self, plan: Plan, ranges: Sequence[Range], next_offset: int) -> int:
         """The number of messages in an answer that fits its plan."""
-        if len(ranges) == 1 and len(plan.ranges) == 1:
+        if len(ranges) == len(plan.ranges) and tuple(ranges) == plan.ranges:
+            # All that was asked for: thousands of ranges, where a key-shared consumer is sent what was held for it.
+            fits, messages, last = True, total(ranges), ranges[-1][1]
+        elif len(ranges) == 1 and len(plan.ranges) == 1:
             start, end = ranges[0]
             fits = plan.ranges[0][0] <= start < end <= plan.ranges[0][1]
             messages, last = end - start, end
@@ -336,6 +367,8 @@ class Sending:
 
     def _close_missing(self, plan: Plan, ranges: Sequence[Range], next_offset: int) -> None:
         """Messages that were due again and are no longer in the log count as acknowledged."""
+        if tuple(ranges) == plan.ranges:
+            return
         looked_at = [(s, min(e, next_offset)) for s, e in plan.ranges if s < next_offset]
         missing = subtract(looked_at, normalise(ranges))
         if missing:

@@ -51,6 +51,7 @@ class StateListener(Protocol):
     """Told when messages of a chunk enter or leave a state; key-shared keeps its slots by it."""
 
     def ready_added(self, chunk: Chunk, mask: int) -> None: ...
+    def queued(self, chunk: Chunk, mask: int, seat: int) -> None: ...
     def ready_removed(self, chunk: Chunk, mask: int) -> None: ...
     def stop_added(self, chunk: Chunk, mask: int, *, retry: bool) -> None: ...
     def stop_removed(self, chunk: Chunk, mask: int, *, retry: bool) -> None: ...
@@ -267,6 +268,14 @@ class Window:
         self.version += 1
         if self.listener is not None:
             self.listener.ready_added(chunk, mask)
+
+    def queue(self, chunk: Chunk, mask: int, seat: int) -> None:
+        """Stateless messages may be sent as soon as the consumer in that seat has credit (key-shared)."""
+        assert self.listener is not None
+        chunk.ready |= mask
+        self.ready += mask.bit_count()
+        self.version += 1
+        self.listener.queued(chunk, mask, seat)
 
     def take_ready(self, chunk: Chunk, mask: int) -> None:
         """Ready messages become stateless: they are about to be launched or closed."""

@@ -41,7 +41,7 @@ async def consume_batches(spec: Spec, start: Start) -> dict[str, Any]:
                     await acks.give(batch)
         ended = time.monotonic_ns()
         await batches.aclose()
-    return _consumed(spec, checker, begun, first, ended)
+    return _consumed(spec, start, checker, begun, first, ended)
 
 
 async def consume_each(spec: Spec, start: Start) -> dict[str, Any]:
@@ -77,7 +77,7 @@ async def consume_each(spec: Spec, start: Start) -> dict[str, Any]:
         if gathered:
             checker.add(gathered, time.monotonic_ns())
         ended = time.monotonic_ns()
-    return _consumed(spec, checker, begun, first, ended)
+    return _consumed(spec, start, checker, begun, first, ended)
 
 
 async def consume_share(spec: Spec, start: Start) -> dict[str, Any]:
@@ -113,8 +113,15 @@ async def consume_share(spec: Spec, start: Start) -> dict[str, Any]:
             coming.cancel()
             await asyncio.wait({coming})
             await batches.aclose()
-    result = _consumed(spec, checker, begun, first or begun, last)
-    return result | {"part": checker.part(spec["sent"], keys=spec["keys"]).to_json()}
+    return {
+        "begun": begun,
+        "first": first or begun,
+        "ended": last,
+        "cpu_s": start.cpu_s(),
+        "received": checker.received,
+        "part": checker.part(spec["sent"], keys=spec["keys"]).to_json(),
+        "latency": percentiles_ms(checker.latencies_ms()),
+    }
 
 
 class Acks:
@@ -159,12 +166,16 @@ class Acks:
                 await batch.ack()
 
 
-def _consumed(spec: Spec, checker: Checker, begun: int, first: int, ended: int) -> dict[str, Any]:
+def _consumed(
+    spec: Spec, start: Start, checker: Checker, begun: int, first: int, ended: int
+) -> dict[str, Any]:
+    cpu_s = start.cpu_s()  # what checking at the end costs is not the consumer's
     verified = checker.verify(spec["sent"])
     return {
         "begun": begun,
         "first": first,
         "ended": ended,
+        "cpu_s": cpu_s,
         "received": checker.received,
         "verified": {name: getattr(verified, name) for name in verified.__slots__},
         "latency": percentiles_ms(checker.latencies_ms()),

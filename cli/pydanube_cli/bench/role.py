@@ -35,6 +35,10 @@ class Start:
         self.cpu_before_s = time.process_time()
         self._watch = asyncio.ensure_future(self._until_stop())
 
+    def cpu_s(self) -> float:
+        """Processor time of this process since `go`."""
+        return time.process_time() - self.cpu_before_s
+
     async def _until_stop(self) -> None:
         await self._lines.take()
         self.stopped = True

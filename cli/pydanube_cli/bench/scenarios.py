@@ -388,7 +388,7 @@ def _one_rate(result: dict[str, Any]) -> float:
 
 
 def _cpu_us(results: list[dict[str, Any]], messages: int) -> float:
-    """Processor time of all these workers together since they began, checking included."""
+    """Processor time of all these workers together since they began, without the checks at the end."""
     return round(sum(float(result["cpu_s"]) for result in results) * 1e6 / max(1, messages), 3)
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final
@@ -50,7 +49,7 @@ async def run_role(spec: Spec, lines: LineSource) -> None:
     except Exception as error:
         say({"error": cluster_error(error).to_dict()})
     else:
-        say({"result": result | {"cpu_s": time.process_time() - start.cpu_before_s}})
+        say({"result": {"cpu_s": start.cpu_s()} | result})
     finally:
         start.close()
 

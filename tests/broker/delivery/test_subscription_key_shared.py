@@ -308,3 +308,55 @@ def test_the_number_of_consumers_is_bounded_by_a_typed_error() -> None:
         topic.join(250, "one more")
     topic.sub.leave(7, 0)
     topic.join(250, "one more")
+
+
+def waiting_for_credit(messages: int) -> Topic:
+    """Keys a and b in turn; x has a and 2 messages in flight, y has b and all its messages; a's rest waits."""
+    topic = Topic(["a", "b"] * (messages // 2))
+    topic.join(1, "x", credit=2)
+    topic.join(2, "y")
+    sent = topic.pull()
+    assert [c for c, o in sent if topic.keys[o] == "a"] == [1, 1]
+    assert [c for c, o in sent if topic.keys[o] == "b"] == [2] * (messages // 2)
+    return topic
+
+
+def test_what_waits_for_credit_alone_is_one_plan_when_credit_comes() -> None:
+    topic = waiting_for_credit(400)
+    topic.publish(*["a", "b"] * 50)
+    assert topic.pull() == [(2, o) for o in range(401, 500, 2)]  # a's stay behind what waits
+    topic.sub.grant(1, 500, 0)
+    assert topic.pull(plans=1) == [(1, o) for o in range(4, 500, 2)]
+    assert topic.pull() == []
+
+
+def test_what_waits_for_credit_goes_in_pieces_as_credit_comes() -> None:
+    topic = waiting_for_credit(20)
+    for first in (4, 6, 8):
+        topic.sub.grant(1, 1, 0)
+        assert topic.pull() == [(1, first)]
+    topic.sub.skip(11)  # 0 to 10, some of them in flight, some waiting
+    topic.sub.grant(1, 100, 0)
+    assert topic.pull() == [(1, o) for o in range(12, 20, 2)]
+
+
+def test_a_message_that_comes_back_goes_before_what_waits_for_credit() -> None:
+    topic = waiting_for_credit(20)
+    topic.nack(1, 0)
+    topic.sub.grant(1, 100, 0)
+    assert topic.pull() == []  # its key waits for the retry
+    topic.sub.tick(1000)
+    assert topic.pull(1000) == [(1, 0), *((1, o) for o in range(4, 20, 2))]
+
+
+def test_what_waits_for_the_credit_of_a_consumer_that_leaves_goes_to_another_in_order() -> None:
+    topic = waiting_for_credit(20)
+    topic.sub.leave(1, 0)
+    assert topic.pull() == [(2, 0), (2, 2), *((2, o) for o in range(4, 20, 2))]
+
+
+def test_what_waits_for_credit_is_forgotten_by_a_seek() -> None:
+    topic = waiting_for_credit(20)
+    topic.sub.seek(10, 0)
+    topic.sub.grant(1, 100, 0)
+    assert sorted(topic.pull()) == sorted((1 if o % 2 == 0 else 2, o) for o in range(10, 20))

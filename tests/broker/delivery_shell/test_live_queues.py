@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydanube_broker.delivery.key_filters import key_pattern
 from pydanube_broker.delivery.live_queue import LiveQueue, all_of
-from pydanube_broker.delivery.live_routing import KeyOwners, key_pattern
+from pydanube_broker.delivery.live_routing import KeyOwners
 from pydanube_broker.journal.tail_cache import CachedBatch
 
 
