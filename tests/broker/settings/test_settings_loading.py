@@ -204,7 +204,7 @@ def test_a_journal_file_that_could_not_take_a_large_batch_is_refused(tmp_path: P
     assert (problem["key"], problem["value"], problem["line"]) == ("journal.segment_bytes", 8 << 20, 2)
     assert "at least 16 MiB" in str(problem["message"])
     [problem] = problems(env={"DANUBE_JOURNAL__SEGMENT_BYTES": "1MiB"})
-    assert problem["source"] == "DANUBE_JOURNAL__SEGMENT_BYTES"
+    assert problem["source"] == "env DANUBE_JOURNAL__SEGMENT_BYTES"
     assert load_settings(env={"DANUBE_JOURNAL__SEGMENT_BYTES": "16MiB"}).journal.segment_bytes == 16 << 20
     # tests of processes say so, code sets what it likes
     small = {"DANUBE_JOURNAL__SEGMENT_BYTES": "1MiB", "DANUBE_TEST_SMALL_SEGMENTS": "1"}
