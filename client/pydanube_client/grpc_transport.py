@@ -31,7 +31,12 @@ __all__ = ["GrpcTransport", "Tls", "parse_url", "translate"]
 
 ERROR_METADATA: Final = "danube-error-bin"
 _SERVICE: Final = "/danube.stream.Stream/"
+# A broker that is stopped or whose machine is gone closes nothing. While calls are open and nothing has come for
+# KEEPALIVE_MS, the connection is asked; without an answer for as long again it is given up, and the outage begins.
+# Answers come from gRPC's own threads, so that a busy broker is not taken for a dead one.
+KEEPALIVE_MS: Final = 10_000
 _OPTIONS: Final[tuple[tuple[str, int], ...]] = (
+    ("grpc.http2.max_pings_without_data", 0),  # no end to them
     ("grpc.max_send_message_length", 16 * 1024 * 1024),
     ("grpc.max_receive_message_length", 16 * 1024 * 1024),
     # The channel's own back-off reaches minutes; ours decides, so the channel's only has to stay below it.
@@ -141,12 +146,21 @@ class GrpcTransport:
         if principal is not None:
             metadata.append(("danube-principal", principal))
         self._metadata = tuple(metadata)
+        options = (
+            *_OPTIONS,
+            ("grpc.keepalive_time_ms", KEEPALIVE_MS),
+            ("grpc.keepalive_timeout_ms", KEEPALIVE_MS),
+            (
+                "grpc.http2.ping_timeout_ms",
+                KEEPALIVE_MS,
+            ),  # a minute, and without it the longer of the two counts
+        )
         if secure or tls is not None:
             tls = tls or Tls()
             credentials = grpc.ssl_channel_credentials(_pem(tls.ca), _pem(tls.key), _pem(tls.cert))
-            self._channel = grpc.aio.secure_channel(target, credentials, options=_OPTIONS)
+            self._channel = grpc.aio.secure_channel(target, credentials, options=options)
         else:
-            self._channel = grpc.aio.insecure_channel(target, options=_OPTIONS)
+            self._channel = grpc.aio.insecure_channel(target, options=options)
         self._resolve = self._channel.unary_unary(_SERVICE + "Resolve")
         self._publish = self._channel.stream_stream(_SERVICE + "Publish")
         self._consume = self._channel.stream_stream(_SERVICE + "Consume")
