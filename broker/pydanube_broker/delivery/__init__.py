@@ -1,7 +1,7 @@
 """Delivery: the pure subscription core. The I/O shell that drives it is `pump`."""
 
 from pydanube_broker.delivery.consumer import ConsumerStatistics
-from pydanube_broker.delivery.cursor import Attempts, CursorDelta, CursorSnapshot, apply_delta
+from pydanube_broker.delivery.cursor import Attempts, CursorDelta, CursorSnapshot, apply_delta, apply_deltas
 from pydanube_broker.delivery.effects import (
     Activated,
     Blocked,
@@ -48,4 +48,5 @@ __all__ = [
     "SubscriptionStatistics",
     "SubscriptionType",
     "apply_delta",
+    "apply_deltas",
 ]

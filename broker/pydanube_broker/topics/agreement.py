@@ -73,6 +73,7 @@ def newest_id(states: Iterable[LogState], tail_topics: Iterable[int]) -> int:
     for state in states:
         known.append(state.topic_id)
         known += state.cursors
+        known += state.deltas
     return max(known)
 
 

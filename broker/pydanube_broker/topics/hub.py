@@ -104,7 +104,14 @@ class Hub:
 
     def take_state(self, topic_id: int) -> LogState:
         """What the journal gave back of a topic; new where it has nothing."""
-        return self.states.setdefault(topic_id, LogState(topic_id))
+        state = self.states.setdefault(topic_id, LogState(topic_id))
+        state.settle()
+        return state
+
+    def settle(self) -> None:
+        """Everything was replayed: bring the cursors up to date."""
+        for state in self.states.values():
+            state.settle()
 
     def forget_unknown(self) -> list[int]:
         """Drop the states that no topic took over; returns their ids."""

@@ -144,6 +144,7 @@ class Registry:
 
     def begin(self) -> None:
         """The journal takes records from now on, and what it gave back, its unproven tail included, is durable."""
+        self._hub.settle()
         for topic in self._topics.values():
             topic.recovered()
         for topic_id, offset in self._begins.items():
