@@ -6,9 +6,25 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-__all__ = ["key_pattern"]
+from pydanube_core.errors import InvalidArgument
+
+__all__ = ["check_key_filters", "key_pattern"]
 
 _GLOB: Final = {"*": ".*", "?": "."}
+
+
+def check_key_filters(type: str, filters: Sequence[str]) -> None:
+    """Refuse filters where nothing goes by keys.
+
+    Raises:
+        InvalidArgument: there are some, and the subscription's type is not key-shared.
+    """
+    if filters and type != "key-shared":
+        raise InvalidArgument(
+            f"key_filters: a subscription of type {type} has none; subscribe as key-shared",
+            field="key_filters",
+            value=list(filters),
+        )
 
 
 def key_pattern(filters: Sequence[str]) -> re.Pattern[str]:

@@ -8,6 +8,7 @@ from pydanube_core.errors import ConsumerBusy, InvalidArgument
 
 from pydanube_broker.delivery.consumer import Consumer
 from pydanube_broker.delivery.effects import Activated, Effect, SessionEnded, SessionReason, SessionStarted
+from pydanube_broker.delivery.key_filters import check_key_filters
 from pydanube_broker.delivery.key_slots import KeySlots
 from pydanube_broker.delivery.window import Window
 
@@ -69,12 +70,7 @@ class Members:
                 field="window_messages",
                 value=window_messages,
             )
-        if key_filters and self._type is not SubscriptionType.KEY_SHARED:
-            raise InvalidArgument(
-                f"key_filters: a {self._type.value} subscription has none; subscribe as key-shared",
-                field="key_filters",
-                value=list(key_filters),
-            )
+        check_key_filters(self._type.value, key_filters)
         same_id = self.find(consumer_id)
         if same_id is not None and same_id.name != name:
             raise InvalidArgument(

@@ -13,6 +13,7 @@ from pydanube_core.names import TopicName, check_client_name, check_subscription
 from pydanube_core.positions import Position
 
 from pydanube_broker.delivery.frame_builder import FrameBuilder
+from pydanube_broker.delivery.key_filters import check_key_filters
 from pydanube_broker.delivery.non_reliable import LiveReader
 from pydanube_broker.delivery.pump import DeliveryEngine
 from pydanube_broker.delivery.reader_pump import ReaderPump
@@ -178,6 +179,8 @@ class ConsumeStream:
 
     async def _open_consumer(self, name: TopicName, start: Position, request: pb.OpenConsumer) -> None:
         consumer_name = request.consumer_name or f"consumer-{self.consumer_id}"
+        if request.type:  # before a subscription is made that its maker cannot use
+            check_key_filters(request.type, request.key_filters)
         topic = await self._host.consumer_topic(name)
         pump = await self._host.subscription(
             topic, request.subscription, type=request.type, start=start, start_given=request.start_given
