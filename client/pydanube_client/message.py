@@ -88,12 +88,15 @@ class DecodedBatch:
         return self.view.producer_index()
 
     def schema(self, index: int) -> SchemaRef | None:
-        table = self.view.schemas()
-        part = self.view.part
-        number, version = (
-            (part.schema_id, part.schema_version) if table is None else table[0][table[1][index]]
-        )
-        return SchemaRef(number, version) if number else None
+        """What message `index` was written with."""
+        table, rows = self._schemas
+        return table[0 if rows is None else rows[index]]
+
+    @cached_property
+    def _schemas(self) -> tuple[list[SchemaRef | None], tuple[int, ...] | None]:
+        part, found = self.view.part, self.view.schemas()
+        pairs, rows = ([(part.schema_id, part.schema_version)], None) if found is None else found
+        return [SchemaRef(number, version) if number else None for number, version in pairs], rows
 
     @property
     def has_keys(self) -> bool:
