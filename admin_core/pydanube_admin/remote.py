@@ -33,9 +33,14 @@ from pydanube_core.errors import (
 )
 from pydanube_core.generated.danube_ops_pb2 import CallRequest, CallResponse
 
+from pydanube_admin.registry import OPERATIONS
+
 __all__ = ["DEFAULT_ADMIN_URL", "OPS_CALL", "OpsClient", "call_sync", "default_principal", "grpc_target"]
 
 DEFAULT_ADMIN_URL: Final = "http://127.0.0.1:50051"
+LONG_RUNNING_S: Final = (
+    3600.0  # for operations that say so, where the caller says nothing; his leaving ends them sooner
+)
 OPS_CALL: Final = "/danube.ops.Ops/Call"
 
 _MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024  # a page of 1 000 items with long names is under 1 MiB
@@ -144,13 +149,19 @@ class OpsClient:
             request_serializer=CallRequest.SerializeToString,
             response_deserializer=CallResponse.FromString,
         )
-        timeout_s = self.timeout_s if timeout_s is None else timeout_s
+        if timeout_s is None:
+            timeout_s = max(self.timeout_s, LONG_RUNNING_S) if _long_running(operation) else self.timeout_s
         request = _request(operation, arguments, plan_token, principal or self.principal, self.face)
         try:
             response = await method(request, timeout=timeout_s)
         except aio.AioRpcError as error:
             raise _translate(error.code(), error.details(), self.admin_url, operation, timeout_s) from error
         return _decode(response)
+
+
+def _long_running(operation: str) -> bool:
+    known = OPERATIONS.get(operation)
+    return known is not None and known.long_running
 
 
 def call_sync(
