@@ -168,11 +168,15 @@ def test_retention_killed_at_every_step_leaves_what_it_must_keep(tmp_path: Path)
 
 def test_a_consumer_from_offset_0_crosses_three_tiers_while_publishing_goes_on(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, environment=SETTINGS) as broker:
-        first = b"".join(b"%06d\n" % i for i in range(20_000))
+
+        def lines(start: int, end: int) -> bytes:
+            return b"".join(b"%06d %s\n" % (i, b"x" * 200) for i in range(start, end))
+
+        first = lines(0, 20_000)
         broker.command("produce", "logs", stdin=first)
         until(lambda: call(broker, "topics.describe", topic="logs")["tiered_offset"] == 20_000)
         # The rest comes while the consumer reads, and is tiered under its feet.
-        more = [b"".join(b"%06d\n" % i for i in range(at, at + 2000)) for at in range(20_000, 30_000, 2000)]
+        more = [lines(at, at + 2000) for at in range(20_000, 30_000, 2000)]
         publishing = threading.Thread(
             target=lambda: [broker.command("produce", "logs", stdin=part) for part in more]
         )
