@@ -322,7 +322,8 @@ async def _doomed(context: Context, request: DeleteTopicRequest) -> Topic:
     topic = await find_topic(context, request.topic)
     if topic.own.parent is not None:
         raise InvalidArgument(
-            f"{topic.own.topic} is a partition of {topic.own.parent}; partitions go together: delete "
+            # The first words are the original's; its own tests look for them.
+            f"Cannot delete individual partition {topic.own.topic}: the partitions of a topic go together; delete "
             f"{topic.own.parent}",
             field="topic",
             value=topic.own.topic,

@@ -39,6 +39,7 @@ from pydanube_broker.journal import (
 from pydanube_broker.journal.helper import InlineSyncer, Syncer
 from pydanube_broker.metrics import BrokerMetrics
 from pydanube_broker.port import BrokerPort
+from pydanube_broker.rpc.advertised import advertised_url
 from pydanube_broker.rpc.grpcio_server import GrpcioServer
 from pydanube_broker.rpc.hot import Route, StreamReply
 from pydanube_broker.rpc.listening import listen
@@ -245,10 +246,9 @@ class Broker:
         status = StatusServer(self.port, listen(server.host, server.metrics_port, flag="metrics-port"))
         stack.push_async_callback(status.stop)
         await status.start()
-        host = f"[{server.host}]" if ":" in server.host else server.host
-        self.broker_url = (server.advertised_url or f"http://{host}:{grpc.port}").rstrip("/")
-        self.admin_url = f"http://{host}:{admin.port}"
-        self.metrics_url = f"http://{host}:{status.port}"
+        self.broker_url = advertised_url(server.advertised_url, server.host, grpc.port)
+        self.admin_url = advertised_url(None, server.host, admin.port)
+        self.metrics_url = advertised_url(None, server.host, status.port)
 
     def _call_ended(self, path: str, status: str) -> None:
         service, _, method = path.strip("/").partition("/")

@@ -59,6 +59,7 @@ def test_row_34_single_partition_is_not_deleted(broker: BrokerProcess, topic: st
     done = broker.command("topics", "delete", f"{topic}-part-1", "--yes", "--json", check=False)
     assert done.returncode == 2
     assert b"INVALID_ARGUMENT" in done.stderr
+    assert b"Cannot delete individual partition" in done.stderr
     listed = broker.json_command("topics", "describe", topic)
     assert listed["partitions"] == 3
 

@@ -12,6 +12,7 @@ from typing import Final, Protocol
 
 from pydanube_core.errors import ClusterError
 from pydanube_core.services import (
+    AUTH_SERVICE,
     CONSUMER_SERVICE,
     DISCOVERY,
     HEALTH_CHECK,
@@ -21,6 +22,7 @@ from pydanube_core.services import (
 from pydanube_storage.metadata import MetadataStore
 
 from pydanube_broker.rpc.hot import ColdHandler, HotHandler, ServerStreamOpener
+from pydanube_broker.services.official.auth import AuthService
 from pydanube_broker.services.official.client_book import ClientBook
 from pydanube_broker.services.official.consumer import ConsumerService
 from pydanube_broker.services.official.discovery import DiscoveryHost, DiscoveryService
@@ -52,6 +54,7 @@ class OfficialServices:
         self._discovery = DiscoveryService(host)
         self._health = HealthCheckService(self._book)
         self._storage = StorageService(host)
+        self._auth = AuthService()
         self._timer: asyncio.TimerHandle | None = None
 
     async def load(self, topics: Sequence[Topic]) -> None:
@@ -86,6 +89,7 @@ class OfficialServices:
         return {
             PRODUCER_SERVICE["CreateProducer"].path: self._producer.create_producer,
             CONSUMER_SERVICE["Subscribe"].path: self._consumer.subscribe,
+            AUTH_SERVICE["Authenticate"].path: self._auth.authenticate,
             DISCOVERY["TopicLookup"].path: self._discovery.topic_lookup,
             DISCOVERY["TopicPartitions"].path: self._discovery.topic_partitions,
             STORAGE_SERVICE["ListSegmentDescriptors"].path: self._storage.list_segment_descriptors,

@@ -9,13 +9,13 @@ from pydanube_core.generated import danube_pb2 as pb
 from pydanube_broker.services.official.requests import parse, topic_name
 from pydanube_broker.topics.registry import Registry
 
-__all__ = ["DiscoveryHost", "DiscoveryService", "dialled_url"]
+__all__ = ["DiscoveryHost", "DiscoveryService"]
 
 
 class DiscoveryHost(Protocol):
     """What the broker does for look-ups."""
 
-    broker_url: str
+    broker_url: str  # as all official clients can dial it (`rpc.advertised`)
     registry: Registry
 
 
@@ -30,7 +30,7 @@ class DiscoveryService:
         registry = self._host.registry
         if registry.find(name) is None:
             raise registry.not_found(name)
-        url = dialled_url(self._host.broker_url)
+        url = self._host.broker_url
         return pb.TopicLookupResponse(
             request_id=request.request_id,
             response_type=pb.TopicLookupResponse.LookupType.Connect,
@@ -50,9 +50,3 @@ class DiscoveryService:
         return pb.TopicPartitionsResponse(
             request_id=request.request_id, partitions=[topic.name for topic in topics]
         ).SerializeToString()
-
-
-def dialled_url(text: str) -> str:
-    """An address as all official clients can dial it: with a scheme (Rust, Java), without a slash behind (Go, Python)."""
-    url = text.rstrip("/")
-    return url if "://" in url else f"http://{url}"

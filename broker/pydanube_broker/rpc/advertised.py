@@ -1,0 +1,89 @@
+"""The address that clients dial: theirs to reach, not ours to listen on.
+
+After a look-up every official client dials the address that the broker names, not the one it was given. So it has a
+scheme (Rust, Java) and no path (Go, Python), it is not "every interface of this machine", and its host has no underscore
+(Java finds no host in such a name): wire/data-plane.md 4.1.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from typing import Final
+from urllib.parse import urlsplit
+
+from pydanube_core.errors import InvalidArgument
+
+__all__ = ["advertised_url", "check_advertised", "dialled_host"]
+
+# Documentation networks: nobody is there, and connecting a datagram socket sends nothing. It asks the routing table
+# from which of our addresses a packet would leave.
+_ELSEWHERE: Final = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))
+
+
+def advertised_url(given: str | None, host: str, port: int) -> str:
+    """What is told to clients: the setting, or where the broker listens."""
+    return check_advertised(given) if given is not None else f"http://{_bracketed(dialled_host(host))}:{port}"
+
+
+def dialled_host(host: str) -> str:
+    """A host as clients can dial it: for "all interfaces" the address that packets to others would leave from.
+
+    Without a route to anywhere only this machine can dial at all: the loopback address.
+    """
+    if not _is_wildcard(host):
+        return host.strip("[]")
+    for family, elsewhere in sorted(_ELSEWHERE, reverse=":" in host):
+        try:
+            with socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.connect((elsewhere, 9))
+                found = str(probe.getsockname()[0])
+        except OSError:
+            continue
+        if not _is_wildcard(found):
+            return found
+    return "::1" if ":" in host else "127.0.0.1"
+
+
+def check_advertised(url: str) -> str:
+    """The URL as it is told to clients.
+
+    Raises:
+        InvalidArgument: some official client could not dial it.
+    """
+
+    def wrong(why: str) -> InvalidArgument:
+        return InvalidArgument(
+            f"server.advertised_url {url!r}: {why}; give what clients dial, like http://broker.example.org:6650",
+            field="server.advertised_url",
+            value=url,
+        )
+
+    text = url.strip().rstrip("/")
+    parts = urlsplit(text if "://" in text else f"http://{text}")
+    try:
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise wrong(str(error)) from error
+    if parts.scheme not in ("http", "https"):
+        raise wrong(f"the scheme {parts.scheme!r} is neither http nor https")
+    if not host or parts.path or parts.query or parts.fragment or parts.username:
+        raise wrong("a scheme, a host and a port are all it has")
+    if port is None:
+        raise wrong("the port is missing")
+    if _is_wildcard(host):
+        raise wrong("nobody can dial 'every interface'")
+    if "_" in host:
+        raise wrong("Java finds no host in a name with an underscore")
+    return f"{parts.scheme}://{_bracketed(host)}:{port}"
+
+
+def _is_wildcard(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_unspecified
+    except ValueError:
+        return False
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
