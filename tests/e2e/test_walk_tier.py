@@ -301,3 +301,27 @@ def test_a_damaged_and_a_missing_object_show_in_verify(broker: BrokerProcess) ->
     path.unlink()
     found = ask(broker, "objects.verify", topic="harmed")
     assert (found["checked"], len(found["missing"]), found["damaged"]) == (1, 1, [])
+
+
+def test_segment_descriptors_are_the_committed_objects(broker: BrokerProcess) -> None:
+    import grpc
+    from pydanube_core.generated import danube_pb2 as pb
+
+    found = items(broker, "logs")
+    with grpc.insecure_channel(broker.url.removeprefix("http://")) as channel:
+        ask_for = channel.unary_unary(
+            "/danube.StorageService/ListSegmentDescriptors",
+            request_serializer=pb.ListSegmentDescriptorsRequest.SerializeToString,
+            response_deserializer=pb.ListSegmentDescriptorsResponse.FromString,
+        )
+        listed = ask_for(pb.ListSegmentDescriptorsRequest(topic="/default/logs"), timeout=60).segments
+        behind = ask_for(
+            pb.ListSegmentDescriptorsRequest(
+                topic="/default/logs", after_offset=found[-1]["start_offset"] or 1
+            ),
+            timeout=60,
+        ).segments
+    assert [(each.segment_id, each.start_offset, each.end_offset + 1, each.size) for each in listed] == [
+        (item["path"], item["start_offset"], item["end_offset"], item["bytes"]) for item in found
+    ], "the first object, which begins at 0, is among them"
+    assert len(behind) == 0, "only what begins behind the offset"

@@ -1,0 +1,86 @@
+"""What other tools open, one a line; and the line that says how far long work is."""
+
+from __future__ import annotations
+
+import io
+import sys
+import threading
+from typing import Any
+
+import pytest
+from pydanube_cli.object_paths import all_paths, lines_of
+from pydanube_cli.progress import progress_line, with_progress
+from pydanube_core.errors import Unavailable
+
+
+def pages(*sizes: int) -> tuple[list[dict[str, Any]], Any]:
+    asked: list[dict[str, Any]] = []
+
+    def ask(arguments: dict[str, Any]) -> dict[str, Any]:
+        asked.append(dict(arguments))
+        number = int(arguments.get("page", 0))
+        following = str(number + 1) if number + 1 < len(sizes) else None
+        return {"items": [{"path": f"p{number}-{i}"} for i in range(sizes[number])], "next_page": following}
+
+    return asked, ask
+
+
+def test_every_page_is_followed_unless_one_was_asked_for() -> None:
+    asked, ask = pages(2, 2, 1)
+    assert all_paths(ask, {"topic": "t"}) == ["p0-0", "p0-1", "p1-0", "p1-1", "p2-0"]
+    assert all(each["limit"] == 1000 for each in asked)
+    _, ask = pages(2, 2, 1)
+    assert all_paths(ask, {"topic": "t", "limit": 2}) == ["p0-0", "p0-1"]
+
+
+def test_a_glob_is_one_line_a_folder() -> None:
+    paths = ["s3://b/t-part-0/7/a.parquet", "s3://b/t-part-0/7/b.parquet", "s3://b/t-part-1/8/c.parquet"]
+    assert lines_of(paths, "paths") == paths
+    assert lines_of(paths, "glob") == ["s3://b/t-part-0/7/*.parquet", "s3://b/t-part-1/8/*.parquet"]
+    assert lines_of([], "glob") == []
+
+
+WORK = {"operation": "objects.verify", "topic": "/default/t", "unit": "objects", "running_s": 3.4}
+
+
+def test_the_line_says_how_far_it_is() -> None:
+    status = {"tier": {"work": [{**WORK, "done": 1200, "total": 3400}]}}
+    assert progress_line(status, "objects.verify") == "objects verify /default/t: 1,200 of 3,400 objects, 3 s"
+    assert progress_line(status, "objects.compact") == ""
+    assert progress_line({"tier": {"enabled": False}}, "objects.verify") == ""
+    unknown = {"tier": {"work": [{**WORK, "done": 7, "total": None}]}}
+    assert progress_line(unknown, "objects.verify") == "objects verify /default/t: 7 objects, 3 s"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_sees_it_while_the_call_waits_and_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal, shown = Terminal(), threading.Event()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    answers: list[Any] = [Unavailable("not yet"), {"tier": {"work": [{**WORK, "done": 1, "total": 2}]}}]
+
+    def status() -> Any:
+        answer = answers.pop(0) if len(answers) > 1 else answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        if "1 of 2" in terminal.getvalue():
+            shown.set()
+        return answer
+
+    assert with_progress(lambda: shown.wait(60), status, "objects.verify")
+    assert terminal.getvalue().endswith("\r")
+    assert "objects verify /default/t: 1 of 2 objects" in terminal.getvalue()
+
+
+def test_without_a_terminal_nobody_is_asked_and_nothing_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    quiet = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", quiet)
+
+    def status() -> Any:
+        raise AssertionError("nobody looks")
+
+    assert with_progress(lambda: 7, status, "objects.verify") == 7
+    assert quiet.getvalue() == ""
