@@ -27,7 +27,7 @@ LONGER = {
     "pydanube_broker/cluster/topic_catalog.py": 600,
     "pydanube_broker/delivery/subscription.py": 600,
     "pydanube_broker/delivery/window.py": 610,
-    "pydanube_broker/journal/journal.py": 904,
+    "pydanube_broker/journal/journal.py": 600,
     "pydanube_client/consume_lane.py": 600,
     "pydanube_client/producer.py": 600,
     "pydanube_client/publish_lane.py": 550,

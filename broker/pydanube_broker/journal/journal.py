@@ -16,7 +16,6 @@ import asyncio
 import contextlib
 import logging
 import struct
-from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
@@ -26,15 +25,13 @@ from typing import Final, Protocol, TypeVar
 from zlib import crc32
 
 import numpy as np
-from pydanube_core.batch import BROKER_PART_BYTES, read_broker_part, read_producer_part
-from pydanube_core.batch.layout import PRODUCER_PART
-from pydanube_core.errors import ClusterError, CorruptJournal, InvalidArgument, JournalReadOnly, LimitReached
+from pydanube_core.batch import BROKER_PART_BYTES, read_broker_part
+from pydanube_core.errors import CorruptJournal, JournalReadOnly, LimitReached
 
 from pydanube_broker.journal.disk import Disk
 from pydanube_broker.journal.group_commit import GroupCommit, WriterStatistics
 from pydanube_broker.journal.helper import Preparer, Syncer
 from pydanube_broker.journal.index import (
-    Entry,
     Run,
     SegmentIndex,
     load_sidecar,
@@ -45,23 +42,21 @@ from pydanube_broker.journal.records import (
     FILE_HEADER_BYTES,
     FLAG_SEGMENT_END,
     HEADER_BYTES,
-    SECTOR,
     Kind,
     RecordHeader,
     blank_sectors,
     encode_header,
-    read_header,
     record_bytes,
 )
 from pydanube_broker.journal.recovery import (
     Recovered,
     SegmentFile,
     recover,
-    unreadable,
 )
-from pydanube_broker.journal.scan import Records, scan
+from pydanube_broker.journal.scan import Records
 from pydanube_broker.journal.segments import SegmentFiles
-from pydanube_broker.journal.tail_cache import CachedBatch, TailCache
+from pydanube_broker.journal.stored import JournalOptions, StoredBatches
+from pydanube_broker.journal.tail_cache import CachedBatch
 
 __all__ = ["Journal", "JournalOptions", "JournalOwner", "JournalStatistics"]
 
@@ -75,25 +70,7 @@ _SEGMENTS: Final = struct.Struct(
 _SEGMENT: Final = struct.Struct("<QQ")
 END_MARK_BYTES: Final = HEADER_BYTES
 MARK_AFTER_S: Final = 1.0
-MIN_SEGMENT_BYTES: Final = 16 << 10  # a head and a few records; what is sensible is for the settings to say
 JOINED_BYTES: Final = 4096  # up to here a copy costs less than the two objects that it saves
-READ_GAP_BYTES: Final = 4096  # bytes of other topics that are read along rather than asked for separately
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JournalOptions:
-    segment_bytes: int = 64 << 20
-    tail_cache_bytes: int = 128 << 20
-    verify_reads: bool = True
-
-    def __post_init__(self) -> None:
-        if self.segment_bytes < MIN_SEGMENT_BYTES or self.segment_bytes % SECTOR:
-            raise InvalidArgument(
-                f"journal.segment_bytes is {self.segment_bytes}: at least {MIN_SEGMENT_BYTES}, "
-                f"and a multiple of {SECTOR}",
-                field="journal.segment_bytes",
-                value=self.segment_bytes,
-            )
 
 
 class JournalOwner(Protocol):
@@ -134,8 +111,8 @@ class JournalStatistics:
     fsync_s: tuple[float, ...]
 
 
-class Journal:
-    """See the module. All methods are called from the loop."""
+class Journal(StoredBatches):
+    """See the module: what `StoredBatches` reads, this writes. All methods are called from the loop."""
 
     def __init__(
         self,
@@ -148,18 +125,12 @@ class Journal:
         preparer: Preparer,
         worker: Executor | None = None,
     ) -> None:
+        super().__init__(SegmentFiles(folder, disk, preparer, options.segment_bytes), disk, options)
         self.folder = folder
-        self.options = options
-        self.cache = TailCache(options.tail_cache_bytes)
         self.read_only: JournalReadOnly | None = None
         self.recovered: Recovered | None = None
         self._owner = owner
-        self._disk = disk
-        self._files = SegmentFiles(folder, disk, preparer, options.segment_bytes)
         self._writer = GroupCommit(disk, syncer, on_durable=self._durable, on_failed=self._failed)
-        self._runs: dict[int, list[Run]] = {}
-        self._indexes: dict[int, SegmentIndex] = {}
-        self._ends: dict[int, int] = {}  # segment base → where its valid records end
         self._active: SegmentFile | None = None
         self._room_end = 0  # where the last record of the active segment may end, its end mark left out
         self._next = 0
@@ -193,7 +164,7 @@ class Journal:
             if walked or segment.base in self._ends:
                 self._files.live[segment.base] = segment
         self._ends = {base: end for base, end in self._ends.items() if base in self._files.live}
-        self._load_indexes(found)
+        self._unwritten = self._load_indexes(found.proven)
         return found
 
     def _check_listed(self, found: Recovered) -> None:
@@ -222,7 +193,7 @@ class Journal:
         """
         found = self.recovered
         assert found is not None, "recover first"
-        kept = self._sort_out(found)
+        kept = self._files.sort_out(found)
         await self._files.wait_ready()
         self._writer.start(found.proven)
         self._next = self._files.ready[0].base
@@ -252,53 +223,6 @@ class Journal:
         if not self._fits(body_bytes):
             await self._files.wait_ready()
             self._roll(body_bytes)
-
-    def _sort_out(self, found: Recovered) -> list[Path]:
-        """Reuse the segments of zeros at the end, and remove what is in nobody's way any more.
-
-        Returns:
-            Files that recovery still needs until a new head is proven.
-        """
-        for path in self.folder.iterdir():
-            orphan = path.suffix == ".index" and not path.with_suffix(".journal").exists()
-            if orphan or path.suffix == ".new":
-                with contextlib.suppress(OSError):
-                    self._disk.unlink(path)
-        self._files.floor = max((segment.end for segment in found.segments), default=0)
-        dropped = [segment for segment in found.segments if segment.base not in self._files.live]
-        ready: list[SegmentFile] = []
-        while dropped and (not ready or dropped[-1].end == ready[0].base) and self._reusable(dropped[-1]):
-            if dropped[-1].base == found.announced:
-                break  # a second recovery would follow the mark into the new head and meet the tail twice
-            ready.insert(0, dropped.pop())
-        self._files.ready.extend(ready)
-        kept: list[Path] = []
-        for segment in dropped:
-            walked = found.head_lsn - FILE_HEADER_BYTES <= segment.base < found.end
-            if walked or segment.base == found.announced:
-                kept.append(segment.path)
-            else:
-                with contextlib.suppress(OSError):  # it is in no head's list: the next start tries again
-                    self._disk.unlink(segment.path)
-                    segment.path.with_suffix(".index").unlink(missing_ok=True)
-        return kept
-
-    def _reusable(self, segment: SegmentFile) -> bool:
-        """Whether a segment is still the zeros it was made of."""
-        try:
-            fd = self._disk.open_ro(segment.path)
-            try:
-                at = FILE_HEADER_BYTES
-                while at < segment.size:
-                    piece = self._disk.pread(fd, min(8 << 20, segment.size - at), at)
-                    if not piece or piece.count(0) != len(piece):
-                        return False
-                    at += len(piece)
-            finally:
-                self._disk.close(fd)
-        except OSError:
-            return False
-        return True
 
     async def close(self) -> None:
         """Make what was appended durable, prove it with a mark, and release everything."""
@@ -411,7 +335,7 @@ class Journal:
         else:
             buffers = (broker_part, data)
         lsn = self._put(Kind.BATCH, topic_id, [*buffers], 0, 0)
-        self._index(topic_id, base, end, time_ms, position, body_bytes)
+        self._index(self._active.base, topic_id, base, end, time_ms, position, body_bytes)
         self.cache.add(topic_id, CachedBatch(base, end, count, time_ms, body_bytes, buffers))
         return lsn
 
@@ -519,14 +443,6 @@ class Journal:
 
     # -- index -----------------------------------------------------------------------------------------------
 
-    def _index(
-        self, topic_id: int, base: int, end: int, time_ms: int, position: int, body_bytes: int
-    ) -> None:
-        assert self._active is not None
-        run = self._indexes[self._active.base].add(topic_id, base, end, time_ms, position, body_bytes)
-        if run is not None:
-            self._runs.setdefault(topic_id, []).append(run)
-
     def _seal(self, lsn: int) -> None:
         """Write the sidecars of segments whose last record is durable, and read from them from now on."""
         for base in [base for base in self._sealing if self._ends[base] <= lsn]:
@@ -557,75 +473,15 @@ class Journal:
             )
             return
         mapped = job.result()
-        if mapped is None:
-            return
-        if self._indexes.get(base) is not index:
-            mapped.close()
-            return
-        mapped.runs = {topic_id: run for topic_id, run in mapped.runs.items() if topic_id in index.runs}
-        for topic_id, run in mapped.runs.items():
-            runs = self._runs.get(topic_id)
-            if runs is not None:
-                runs[:] = [run if old.segment == base else old for old in runs]
-        self._indexes[base] = mapped
-
-    def _load_indexes(self, found: Recovered) -> None:
-        """Indexes of all live segments: from sidecars, from the scan that has just been made, or by a new scan."""
-        for segment in self._files.live.values():
-            base = segment.base
-            if base in self._indexes:
-                index = self._indexes[base]
-                self._ends[base] = min(found.proven, segment.end)
-                index.end_lsn = self._ends[base]
-                self._unwritten.add(base)
-            else:
-                end = self._ends.get(base, min(found.proven, segment.end))
-                self._ends[base] = end
-                loaded = load_sidecar(sidecar_path(segment.path), base)
-                if loaded is None or loaded.end_lsn != end:
-                    if loaded is not None:
-                        loaded.close()
-                    loaded = self._rescan(segment, end)
-                    self._unwritten.add(base)
-                self._indexes[base] = loaded
-        for base in sorted(self._indexes):
-            for topic_id, run in self._indexes[base].runs.items():
-                self._runs.setdefault(topic_id, []).append(run)
-
-    def _rescan(self, segment: SegmentFile, end: int) -> SegmentIndex:
-        index = SegmentIndex(segment.base)
-        index.end_lsn = end
-        try:
-            fd = self._disk.open_ro(segment.path)
-            try:
-                data = self._disk.pread(fd, segment.size, 0)
-            finally:
-                self._disk.close(fd)
-        except OSError as error:
-            raise unreadable(segment.path, 0, error) from error
-        for item in scan(data, segment.base, segment.base + FILE_HEADER_BYTES, bodies=False):
-            if isinstance(item, int):
-                if item < end:
-                    raise CorruptJournal(
-                        f"journal segment {segment.path.name} is damaged at byte {item - segment.base} "
-                        f"(LSN {item}); restore the file from a backup",
-                        segment=segment.path.name,
-                        offset=item - segment.base,
-                        lsn=item,
-                    )
-                break
-            index.extend(item.head(int(np.searchsorted(item.lsn, end))))
-            if item.end >= end:
-                break
-        return index
+        if mapped is not None:
+            self._install(base, index, mapped)
 
     def _index_copied(self, topic_id: int, lsn: int, body: memoryview) -> None:
         assert self._active is not None
         part = read_broker_part(body[:BROKER_PART_BYTES])
         position = lsn - self._active.base + HEADER_BYTES
-        self._index(
-            topic_id, part.base_offset, part.last_offset + 1, part.append_time_ms, position, len(body)
-        )
+        first, end = part.base_offset, part.last_offset + 1
+        self._index(self._active.base, topic_id, first, end, part.append_time_ms, position, len(body))
 
     def _restore(self, head: bytes) -> None:
         view = memoryview(head)
@@ -644,180 +500,6 @@ class Journal:
         for i in np.flatnonzero((records.kind != Kind.HEAD) & (records.kind != Kind.MARK)).tolist():
             header, body = records.header(i), records.position[i] + HEADER_BYTES
             self._owner.replay(header, view[body : body + header.body_bytes])
-
-    # -- read ------------------------------------------------------------------------------------------------
-
-    def read(self, topic_id: int, offset: int, end: int, max_bytes: int) -> list[CachedBatch] | None:
-        """Batches from the first that ends behind `offset`, below `end`: at least one, about `max_bytes`.
-
-        Returns:
-            [] when there is none; None when the disk has to be asked: then `plan_read` and `read_planned`.
-
-        Raises:
-            CorruptJournal: what is stored there is damaged.
-        """
-        cached = self.cache.read(topic_id, offset, end, max_bytes)
-        if cached is not None:
-            return cached
-        plan = self.plan_read(topic_id, offset, end, max_bytes)
-        return self._fetch(plan, self._disk.pread_cached) if plan else []
-
-    def plan_read(self, topic_id: int, offset: int, end: int, max_bytes: int) -> list[Entry]:
-        """Where those batches lie. Only durable ones: the end is a commit offset."""
-        runs = self._runs.get(topic_id, [])
-        plan: list[Entry] = []
-        size = 0
-        at = bisect_right(runs, offset, key=lambda run: run.end)
-        for run in runs[at:]:
-            for i in range(run.at_or_after(offset), len(run)):
-                entry = run.entry(i)
-                if entry.base >= end or (plan and size + entry.body_bytes > max_bytes):
-                    return plan
-                plan.append(entry)
-                size += entry.body_bytes
-        return plan
-
-    def read_planned(self, plan: Sequence[Entry]) -> Callable[[], list[CachedBatch]]:
-        """A function for a worker thread that reads the plan from disk.
-
-        It returns [] where a segment was given up in the meantime: plan again. It holds nothing until it is called,
-        and raises CorruptJournal or Unavailable.
-        """
-
-        def work() -> list[CachedBatch]:
-            fds: dict[int, int] = {}
-            try:
-                for entry in plan:
-                    if entry.segment not in fds:
-                        path = self._files.path(entry.segment)
-                        try:
-                            fds[entry.segment] = self._disk.open_ro(path)
-                        except OSError as error:
-                            if entry.segment not in self._files.live:
-                                return []
-                            raise unreadable(path, entry.position, error) from error
-                found = self._fetch(plan, self._disk.pread, fds)
-                assert found is not None
-                return found
-            finally:
-                for fd in fds.values():
-                    self._disk.close(fd)
-
-        return work
-
-    def _fetch(
-        self,
-        plan: Sequence[Entry],
-        pread: Callable[[int, int, int], bytes | None],
-        fds: dict[int, int] | None = None,
-    ) -> list[CachedBatch] | None:
-        """Read the entries, neighbours in one call, and verify each."""
-        found: list[CachedBatch] = []
-        i = 0
-        while i < len(plan):
-            first = plan[i]
-            stop, j = first.position + first.body_bytes, i + 1
-            while (
-                j < len(plan)
-                and plan[j].segment == first.segment
-                and 0 <= plan[j].position - stop <= READ_GAP_BYTES
-            ):
-                stop = plan[j].position + plan[j].body_bytes
-                j += 1
-            start = first.position - HEADER_BYTES
-            try:
-                fd = fds[first.segment] if fds is not None else self._files.read_fd(first.segment)
-                data = pread(fd, stop - start, start)
-            except OSError as error:
-                raise unreadable(self._files.path(first.segment), first.position, error) from error
-            if data is None:
-                return None
-            view = memoryview(data)
-            found += [self._checked(entry, view, entry.position - start) for entry in plan[i:j]]
-            i = j
-        return found
-
-    def _checked(self, entry: Entry, data: memoryview, at: int) -> CachedBatch:
-        header = read_header(data, at - HEADER_BYTES, entry.segment + entry.position - HEADER_BYTES)
-        body = data[at : at + entry.body_bytes]
-        if header is None or header.kind is not Kind.BATCH or header.body_bytes != entry.body_bytes:
-            raise self._damaged(entry, "there is no batch")
-        if self.options.verify_reads:
-            try:
-                broker = read_broker_part(body)
-                count = read_producer_part(body[BROKER_PART_BYTES:]).count
-            except ClusterError as error:
-                raise self._damaged(entry, error.message) from error
-            if (broker.base_offset, broker.last_offset + 1) != (entry.base, entry.end):
-                raise self._damaged(entry, f"it holds offset {broker.base_offset}")
-        else:
-            count = PRODUCER_PART.unpack_from(body, BROKER_PART_BYTES)[4]
-        return CachedBatch(entry.base, entry.end, count, entry.append_time_ms, entry.body_bytes, (body,))
-
-    def _damaged(self, entry: Entry, why: str) -> CorruptJournal:
-        name = self._files.path(entry.segment).name
-        return CorruptJournal(
-            f"journal segment {name} is damaged at byte {entry.position} (message offset {entry.base}): {why}",
-            segment=name,
-            offset=entry.position,
-            message_offset=entry.base,
-        )
-
-    # -- questions about a topic -----------------------------------------------------------------------------
-
-    def first_offset(self, topic_id: int) -> int | None:
-        """Lowest offset of the topic in the journal; None where it has none."""
-        runs = self._runs.get(topic_id)
-        return runs[0].first if runs else None
-
-    def offset_at_time(self, topic_id: int, time_ms: int) -> int | None:
-        """Offset of the first batch appended at or after `time_ms`; None if none was."""
-        runs = self._runs.get(topic_id, [])
-        for run in runs:
-            if run.last_time_ms >= time_ms:
-                return run.bases[run.at_time(time_ms)]
-        return None
-
-    def time_at_offset(self, topic_id: int, offset: int) -> int | None:
-        """Append time of the batch that holds `offset`, or of the next."""
-        runs = self._runs.get(topic_id, [])
-        at = bisect_right(runs, offset, key=lambda run: run.end)
-        if at == len(runs):
-            return None
-        run = runs[at]
-        return run.times[run.at_or_after(offset)]
-
-    def stored_bytes(self, topic_id: int, offset: int = 0) -> int:
-        """Bytes of the batches that end behind `offset`."""
-        total = 0
-        for run in self._runs.get(topic_id, []):
-            if run.end > offset:
-                places = np.frombuffer(run.places, dtype=np.uint64)[run.at_or_after(offset) :]  # type: ignore[call-overload]
-                total += int((places & np.uint64(0xFFFFFFFF)).sum())
-        return total
-
-    def places(
-        self, topic_id: int, offset: int, end: int, max_bytes: int
-    ) -> tuple[list[tuple[Path, bytes]], int, int]:
-        """Where the batches that end behind `offset` and begin below `end` lie, about `max_bytes` of them, at least one.
-
-        Returns:
-            (segment, uint64 position << 32 | body bytes of each batch) in order; one past the last offset; their bytes.
-        """
-        found: list[tuple[Path, bytes]] = []
-        total = 0
-        runs = self._runs.get(topic_id, [])
-        for run in runs[bisect_right(runs, offset, key=lambda run: run.end) :]:
-            first, stop = run.at_or_after(offset), bisect_left(run.bases, end)
-            if first >= stop or total >= max_bytes:
-                break
-            places = np.frombuffer(run.places, dtype=np.uint64)[first:stop]  # type: ignore[call-overload]
-            sizes = np.cumsum(places & np.uint64(0xFFFFFFFF)) + np.uint64(total)
-            taken = min(len(sizes), int(np.searchsorted(sizes, max_bytes)) + 1)
-            found.append((self._files.path(run.segment), places[:taken].tobytes()))
-            total = int(sizes[taken - 1])
-            offset = run.ends[first + taken - 1]
-        return found, offset, total
 
     # -- forgetting ------------------------------------------------------------------------------------------
 
@@ -841,19 +523,10 @@ class Journal:
                 for topic_id, run in self._indexes[base].runs.items()
             ):
                 break  # in order only: recovery expects no hole between segments
+            self._sealing.discard(base)
             gone.append(self._forget(base))
         self._remove(gone)
         return len(gone)
-
-    def _forget(self, base: int) -> Path:
-        for topic_id in self._indexes[base].runs:
-            runs = [run for run in self._runs.pop(topic_id, []) if run.segment != base]
-            if runs:
-                self._runs[topic_id] = runs
-        self._sealing.discard(base)
-        self._indexes.pop(base).close()
-        self._ends.pop(base, None)
-        return self._files.forget(base)
 
     def _remove(self, paths: Sequence[Path]) -> None:
         """Remove files off the loop: in order, each for good before the next, so that a crash leaves no hole."""
@@ -886,14 +559,6 @@ class Journal:
             for base in self._files.live
             if self._active is not None and base < self._active.base
         ]
-
-    def drop_topic(self, topic_id: int) -> None:
-        """Forget where a deleted topic's batches are; their segments go when nothing else is in them."""
-        self._runs.pop(topic_id, None)
-        self.cache.drop(topic_id)
-        for index in self._indexes.values():
-            if isinstance(index.runs, dict):
-                index.runs.pop(topic_id, None)
 
     def when_synced(self, tell: Callable[[float], None]) -> None:
         """Tell how many seconds each sync took, from now on."""

@@ -19,7 +19,8 @@ from pydanube_core.errors import DiskFull, Overloaded, Unavailable
 
 from pydanube_broker.journal.disk import Disk
 from pydanube_broker.journal.helper import Preparer
-from pydanube_broker.journal.recovery import SegmentFile
+from pydanube_broker.journal.records import FILE_HEADER_BYTES
+from pydanube_broker.journal.recovery import Recovered, SegmentFile
 
 __all__ = ["SegmentFiles"]
 
@@ -49,6 +50,53 @@ class SegmentFiles:
 
     def path(self, base: int) -> Path:
         return self.folder / f"{base:020d}.journal"
+
+    def sort_out(self, found: Recovered) -> list[Path]:
+        """Reuse the segments of zeros at the end, and remove what is in nobody's way any more.
+
+        Returns:
+            Files that recovery still needs until a new head is proven.
+        """
+        for path in self.folder.iterdir():
+            orphan = path.suffix == ".index" and not path.with_suffix(".journal").exists()
+            if orphan or path.suffix == ".new":
+                with contextlib.suppress(OSError):
+                    self._disk.unlink(path)
+        self.floor = max((segment.end for segment in found.segments), default=0)
+        dropped = [segment for segment in found.segments if segment.base not in self.live]
+        ready: list[SegmentFile] = []
+        while dropped and (not ready or dropped[-1].end == ready[0].base) and self._reusable(dropped[-1]):
+            if dropped[-1].base == found.announced:
+                break  # a second recovery would follow the mark into the new head and meet the tail twice
+            ready.insert(0, dropped.pop())
+        self.ready.extend(ready)
+        kept: list[Path] = []
+        for segment in dropped:
+            walked = found.head_lsn - FILE_HEADER_BYTES <= segment.base < found.end
+            if walked or segment.base == found.announced:
+                kept.append(segment.path)
+            else:
+                with contextlib.suppress(OSError):  # it is in no head's list: the next start tries again
+                    self._disk.unlink(segment.path)
+                    segment.path.with_suffix(".index").unlink(missing_ok=True)
+        return kept
+
+    def _reusable(self, segment: SegmentFile) -> bool:
+        """Whether a segment is still the zeros it was made of."""
+        try:
+            fd = self._disk.open_ro(segment.path)
+            try:
+                at = FILE_HEADER_BYTES
+                while at < segment.size:
+                    piece = self._disk.pread(fd, min(8 << 20, segment.size - at), at)
+                    if not piece or piece.count(0) != len(piece):
+                        return False
+                    at += len(piece)
+            finally:
+                self._disk.close(fd)
+        except OSError:
+            return False
+        return True
 
     @property
     def next_base(self) -> int:

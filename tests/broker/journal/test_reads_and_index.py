@@ -9,7 +9,7 @@ from pathlib import Path
 import anyio
 import anyio.lowlevel
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydanube_broker.journal.index import SegmentIndex, load_sidecar, write_sidecar
 from pydanube_core.batch import BROKER_PART_BYTES
@@ -146,6 +146,7 @@ COLUMN = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(topics=st.dictionaries(st.integers(0, 2**64 - 1), COLUMN, max_size=5), bit=st.integers(min_value=0))
 def test_sidecars_round_trip_and_no_flipped_bit_goes_unseen(
     tmp_path_factory: pytest.TempPathFactory, topics: dict[int, list[tuple[int, ...]]], bit: int

@@ -6,7 +6,7 @@ import struct
 from zlib import crc32
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydanube_broker.journal import Kind, RecordHeader
 from pydanube_broker.journal.records import (
@@ -29,6 +29,7 @@ U64 = st.integers(0, 2**64 - 1)
 U32 = st.integers(0, 2**32 - 1)
 
 
+@settings(deadline=None)
 @given(
     kind=st.sampled_from(Kind),
     lsn=U64,
@@ -69,6 +70,7 @@ def test_headers_round_trip_and_no_flipped_bit_goes_unseen(
         assert any(raw[split:])
 
 
+@settings(deadline=None)
 @given(base=U64, size=U64, bit=st.integers(0, FILE_HEADER_BYTES * 8 - 1))
 def test_file_headers_round_trip_and_no_flipped_bit_goes_unseen(base: int, size: int, bit: int) -> None:
     raw = encode_file_header(base, size)
@@ -94,6 +96,7 @@ PIECES = st.lists(
 ).map(b"".join)
 
 
+@settings(deadline=None)
 @given(data=PIECES, at=st.integers(0, 400).map(lambda n: n * 8), before=st.sampled_from([48, 96]))
 def test_blank_sectors_are_counted_as_a_reader_finds_them(data: bytes, at: int, before: int) -> None:
     record = b"\xff" * before + data
@@ -108,6 +111,7 @@ def test_blank_sectors_are_counted_as_a_reader_finds_them(data: bytes, at: int, 
     assert blank_sectors(at, before, record[before:]) == blank
 
 
+@settings(deadline=None)
 @given(
     data=PIECES.filter(any),
     at=st.integers(0, 400).map(lambda n: n * 8),
@@ -187,6 +191,7 @@ def segment_of(items: list[tuple[object, ...]], base: int, size: int) -> bytes:
     return bytes(raw)
 
 
+@settings(deadline=None)
 @given(items=RECORDS, data=st.data(), base=st.sampled_from([0, 4096, 2**40]))
 def test_records_in_columns_are_the_records_one_by_one(
     items: list[tuple[object, ...]], data: st.DataObject, base: int

@@ -26,7 +26,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(steps=STEPS, limit=st.sampled_from([1, 1000, 4000, 1 << 20]))
 def test_the_cache_answers_as_the_log_would_or_says_that_it_cannot(
     steps: list[tuple[str, ...]], limit: int

@@ -1,0 +1,338 @@
+"""The journal's read half: where every batch lies, by offset and by time, and the batches themselves.
+
+A batch is in the tail cache, or in a segment that the page cache holds (read in the loop), or on disk (planned here,
+read by a worker thread). What was read from a file is verified before anybody sees it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from pydanube_core.batch import BROKER_PART_BYTES, read_broker_part, read_producer_part
+from pydanube_core.batch.layout import PRODUCER_PART
+from pydanube_core.errors import ClusterError, CorruptJournal, InvalidArgument
+
+from pydanube_broker.journal.disk import Disk
+from pydanube_broker.journal.index import Entry, Run, SegmentIndex, load_sidecar, sidecar_path
+from pydanube_broker.journal.records import (
+    FILE_HEADER_BYTES,
+    HEADER_BYTES,
+    SECTOR,
+    Kind,
+    read_header,
+)
+from pydanube_broker.journal.recovery import SegmentFile, unreadable
+from pydanube_broker.journal.scan import scan
+from pydanube_broker.journal.segments import SegmentFiles
+from pydanube_broker.journal.tail_cache import CachedBatch, TailCache
+
+__all__ = ["JournalOptions", "StoredBatches"]
+
+MIN_SEGMENT_BYTES: Final = 16 << 10  # a head and a few records; what is sensible is for the settings to say
+READ_GAP_BYTES: Final = 4096  # bytes of other topics that are read along rather than asked for separately
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalOptions:
+    segment_bytes: int = 64 << 20
+    tail_cache_bytes: int = 128 << 20
+    verify_reads: bool = True
+
+    def __post_init__(self) -> None:
+        if self.segment_bytes < MIN_SEGMENT_BYTES or self.segment_bytes % SECTOR:
+            raise InvalidArgument(
+                f"journal.segment_bytes is {self.segment_bytes}: at least {MIN_SEGMENT_BYTES}, "
+                f"and a multiple of {SECTOR}",
+                field="journal.segment_bytes",
+                value=self.segment_bytes,
+            )
+
+
+class StoredBatches:
+    """See the module. Its user, the journal, notes what it appends and says which segments are given up."""
+
+    def __init__(self, files: SegmentFiles, disk: Disk, options: JournalOptions) -> None:
+        self.options = options
+        self.cache = TailCache(options.tail_cache_bytes)
+        self._files = files
+        self._disk = disk
+        self._runs: dict[int, list[Run]] = {}  # topic → one run a segment, ascending
+        self._indexes: dict[int, SegmentIndex] = {}
+        self._ends: dict[int, int] = {}  # segment base → where its valid records end
+
+    # -- index -----------------------------------------------------------------------------------------------
+
+    def _index(
+        self, segment: int, topic_id: int, base: int, end: int, time_ms: int, position: int, body_bytes: int
+    ) -> None:
+        """Note a batch that was appended to the segment that begins at `segment`."""
+        run = self._indexes[segment].add(topic_id, base, end, time_ms, position, body_bytes)
+        if run is not None:
+            self._runs.setdefault(topic_id, []).append(run)
+
+    def _install(self, base: int, index: SegmentIndex, mapped: SegmentIndex) -> None:
+        """Answer from a sidecar what `index` answered from memory so far, unless the segment is gone by now."""
+        if self._indexes.get(base) is not index:
+            mapped.close()
+            return
+        mapped.runs = {topic_id: run for topic_id, run in mapped.runs.items() if topic_id in index.runs}
+        for topic_id, run in mapped.runs.items():
+            runs = self._runs.get(topic_id)
+            if runs is not None:
+                runs[:] = [run if old.segment == base else old for old in runs]
+        self._indexes[base] = mapped
+
+    def _load_indexes(self, proven: int) -> set[int]:
+        """Indexes of all live segments: from sidecars, from the scan that has just been made, or by a new scan.
+
+        Args:
+            proven: where the proven records end.
+
+        Returns:
+            Segments whose sidecar is missing or out of date.
+        """
+        unwritten: set[int] = set()
+        for segment in self._files.live.values():
+            base = segment.base
+            if base in self._indexes:
+                index = self._indexes[base]
+                self._ends[base] = min(proven, segment.end)
+                index.end_lsn = self._ends[base]
+                unwritten.add(base)
+            else:
+                end = self._ends.get(base, min(proven, segment.end))
+                self._ends[base] = end
+                loaded = load_sidecar(sidecar_path(segment.path), base)
+                if loaded is None or loaded.end_lsn != end:
+                    if loaded is not None:
+                        loaded.close()
+                    loaded = self._rescan(segment, end)
+                    unwritten.add(base)
+                self._indexes[base] = loaded
+        for base in sorted(self._indexes):
+            for topic_id, run in self._indexes[base].runs.items():
+                self._runs.setdefault(topic_id, []).append(run)
+        return unwritten
+
+    def _rescan(self, segment: SegmentFile, end: int) -> SegmentIndex:
+        index = SegmentIndex(segment.base)
+        index.end_lsn = end
+        try:
+            fd = self._disk.open_ro(segment.path)
+            try:
+                data = self._disk.pread(fd, segment.size, 0)
+            finally:
+                self._disk.close(fd)
+        except OSError as error:
+            raise unreadable(segment.path, 0, error) from error
+        for item in scan(data, segment.base, segment.base + FILE_HEADER_BYTES, bodies=False):
+            if isinstance(item, int):
+                if item < end:
+                    raise CorruptJournal(
+                        f"journal segment {segment.path.name} is damaged at byte {item - segment.base} "
+                        f"(LSN {item}); restore the file from a backup",
+                        segment=segment.path.name,
+                        offset=item - segment.base,
+                        lsn=item,
+                    )
+                break
+            index.extend(item.head(int(np.searchsorted(item.lsn, end))))
+            if item.end >= end:
+                break
+        return index
+
+    def _forget(self, base: int) -> Path:
+        for topic_id in self._indexes[base].runs:
+            runs = [run for run in self._runs.pop(topic_id, []) if run.segment != base]
+            if runs:
+                self._runs[topic_id] = runs
+        self._indexes.pop(base).close()
+        self._ends.pop(base, None)
+        return self._files.forget(base)
+
+    def drop_topic(self, topic_id: int) -> None:
+        """Forget where a deleted topic's batches are; their segments go when nothing else is in them."""
+        self._runs.pop(topic_id, None)
+        self.cache.drop(topic_id)
+        for index in self._indexes.values():
+            if isinstance(index.runs, dict):
+                index.runs.pop(topic_id, None)
+
+    # -- read ------------------------------------------------------------------------------------------------
+
+    def read(self, topic_id: int, offset: int, end: int, max_bytes: int) -> list[CachedBatch] | None:
+        """Batches from the first that ends behind `offset`, below `end`: at least one, about `max_bytes`.
+
+        Returns:
+            [] when there is none; None when the disk has to be asked: then `plan_read` and `read_planned`.
+
+        Raises:
+            CorruptJournal: what is stored there is damaged.
+        """
+        cached = self.cache.read(topic_id, offset, end, max_bytes)
+        if cached is not None:
+            return cached
+        plan = self.plan_read(topic_id, offset, end, max_bytes)
+        return self._fetch(plan, self._disk.pread_cached) if plan else []
+
+    def plan_read(self, topic_id: int, offset: int, end: int, max_bytes: int) -> list[Entry]:
+        """Where those batches lie. Only durable ones: the end is a commit offset."""
+        runs = self._runs.get(topic_id, [])
+        plan: list[Entry] = []
+        size = 0
+        at = bisect_right(runs, offset, key=lambda run: run.end)
+        for run in runs[at:]:
+            for i in range(run.at_or_after(offset), len(run)):
+                entry = run.entry(i)
+                if entry.base >= end or (plan and size + entry.body_bytes > max_bytes):
+                    return plan
+                plan.append(entry)
+                size += entry.body_bytes
+        return plan
+
+    def read_planned(self, plan: Sequence[Entry]) -> Callable[[], list[CachedBatch]]:
+        """A function for a worker thread that reads the plan from disk.
+
+        It returns [] where a segment was given up in the meantime: plan again. It holds nothing until it is called,
+        and raises CorruptJournal or Unavailable.
+        """
+
+        def work() -> list[CachedBatch]:
+            fds: dict[int, int] = {}
+            try:
+                for entry in plan:
+                    if entry.segment not in fds:
+                        path = self._files.path(entry.segment)
+                        try:
+                            fds[entry.segment] = self._disk.open_ro(path)
+                        except OSError as error:
+                            if entry.segment not in self._files.live:
+                                return []
+                            raise unreadable(path, entry.position, error) from error
+                found = self._fetch(plan, self._disk.pread, fds)
+                assert found is not None
+                return found
+            finally:
+                for fd in fds.values():
+                    self._disk.close(fd)
+
+        return work
+
+    def _fetch(
+        self,
+        plan: Sequence[Entry],
+        pread: Callable[[int, int, int], bytes | None],
+        fds: dict[int, int] | None = None,
+    ) -> list[CachedBatch] | None:
+        """Read the entries, neighbours in one call, and verify each."""
+        found: list[CachedBatch] = []
+        i = 0
+        while i < len(plan):
+            first = plan[i]
+            stop, j = first.position + first.body_bytes, i + 1
+            while (
+                j < len(plan)
+                and plan[j].segment == first.segment
+                and 0 <= plan[j].position - stop <= READ_GAP_BYTES
+            ):
+                stop = plan[j].position + plan[j].body_bytes
+                j += 1
+            start = first.position - HEADER_BYTES
+            try:
+                fd = fds[first.segment] if fds is not None else self._files.read_fd(first.segment)
+                data = pread(fd, stop - start, start)
+            except OSError as error:
+                raise unreadable(self._files.path(first.segment), first.position, error) from error
+            if data is None:
+                return None
+            view = memoryview(data)
+            found += [self._checked(entry, view, entry.position - start) for entry in plan[i:j]]
+            i = j
+        return found
+
+    def _checked(self, entry: Entry, data: memoryview, at: int) -> CachedBatch:
+        header = read_header(data, at - HEADER_BYTES, entry.segment + entry.position - HEADER_BYTES)
+        body = data[at : at + entry.body_bytes]
+        if header is None or header.kind is not Kind.BATCH or header.body_bytes != entry.body_bytes:
+            raise self._damaged(entry, "there is no batch")
+        if self.options.verify_reads:
+            try:
+                broker = read_broker_part(body)
+                count = read_producer_part(body[BROKER_PART_BYTES:]).count
+            except ClusterError as error:
+                raise self._damaged(entry, error.message) from error
+            if (broker.base_offset, broker.last_offset + 1) != (entry.base, entry.end):
+                raise self._damaged(entry, f"it holds offset {broker.base_offset}")
+        else:
+            count = PRODUCER_PART.unpack_from(body, BROKER_PART_BYTES)[4]
+        return CachedBatch(entry.base, entry.end, count, entry.append_time_ms, entry.body_bytes, (body,))
+
+    def _damaged(self, entry: Entry, why: str) -> CorruptJournal:
+        name = self._files.path(entry.segment).name
+        return CorruptJournal(
+            f"journal segment {name} is damaged at byte {entry.position} (message offset {entry.base}): {why}",
+            segment=name,
+            offset=entry.position,
+            message_offset=entry.base,
+        )
+
+    # -- questions about a topic -----------------------------------------------------------------------------
+
+    def first_offset(self, topic_id: int) -> int | None:
+        """Lowest offset of the topic in the journal; None where it has none."""
+        runs = self._runs.get(topic_id)
+        return runs[0].first if runs else None
+
+    def offset_at_time(self, topic_id: int, time_ms: int) -> int | None:
+        """Offset of the first batch appended at or after `time_ms`; None if none was."""
+        runs = self._runs.get(topic_id, [])
+        for run in runs:
+            if run.last_time_ms >= time_ms:
+                return run.bases[run.at_time(time_ms)]
+        return None
+
+    def time_at_offset(self, topic_id: int, offset: int) -> int | None:
+        """Append time of the batch that holds `offset`, or of the next."""
+        runs = self._runs.get(topic_id, [])
+        at = bisect_right(runs, offset, key=lambda run: run.end)
+        if at == len(runs):
+            return None
+        run = runs[at]
+        return run.times[run.at_or_after(offset)]
+
+    def stored_bytes(self, topic_id: int, offset: int = 0) -> int:
+        """Bytes of the batches that end behind `offset`."""
+        total = 0
+        for run in self._runs.get(topic_id, []):
+            if run.end > offset:
+                places = np.frombuffer(run.places, dtype=np.uint64)[run.at_or_after(offset) :]  # type: ignore[call-overload]
+                total += int((places & np.uint64(0xFFFFFFFF)).sum())
+        return total
+
+    def places(
+        self, topic_id: int, offset: int, end: int, max_bytes: int
+    ) -> tuple[list[tuple[Path, bytes]], int, int]:
+        """Where the batches that end behind `offset` and begin below `end` lie, about `max_bytes` of them, at least one.
+
+        Returns:
+            (segment, uint64 position << 32 | body bytes of each batch) in order; one past the last offset; their bytes.
+        """
+        found: list[tuple[Path, bytes]] = []
+        total = 0
+        runs = self._runs.get(topic_id, [])
+        for run in runs[bisect_right(runs, offset, key=lambda run: run.end) :]:
+            first, stop = run.at_or_after(offset), bisect_left(run.bases, end)
+            if first >= stop or total >= max_bytes:
+                break
+            places = np.frombuffer(run.places, dtype=np.uint64)[first:stop]  # type: ignore[call-overload]
+            sizes = np.cumsum(places & np.uint64(0xFFFFFFFF)) + np.uint64(total)
+            taken = min(len(sizes), int(np.searchsorted(sizes, max_bytes)) + 1)
+            found.append((self._files.path(run.segment), places[:taken].tobytes()))
+            total = int(sizes[taken - 1])
+            offset = run.ends[first + taken - 1]
+        return found, offset, total
