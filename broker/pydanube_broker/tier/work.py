@@ -6,6 +6,7 @@ that is the catalog's, and only the broker writes it. Arguments and results are 
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from array import array
@@ -23,6 +24,7 @@ from pydanube_core.errors import (
     CorruptObject,
     InvalidArgument,
     ObjectMissing,
+    StoreUnavailable,
 )
 from pydanube_storage.objects import ObjectName, ObjectStore
 from pydanube_storage.parquet import Meta, ObjectReader, ObjectWriter, WrittenObject, batches_of
@@ -57,11 +59,11 @@ class TierWork:
 
     def calls(self) -> Mapping[str, Callable[[dict[str, Any], bytes], Answer]]:
         return {
-            "flush": self.flush,
+            "flush": self._spooling(self.flush),
             "read": self.read,
             "time": self.time,
             "when": self.when,
-            "merge": self.merge,
+            "merge": self._spooling(self.merge),
             "delete": self.delete,
             "list": self.list,
             "check": self.check,
@@ -70,6 +72,29 @@ class TierWork:
             "export_finish": self._exports.finish,
             "export_abort": self._exports.abort,
         }
+
+    def _spooling(
+        self, call: Callable[[dict[str, Any], bytes], Answer]
+    ) -> Callable[[dict[str, Any], bytes], Answer]:
+        """A call that writes an object to the spool first: what the disk under that says is the store's trouble."""
+
+        def spooling(arguments: dict[str, Any], blob: bytes) -> Answer:
+            try:
+                return call(arguments, blob)
+            except OSError as error:
+                full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+                cause = error.strerror or str(error)
+                remedy = "free space there" if full else "check the disk behind it"
+                raise StoreUnavailable(
+                    f"the object {arguments['key']} could not be written to {self._store.spool} on its way to "
+                    f"{self._store.url} ({cause}): {remedy}; it is tried again",
+                    store=self._store.url,
+                    key=arguments["key"],
+                    cause=cause,
+                    remedy=remedy,
+                ) from error
+
+        return spooling
 
     # -- out -------------------------------------------------------------------------------------------------
 
