@@ -43,7 +43,11 @@ def status_app(shown: Shown) -> Starlette:
         return _PrettyJson({"ready": not reasons, "reasons": reasons}, status_code=503 if reasons else 200)
 
     async def status(request: Request) -> Response:
-        return _PrettyJson(dataclasses.asdict(await shown.status()))
+        facts = dataclasses.asdict(await shown.status())
+        # As `brokers.status` says it: a reason stands there only beside an unknown.
+        if facts["data_dir_reason"] is None:
+            del facts["data_dir_reason"]
+        return _PrettyJson(facts)
 
     async def metrics(request: Request) -> Response:
         return Response(shown.metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -161,10 +161,7 @@ class Command:
                 args=list(args), prog_name=f"danube {words}", standalone_mode=False
             )
         except UsageError as error:
-            text = " ".join(str(getattr(error, "format_message", error.__str__)()).split())
-            raise with_help(
-                InvalidArgument(text, usage=f"danube {words}"), f"danube {words} --help"
-            ) from None
+            raise with_help(_usage_error(error, words), f"danube {words} --help") from None
         except SystemExit:
             raise BrokenPipeError from None  # while it printed help: the one case in which it exits by itself
         if parsed is None:
@@ -185,6 +182,35 @@ def command(*, examples: Sequence[str]) -> Callable[[Callable[..., int | None]],
 def epilog(examples: Sequence[str]) -> str:
     """Examples as they stand, one a line (the mark keeps typer from filling them into a paragraph)."""
     return "\b\nExamples:\n" + "\n".join(f"  {example}" for example in examples)
+
+
+def _usage_error(error: Exception, words: str) -> InvalidArgument:
+    """What typer refused. Numbers it has checked by pydantic, whose words are for programmers: they get words of ours."""
+    usage = f"danube {words}"
+    errors = getattr(error.__cause__, "errors", None)
+    found = errors()[0] if errors is not None else {}
+    context = found.get("ctx", {})
+    match found.get("type"):
+        case "int_parsing" | "int_type" | "int_from_float" | "int_parsing_size":
+            wanted = "an integer"
+        case "float_parsing" | "float_type":
+            wanted = "a number"
+        case "greater_than_equal":
+            wanted = f"{context['ge']} or more"
+        case "less_than_equal":
+            wanted = f"{context['le']} or less"
+        case _:  # typer's own words, as for a choice
+            text = " ".join(str(getattr(error, "format_message", error.__str__)()).split())
+            return InvalidArgument(text.replace("Value error, ", ""), usage=usage)
+    value = str(found["input"])
+    options = [str(option) for option in getattr(getattr(error, "param", None), "opts", ())]
+    name = next((option for option in options if option.startswith("--")), "the argument")
+    return InvalidArgument(
+        f"{name} must be {wanted}, not {value!r}",
+        usage=usage,
+        field=name.removeprefix("--").replace("-", "_"),
+        value=value,
+    )
 
 
 def _common(values: Mapping[str, Any]) -> Common:

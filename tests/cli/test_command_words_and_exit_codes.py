@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import statistics
 import subprocess
 import sys
-import time
 
 import pytest
 from pydanube_cli.failures import cluster_error, guarded, printable, wants_json
@@ -24,18 +22,21 @@ def test_version_is_printed_without_loading_the_commands(danube: Danube) -> None
 
 
 def test_version_costs_little_more_than_starting_python() -> None:
+    """By processor time: what else the machine does is not counted."""
+
     def best(words: list[str]) -> float:
         taken = []
         for _ in range(5):
-            begun = time.perf_counter()
-            subprocess.run(words, capture_output=True, check=True)
-            taken.append(time.perf_counter() - begun)
+            child = subprocess.Popen(words, stdout=subprocess.DEVNULL)
+            _, status, usage = os.wait4(child.pid, 0)
+            child.returncode = os.waitstatus_to_exitcode(status)
+            assert child.returncode == 0
+            taken.append(usage.ru_utime + usage.ru_stime)
         return min(taken)
 
     python = best([sys.executable, "-c", "pass"])
     version = best(command_line("--version"))
     assert version <= 4 * python + 0.15, f"{version:.3f} s; python alone {python:.3f} s"
-    assert statistics.mean([python, version]) > 0
 
 
 def test_overview_lists_every_command_and_group(danube: Danube) -> None:
@@ -221,3 +222,26 @@ def test_help_into_a_closed_pipe_ends_quietly_too() -> None:
 
 def test_run_never_raises() -> None:
     assert run(["topics", "list", "--limit"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "message", "field"),
+    [
+        (["topics", "list", "--limit", "0"], "--limit must be 1 or more, not '0'", "limit"),
+        (["topics", "list", "--limit", "1001"], "--limit must be 1000 or less, not '1001'", "limit"),
+        (["produce", "t", "--count", "many"], "--count must be an integer, not 'many'", "count"),
+        (["produce", "t", "--rate", "fast"], "--rate must be a number, not 'fast'", "rate"),
+    ],
+)
+def test_a_number_that_is_none_is_refused_in_our_own_words(
+    danube: Danube, words: list[str], message: str, field: str
+) -> None:
+    ran = danube(*words, "--json")
+    assert (ran.code, ran.error["message"], ran.error["details"]["field"]) == (2, message, field)
+
+
+def test_a_choice_that_is_none_names_the_choices(danube: Danube) -> None:
+    ran = danube("produce", "t", "--compression", "gzip", "--json")
+    assert ran.code == 2
+    assert "'gzip' is not one of 'none', 'lz4', 'zstd'" in ran.error["message"]
+    assert "Value error" not in ran.error["message"]
