@@ -41,7 +41,8 @@ _OPTIONS: Final[tuple[tuple[str, int], ...]] = (
     ("grpc.max_receive_message_length", 16 * 1024 * 1024),
     # The channel's own back-off reaches minutes; ours decides, so the channel's only has to stay below it.
     ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.min_reconnect_backoff_ms", 1000),
+    # how long a broker that accepts may take to say hello: on a busy machine more than a second
+    ("grpc.min_reconnect_backoff_ms", 5000),
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.enable_http_proxy", 0),
     ("grpc.use_local_subchannel_pool", 1),  # a client's connection is its own: closing it closes the socket
