@@ -24,6 +24,7 @@ from pydanube_core.positions import Position
 from pydanube_core.services import OPS, STREAM
 from pydanube_storage.metadata import EmbeddedStore
 
+from pydanube_broker.cluster.ids import TopicId
 from pydanube_broker.data_dir import FORMAT_VERSION, DataDir
 from pydanube_broker.delivery.dead_letter_desk import DeadLetterDesk
 from pydanube_broker.delivery.pump import DeliveryEngine
@@ -169,7 +170,17 @@ class Broker:
         await self.journal.begin()
         self.registry.begin()
         self.registry.accepted.used()
-        self.tier = await stack.enter_async_context(Tier(settings, path, self.hub, store, self._spawn))
+        index = self.registry.catalog.index
+        self.tier = await stack.enter_async_context(
+            Tier(
+                settings,
+                path,
+                self.hub,
+                store,
+                self._spawn,
+                was_deleted=lambda topic_id: index.topic_by_id(TopicId(topic_id)) is None,
+            )
+        )
         self.retention = JournalRetention(self.hub, settings.journal)
         self.official.start()
         self.health.recovering = False

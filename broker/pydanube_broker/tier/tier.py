@@ -63,6 +63,8 @@ class Tier:
         hub: Hub,
         metadata: MetadataStore,
         start: Callable[[Coroutine[Any, Any, None]], None],
+        *,
+        was_deleted: Callable[[int], bool] = lambda topic_id: False,
     ) -> None:
         self.options = store_options(settings, folder)
         self.missing = missing_extra(self.options)
@@ -86,6 +88,7 @@ class Tier:
         self._wake = asyncio.Event()
         self._tokens = OBJECTS_PER_S
         self._fresh: dict[int, int] = {}  # topic id → objects committed since its neighbours were looked at
+        self._was_deleted = was_deleted  # whether the cluster's registry has no topic of that id any more
         self._deleted: deque[int] = deque()  # topics that are gone and whose objects may not be
         self._tending: asyncio.Task[None] | None = None
         self._collected: set[int] = set()
@@ -127,7 +130,9 @@ class Tier:
             self.object_bytes[topic_id] = head.bytes
             topic = self._hub.topics.get(topic_id)
             if topic is None:
-                self._deleted.append(topic_id)
+                # Another broker's, or deleted in a life that ended before its objects were gone.
+                if self._was_deleted(topic_id):
+                    self._deleted.append(topic_id)
             else:
                 state = topic.state
                 state.tiered_offset = max(state.tiered_offset, head.tiered_offset)
