@@ -10,10 +10,17 @@ from typing import Any
 
 import anyio
 import pytest
+from hypothesis import HealthCheck, settings
 
 # Of pytest-timeout's limit: the deadline must come first. Its signal strikes anywhere in the loop and leaves the
 # test's task running there; under a deadline the test itself ends, with its clean-up, and the next one is undisturbed.
 DEADLINE_SHARE = 0.75
+
+
+# How quickly examples are made and run is a matter of the machine, and no property of ours.
+settings.register_profile("house", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+if settings.get_current_profile_name() == "default":  # not where `make fuzz` has set its own
+    settings.load_profile("house")
 
 
 def under_deadline(test: Callable[..., Awaitable[Any]], limit_s: float) -> Callable[..., Awaitable[Any]]:
