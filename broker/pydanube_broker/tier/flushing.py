@@ -92,6 +92,9 @@ class Flusher:
         self._object_bytes = max(object_bytes, flush_bytes)
         self._flush_age_ms = flush_age_ms
         self._flushed: dict[int, int] = {}  # topic id → its stored bytes at the last flush
+        self._waiting_since: dict[
+            int, tuple[int, int]
+        ] = {}  # topic id → offset that is next, its append time
         self._claimed: dict[int, int] = {}  # topic id → epoch
         self._flights: dict[int, list[_Flight]] = {}  # topic id → in order of their offsets
         self.in_flight: dict[int, str] = {}  # topic id → key of the object under way that was planned last
@@ -132,12 +135,22 @@ class Flusher:
             return None
         else:
             start, size = state.tiered_offset, self.backlog_bytes(topic)
-        since = self._hub.journal.time_at_offset(topic.topic_id, start)
+        since = self._since(topic.topic_id, start)
         if since is None:
             return None
         if not (force or size >= self._flush_bytes or now - since >= self._flush_age_ms):
             return None
         return Due(topic=topic, since_ms=since, bytes=size, forced=force)
+
+    def _since(self, topic_id: int, start: int) -> int | None:
+        """Append time of what is next to be flushed: remembered, since each look asks it of every topic that waits."""
+        known = self._waiting_since.get(topic_id)
+        if known is None or known[0] != start:
+            since = self._hub.journal.time_at_offset(topic_id, start)
+            if since is None:
+                return None
+            known = self._waiting_since[topic_id] = (start, since)
+        return known[1]
 
     def _following(self, topic: Topic) -> tuple[int, int] | None:
         """Where an object begins that may follow those under way, and the bytes behind; None: there is to be none."""
@@ -318,6 +331,7 @@ class Flusher:
     def forget(self, topic_id: int) -> None:
         """The topic was deleted."""
         self._flushed.pop(topic_id, None)
+        self._waiting_since.pop(topic_id, None)
         self._claimed.pop(topic_id, None)
         self.failures.pop(topic_id, None)
 

@@ -1,0 +1,585 @@
+"""What the cold tier does in a second, beside what the machine does for the same rows without us.
+
+    python benchmarks/tier.py                                  # every scenario at a tenth of the size of issue 6
+    python benchmarks/tier.py backlog --megabytes 2000         # as issue 6 has it
+    python benchmarks/tier.py replay analytics --messages 5000000 --json
+
+Each scenario starts brokers of its own (data on disk, fsynced, default settings but for those it names) and its load in
+processes of their own, on this machine. Megabytes are 10⁶ bytes of payload; payloads are lines of a log from a seeded
+generator. Scenarios, and the goals of issue 6:
+
+* `backlog`: 1 KiB messages wait, published while the tier was held back; the broker starts with the tier on: MB/s from
+  its readiness until everything is in the catalog. Goal 150. Beside: pyarrow writing the same rows, one thread, one file.
+* `beside`: a producer of 1 KiB messages as fast as it can, by turns against a broker that tiers and one that is held
+  back. Goals: 60 MB/s tiered while it publishes, and 70 % of the rate kept.
+* `replay`: one consumer of the SDK reads 128 B messages that only objects hold, from a folder and from an S3 server
+  (`rclone serve s3`). Goal 300 000/s each. Beside: pyarrow reading the same files.
+* `analytics`: `count(*), min, max` in DuckDB over the topic's objects and over the same rows in one file that pyarrow
+  wrote. Goal: at most 1.25 ×.
+* `catalog`: a catalog with 100 000 objects: how long a reader takes to find its object, and to get its first message
+  from a broker. Goal 50 ms.
+* `idle`: end to end over 128 B messages (no cold reads) with the tier on and held back, by turns. Goal: within 10 %.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import itertools
+import json
+import os
+import platform
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from tests.support.broker_process import BrokerProcess, client_environment, danube_command
+from tests.support.pinned_packages import ensure_package
+from tests.support.s3_server import BUCKET, running_s3_server, s3_environment
+
+HELD: Final = {"DANUBE_TIER__FLUSH_BYTES": "100GiB", "DANUBE_TIER__FLUSH_AGE": "10h"}
+TOPIC: Final = "bench"
+SEED: Final = 20_261_121
+POOL: Final = 24_000  # distinct lines: more than any compressor's window, and quick to make
+DEADLINE_S: Final = 900.0
+CATALOG_OBJECTS: Final = 100_000
+_DUCKDB: Final = "duckdb==2.0.0"
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
+_TEXT: Final = """
+    accepted cache client closed commit connection database deadline elapsed entry error event expired failed fetch
+    flush handler hit index insert invalid key latency limit lock lookup miss open order parse partition payload
+    payment peer pool queue read rebalance refused region replica request reset response retry route scan schema
+    session shard slow snapshot started status stream timeout token topic update upstream user valid wait worker write
+"""
+
+
+def log_lines(count: int, size: int) -> list[bytes]:
+    """Lines of a service's log, `size` bytes each: time, level, host, two ids, then words and numbers."""
+    found = random.Random(SEED)
+    words = _TEXT.split()
+    hosts = [f"web-{number:02d}.eu-west-{zone}" for number in range(24) for zone in (1, 2)]
+    lines = []
+    for number in range(count):
+        parts = [
+            f"2026-11-21T{number // 3600 % 24:02d}:{number // 60 % 60:02d}:{number % 60:02d}.{found.randrange(1000):03d}Z",
+            found.choice(("INFO", "INFO", "INFO", "WARN", "ERROR")),
+            found.choice(hosts),
+            f"req={found.getrandbits(64):016x} trace={found.getrandbits(64):016x}",
+        ]
+        length = sum(map(len, parts)) + len(parts)
+        while length < size:
+            word = str(found.randrange(100_000)) if found.random() < 0.2 else found.choice(words)
+            parts.append(word)
+            length += len(word) + 1
+        lines.append(" ".join(parts)[:size].ljust(size).encode())
+    return lines
+
+
+# -- load: each a process of its own ----------------------------------------------------------------------------
+
+
+async def produce(spec: dict[str, Any]) -> dict[str, Any]:
+    """Send `messages`, or as many as go in `seconds`."""
+    from pydanube_client import connect
+
+    lines = log_lines(POOL, spec["size"])
+    async with connect(spec["broker"]) as client, client.producer(TOPIC) as producer:
+        begun = time.monotonic()
+        sent = iter(itertools.cycle(lines))
+        if spec["messages"] is not None:
+            sent = itertools.islice(sent, spec["messages"])
+        else:
+            end = begun + spec["seconds"]
+            sent = itertools.takewhile(lambda _: time.monotonic() < end, sent)
+        summary = await producer.send_many(sent)
+        ended = time.monotonic()
+    return {"messages": summary.count, "begun": begun, "ended": ended}
+
+
+async def consume(spec: dict[str, Any]) -> dict[str, Any]:
+    """Take `messages` by the batch; offsets must follow each other."""
+    from pydanube_client import connect
+
+    async with connect(spec["broker"]) as client:
+        begun = time.monotonic()
+        first, taken = 0.0, 0
+        # what it asks for is there already, or its subscription begins before the first
+        async with client.consumer(TOPIC, spec["subscription"]) as consumer:
+            async for batch in consumer.batches():
+                first = first or time.monotonic()
+                offsets = batch.offsets
+                if offsets[0] != taken or offsets[-1] != taken + len(offsets) - 1:
+                    raise AssertionError(f"offset {offsets[0]} came where {taken} was due")
+                taken += len(offsets)
+                await batch.ack()
+                if taken >= spec["messages"]:
+                    break
+            ended = time.monotonic()
+    return {"messages": taken, "begun": begun, "first": first, "ended": ended}
+
+
+ROLES: Final[dict[str, Any]] = {"produce": produce, "consume": consume}
+
+
+class Load:
+    """A load generator in a process of its own."""
+
+    def __init__(self, role: str, broker: BrokerProcess, **spec: Any) -> None:
+        words = json.dumps({"role": role, "broker": broker.url, **spec})
+        self._process = subprocess.Popen(
+            [sys.executable, __file__, "--load", words], stdout=subprocess.PIPE, env=client_environment()
+        )
+
+    def result(self) -> dict[str, Any]:
+        out, _ = self._process.communicate(timeout=DEADLINE_S)
+        if self._process.returncode:
+            raise SystemExit("a load generator failed; what it said is above")
+        found: dict[str, Any] = json.loads(out)
+        found["per_s"] = round(found["messages"] / (found["ended"] - found["begun"]))
+        return found
+
+
+def load(role: str, broker: BrokerProcess, **spec: Any) -> dict[str, Any]:
+    return Load(role, broker, **spec).result()
+
+
+# -- what is measured on processes --------------------------------------------------------------------------------
+
+
+def cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+def peak_mb(pid: int) -> float:
+    """Largest resident size since its start."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return round(int(line.split()[1]) * 1024 / 1e6, 1)
+    raise AssertionError("no VmHWM")
+
+
+def processes(broker: BrokerProcess) -> dict[str, Any]:
+    """Processor time and memory of broker and child."""
+    child = broker.status()["tier"]["process_id"]
+    return {
+        name: {"cpu_s": round(cpu_s(pid), 2), "rss_peak_mb": peak_mb(pid)}
+        for name, pid in (("broker", broker.pid), ("child", child))
+        if pid is not None
+    }
+
+
+def until(condition: Callable[[], bool]) -> float:
+    """Wait; the monotonic time when it was seen."""
+    end = time.monotonic() + DEADLINE_S
+    while not condition():
+        if time.monotonic() > end:
+            raise SystemExit(f"it took longer than {DEADLINE_S:g} s")
+        time.sleep(0.1)
+    return time.monotonic()
+
+
+def tiered(broker: BrokerProcess, bytes_in: int) -> bool:
+    tier = broker.status()["tier"]
+    return tier["bytes_in"] >= bytes_in and not tier["backlog_bytes"]
+
+
+def objects(broker: BrokerProcess) -> list[dict[str, Any]]:
+    items: list[dict[str, Any]] = broker.json_command("objects", "list", TOPIC, "--limit", "1000")["items"]
+    return items
+
+
+def raw_write(folder: Path, size: int, megabytes: float = 100) -> dict[str, float]:
+    """pyarrow writing rows like ours: one thread, zstd 1, page checksums; and a plain file, synced."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    lines = log_lines(POOL, size)
+    count = int(megabytes * 1e6 / size)
+    payload = pa.array(itertools.islice(itertools.cycle(lines), count), pa.binary(), size=count)
+    table = pa.table({"offset": pa.array(range(count), pa.int64()), "payload": payload})
+    path = folder / "raw.parquet"
+    begun, busy = time.perf_counter(), time.process_time()
+    pq.write_table(
+        table,
+        path,
+        compression="zstd",
+        compression_level=1,
+        use_dictionary=False,
+        row_group_size=max(1, (12 << 20) // size),
+        write_page_checksum=True,
+    )
+    busy = time.process_time() - busy
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+    encode = time.perf_counter() - begun
+    piece = b"".join(lines)[: 8 << 20]
+    begun = time.perf_counter()
+    with (folder / "raw.bytes").open("wb") as file:
+        for _ in range(max(1, int(megabytes * 1e6) // len(piece))):
+            file.write(piece)
+        file.flush()
+        os.fsync(file.fileno())
+        written = file.tell()
+    write = time.perf_counter() - begun
+    path.unlink()
+    (folder / "raw.bytes").unlink()
+    return {
+        "pyarrow_mb_per_s": round(count * size / 1e6 / encode, 1),
+        "pyarrow_mb_per_cpu_s": round(count * size / 1e6 / busy, 1),
+        "file_write_mb_per_s": round(written / 1e6 / write, 1),
+    }
+
+
+def raw_read(paths: list[str], messages: int) -> int:
+    """Messages a second of pyarrow reading the files, page checksums and all, in one thread."""
+    import pyarrow.parquet as pq
+
+    begun = time.perf_counter()
+    for path in paths:
+        file = pq.ParquetFile(path, page_checksum_verification=True)
+        for index in range(file.num_row_groups):
+            file.read_row_group(index, use_threads=False)
+    return round(messages / (time.perf_counter() - begun))
+
+
+# -- scenarios ----------------------------------------------------------------------------------------------------
+
+
+def backlog(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    messages = int(options.megabytes * 1e6 / 1024)
+    with BrokerProcess(folder, environment=HELD) as broker:
+        load("produce", broker, size=1024, messages=messages)
+    raw = raw_write(folder, 1024)
+    with BrokerProcess(folder, data_dir=folder / "data") as broker:
+        begun = time.monotonic()
+        ended = until(lambda: tiered(broker, messages * 1024))
+        tier, cost = broker.status()["tier"], processes(broker)
+        items = objects(broker)
+    assert sum(item["messages"] for item in items) == messages, "objects hold every message once"
+    rate = messages * 1024 / 1e6 / (ended - begun)
+    child_s = cost["child"]["cpu_s"]
+    return {
+        "megabytes": round(messages * 1024 / 1e6, 1),
+        "mb_per_s": round(rate, 1),
+        "goal_mb_per_s": 150,
+        "mb_per_cpu_s": round(messages * 1024 / 1e6 / child_s, 1),
+        "compression": round(tier["bytes_in"] / tier["bytes_out"], 2),
+        "objects": len(items),
+        **cost,
+        "raw": raw,
+        "ratio_to_pyarrow": round(rate / raw["pyarrow_mb_per_s"], 2),
+    }
+
+
+def beside(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    runs: list[dict[str, Any]] = []
+    for number in range(options.rounds):
+        for held in (True, False):
+            where = folder / f"beside-{number}-{held}"
+            with BrokerProcess(where, environment=HELD if held else {}) as broker:
+                load("produce", broker, size=1024, messages=1000)  # opens the topic
+                running = Load("produce", broker, size=1024, messages=None, seconds=options.seconds)
+                found = running.result()
+                # What was committed between the producer's first message and its last. An object under way is not.
+                tier = broker.status()["tier"]
+                cost = processes(broker)
+                runs.append(
+                    {
+                        "held": held,
+                        "per_s": found["per_s"],
+                        "tiered_mb_per_s": round(
+                            tier["bytes_in"] / 1e6 / (found["ended"] - found["begun"]), 1
+                        ),
+                        **cost,
+                    }
+                )
+            shutil.rmtree(where, ignore_errors=True)
+    alone = median(run["per_s"] for run in runs if run["held"])
+    kept = median(run["per_s"] for run in runs if not run["held"])
+    return {
+        "producer_alone_per_s": alone,
+        "producer_beside_per_s": kept,
+        "producer_keeps": round(kept / alone, 3),
+        "goal_keeps": 0.7,
+        "tiered_mb_per_s": median(run["tiered_mb_per_s"] for run in runs if not run["held"]),
+        "goal_mb_per_s": 60,
+        "runs": runs,
+    }
+
+
+def replay(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    found: dict[str, Any] = {"messages": options.messages, "goal_per_s": 300_000}
+    found["local"] = _replay(folder / "local", {}, options.messages)
+    with running_s3_server(folder / "s3") as server:
+        environment = {
+            **s3_environment(),
+            "DANUBE_TIER__URL": f"s3://{BUCKET}/cold",
+            "DANUBE_TIER__ENDPOINT": server.endpoint,
+            "DANUBE_TIER__REGION": "us-east-1",
+            "DANUBE_TIER__PATH_STYLE": "true",
+        }
+        found["s3"] = _replay(folder / "on-s3", environment, options.messages)
+    return found
+
+
+def _replay(folder: Path, environment: dict[str, str], messages: int) -> dict[str, Any]:
+    # A small tail: nearly everything is in objects only. The cache is empty after the restart.
+    settings = {
+        **environment,
+        "DANUBE_TIER__FLUSH_AGE": "500ms",
+        "DANUBE_JOURNAL__SEGMENT_BYTES": "4MiB",
+    }
+    with BrokerProcess(folder, environment=settings) as broker:
+        load("produce", broker, size=128, messages=messages)
+        until(lambda: tiered(broker, messages * 128))
+    runs, raw = [], None
+    for number in range(3):  # each against a broker that has nothing of it in memory
+        with BrokerProcess(folder, environment=settings, data_dir=folder / "data") as broker:
+            runs.append(load("consume", broker, subscription=f"s{number}", messages=messages))
+            status, cost = broker.status(), processes(broker)
+            if not environment:
+                raw = raw_read([item["path"] for item in objects(broker)], messages)
+    rate = median(run["messages"] / (run["ended"] - run["first"]) for run in runs)
+    return {
+        "per_s": round(rate),
+        "from_connecting_on_per_s": [run["per_s"] for run in runs],
+        "first_ms": round(median(run["first"] - run["begun"] for run in runs) * 1000, 1),
+        "cold_reads": status["tier"]["cold_reads"],
+        "cold_cache_mb": round(status["tier"]["cold_cache_bytes"] / 1e6, 1),
+        **cost,
+        **({} if raw is None else {"pyarrow_read_per_s": raw, "ratio_to_pyarrow": round(rate / raw, 2)}),
+    }
+
+
+def analytics(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    settings = {"DANUBE_TIER__FLUSH_AGE": "500ms"}
+    with BrokerProcess(folder, environment=settings) as broker:
+        load("produce", broker, size=128, messages=options.messages)
+        until(lambda: tiered(broker, options.messages * 128))
+        flushed = [item["path"] for item in objects(broker)]
+        broker.command("objects", "compact", TOPIC)
+        compacted = [item["path"] for item in objects(broker)]
+        answers = json.loads(
+            subprocess.check_output(
+                [
+                    sys.executable,
+                    "-c",
+                    _QUERIES,
+                    json.dumps([flushed, compacted]),
+                    str(folder / "one.parquet"),
+                ],
+                env=client_environment({"PYTHONPATH": str(ensure_package(_DUCKDB))}),
+            )
+        )
+    for name in ("flushed", "compacted"):
+        assert answers[name]["count"] == answers[name]["distinct"] == options.messages, answers
+    one = answers["one_file"]["ms"]
+    return {
+        "messages": options.messages,
+        "goal_ratio": 1.25,
+        "ratio_flushed": round(answers["flushed"]["ms"] / one, 3),
+        "ratio_compacted": round(answers["compacted"]["ms"] / one, 3),
+        "objects": {"flushed": len(flushed), "compacted": len(compacted)},
+        **answers,
+    }
+
+
+# Best of nine, the files by turns, so that what else runs on the machine touches all alike.
+_QUERIES: Final = """
+import json, sys, time, duckdb, pyarrow as pa, pyarrow.parquet as pq
+(flushed, compacted), one = json.loads(sys.argv[1]), sys.argv[2]
+pq.write_table(pa.concat_tables(pq.read_table(path) for path in compacted), one)
+columns = '"offset", append_time, publish_time, sequence'.split(", ")
+query = "select count(*), " + ", ".join(f"min({c}), max({c})" for c in columns)
+connection = duckdb.connect()
+sets = {"one_file": [one], "flushed": flushed, "compacted": compacted}
+best = dict.fromkeys(sets, 1e9)
+for _ in range(9):
+    for name, files in sets.items():
+        begun = time.perf_counter()
+        connection.execute(f"{query} from read_parquet({files})").fetch_arrow_table()
+        best[name] = min(best[name], time.perf_counter() - begun)
+found = {}
+for name, files in sets.items():
+    count, distinct = connection.execute(
+        f'select count(*), count(distinct "offset") from read_parquet({files})'
+    ).fetchone()
+    found[name] = {"ms": round(best[name] * 1000, 2), "count": count, "distinct": distinct}
+print(json.dumps(found))
+"""
+
+
+def catalog(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    settings = {"DANUBE_TIER__FLUSH_AGE": "100ms", "DANUBE_JOURNAL__SEGMENT_BYTES": "256KiB"}
+    with BrokerProcess(folder, environment=settings) as broker:
+        load("produce", broker, size=128, messages=10_000)
+        until(lambda: tiered(broker, 10_000 * 128))
+    found = asyncio.run(_many_objects(folder / "data", CATALOG_OBJECTS))
+    with BrokerProcess(folder, environment=settings, data_dir=folder / "data") as broker:
+        firsts = asyncio.run(_first_messages(broker.url))
+        found.update(processes(broker))
+    found |= {"goal_ms": 50, "broker_first_message_ms": round(median(firsts), 1)}
+    return found
+
+
+async def _first_messages(url: str) -> list[float]:
+    """From opening a reader at the start, in the cold part, to its first message, in ms."""
+    from pydanube_client import connect
+
+    taken = []
+    async with connect(url) as client:
+        for _ in range(9):
+            begun = time.perf_counter()
+            async with client.reader(TOPIC) as reader:
+                async for _batch in reader.batches():
+                    taken.append((time.perf_counter() - begun) * 1000)
+                    break
+    return taken
+
+
+async def _many_objects(data: Path, count: int) -> dict[str, Any]:
+    """Give the topic `count` more catalog entries, and time look-ups by offset and by time; what a change takes."""
+    from dataclasses import replace
+
+    from pydanube_storage.catalog import ObjectCatalog
+    from pydanube_storage.catalog.catalog import entry_key, head_key
+    from pydanube_storage.metadata import MAX_OPERATIONS, EmbeddedStore, Put
+
+    async with EmbeddedStore(data / "metadata.sqlite") as store:
+        many = ObjectCatalog(store, wall_ms=lambda: 0)
+        [(topic_id, head)] = (await many.heads()).items()
+        last = (await many.entries_page(topic_id, after=head.tiered_offset - 1))[-1]
+        writes, largest = [], 0
+        for number in range(1, count + 1):
+            # Names without objects: nobody reads behind the real ones here.
+            entry = replace(
+                last,
+                name=f"{last.end + 10 * number - 10:020d}-{last.end + 10 * number}-1-0-0000.parquet",
+                start=last.end + 10 * number - 10,
+                end=last.end + 10 * number,
+                min_append_time_ms=last.max_append_time_ms + number,
+                max_append_time_ms=last.max_append_time_ms + number,
+            )
+            largest = max(largest, len(entry.to_json()))
+            writes.append(Put(entry_key(topic_id, entry.end), entry.to_json()))
+            if len(writes) == MAX_OPERATIONS:
+                await store.transact(writes)
+                writes.clear()
+        head = replace(head, tiered_offset=entry.end, objects=head.objects + count)
+        await store.transact([*writes, Put(head_key(topic_id), head.to_json())])
+        by_offset, by_time = [], []
+        places = random.Random(SEED)
+        for _ in range(200):
+            begun = time.perf_counter()
+            assert await many.find(topic_id, places.randrange(entry.end)) is not None
+            by_offset.append(time.perf_counter() - begun)
+        for _ in range(50):
+            begun = time.perf_counter()
+            wanted = last.max_append_time_ms + places.randrange(1, count)
+            found = await many.find_time(topic_id, wanted)
+            assert found is not None
+            assert found.max_append_time_ms == wanted
+            by_time.append(time.perf_counter() - begun)
+    return {
+        "objects": head.objects,
+        "by_offset_p50_ms": round(median(by_offset) * 1000, 2),
+        "by_offset_max_ms": round(max(by_offset) * 1000, 2),
+        "by_time_p50_ms": round(median(by_time) * 1000, 2),
+        "by_time_max_ms": round(max(by_time) * 1000, 2),
+        "largest_entry_bytes": largest,
+        "head_bytes": len(head.to_json()),
+    }
+
+
+def idle(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    found: dict[bool, list[dict[str, Any]]] = {True: [], False: []}
+    for _ in range(options.rounds):
+        for held, runs in found.items():
+            words = ["bench", "e2e", "--runs", "1", "--messages", str(options.messages), "--json"]
+            done = subprocess.run(
+                [*danube_command(), *words, "--data-dir", str(folder)],
+                env=client_environment(HELD if held else {}),
+                stdout=subprocess.PIPE,
+                timeout=DEADLINE_S,
+                check=True,
+            )
+            runs.append(json.loads(done.stdout))
+    rates = {held: [run["median"]["messages_per_s"] for run in runs] for held, runs in found.items()}
+    return {
+        "per_s": median(rates[False]),
+        "held_per_s": median(rates[True]),
+        "ratio": round(median(rates[False]) / median(rates[True]), 3),
+        "goal_ratio": 0.9,
+        "runs_per_s": rates[False],
+        "held_runs_per_s": rates[True],
+        "server_cpu_us_per_message": median(run["server"]["cpu_us_per_message"] for run in found[False]),
+        "held_server_cpu_us_per_message": median(run["server"]["cpu_us_per_message"] for run in found[True]),
+    }
+
+
+SCENARIOS: Final[dict[str, Callable[[Path, argparse.Namespace], dict[str, Any]]]] = {
+    "backlog": backlog,
+    "beside": beside,
+    "replay": replay,
+    "analytics": analytics,
+    "catalog": catalog,
+    "idle": idle,
+}
+
+
+@contextlib.contextmanager
+def scratch(parent: Path | None) -> Iterator[Path]:
+    # Not in /tmp by default, which may be memory: a sync there costs nothing and says nothing.
+    with tempfile.TemporaryDirectory(prefix="danube-bench-", dir=parent or Path.cwd()) as folder:
+        yield Path(folder)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "scenarios", nargs="*", metavar="SCENARIO", help=f"{', '.join(SCENARIOS)}; all without"
+    )
+    parser.add_argument("--megabytes", type=float, default=200, help="backlog: payload (issue 6: 2000)")
+    parser.add_argument("--messages", type=int, default=500_000, help="replay, analytics (issue 6: 5000000)")
+    parser.add_argument("--seconds", type=float, default=8, help="beside: of each run")
+    parser.add_argument("--rounds", type=int, default=2, help="beside, idle: how often by turns")
+    parser.add_argument("--data-dir", type=Path, help="where the brokers get their folders (default: here)")
+    parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    parser.add_argument("--load", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.load:
+        spec = json.loads(options.load)
+        print(json.dumps(asyncio.run(ROLES[spec["role"]](spec))))
+        return
+    unknown = set(options.scenarios) - set(SCENARIOS)
+    if unknown:
+        parser.error(f"unknown scenario {', '.join(sorted(unknown))}: choose from {', '.join(SCENARIOS)}")
+    facts: dict[str, Any] = {
+        "python": platform.python_version(),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "seed": SEED,
+    }
+    for name in options.scenarios or SCENARIOS:
+        with scratch(options.data_dir) as folder:
+            facts[name] = SCENARIOS[name](folder, options)
+        if not options.json:
+            print(f"{name}: {json.dumps(facts[name], indent=2)}", flush=True)
+    if options.json:
+        print(json.dumps(facts, indent=2))
+
+
+if __name__ == "__main__":
+    main()
