@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -85,6 +86,10 @@ async def _serve(
             if http:
                 info["http"] = await stack.enter_async_context(_http_face(settings, admin_url=info["admin"]))
                 broker.http_url = info["http"]
+            # What the start has made lives as long as the process: a full collection that looks through it each time
+            # stops every stream for 30-60 ms.
+            gc.collect()
+            gc.freeze()
             announce(info)
             await stop.wait()
             _log.info("", extra={"event": "broker_stopping", "grace_s": stop.grace_s})
