@@ -39,6 +39,7 @@ _OPTIONS: Final = (
     ("grpc.so_reuseport", 0),  # a second broker on the port must fail, not share it
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.http2.ping_timeout_ms", 20_000),  # a minute otherwise, and the longer of the two counts
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ("grpc.http2.max_ping_strikes", 0),
