@@ -134,9 +134,12 @@ class Sending:
         dealt = self._dealt()
         if not dealt or window.next >= end or room < 1:
             return None
-        limit = min(
-            sum(c.credit_messages for c in dealt), room, max_messages or SLICE_MESSAGES, SLICE_MESSAGES
-        )
+        credit = sum(c.credit_messages for c in dealt)
+        if self._members.slots is not None and not self._members.slots.filtered:
+            # What is read for those without credit is queued at little cost. Reading only as much as there is credit
+            # would give one of four consumers a quarter of that, then a quarter of the rest: thirty parts for one.
+            credit *= len(self._members.consumers)
+        limit = min(credit, room, max_messages or SLICE_MESSAGES, SLICE_MESSAGES)
         sizes = [c.credit_bytes for c in dealt]
         limited = [size for size in sizes if size is not None]
         plan = self._plan(None, ((window.next, end),), limit, window.fresh_count(), fresh=True)
