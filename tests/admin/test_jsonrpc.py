@@ -173,7 +173,7 @@ async def test_discovery_describes_every_method_offered() -> None:
 async def test_over_the_real_admin_core(ops: OpsClient) -> None:
     ops.face = "jsonrpc"
     rpc = JsonRpc(ops)
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         answers = json.loads(
             await rpc.handle(
                 json.dumps(

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def result(core: AdminCore, operation: str, face: str = "cli", **arguments: Any) -> dict[str, Any]:
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         outcome = await core.call(operation, json.dumps(arguments), principal="p", face=face)
     assert not isinstance(outcome, ClusterError), outcome
     body: dict[str, Any] = json.loads(outcome.model_dump_json(by_alias=True))
@@ -23,7 +23,7 @@ async def result(core: AdminCore, operation: str, face: str = "cli", **arguments
 
 
 async def refusal(core: AdminCore, operation: str, face: str = "cli", **arguments: Any) -> ClusterError:
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         outcome = await core.call(operation, json.dumps(arguments), principal="p", face=face)
     assert isinstance(outcome, ClusterError)
     return outcome

@@ -34,7 +34,7 @@ def free_port() -> Iterator[int]:
 
 
 async def test_a_result_and_an_error_come_over_whole(ops: OpsClient) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         lag = await ops.call("subscriptions.lag", {"topic": "orders", "subscription": "billing"})
         assert lag["items"][0]["lag_messages"] == 35
         with pytest.raises(TopicNotFound) as caught:
@@ -44,7 +44,7 @@ async def test_a_result_and_an_error_come_over_whole(ops: OpsClient) -> None:
 
 
 async def test_a_command_calls_without_asyncio(admin_url: str) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         listed = await anyio.to_thread.run_sync(lambda: call_sync(admin_url, "topics.list"))
     assert listed["total"] == 2
 
@@ -56,7 +56,7 @@ async def test_who_asks_and_where_travels_with_the_call() -> None:
         seen.append(CallRequest.FromString(request))
         return CallResponse(result=b"{}").SerializeToString()
 
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with serve_ops(record) as url, OpsClient(url, principal="ann@ops", face="mcp") as ops:
             await ops.call("topics.list", {"limit": 1}, plan_token="t")
             await ops.call("topics.list", principal="bob@ops")
@@ -67,7 +67,7 @@ async def test_who_asks_and_where_travels_with_the_call() -> None:
 
 async def test_nobody_there_is_unavailable_and_names_address_and_remedy(free_port: int) -> None:
     url = f"http://127.0.0.1:{free_port}"
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with OpsClient(url) as ops:
             with pytest.raises(Unavailable) as caught:
                 await ops.call("topics.list")
@@ -88,7 +88,7 @@ async def test_a_broker_that_comes_up_later_is_found_soon(core: AdminCore) -> No
                 with pytest.raises(Unavailable):
                     await ops.call("topics.list")
             async with serve_ops(core.serve_call, port=port):
-                with anyio.fail_after(15):
+                with anyio.fail_after(60):
                     while True:
                         try:
                             listed = await ops.call("topics.list")
@@ -106,7 +106,7 @@ async def test_no_answer_in_time_is_deadline_exceeded_and_says_what_is_uncertain
         await anyio.sleep_forever()
         raise AssertionError
 
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with serve_ops(never) as url, OpsClient(url, timeout_s=0.3) as ops:
             with pytest.raises(DeadlineExceeded) as caught:
                 await ops.call("topics.create", {"topic": "x"})
@@ -120,7 +120,7 @@ async def test_a_server_without_operations_is_told_apart() -> None:
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     try:
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             async with OpsClient(f"http://127.0.0.1:{port}") as ops:
                 with pytest.raises(NotImplementedYet, match="admin port"):
                     await ops.call("topics.list")
@@ -129,7 +129,7 @@ async def test_a_server_without_operations_is_told_apart() -> None:
 
 
 async def test_text_that_cannot_travel_is_still_answered(ops: OpsClient) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         for operation, arguments in (
             ("topics.describe", {"topic": "\ud800"}),
             ("topics.\udfff", {}),

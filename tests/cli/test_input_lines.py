@@ -73,7 +73,7 @@ async def test_everything_arrives_in_order_whatever_the_pace(monkeypatch: pytest
             yield [b"%d" % number]
 
     taken: list[bytes] = []
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with LineSource(numbers) as source:
             while (gathered := await source.take()) is not None:
                 assert len(gathered.payloads) <= 12
@@ -88,7 +88,7 @@ async def test_failing_input_gives_what_came_before_and_then_the_error() -> None
         yield [b"before"]
         raise OSError(5, "Input/output error", "tape")
 
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with LineSource(broken) as source:
             first = await source.take()
             assert first is not None
@@ -107,7 +107,7 @@ async def test_stop_ends_the_input_while_the_thread_is_in_a_read() -> None:
         yield [os.read(reading, 1)]
 
     try:
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             async with LineSource(blocked) as source, anyio.create_task_group() as tasks:
 
                 async def take() -> None:

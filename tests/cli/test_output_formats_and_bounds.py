@@ -157,7 +157,7 @@ async def test_outlet_writes_to_a_slow_pipe_without_holding_up_the_loop() -> Non
             got.extend(chunk)
 
     try:
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             async with Outlet(writing) as outlet, anyio.create_task_group() as tasks:
                 written = anyio.Event()
 
@@ -189,7 +189,7 @@ async def test_outlet_reports_a_reader_that_is_gone() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     try:
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             async with Outlet(writing) as outlet:
                 with pytest.raises(BrokenPipeError):
                     await outlet.write(b"x")
@@ -199,7 +199,7 @@ async def test_outlet_reports_a_reader_that_is_gone() -> None:
 
 @pytest.mark.anyio
 async def test_outlet_writes_files_directly(tmp_path: Path) -> None:
-    with (tmp_path / "f").open("wb") as file, anyio.fail_after(20):
+    with (tmp_path / "f").open("wb") as file, anyio.fail_after(60):
         async with Outlet(file.fileno()) as outlet:
             await outlet.write(b"a")
             await outlet.write(b"b")

@@ -139,6 +139,6 @@ def test_events_end_when_the_client_closes(memory: InMemoryCluster) -> None:
             with client.producer("t") as producer:
                 producer.send(b"x")
         client.close()
-        thread.join(timeout=10)
+        thread.join(timeout=60)
         assert not thread.is_alive()
     assert kinds[0] == "connected"
