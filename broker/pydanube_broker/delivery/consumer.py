@@ -28,6 +28,7 @@ class Consumer:
         "key_filters",
         "name",
         "paused",
+        "refresh_at_ms",
         "session",
         "single",
         "slot_index",
@@ -58,6 +59,7 @@ class Consumer:
         self.paused = False
         self.in_flight = 0
         self.delivered = 0  # messages sent, redeliveries included
+        self.refresh_at_ms = 0  # when an answer gives what is behind it a new deadline again
         self.slot_index = -1  # key-shared: its place in the slot table
 
     @property

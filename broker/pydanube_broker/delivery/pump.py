@@ -245,7 +245,7 @@ class SubscriptionPump:
 
     def ack_delivered(self, ranges: Sequence[Range]) -> None:
         """An acknowledgement that names neither consumer nor session; see `Subscription.ack_delivered`."""
-        if self.core().ack_delivered(ranges):
+        if self.core().ack_delivered(ranges, self.engine.deadlines.now_ms()):
             self._changed()
 
     def nack_delivered(self, ranges: Sequence[Range], delay_ms: int, reason: str) -> None:

@@ -66,6 +66,7 @@ from pydanube_broker.delivery.window import Window
 
 __all__ = ["BlockedBy", "Subscription", "SubscriptionStatistics", "SubscriptionType"]
 
+REFRESHES: Final = 8  # of the deadlines of what a consumer holds, in each ack timeout
 # Messages between floor and next. Several times the SDK's usual credit, and 8 KiB were it one bitmap.
 DEFAULT_SPAN_MESSAGES: Final = 65_536
 
@@ -314,26 +315,42 @@ class Subscription:
         self._acknowledged += closed
         return closed
 
-    def ack_delivered(self, ranges: Sequence[Range]) -> int:
+    def ack_delivered(self, ranges: Sequence[Range], now_ms: int) -> int:
         """Acknowledge what was ever sent to anyone, whoever holds it now; how many were open. The rest is ignored.
 
-        For clients that name neither consumer nor session with an answer.
+        For clients that name neither consumer nor session with an answer. They grant no credit either, so that much
+        is queued on its way to a slow one; its time for what is behind the answered message begins with the answer.
 
         Raises:
             InvalidArgument: a range is empty or inverted.
         """
         check_ranges(ranges)
         window, closed = self._window, 0
+        answered: dict[Consumer, int] = {}
         for chunk, mask in window.locate(ranges).items():
             sent = chunk.returned()
             for flight in chunk.flights:
                 sent |= flight.mask
+                if own := flight.mask & mask:
+                    end = chunk.start + own.bit_length()
+                    answered[flight.consumer] = max(end, answered.get(flight.consumer, 0))
             if hit := mask & sent:
                 closed += hit.bit_count()
                 window.close(chunk, hit)
         window.settle()
         self._acknowledged += closed
+        self._refresh(answered, now_ms)
         return closed
+
+    def _refresh(self, answered: dict[Consumer, int], now_ms: int) -> None:
+        """Consumers that answered what lies below an offset have their whole time again for what they hold from there.
+
+        A message that was passed over keeps its deadline. Done a few times in each timeout, as it costs O(in flight).
+        """
+        for consumer, offset in answered.items():
+            if consumer.ack_timeout_ms and now_ms >= consumer.refresh_at_ms:
+                consumer.refresh_at_ms = now_ms + consumer.ack_timeout_ms // REFRESHES
+                self._window.refresh(consumer, offset, now_ms + consumer.ack_timeout_ms)
 
     def nack(
         self,
@@ -377,9 +394,13 @@ class Subscription:
             if flight.mask & mask
         ]
         random = self._failures.random() if held else 0.0
+        answered: dict[Consumer, int] = {}
         for flight, mask in held:
             self._window.end_flight(flight, mask)
             self._failures.fail(flight.chunk, mask, now_ms, delay_ms, reason or "nack", random)
+            end = flight.chunk.start + mask.bit_length()
+            answered[flight.consumer] = max(end, answered.get(flight.consumer, 0))
+        self._refresh(answered, now_ms)
         return self._failures.report()
 
     def terminate(

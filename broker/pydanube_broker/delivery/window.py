@@ -530,6 +530,17 @@ class Window:
         chunk.flights.append(longer)
         self._timers.set(deadline_ms, longer)
 
+    def refresh(self, consumer: Consumer, offset: int, deadline_ms: int) -> None:
+        """Give what a consumer holds from `offset` on a new deadline, where it has one that is earlier. O(in flight)."""
+        for chunk in self.chunks:
+            if chunk.end <= offset:
+                continue
+            behind = -1 << max(offset - chunk.start, 0)
+            for flight in tuple(chunk.flights):
+                mask = flight.mask & behind
+                if mask and flight.consumer is consumer and (flight.deadline_ms or deadline_ms) < deadline_ms:
+                    self.extend(flight, mask, deadline_ms)
+
     # -- durable state --------------------------------------------------------------------------------------------
 
     def _mark_dirty(self, chunk: Chunk) -> None:

@@ -38,6 +38,7 @@ from pydanube_broker.delivery.cursor_codec import (
     encode_delta,
     encode_snapshot,
 )
+from pydanube_broker.delivery.subscription import REFRESHES
 from pydanube_core.errors import ConsumerBusy, NotDelivered
 
 KEYS = ("a1", "b1", "c")
@@ -64,6 +65,7 @@ class Peer:
     window: bool
     filters: tuple[str, ...]
     paused: bool = False
+    refresh_at_ms: int = 0
 
     @property
     def rich(self) -> bool:
@@ -527,18 +529,32 @@ class DeliveryMachine(RuleBasedStateMachine):
         """Clients that name no consumer: whatever was ever sent may be answered, the rest is ignored."""
         ranges = self.some_ranges(data)
         offsets = sorted({o for s, e in ranges for o in range(s, e)})
+        answered = {self.flight[o].consumer_id: o + 1 for o in offsets if o in self.flight}
         if data.draw(st.booleans()):
             expected = [o for o in offsets if o in self.flight or (self.seen(o) and self.returned.get(o))]
-            assert self.sub.ack_delivered(ranges) == len(expected)
+            assert self.sub.ack_delivered(ranges, self.now) == len(expected)
             for offset in expected:
                 self.finish(offset)
+            self.refresh(answered)
             return
         effects = self.sub.nack_delivered(ranges, self.now)
         outcomes: dict[str, set[int]] = {}
         for offset in offsets:
             if offset in self.flight and (outcome := self.fail(offset)) is not None:
                 outcomes.setdefault(outcome, set()).add(offset)
+        self.refresh(answered)
         self.check_effects(effects, outcomes)
+
+    def refresh(self, answered: dict[int, int]) -> None:
+        """What a consumer holds behind its answer has its whole time again."""
+        for consumer_id, offset in answered.items():
+            peer = self.peers[consumer_id]
+            if not peer.timeout_ms or self.now < peer.refresh_at_ms:
+                continue
+            peer.refresh_at_ms = self.now + peer.timeout_ms // REFRESHES
+            for at, sent in self.flight.items():
+                if at >= offset and sent.consumer_id == consumer_id and sent.deadline_ms is not None:
+                    sent.deadline_ms = max(sent.deadline_ms, self.now + peer.timeout_ms)
 
     def pause_or_resume(self, data: st.DataObject) -> None:
         if self.peers:

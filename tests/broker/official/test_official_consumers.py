@@ -344,6 +344,24 @@ async def test_message_that_is_not_acknowledged_in_time_comes_again(brokers: Bro
         assert await stream.take(2) == [b"a", b"a"]
 
 
+async def test_messages_of_a_slow_consumer_do_not_expire_while_it_works_on_those_before_them(
+    brokers: Brokers,
+) -> None:
+    """Row 32: with 1 000 on their way to a consumer of 20 a second, its time for the last would be over 50 s."""
+    await brokers.restart(delivery__ack_timeout=2)
+    async with RawClient(brokers.broker.broker_url) as client:
+        producer = await client.create_producer(T)
+        stream = await client.consume(T)
+        await send(client, producer, *map(str, range(20)))
+        for number in range(20):
+            message = await stream.next()
+            assert message.payload == str(number).encode(), "nothing comes twice"
+            await anyio.sleep(0.25)  # 5 s in all
+            await client.ack(message)
+        await send(client, producer, "last")
+        assert await stream.take(1) == [b"last"]
+
+
 async def test_window_bounds_what_is_in_flight_and_acks_open_it(brokers: Brokers) -> None:
     broker = await brokers.restart(delivery__max_unacked_messages=3)
     async with RawClient(broker.broker_url) as client:
