@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import subprocess
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.cli.running import Danube
+from tests.cli.running import Danube, command_line
+from tests.support.broker_process import client_environment
 
 Bench = Callable[..., Any]
 pytestmark = pytest.mark.timeout(300)
@@ -59,3 +66,24 @@ def test_many_topics_survive_a_stop_and_a_kill(bench: Bench) -> None:
     assert many["count"] == 20
     assert many["ready_s"].keys() == {"after_stop", "after_kill"}
     assert min(many["rss_bytes"].values()) > 0
+
+
+def test_broker_of_its_own_does_not_outlive_a_terminated_benchmark(tmp_path: Path) -> None:
+    words = command_line("bench", "e2e", "--messages", "100000000", "--data-dir", str(tmp_path))
+    process = subprocess.Popen(words, env=client_environment(), stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 120
+        while not (ready := list(tmp_path.glob("danube-bench-*/ready.json"))):
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        broker = int(json.loads(ready[0].read_text())["pid"])
+        process.send_signal(signal.SIGTERM)
+        process.wait(60)
+    finally:
+        process.kill()
+        process.wait()
+    with suppress(ProcessLookupError):
+        os.kill(broker, signal.SIGKILL)
+        pytest.fail("the broker still ran")
+    assert list(tmp_path.iterdir()) == []

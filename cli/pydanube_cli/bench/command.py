@@ -25,7 +25,7 @@ from pydanube_cli.command import Common, command
 from pydanube_cli.failures import report
 from pydanube_cli.overview import unknown_word
 from pydanube_cli.render import cell, print_json, print_table, prose
-from pydanube_cli.runtime import require
+from pydanube_cli.runtime import require, terminate_like_interrupt
 
 if TYPE_CHECKING:
     from pydanube_cli.bench.catalogue import Plan
@@ -165,7 +165,8 @@ def bench(
         ack_delay_s=parse_duration_s(ack_delay, field="ack_delay"),
         topics=topics,
     )
-    result = _measure(plan, runs or catalogue.DEFAULT_RUNS.get(scenario, 5), common, data_dir)
+    with terminate_like_interrupt():  # the broker of its own must not outlive it
+        result = _measure(plan, runs or catalogue.DEFAULT_RUNS.get(scenario, 5), common, data_dir)
     if common.as_json:
         print_json(result)
     else:
