@@ -25,8 +25,8 @@ LINES_MAX = 500
 LONGER = {
     "pydanube_core/errors.py": 700,
     "pydanube_broker/cluster/topic_catalog.py": 600,
-    "pydanube_broker/delivery/subscription.py": 600,
-    "pydanube_broker/delivery/window.py": 610,
+    "pydanube_broker/delivery/subscription.py": 620,
+    "pydanube_broker/delivery/window.py": 620,
     "pydanube_broker/journal/journal.py": 600,
     "pydanube_client/consume_lane.py": 600,
     "pydanube_client/producer.py": 600,
