@@ -320,7 +320,8 @@ def _missing(segment: SegmentFile, end: int) -> CorruptJournal:
 def _corrupt(segment: SegmentFile, address: int, why: str) -> CorruptJournal:
     return CorruptJournal(
         f"journal segment {segment.path.name} is damaged at byte {address - segment.base} (LSN {address}): {why}. "
-        "Nothing was changed. Restore the file from a backup, or move the journal folder aside to start without it",
+        "Nothing was changed. Restore the file from a backup, or start without it: move the journal folder "
+        "aside, make a new one, and put an empty file ACCEPT_LOSS into it",
         segment=segment.path.name,
         offset=address - segment.base,
         lsn=address,

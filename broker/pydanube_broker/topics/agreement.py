@@ -185,7 +185,8 @@ def _older(file: Path, evidence: str, journal: int, metadata: int) -> CorruptMet
     return CorruptMetadata(
         f"{file} is older than the journal beside it ({evidence}): it was replaced by an earlier copy or an empty "
         "file, and topics made since would be lost. Nothing was changed. Restore the file that belongs to this "
-        "journal, with its -wal file if there is one, or move the journal folder aside to start without it",
+        "journal, with its -wal file if there is one, or start without it: move the journal folder "
+        "aside, make a new one, and put an empty file ACCEPT_LOSS into it",
         path=str(file),
         reason=evidence,
         journal=journal,
