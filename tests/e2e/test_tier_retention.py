@@ -137,6 +137,7 @@ def test_a_deleted_topic_takes_its_objects_with_it_also_when_killed_half_way(tmp
         assert starts(broker, "logs-eu") == [0]
 
 
+@pytest.mark.long
 def test_retention_killed_at_every_step_leaves_what_it_must_keep(tmp_path: Path) -> None:
     hooks = tmp_path / "hooks"
     hooks.mkdir()
