@@ -44,7 +44,7 @@ def _tool(operation: Operation, clusters: Clusters) -> Tool:
         title=operation.title,
         description=operation.summary,
         input_schema=_input_schema(operation, clusters),
-        output_schema=operation.output_schema,
+        output_schema=_output_schema(operation),
         annotations=ToolAnnotations(
             read_only_hint=operation.effect is Effect.READ,
             destructive_hint=operation.effect is Effect.DESTROY,
@@ -63,6 +63,18 @@ def _input_schema(operation: Operation, clusters: Clusters) -> dict[str, Any]:
     return schema | {
         "properties": {CLUSTER: cluster, **schema["properties"]},
         "required": [CLUSTER, *schema.get("required", ())],
+    }
+
+
+def _output_schema(operation: Operation) -> dict[str, Any]:
+    """The result, or `error`: clients hold structured content of a refused call against this schema as well, and the
+    one of the TypeScript SDK shows nothing of an answer that does not match."""
+    schema = operation.output_schema
+    error = {"type": "object", "description": "Instead of a result, where the call was refused"}
+    required = schema.get("required", [])
+    return {key: value for key, value in schema.items() if key != "required"} | {
+        "properties": {**schema["properties"], "error": error},
+        "anyOf": [{"required": required}, {"required": ["error"]}],
     }
 
 

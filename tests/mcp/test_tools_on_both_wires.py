@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import anyio
+import jsonschema
 import pytest
 from mcp import Client
 from mcp.types import CallToolResult, TextContent
@@ -72,6 +73,17 @@ async def test_every_tool_answers_within_its_output_schema(client: Client) -> No
         ("get_broker_status", {}),
     ):
         body(await client.call_tool(tool, arguments))
+
+
+async def test_a_refusal_is_within_the_output_schema_and_half_a_result_is_not(client: Client) -> None:
+    # This client leaves errors unchecked; the TypeScript SDK's checks them and shows nothing of one that does not fit.
+    schemas = {tool.name: tool.output_schema for tool in (await client.list_tools()).tools}
+    for tool, arguments in (("create_topic", {"topic": "orders"}), ("delete_topic", {"topic": "orders"})):
+        refusal = body(await client.call_tool(tool, arguments), error=True)
+        assert refusal.keys() == {"error"}
+        jsonschema.validate(refusal, schemas[tool])
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate({"topic": "/default/orders"}, schemas[tool])
 
 
 async def test_tools_are_listed_by_name_with_four_annotations_and_both_schemas(client: Client) -> None:
