@@ -69,6 +69,7 @@ THIRD_PARTY_OF_MODULE: dict[str, set[str]] = {
     },
     "pydanube_cli.bench.fleet": {"psutil"},
     "pydanube_cli.bench.payloads": {"numpy"},
+    "pydanube_cli.bench.tally": {"numpy"},
 }
 
 # Decisions without I/O, clock, chance or logging: time and facts come in as arguments (STYLE, "Decide, then act").

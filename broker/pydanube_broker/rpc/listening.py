@@ -41,10 +41,13 @@ def listen(host: str, port: int, *, flag: str) -> socket.socket:
         if error.errno == errno.EADDRINUSE:
             raise port_in_use(host, port, flag=flag, why=why) from None
         if error.errno in (errno.EACCES, errno.EPERM):
-            field, value, remedy = flag.replace("-", "_"), port, f"choose a port above 1023 with --{flag}"
-        else:
-            field, value, remedy = "host", host, "choose an address of this machine with --host"
+            remedy = f"choose a port above 1023 with --{flag}"
+            raise InvalidArgument(
+                f"cannot listen on {host}:{port} ({why}): {remedy}", field=flag.replace("-", "_"), value=port
+            ) from None
         raise InvalidArgument(
-            f"cannot listen on {host}:{port} ({why}): {remedy}", field=field, value=value
+            f"cannot listen on {host}:{port} ({why}): choose an address of this machine with --host",
+            field="host",
+            value=host,
         ) from None
     return listener
