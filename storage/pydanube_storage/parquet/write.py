@@ -25,6 +25,12 @@ ROW_GROUP_BYTES: Final = 12 << 20  # raw; DESIGN 5 asks for 8 to 16 MB
 _MAX_ROW_GROUP_BYTES: Final = 16 << 20
 _DICTIONARY: Final = ["producer.id", "producer.name", "key", "schema_id", "schema_version"]
 _DELTA: Final = dict.fromkeys(("offset", "append_time", "publish_time", "sequence"), "DELTA_BINARY_PACKED")
+# Of every column but the payload: DuckDB answers min and max from the footer only if each column it may need has them
+# (19 ms against 3 ms for 1.5 million rows), and a payload's would be copies of payloads.
+_STATISTICS: Final = [
+    *("offset", "append_time", "publish_time", "sequence", "key", "producer.id", "producer.name"),
+    *("attributes.key_value.key", "attributes.key_value.value", "schema_id", "schema_version"),
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +89,7 @@ class ObjectWriter:
             use_dictionary=_DICTIONARY,
             column_encoding=_DELTA,
             write_page_checksum=True,
-            write_statistics=["offset", "append_time", "publish_time", "sequence", "key"],
+            write_statistics=_STATISTICS,
             store_schema=False,
         )
         self._group = RowGroup()

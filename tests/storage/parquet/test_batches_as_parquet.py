@@ -100,6 +100,15 @@ def test_every_column_survives_the_way_there_and_back(
     assert facts.digest == digest_of(store, "one", facts.bytes)
 
 
+def test_the_footer_has_statistics_of_every_column_but_the_payload(tmp_path: Path) -> None:
+    arguments = {"payloads": [b"a", b"b"], "keys": [b"k", b"l"], "attributes": [{"x": "1"}, {"y": "2"}]}
+    written(tmp_path, [stored(10, {**arguments, "producers": [(4, "p")], "schema": (9, 2)})], 10, 12)
+    group = pq.read_metadata(tmp_path / "one").row_group(0)
+    columns = [group.column(index) for index in range(group.num_columns)]
+    assert [each.path_in_schema for each in columns if not each.is_stats_set] == ["payload"]
+    assert (columns[0].statistics.min, columns[0].statistics.max) == (10, 11)
+
+
 def test_the_table_is_what_the_interface_says(tmp_path: Path) -> None:
     batch = stored(
         10,
