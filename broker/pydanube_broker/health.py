@@ -65,7 +65,7 @@ class Health:
         if free < guard:
             self._disk_error = DiskFull(
                 f"{free} bytes are free in {self._folder}, publishing stops below {guard}: free space, or lower "
-                "data.min_free_bytes. Nothing was stored; it goes on by itself",
+                "data.min_free_bytes. This batch was not stored; it goes on by itself",
                 field="data.min_free_bytes",
                 value=guard,
                 free_bytes=free,

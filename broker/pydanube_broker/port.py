@@ -121,6 +121,7 @@ class BrokerPort(TierPort):
         # Once: what is tiered and still in the journal counts as an object.
         journal_bytes = self._broker.journal.stored_bytes(topic.topic_id, state.needed_offset)
         object_bytes = self._broker.tier.object_bytes.get(topic.topic_id, 0)
+        tiers = self._broker.tier.missing is None and topic.durability != "memory"
         return TopicFacts(
             topic=topic.name,
             topic_id=topic.topic_id,
@@ -134,7 +135,7 @@ class BrokerPort(TierPort):
             epoch=max(state.epoch, topic.assigned_epoch),
             start_offset=topic.start_offset,
             next_offset=topic.commit,
-            tiered_offset=state.tiered_offset or None,
+            tiered_offset=state.tiered_offset if tiers or state.tiered_offset else None,
             messages=topic.commit - topic.start_offset,
             bytes=journal_bytes + object_bytes,
             journal_bytes=journal_bytes,

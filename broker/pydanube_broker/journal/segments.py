@@ -190,7 +190,7 @@ class SegmentFiles:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             # Space is not what is missing: the folder may be gone, or the file system read-only.
             return Unavailable(
-                f"the journal in {self.folder} cannot grow: {error}. Nothing was stored; it is tried again by itself. "
+                f"the journal in {self.folder} cannot grow: {error}. This batch was not stored; it is tried again by itself. "
                 "See that the folder is there and can be written",
                 field="data.dir",
                 value=str(self.folder),
@@ -200,7 +200,7 @@ class SegmentFiles:
             )
         return DiskFull(
             f"the journal in {self.folder} cannot grow (no space left): a segment takes {self.segment_bytes} bytes, "
-            f"{'an unknown number' if free is None else free} are free. Nothing was stored; free space and it goes "
+            f"{'an unknown number' if free is None else free} are free. This batch was not stored; free space and it goes "
             "on by itself",
             field="data.dir",
             value=str(self.folder),
