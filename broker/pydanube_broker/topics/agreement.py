@@ -149,7 +149,7 @@ def check_prefixes_there(
     """Before the first segment is made.
 
     Args:
-        topics: name, proven state, and the offset up to which the cold tier has everything.
+        topics: name, proven state, and the offset below which nothing is needed, by the cold tier or an unproven trim.
         first_offset: the lowest offset that the journal holds of a topic id.
 
     Returns:
@@ -159,8 +159,8 @@ def check_prefixes_there(
         CorruptJournal
     """
     begins: dict[int, int] = {}
-    for name, state, tiered in topics:
-        needed = max(state.needed_offset, tiered)
+    for name, state, given_up in topics:
+        needed = max(state.needed_offset, given_up)
         first = first_offset(state.topic_id)
         there = state.next_offset if first is None else first
         if there <= needed:

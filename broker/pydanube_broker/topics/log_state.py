@@ -31,6 +31,7 @@ __all__ = [
     "encode_open_body",
     "encode_producer_body",
     "encode_trim_body",
+    "starts_in",
 ]
 
 _COUNT: Final = struct.Struct("<II")  # topics, format of the entries
@@ -227,6 +228,21 @@ def decode_head(head: memoryview) -> dict[int, LogState]:
             at += length
         states[topic_id] = state
     return states
+
+
+def starts_in(records: Iterable[tuple[RecordHeader, bytes]]) -> dict[int, int]:
+    """Topic id → the highest offset at which these records let it begin; without the topics of which they say nothing."""
+    starts: dict[int, int] = {}
+    for header, body in records:
+        match header.kind:
+            case Kind.TOPIC_OPEN:
+                start = _TWO.unpack_from(body)[1]
+            case Kind.TRIM_PREFIX:
+                (start,) = _ONE.unpack_from(body)
+            case _:
+                continue
+        starts[header.topic_id] = max(start, starts.get(header.topic_id, 0))
+    return starts
 
 
 def encode_open_body(epoch: int, start_offset: int) -> bytes:

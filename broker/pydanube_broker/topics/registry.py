@@ -54,6 +54,7 @@ from pydanube_broker.topics.agreement import (
     check_prefixes_there,
 )
 from pydanube_broker.topics.hub import Hub
+from pydanube_broker.topics.log_state import starts_in
 from pydanube_broker.topics.memory_topic import MemoryTopic
 from pydanube_broker.topics.topic import Topic, now_ms
 
@@ -118,13 +119,18 @@ class Registry:
         """
         heads = await ObjectCatalog(self._store, wall_ms=now_ms).heads()
         journal = self._hub.journal
+        # A trim may be the last record before a crash: durable, so that segments went, and not proven yet.
+        trimmed = starts_in([] if journal.recovered is None else journal.recovered.tail)
         self._begins = check_prefixes_there(
             journal.folder,
             (
                 (
                     topic.name,
                     topic.state,
-                    heads[topic.topic_id].tiered_offset if topic.topic_id in heads else 0,
+                    max(
+                        trimmed.get(topic.topic_id, 0),
+                        heads[topic.topic_id].tiered_offset if topic.topic_id in heads else 0,
+                    ),
                 )
                 for topic in self._hub.topics.values()
             ),
