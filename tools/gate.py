@@ -8,7 +8,7 @@
     tools/gate.py fuzz              the property tests with many more examples
 
 Each folder of tests/ is one pytest process: one that hangs costs its own budget and is reported, the others still
-run. In `ci` a group's failed and unreached tests get a second try, in a process and with brokers of their own; what
+run. Two of them run side by side, the long ones beside the quick ones, and each prints when it ends. In `ci` a group's failed and unreached tests get a second try, in a process and with brokers of their own; what
 passes only then is listed as that. The last lines name every failed test with its error. Exit status: 0 if everything
 that ran passed and something ran, 1 otherwise. Start it from .venv, made by tools/bootstrap dev; standard library only.
 """
@@ -17,16 +17,20 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 TESTS: Final = ROOT / "tests"
@@ -57,6 +61,8 @@ CI_TEST_LIMIT_S: Final = 300
 LONG_BUDGET_S: Final = 4 * 3600.0
 # More failures than this in a group are no accident, and a second try would only take time.
 SECOND_TRY_TESTS: Final = 10
+# Groups of tests side by side. They mostly wait, for processes to start and for disks to answer.
+LANES: Final = min(2, os.cpu_count() or 1)
 # After SIGABRT pytest has this long to print where its threads are.
 LAST_WORDS_S: Final = 3.0
 
@@ -99,6 +105,10 @@ class Tally:
     passed: int = 0
     failed: int = 0
     skipped: int = 0
+    # Steps side by side: what they print, and what they add here, is not mixed.
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    children: set[subprocess.Popen[bytes]] = field(default_factory=set)
+    interrupted: bool = False
 
     def add(self, step: Step, *, ok: bool, took_s: float, note: str = "") -> None:
         self.ran_steps += 1
@@ -138,35 +148,53 @@ class Tally:
         return 1 if self.failed_steps or not self.ran_steps else 0
 
 
-def carry_out(step: Step, tally: Tally, *, second_try: bool = False) -> None:
-    """Run one step to its end or to the end of its budget; `second_try`: its failed tests once more, by themselves."""
+def carry_out(step: Step, tally: Tally, *, second_try: bool = False, apart: bool = False) -> None:
+    """Run one step to its end or to the end of its budget.
+
+    Args:
+        second_try: its failed tests once more, by themselves.
+        apart: another step runs beside it: print when it has ended.
+    """
     started = time.monotonic()
-    status, note = run(step)
-    if step.report is not None:
-        outcomes = read_report(step.report)
-        again = open_tests(outcomes) if second_try else ()
-        if again:
-            left_s = max(1.0, step.budget_s - (time.monotonic() - started))
-            name = f"{step.name}, {len(again)} again"
-            report = step.report.with_suffix(".again")
-            status, note = run(replace(step, name=name, select=again, budget_s=left_s, report=report))
-            for test, outcome in read_report(report, expected=again).items():
-                if outcome.verdict == "passed":
-                    tally.second_tries.append((test, outcomes[test].why or outcomes[test].verdict))
-                outcomes[test] = outcome
-            note = note or f"{len(again)} in a second try"
-        failed = sum(outcome.bad for outcome in outcomes.values())
-        if not outcomes and status == 5:  # nothing but deselected tests in this folder
-            status, note = 0, "no test selected"
-        elif not outcomes or (
-            status and not failed
-        ):  # the fault is pytest's, or a fixture's of the whole run
-            outcomes[step.name] = Outcome(verdict="failed", why=note or f"pytest ended with status {status}")
-        if failed:
-            note = f"{note + ', ' if note else ''}{failed} failed"
-        status = status or int(failed > 0)
-        tally.count(outcomes)
-    tally.add(step, ok=status == 0, took_s=time.monotonic() - started, note=note)
+    with tempfile.TemporaryFile() if apart else nullcontext() as output:
+        status, note = run(step, tally, output)
+        outcomes: dict[str, Outcome] = {}
+        tries: list[tuple[str, str]] = []
+        if step.report is not None:
+            outcomes = read_report(step.report)
+            again = open_tests(outcomes) if second_try else ()
+            if again:
+                left_s = max(1.0, step.budget_s - (time.monotonic() - started))
+                name = f"{step.name}, {len(again)} again"
+                report = step.report.with_suffix(".again")
+                more = replace(step, name=name, select=again, budget_s=left_s, report=report)
+                status, note = run(more, tally, output)
+                for test, outcome in read_report(report, expected=again).items():
+                    if outcome.verdict == "passed":
+                        tries.append((test, outcomes[test].why or outcomes[test].verdict))
+                    outcomes[test] = outcome
+                note = note or f"{len(again)} in a second try"
+            failed = sum(outcome.bad for outcome in outcomes.values())
+            if not outcomes and status == 5:  # nothing but deselected tests in this folder
+                status, note = 0, "no test selected"
+            elif not outcomes or (status and not failed):
+                # the fault is pytest's, or a fixture's of the whole run
+                outcomes[step.name] = Outcome(
+                    verdict="failed", why=note or f"pytest ended with status {status}"
+                )
+            if failed:
+                note = f"{note + ', ' if note else ''}{failed} failed"
+            status = status or int(failed > 0)
+        with tally.lock:
+            if tally.interrupted:
+                return
+            if output is not None:
+                output.seek(0)
+                shutil.copyfileobj(output, sys.stdout.buffer)
+                sys.stdout.buffer.flush()
+            tally.second_tries += tries
+            tally.count(outcomes)
+            tally.add(step, ok=status == 0, took_s=time.monotonic() - started, note=note)
 
 
 def open_tests(outcomes: Mapping[str, Outcome]) -> tuple[str, ...]:
@@ -177,30 +205,49 @@ def open_tests(outcomes: Mapping[str, Outcome]) -> tuple[str, ...]:
     return tuple(test for test, outcome in outcomes.items() if outcome.bad)
 
 
-def run(step: Step) -> tuple[int, str]:
-    """(exit status, what to say about it)."""
-    print(f"\n== {step.name}", flush=True)
+def run(step: Step, tally: Tally, output: BinaryIO | None) -> tuple[int, str]:
+    """(exit status, what to say about it); what it prints goes to `output`, or where ours does."""
+
+    def say(text: str) -> None:
+        if output is None:
+            print(text, flush=True)
+        else:
+            output.write(f"{text}\n".encode())
+            output.flush()
+
+    say(f"\n== {step.name}")
     environment = dict(os.environ)
     if step.report is not None:
         environment["PYDANUBE_GATE_REPORT"] = str(step.report)
-    # A session of its own, so that a hanging step goes with the processes it started.
-    child = subprocess.Popen(
-        (*step.command, *step.select),
-        cwd=ROOT,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    with tally.lock:
+        if tally.interrupted:
+            return 1, "interrupted"
+        # A session of its own, so that a hanging step goes with the processes it started.
+        child = subprocess.Popen(
+            (*step.command, *step.select),
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=None if output is None else subprocess.STDOUT,
+            start_new_session=True,
+        )
+        tally.children.add(child)
+        if output is not None:
+            print(f"   … {step.name}", flush=True)
     try:
         return child.wait(timeout=step.budget_s), ""
     except subprocess.TimeoutExpired:
         note = f"still running after {step.budget_s:.0f} s, stopped"
-        print(f"{step.name}: {note}; the tracebacks show where", flush=True)
+        say(f"{step.name}: {note}; the tracebacks show where")
         stop(child, ask_for_tracebacks=True)
         return 1, note
     except BaseException:
         stop(child, ask_for_tracebacks=False)
         raise
+    finally:
+        with tally.lock:
+            tally.children.discard(child)
 
 
 def stop(child: subprocess.Popen[bytes], *, ask_for_tracebacks: bool) -> None:
@@ -298,18 +345,47 @@ def pytest_steps(reports: Path, *, pytest_arguments: Sequence[str], budget_s: fl
 
 
 def run_all(
-    steps: Iterable[Step], tally: Tally, *, budget_s: float | None = None, second_try: bool = False
+    steps: Iterable[Step],
+    tally: Tally,
+    *,
+    budget_s: float | None = None,
+    second_try: bool = False,
+    lanes: int = 1,
 ) -> None:
-    """Carry out steps one after the other; `budget_s` bounds them together."""
+    """Carry out steps, `lanes` at a time: one lane from the first, the others from the last; `budget_s` bounds all."""
     deadline = None if budget_s is None else time.monotonic() + budget_s
-    for step in steps:
-        if deadline is None:
-            carry_out(step, tally, second_try=second_try)
-        elif (left_s := deadline - time.monotonic()) <= 0:
-            tally.not_run.append(f"{step.name}: the budget of {budget_s:.0f} s for all tests is used up")
-            tally.failed_steps += 1
-        else:
-            carry_out(replace(step, budget_s=min(step.budget_s, left_s)), tally, second_try=second_try)
+    left = deque(steps)
+
+    def work(*, from_the_last: bool) -> None:
+        while left:
+            try:
+                step = left.pop() if from_the_last else left.popleft()
+            except IndexError:  # the other lane has taken it
+                return
+            left_s = step.budget_s if deadline is None else min(step.budget_s, deadline - time.monotonic())
+            if left_s > 0:
+                carry_out(replace(step, budget_s=left_s), tally, second_try=second_try, apart=lanes > 1)
+                continue
+            with tally.lock:
+                tally.not_run.append(f"{step.name}: the budget of {budget_s:.0f} s for all tests is used up")
+                tally.failed_steps += 1
+
+    if lanes == 1:
+        work(from_the_last=False)
+        return
+    with ThreadPoolExecutor(lanes) as pool:
+        working = [pool.submit(work, from_the_last=number > 0) for number in range(lanes)]
+        try:
+            for each in working:
+                each.result()
+        except BaseException:
+            left.clear()
+            with tally.lock:
+                tally.interrupted = True
+                children = list(tally.children)
+            for child in children:
+                stop(child, ask_for_tracebacks=False)
+            raise
 
 
 def run_tests(
@@ -321,7 +397,7 @@ def run_tests(
 ) -> None:
     with tempfile.TemporaryDirectory(prefix="pydanube-reports-") as reports:
         steps = pytest_steps(Path(reports), pytest_arguments=arguments, budget_s=each_s)
-        run_all(steps, tally, budget_s=budget_s, second_try=second_try)
+        run_all(steps, tally, budget_s=budget_s, second_try=second_try, lanes=LANES)
 
 
 def conformance(tally: Tally) -> None:

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
 from itertools import pairwise, repeat
-from typing import TYPE_CHECKING, Self
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final, Self
 
 from pydanube_core.batch import BROKER_PART_BYTES, PRODUCER_PART_BYTES, BatchView, Codec, Column
 from pydanube_core.batch.layout import padded
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from pydanube_client.acks import AckGatherer
     from pydanube_client.consume_lane import ConsumeLane
 
-__all__ = ["Batch", "DecodedBatch", "Delivered", "Message"]
+__all__ = ["Batch", "DecodedBatch", "Delivered", "Message", "columns_to_send"]
 
 
 class DecodedBatch:
@@ -303,6 +304,18 @@ class _Unsent:
     def __init__(self, key: str | None, attributes: Mapping[str, str]) -> None:
         self.key = key
         self.attributes = attributes
+
+
+_ATTRIBUTES: Final = attrgetter("attributes")
+
+
+def columns_to_send(messages: Sequence[Message]) -> tuple[list[bytes], list[str | None]] | None:
+    """Payloads and keys of messages that were made to be sent; None if one was received or brings more than a key."""
+    unsent = [each for message in messages if isinstance(each := message._delivered, _Unsent)]
+    payloads = [message.payload for message in messages]
+    if len(unsent) < len(messages) or any(map(_ATTRIBUTES, unsent)) or set(map(type, payloads)) != {bytes}:
+        return None
+    return payloads, [each.key for each in unsent]
 
 
 class Batch:

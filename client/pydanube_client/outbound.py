@@ -7,7 +7,7 @@ per message is created in asyncio unless somebody awaits, and then one answer wa
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -81,7 +81,7 @@ class OutBatch:
         self.topic = topic
         self.partition = partition
         self.payloads: list[bytes] = []
-        self.keys: dict[int, bytes] | None = None  # by index: most batches have none
+        self.keys: list[bytes | None] | None = None  # of the first messages; the others have none
         self.attributes: dict[int, Mapping[str, str]] | None = None
         self.bytes = 0
         self.count = 0  # set when encoded
@@ -104,6 +104,14 @@ class OutBatch:
     def answered(self) -> bool:
         return self.base_offset >= 0 or self.error is not None
 
+    def add_keys(self, keys: Sequence[bytes | None]) -> None:
+        """Of the messages whose payloads are added next."""
+        if self.keys is None:
+            self.keys = []
+        if missing := len(self.payloads) - len(self.keys):
+            self.keys += [None] * missing
+        self.keys += keys
+
     # -- out -------------------------------------------------------------------------------------------------
 
     def encode(self, session: Session, codec: Codec) -> None:
@@ -116,7 +124,7 @@ class OutBatch:
             producer_epoch=session.epoch,
             first_sequence=session.next_sequence,
             publish_time_ms=self.publish_time_ms,
-            keys=None if keys is None else [keys.get(i) for i in range(count)],
+            keys=None if keys is None else keys + [None] * (count - len(keys)),
             attributes=None if attributes is None else [attributes.get(i) for i in range(count)],
             producers=((session.producer_id, session.producer_name),),
             schema=session.schema,
@@ -135,7 +143,7 @@ class OutBatch:
         self.payloads = view.payloads()
         keys = view.keys()
         if keys is not None:
-            self.keys = {i: key for i, key in enumerate(keys) if key is not None}
+            self.keys = list(keys)
         attributes = view.attributes()
         if attributes is not None:
             self.attributes = {i: entry for i, entry in enumerate(attributes) if entry}

@@ -11,14 +11,14 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from itertools import islice
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, NoReturn, Self
 
 from pydanube_core.batch import BATCH_TARGET_BYTES, MAX_BATCH_BYTES, MAX_BATCH_MESSAGES, parse_codec
 from pydanube_core.errors import ClosedResource, ClusterError, InvalidArgument, MessageTooLarge, WindowFull
 
 from pydanube_client.facts import ClientEventKind, ProducerStatistics, Receipt, SendSummary
 from pydanube_client.ledger import Ledger
-from pydanube_client.message import Message
+from pydanube_client.message import Message, columns_to_send
 from pydanube_client.outbound import OutBatch, PendingSend
 from pydanube_client.publish_lane import LaneCounters, LaneOptions, PublishLane
 from pydanube_client.retry import Retry
@@ -227,12 +227,17 @@ class Producer:
             ClusterError: the producer is closed or fenced.
         """
         lane = self._only
-        if lane is None or key is not None or attributes is not None or type(payload) is not bytes:
+        if lane is None or attributes is not None or type(payload) is not bytes:
             return self._send_any(payload, key, attributes, partition)
         size = len(payload)
         if size > self._max_message_bytes or partition:
             return self._send_any(payload, key, attributes, partition)
         size += MESSAGE_OVERHEAD_BYTES
+        if key is not None:
+            encoded = key.encode()
+            size += len(encoded)
+            if size > _LARGEST_BYTES:
+                return self._send_any(payload, key, attributes, partition)
         free_messages = self._free_messages - 1
         free_bytes = self._free_bytes - size
         if free_messages < 0 or free_bytes < 0:
@@ -248,6 +253,8 @@ class Producer:
         batch.bytes = total
         payloads = batch.payloads
         index = len(payloads)
+        if key is not None:
+            batch.add_keys((encoded,))
         payloads.append(payload)
         if not index:
             lane.first_message()
@@ -298,11 +305,12 @@ class Producer:
         ledger = Ledger()
         try:
             while chunk := list(islice(source, _CHUNK_MESSAGES)):
-                if self._only is not None and set(map(type, chunk)) == {bytes}:
-                    await self._extend(self._only, chunk, ledger)  # type: ignore[arg-type]
-                else:
+                columns = self._columns(chunk)
+                if columns is None:
                     for entry in chunk:
                         await self._add(entry, ledger)
+                else:
+                    await self._spread(*columns, ledger)
                 ledger.collect()
                 await asyncio.sleep(0)
             await ledger.rest()
@@ -367,12 +375,18 @@ class Producer:
         if attributes:
             size += sum(len(k.encode()) + len(v.encode()) for k, v in attributes.items())
             size += _ATTRIBUTE_OVERHEAD_BYTES * len(attributes)
-        if self._shut is None and (payload_bytes > self._max_message_bytes or size > _LARGEST_BYTES):
-            raise MessageTooLarge(
-                f"{self._topic}: a message of {size} bytes; the topic takes {self._max_message_bytes} of payload",
-                field="payload", value=size, topic=self._topic, max_message_bytes=self._max_message_bytes,
-            )  # fmt: skip
+        if self._shut is None and self._too_large(payload_bytes, size):
+            self._refuse_size(size)
         return size + MESSAGE_OVERHEAD_BYTES
+
+    def _too_large(self, payload_bytes: int, size: int) -> bool:
+        return payload_bytes > self._max_message_bytes or size > _LARGEST_BYTES
+
+    def _refuse_size(self, size: int) -> NoReturn:
+        raise MessageTooLarge(
+            f"{self._topic}: a message of {size} bytes; the topic takes {self._max_message_bytes} of payload",
+            field="payload", value=size, topic=self._topic, max_message_bytes=self._max_message_bytes,
+        )  # fmt: skip
 
     def _send_any(
         self,
@@ -391,11 +405,9 @@ class Producer:
             batch = lane.seal()
         batch.bytes += size
         index = len(batch.payloads)
-        batch.payloads.append(bytes(payload))
         if key is not None:
-            if batch.keys is None:
-                batch.keys = {}
-            batch.keys[index] = key.encode()
+            batch.add_keys((key.encode(),))
+        batch.payloads.append(bytes(payload))
         if attributes:
             if batch.attributes is None:
                 batch.attributes = {}
@@ -416,16 +428,43 @@ class Producer:
         self._free_bytes += size
         ledger.note(self._send_any(payload, key, attributes, None)._batch, 1)
 
-    async def _extend(self, lane: PublishLane, payloads: list[bytes], ledger: Ledger) -> None:
-        """Add plain payloads by the slice: ≈ 0.1 µs a message."""
+    def _columns(self, chunk: list[Any]) -> tuple[list[bytes], list[bytes | None] | None] | None:
+        """Payloads and keys of entries that go by the slice; None if one of them must be looked at by itself."""
+        kinds = set(map(type, chunk))
+        if self._routing is Routing.EXPLICIT:
+            return None
+        if kinds == {bytes}:
+            return chunk, None
+        columns = columns_to_send(chunk) if kinds == {Message} else None
+        if columns is None:
+            return None
+        payloads, keys = columns
+        if keys.count(None) == len(keys):
+            return payloads, None
+        return payloads, [None if key is None else key.encode() for key in keys]
+
+    async def _spread(self, payloads: list[bytes], keys: list[bytes | None] | None, ledger: Ledger) -> None:
+        if self._only is not None:
+            await self._extend(self._only, payloads, keys, ledger)
+            return
+        for lane, part in zip(self._lanes, self._router.spread(keys, len(payloads)), strict=True):
+            of_part = None if keys is None else [keys[at] for at in part]
+            await self._extend(lane, [payloads[at] for at in part], of_part, ledger)
+
+    async def _extend(
+        self, lane: PublishLane, payloads: list[bytes], keys: list[bytes | None] | None, ledger: Ledger
+    ) -> None:
+        """Add payloads and keys by the slice: ≈ 0.1 µs a message, 0.4 with keys."""
+        all_sizes = list(map(len, payloads))
+        if keys is not None:
+            all_sizes = [size + len(key or b"") for size, key in zip(all_sizes, keys, strict=True)]
         start = 0
         while start < len(payloads):
-            rest = payloads[start:] if start else payloads
-            sizes = list(map(len, rest))
+            rest, sizes = (payloads[start:], all_sizes[start:]) if start else (payloads, all_sizes)
             if max(sizes) > self._max_message_bytes:
-                at = next(i for i, size in enumerate(sizes) if size > self._max_message_bytes)
+                at = next((i for i, size in enumerate(sizes) if self._too_large(len(rest[i]), size)), None)
                 if at == 0:
-                    self._measure(rest[0], None, None)
+                    self._refuse_size(sizes[0])
                 rest, sizes = rest[:at], sizes[:at]
             total = sum(sizes) + MESSAGE_OVERHEAD_BYTES * len(rest)
             if lane.gathering.bytes + total > lane.limit_bytes:
@@ -444,7 +483,7 @@ class Producer:
                 rest = rest[:count]
             if len(rest) > self._window_messages:
                 rest = rest[: self._window_messages]
-                total = sum(map(len, rest)) + MESSAGE_OVERHEAD_BYTES * len(rest)
+                total = sum(sizes[: len(rest)]) + MESSAGE_OVERHEAD_BYTES * len(rest)
             before = lane.gathering
             if self._blocked or self._free_messages < len(rest) or self._free_bytes < total:
                 await self._room(len(rest), total)
@@ -456,6 +495,8 @@ class Producer:
                 self._reserve(len(rest), total)
             batch = lane.gathering
             first = not batch.payloads
+            if keys is not None:
+                batch.add_keys(keys[start : start + len(rest)])
             batch.payloads += rest
             batch.bytes += total
             if first:

@@ -6,6 +6,7 @@ clients do (`wire/data-plane.md` 7.2), so that a key meets its partition whoever
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from functools import lru_cache
 from typing import Final
@@ -79,3 +80,23 @@ class Router:
         index = self._next
         self._next = (index + 1) % self._partitions
         return index
+
+    def spread(self, keys: Sequence[bytes | None] | None, count: int) -> list[list[int]]:
+        """The partition of each of `count` messages: for each partition which of them it gets, ascending.
+
+        Not where routing is explicit.
+        """
+        assert self._routing is not Routing.EXPLICIT
+        found: list[list[int]] = [[] for _ in range(self._partitions)]
+        if keys is None or self._routing is not Routing.KEY:
+            for turn in range(self._partitions):
+                found[(self._next + turn) % self._partitions].extend(range(turn, count, self._partitions))
+            self._next = (self._next + count) % self._partitions
+            return found
+        for at, key in enumerate(keys):
+            if key is None:
+                found[self._next].append(at)
+                self._next = (self._next + 1) % self._partitions
+            else:
+                found[fnv1a_64(key) % self._partitions].append(at)
+        return found

@@ -30,6 +30,27 @@ def test_round_robin_leaves_keys_out_of_account() -> None:
     assert [router.pick("same", None) for _ in range(4)] == [0, 1, 2, 0]
 
 
+@given(
+    routing=st.sampled_from([Routing.KEY, Routing.ROUND_ROBIN]),
+    partitions=st.integers(1, 5),
+    parts=st.lists(
+        st.none() | st.lists(st.none() | st.sampled_from(["", "a", "b", "é"]), max_size=9), max_size=4
+    ),
+    counts=st.integers(0, 9),
+)
+def test_a_part_is_spread_as_its_messages_would_be_one_by_one(
+    routing: Routing, partitions: int, parts: list[list[str | None] | None], counts: int
+) -> None:
+    single, whole = Router(routing, partitions), Router(routing, partitions)
+    for keys in parts:
+        count = counts if keys is None else len(keys)
+        one_by_one: list[list[int]] = [[] for _ in range(partitions)]
+        for at in range(count):
+            one_by_one[single.pick(None if keys is None else keys[at], None)].append(at)
+        encoded = None if keys is None else [None if key is None else key.encode() for key in keys]
+        assert whole.spread(encoded, count) == one_by_one
+
+
 @given(attempt=st.integers(1, 10_000), draw=st.floats(0, 0.999), wish=st.none() | st.integers(0, 5000))
 def test_delays_stay_between_the_brokers_wish_and_the_bound(
     attempt: int, draw: float, wish: int | None
@@ -95,14 +116,17 @@ def test_a_batch_opened_again_holds_what_it_held(
     batch = OutBatch("/default/t", None)
     batch.payloads = list(payloads)
     rows = st.integers(0, len(payloads) - 1)
-    keys = data.draw(st.none() | st.dictionaries(rows, st.binary(max_size=5), min_size=1))
+    keys = data.draw(
+        st.none()
+        | st.lists(st.none() | st.binary(max_size=5), min_size=1, max_size=len(payloads)).filter(any)
+    )
     attributes = data.draw(
         st.none()
         | st.dictionaries(
             rows, st.dictionaries(st.text(max_size=3), st.text(max_size=3), min_size=1), min_size=1
         )
     )
-    batch.keys, batch.attributes = keys, attributes
+    batch.keys, batch.attributes = keys and list(keys), attributes
     session = Session(
         producer_id=7, epoch=1, next_sequence=100, producer_name="p", durability="memory", schema=(3, 1)
     )
@@ -113,6 +137,6 @@ def test_a_batch_opened_again_holds_what_it_held(
     assert BatchView(body).part.first_sequence == 100
     batch.reopen()
     assert batch.payloads == payloads
-    assert batch.keys == keys
+    assert batch.keys == (None if keys is None else keys + [None] * (len(payloads) - len(keys)))
     assert batch.attributes == attributes
     assert len(batch) == len(payloads)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -65,6 +67,56 @@ def test_budget_of_all_tests_reports_what_it_left_out(
     gate.run_all([gate.Step(name="fine", command=python("pass"), budget_s=60.0)], tally)
     assert tally.print() == 1, "a check that was left out is not a pass"
     assert "late: the budget" in capfd.readouterr().out
+
+
+def test_steps_side_by_side_start_from_both_ends_and_print_one_after_the_other(
+    gate: ModuleType, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def meets(me: str, other: str) -> tuple[str, ...]:
+        return python(
+            f"import pathlib, time; here = pathlib.Path({str(tmp_path)!r}); print('{me} in', flush=True);"
+            f"(here / '{me}').touch()\nwhile not (here / '{other}').exists(): time.sleep(0.01)\nprint('{me} out')"
+        )
+
+    tally = gate.Tally()
+    steps = [
+        gate.Step(name="first", command=meets("first", "last"), budget_s=60.0),
+        gate.Step(name="middle", command=python("print('middle')"), budget_s=60.0),
+        gate.Step(name="last", command=meets("last", "first"), budget_s=60.0),
+    ]
+    gate.run_all(steps, tally, lanes=2)
+    assert tally.print() == 0, "the first and the last ran together, else neither had ended"
+    out = capfd.readouterr().out
+    assert "first in\nfirst out\n" in out
+    assert "last in\nlast out\n" in out
+    assert tally.ran_steps == 3
+
+
+def test_an_interruption_takes_all_lanes_along(gate: ModuleType, tmp_path: Path) -> None:
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    former = signal.signal(signal.SIGUSR1, interrupt)
+    program = f"import os, pathlib, time; pathlib.Path({str(tmp_path)!r}, str(os.getpid())).touch(); time.sleep(600)"
+    steps = [gate.Step(name=name, command=python(program), budget_s=60.0) for name in "abc"]
+
+    def watch() -> None:
+        while len(list(tmp_path.iterdir())) < 2:
+            time.sleep(0.01)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    tally = gate.Tally()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            gate.run_all(steps, tally, lanes=2)
+    finally:
+        watcher.join()
+        signal.signal(signal.SIGUSR1, former)
+    assert len(list(tmp_path.iterdir())) == 2, "the third was not begun"
+    assert not tally.children
+    assert not tally.lines
 
 
 @pytest.fixture

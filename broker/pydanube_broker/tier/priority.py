@@ -23,7 +23,7 @@ __all__ = ["READING", "URGENT", "WRITING", "Session", "nice_thread"]
 
 READING: Final = 0  # a consumer waits
 URGENT: Final = 4  # a backlog that must not grow for ever takes its share
-WRITING: Final = 12  # producers and consumers come first: 1/15 of what they get, or what they leave
+WRITING: Final = 19  # producers and consumers come first: 1/70 of what they get, or what they leave
 _LINGER_S: Final = 1.0
 _FILE: Final = Path("/proc/self/autogroup")
 

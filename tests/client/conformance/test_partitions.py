@@ -71,6 +71,21 @@ async def test_send_many_over_partitions_sums_up_each(cluster: Any) -> None:
         )
 
 
+async def test_send_many_with_keys_meets_the_same_partitions(cluster: Any) -> None:
+    topic = cluster.topic()
+    cases = [(b"%d" % i, f"key-{i % 20}" if i % 5 else None) for i in range(3000)]
+    async with cluster.connect() as client:
+        async with client.producer(topic, partitions=3, window_messages=500) as producer:
+            assert (await producer.send_many([Message.new(p, key=k) for p, k in cases])).count == 3000
+        found = await drain(client, topic)
+        for partition, messages in found.items():
+            values = [int(m.payload) for m in messages]
+            assert values == sorted(values)
+            assert [(m.payload, m.key) for m in messages] == [cases[value] for value in values]
+            assert {fnv1a_64(m.key.encode()) % 3 for m in messages if m.key} == {partition}
+        assert sum(map(len, found.values())) == 3000
+
+
 async def test_one_consumer_covers_all_partitions(cluster: Any) -> None:
     topic = cluster.topic()
     async with cluster.connect() as client:

@@ -59,6 +59,31 @@ async def test_send_many_keeps_the_order_and_sums_up_where_everything_went(clust
         assert await payloads_of(client, topic) == sent
 
 
+async def test_send_many_keeps_keys_beside_payloads_across_batches_and_a_full_window(cluster: Any) -> None:
+    topic = cluster.topic()
+    # runs with and without keys, so that a batch begins either way and changes in its middle
+    cases = [(b"%d" % i * (i % 60), f"key-{i % 97}" if i // 700 % 2 else None) for i in range(9000)]
+    async with cluster.connect() as client:
+        async with client.producer(topic, batch_bytes=20_000, window_messages=700) as producer:
+            summary = await producer.send_many(Message.new(p, key=k) if k else p for p, k in cases)
+            await producer.send_many([Message.new(p, key=k) for p, k in cases[650:2000]])
+        assert (summary.count, len(summary.ranges)) == (9000, 1)
+        async with client.reader(topic, stop="head") as reader:
+            got = [(message.payload, message.key) async for message in reader]
+        assert got == cases + cases[650:2000]
+
+
+async def test_a_keyed_message_too_large_stops_send_many_behind_those_before_it(cluster: Any) -> None:
+    topic = cluster.topic()
+    async with cluster.connect() as client, client.producer(topic) as producer:
+        largest = producer._max_message_bytes
+        messages = [Message.new(b"x", key="k"), Message.new(b"y" * largest, key="k" * 9)]
+        assert (await producer.send_many(messages)).count == 2, "the limit is the payload's"
+        with pytest.raises(MessageTooLarge):
+            await producer.send_many([*messages, Message.new(b"z" * (largest + 1), key="k"), messages[0]])
+        assert [len(p) for p in await payloads_of(client, topic)] == [1, largest, 1, largest]
+
+
 async def test_send_many_of_nothing_is_an_empty_summary(cluster: Any) -> None:
     async with cluster.connect() as client, client.producer(cluster.topic()) as producer:
         summary = await producer.send_many([])
