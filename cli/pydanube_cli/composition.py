@@ -90,6 +90,9 @@ async def _serve(
             # stops every stream for 30-60 ms.
             gc.collect()
             gc.freeze()
+            gc.set_threshold(
+                50_000, 20, 20
+            )  # a frame of a key-shared consumer is a thousand short-lived tuples
             announce(info)
             await stop.wait()
             _log.info("", extra={"event": "broker_stopping", "grace_s": stop.grace_s})

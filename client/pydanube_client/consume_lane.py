@@ -41,9 +41,10 @@ from pydanube_client.transport import Stream, Transport, copy_of
 
 __all__ = ["ConsumeLane", "ConsumeOptions"]
 
-ACK_FLUSH_S: Final = (
-    0.002  # a lone ack waits this long for company; a busy consumer flushes after each delivery
-)
+# Acks wait for company: each message to the broker costs both sides some 0.3 ms, whatever it holds. Longer than this
+# none waits, and no more messages than these; `confirm` and leaving the block wait for nothing.
+ACK_FLUSH_S: Final = 0.02
+ACK_FLUSH_MESSAGES: Final = 2000
 
 
 SETTLED_S: Final = 1.0  # a stream that lasted this long, or delivered, ends an outage
@@ -109,6 +110,7 @@ class ConsumeLane:
         self.credit_bytes = 0
         self._taken_messages = 0
         self._taken_bytes = 0
+        self._unflushed = 0  # messages taken since acks were sent
         # counters
         self.received_messages = 0
         self.received_bytes = 0
@@ -135,15 +137,16 @@ class ConsumeLane:
     # -- the application's side ------------------------------------------------------------------------------
 
     def taken(self, delivered: Delivered, messages: int) -> None:
-        """The application took some messages, the bytes of the batch with the last of them: send gathered acks, and
-        grant credit again when half of it is used."""
+        """The application took some messages, the bytes of the batch with the last of them: send gathered acks if
+        they are many, and grant credit again when half of it is used."""
         delivered.taken += messages
         if delivered.epoch != self.epoch:
             return
         size_bytes = delivered.size_bytes if delivered.taken == len(delivered) else 0
         self._taken_messages += messages
         self._taken_bytes += size_bytes
-        if self.acks.next >= 0:
+        self._unflushed += messages
+        if self._unflushed >= ACK_FLUSH_MESSAGES and self.acks.next >= 0:
             self.flush()
         options = self._options
         if (
@@ -169,6 +172,7 @@ class ConsumeLane:
 
     def flush(self) -> None:
         """Send the gathered acks now."""
+        self._unflushed = 0
         ranges = self.acks.take()
         if ranges:
             self.unconfirmed = True

@@ -48,6 +48,9 @@ __all__ = ["ConsumerLink", "DeliveryEngine", "SubscriptionPump"]
 
 log = logging.getLogger("pydanube.delivery")
 
+ROUTED_BYTES: Final = (
+    4 * FRAME_BYTES
+)  # of a part that is spread over consumers: their frames are to be worth it
 FEW_RANGES: Final = 4  # of a plan: each is a cut of its own; from here on one selection costs less
 
 
@@ -407,7 +410,8 @@ class SubscriptionPump:
 
     @staticmethod
     def _read_bytes(plan: Plan) -> int:
-        return FRAME_BYTES if plan.max_bytes is None else max(1, min(plan.max_bytes, FRAME_BYTES))
+        most = FRAME_BYTES if plan.consumer_id is not None else ROUTED_BYTES
+        return most if plan.max_bytes is None else max(1, min(plan.max_bytes, most))
 
     def _read_cold(self, plan: Plan) -> None:
         """Bring the pages into memory in a thread; then the same step finds them there."""
