@@ -22,6 +22,7 @@ from pydanube_core.batch import (
 )
 from pydanube_core.batch.select import (
     KEY_SLOTS,
+    Cutter,
     extent,
     index_of_offset,
     key_slots,
@@ -47,8 +48,12 @@ def test_a_selection_keeps_the_meaning_of_every_column(
 ) -> None:
     batch, rows = encode_batch(**arguments), rows_given(arguments)
     indices = sorted(data.draw(st.sets(st.integers(0, len(rows) - 1), min_size=1)))
-    cut, first_delta = select(batch, indices)
-    assert first_delta == rows[indices[0]].delta
+    cutter = Cutter(batch)
+    cut, first_delta, last_delta = cutter.select(indices)
+    assert (first_delta, last_delta) == (rows[indices[0]].delta, rows[indices[-1]].delta)
+    assert cutter.select(indices) == select(batch, indices) == (cut, first_delta, last_delta), (
+        "cut twice is cut alike"
+    )
     assert rows_of(cut) == expected(rows, indices)
     part, whole = (
         validate_batch(cut, max_message_bytes=10**6, allow_offset_delta=True),
@@ -58,8 +63,7 @@ def test_a_selection_keeps_the_meaning_of_every_column(
     assert part.columns & Column.KEY == whole.columns & Column.KEY
     assert select(memoryview(b"." + batch)[1:], np.array(indices))[0] == cut
     assert not part.columns & Column.OFFSET_DELTA or part.count > 1  # holes are told only where there are any
-    again, moved = select(cut, range(part.count))
-    assert (again, moved) == (cut, 0)
+    assert select(cut, range(part.count)) == (cut, 0, last_delta - first_delta)
 
 
 @steady
@@ -68,22 +72,23 @@ def test_a_slice_is_the_selection_of_a_range(arguments: dict[str, Any], data: st
     batch, rows = encode_batch(**arguments), rows_given(arguments)
     start = data.draw(st.integers(0, len(rows) - 1))
     stop = data.draw(st.integers(start + 1, len(rows)))
-    cut, first_delta = slice_batch(batch, start, stop)
-    assert first_delta == rows[start].delta
+    cut, first_delta, last_delta = slice_batch(batch, start, stop)
+    assert (first_delta, last_delta) == (rows[start].delta, rows[stop - 1].delta)
     assert rows_of(cut) == expected(rows, range(start, stop))
-    assert select(batch, range(start, stop)) == (cut, first_delta)
+    assert select(batch, range(start, stop)) == (cut, first_delta, last_delta)
     validate_batch(cut, max_message_bytes=10**6, allow_offset_delta=True)
 
 
 def test_offsets_stay_what_they_were() -> None:
     batch = encode_batch([b"%d" % i for i in range(10)])
-    cut, first = select(batch, [2, 3, 7])
+    cut, first, last = select(batch, [2, 3, 7])
+    assert (first, last) == (2, 7)
     head = broker_part(base_offset=100 + first, last_offset=107, epoch=1, append_time_ms=0, resealed=True)
     view = BatchView.stored(head + cut)
     assert list(view.offsets()) == [102, 103, 107]
     assert view.payloads() == [b"2", b"3", b"7"]
     # and of that selection again
-    narrower, second = select(cut, [1, 2])
+    narrower, second, _ = select(cut, [1, 2])
     assert (second, BatchView(narrower).payloads()) == (1, [b"3", b"7"])
     assert BatchView(narrower, base_offset=102 + second).offsets() == [103, 107]
 
@@ -113,11 +118,11 @@ def test_a_cut_is_never_larger_than_its_batch(codec: Codec) -> None:
     rng = random.Random(1)
     payloads = [rng.randbytes(100) * 10 for _ in range(2000)]
     batch = encode_batch(payloads, codec=codec)
-    half, _ = select(batch, range(0, 2000, 2))
+    half, _, _ = select(batch, range(0, 2000, 2))
     assert read_producer_part(half).raw_bytes == 1_000_000
     assert len(half) < len(batch)
     assert read_producer_part(half).codec is codec
-    few, _ = select(batch, range(0, 6, 2))
+    few, _, _ = select(batch, range(0, 6, 2))
     assert read_producer_part(few).codec is Codec.NONE  # takes less room than the batch as it is
     assert BatchView(few).payloads() == payloads[0:6:2]
     large = encode_batch([bytes(40_000)] * 400, codec=codec)
@@ -132,11 +137,11 @@ def test_tables_shrink_to_the_rows_in_use() -> None:
         schemas=[(7, 1), (8, 2)],
         schema_index=[0, 1, 1, 0],
     )
-    one, _ = select(batch, [1, 3])
+    one, _, _ = select(batch, [1, 3])
     assert BatchView(one).producers() == [(3, "three")]
     assert BatchView(one).producer_index() is None
     assert BatchView(one).schemas() == ([(7, 1), (8, 2)], (1, 0))
-    two, _ = select(batch, [0, 1])
+    two, _, _ = select(batch, [0, 1])
     assert BatchView(two).producers() == [(1, "one"), (3, "three")]
     assert BatchView(two).producer_index() == (0, 1)
 
@@ -178,6 +183,16 @@ def test_a_message_goes_by_its_key_or_else_by_its_producer(arguments: dict[str, 
     if "producers" not in arguments:
         named = key_slots(batch, slots, producer_name="p").tolist()
         assert named == [crc32(b"p" if row.key is None else row.key) % slots for row in rows]
+
+
+@given(
+    keys=st.lists(st.binary(max_size=40) | st.none(), min_size=1, max_size=200),
+    times=st.sampled_from([1, 100]),
+)
+def test_slots_of_many_keys_are_those_of_each(keys: list[bytes | None], times: int) -> None:
+    many = keys * times
+    slots = key_slots(encode_batch([b""] * len(many), keys=many, producers=[(1, "p")]))
+    assert slots.tolist() == [slot_of(b"p" if key is None else key) for key in many]
 
 
 def test_keys_spread_over_the_slots() -> None:

@@ -19,7 +19,7 @@ from pydanube_core.batch import (
     read_broker_part,
     read_producer_part,
 )
-from pydanube_core.batch.select import select, slice_batch
+from pydanube_core.batch.select import Cutter
 from pydanube_core.frames import encode_delivery
 
 from pydanube_broker.journal import CachedBatch
@@ -70,8 +70,18 @@ class Frame(Protocol):
         """Add the messages with first ≤ offset < end, at most `max_messages` (≥ 1) of them."""
         ...
 
-    def add_selected(self, batch: CachedBatch, indices: Sequence[int] | Ints, delivery_count: int) -> int:
-        """Add the messages at these indices of the batch, ascending; returns the bytes they take in the frame."""
+    def add_selected(
+        self,
+        batch: CachedBatch,
+        indices: Sequence[int] | Ints,
+        delivery_count: int,
+        cutter: Cutter | None = None,
+    ) -> int:
+        """Add the messages at these indices of the batch, ascending; returns the bytes they take in the frame.
+
+        Args:
+            cutter: of this batch, where several frames take parts of it.
+        """
         ...
 
 
@@ -109,11 +119,17 @@ class FrameBuilder:
             cost = self._cut(batch, range(start, start + messages), delivery_count)
         return Taken(messages, cost, end, ranges)
 
-    def add_selected(self, batch: CachedBatch, indices: Sequence[int] | Ints, delivery_count: int) -> int:
+    def add_selected(
+        self,
+        batch: CachedBatch,
+        indices: Sequence[int] | Ints,
+        delivery_count: int,
+        cutter: Cutter | None = None,
+    ) -> int:
         """Add the messages at these indices of the batch, ascending; returns the bytes they take in the frame."""
         if len(indices) == batch.count:
             return self._whole(batch, batch.base, batch.end, batch.count, delivery_count)
-        return self._cut(batch, indices, delivery_count)
+        return self._cut(batch, indices, delivery_count, cutter)
 
     def _whole(self, batch: CachedBatch, first: int, end: int, messages: int, delivery_count: int) -> int:
         again = batch is self._last
@@ -124,15 +140,21 @@ class FrameBuilder:
         self.stored_bytes += cost
         return cost
 
-    def _cut(self, batch: CachedBatch, indices: Sequence[int] | Ints, delivery_count: int) -> int:
-        data = producer_bytes(batch)
-        if isinstance(indices, range):
-            cut, first_delta = slice_batch(data, indices.start, indices.stop)
-        else:
-            cut, first_delta = select(data, indices)
+    def _cut(
+        self,
+        batch: CachedBatch,
+        indices: Sequence[int] | Ints,
+        delivery_count: int,
+        cutter: Cutter | None = None,
+    ) -> int:
+        cutter = cutter or Cutter(producer_bytes(batch))
+        cut, first_delta, last_delta = (
+            cutter.slice(indices.start, indices.stop)
+            if isinstance(indices, range)
+            else cutter.select(indices)
+        )
         head = read_broker_part(_head(batch))
-        base = batch.base + first_delta
-        last = base + BatchView(cut, part=read_producer_part(cut, verify=False)).offset_deltas()[-1]
+        base, last = batch.base + first_delta, batch.base + last_delta
         sealed = broker_part(
             base_offset=base,
             last_offset=last,

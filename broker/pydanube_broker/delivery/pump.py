@@ -491,7 +491,7 @@ class SubscriptionPump:
         link = self.links[plan.consumer_id]
         frame: Frame = link.frame(plan.session)
         for columns, indices in part.pieces:
-            frame.add_selected(columns.batch, indices, plan.delivery_count)
+            frame.add_selected(columns.batch, indices, plan.delivery_count, columns.cutter)
         now = self.engine.deadlines.now_ms()
         if not core.sent(plan, part.ranges, frame.stored_bytes, part.next_offset, now):
             return True
@@ -521,8 +521,8 @@ class SubscriptionPump:
             if link is None:
                 continue  # it left in this very turn; the core takes its messages back
             frame: Frame = link.frame(selection.session)
-            for batch, indices in part.split(selection.indices):
-                frame.add_selected(batch, indices, selection.delivery_count)
+            for columns, indices in part.split(selection.indices):
+                frame.add_selected(columns.batch, indices, selection.delivery_count, columns.cutter)
             self._send(core, link, frame)
         self._changed()  # messages that nobody accepts and holes were passed over
         return True

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from pydanube_core.batch.select import key_slots, message_sizes
+from pydanube_core.batch.select import Cutter, key_slots, message_sizes
 
 from pydanube_broker.delivery.frame_builder import producer_bytes, view_of
 from pydanube_broker.delivery.plan import Plan
@@ -35,8 +36,12 @@ class BatchColumns:
         return batch.base + np.asarray(deltas, dtype=np.int64)
 
     @cached_property
-    def slots(self) -> Ints:
-        return key_slots(producer_bytes(self.batch))
+    def slots(self) -> npt.NDArray[np.uint16]:
+        return key_slots(producer_bytes(self.batch)).astype(np.uint16)
+
+    @cached_property
+    def cutter(self) -> Cutter:
+        return Cutter(producer_bytes(self.batch))
 
     @cached_property
     def sizes(self) -> Ints:
@@ -67,9 +72,9 @@ class RoutedPart:
 
     def slots(self) -> Sequence[int]:
         """The key slot of each message."""
-        found: list[int] = []
+        found = array("H")
         for columns, indices in self.pieces:
-            found += columns.slots[indices].tolist()
+            found.frombytes(columns.slots[indices].tobytes())
         return found
 
     def sizes(self) -> Sequence[int]:
@@ -86,7 +91,7 @@ class RoutedPart:
             found += map(columns.keys.__getitem__, indices.tolist())
         return found
 
-    def split(self, chosen: Sequence[int]) -> Iterator[tuple[CachedBatch, Ints]]:
+    def split(self, chosen: Sequence[int]) -> Iterator[tuple[BatchColumns, Ints]]:
         """The batches that hold the chosen messages, and which of their messages these are."""
         wanted = np.asarray(chosen, dtype=np.int64)
         start = 0
@@ -94,7 +99,7 @@ class RoutedPart:
             end = start + len(indices)
             low, high = np.searchsorted(wanted, (start, end))
             if low < high:
-                yield columns.batch, indices[wanted[low:high] - start]
+                yield columns, indices[wanted[low:high] - start]
             start = end
 
 

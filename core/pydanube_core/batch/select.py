@@ -15,7 +15,9 @@ Gathering 500 of 2 000 payloads of 128 bytes takes ≈ 20 µs where they are of 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, Protocol
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, Final, NamedTuple, Protocol
 from zlib import crc32
 
 import numpy as np
@@ -24,11 +26,13 @@ import numpy.typing as npt
 from pydanube_core.batch.codec import compress, decompress
 from pydanube_core.batch.encode import append_padded, seal
 from pydanube_core.batch.layout import PRODUCER_PART_BYTES, Codec, Column, padded
-from pydanube_core.batch.view import BatchView, ProducerPart, read_producer_part
+from pydanube_core.batch.view import BatchView, read_producer_part
 from pydanube_core.errors import InvalidArgument
 
 __all__ = [
     "KEY_SLOTS",
+    "Cut",
+    "Cutter",
     "extent",
     "index_of_offset",
     "key_slots",
@@ -48,38 +52,44 @@ _BOOL_COST_BYTES: Final = (
 )
 
 
-def select(data: Buffer, indices: Sequence[int] | Ints) -> tuple[bytes, int]:
-    """The messages at `indices`, strictly ascending, as a batch of their own.
+class Cut(NamedTuple):
+    """Some messages of a batch as a batch of their own.
 
-    Returns:
-        (producer part and body, offset delta of the first message in `data`): what is added to the base offset.
+    The deltas are offsets of its first and last message from the first of the batch it was cut from.
+    """
+
+    batch: bytes  # producer part and body
+    first_delta: int
+    last_delta: int
+
+
+# Beyond these a call of zlib's a key is cheaper.
+_SHORT_KEY_BYTES: Final = 32
+_MANY_KEYS: Final = 64
+
+
+def _crc_table() -> npt.NDArray[np.uint32]:
+    crc = np.arange(256, dtype=np.uint32)
+    for _ in range(8):
+        crc = np.where(crc & 1, np.uint32(0xEDB88320) ^ (crc >> 1), crc >> 1).astype(np.uint32)
+    return crc
+
+
+_CRC_TABLE: Final = _crc_table()
+
+
+def select(data: Buffer, indices: Sequence[int] | Ints) -> Cut:
+    """The messages at `indices`, strictly ascending, as a batch of their own.
 
     Raises:
         InvalidArgument: no index, one outside the batch, or not ascending.
     """
-    part = read_producer_part(data, verify=False)
-    rows = np.asarray(indices, dtype=np.intp)
-    if not len(rows) or rows[0] < 0 or rows[-1] >= part.count or np.count_nonzero(rows[1:] <= rows[:-1]):
-        raise InvalidArgument(
-            f"indices into a batch of {part.count} are ascending and within it, at least one",
-            field="indices",
-            value=rows[:16].tolist(),
-        )
-    if rows[-1] - rows[0] == len(rows) - 1:
-        return _rebuild(data, part, _Span(int(rows[0]), int(rows[-1]) + 1))
-    return _rebuild(data, part, _Rows(rows))
+    return Cutter(data).select(indices)
 
 
-def slice_batch(data: Buffer, start: int, stop: int) -> tuple[bytes, int]:
+def slice_batch(data: Buffer, start: int, stop: int) -> Cut:
     """The messages [start, stop) by index as a batch of their own: `select` of a range, cheaper."""
-    part = read_producer_part(data, verify=False)
-    if not 0 <= start < stop <= part.count:
-        raise InvalidArgument(
-            f"[{start}, {stop}) is not a range within a batch of {part.count}",
-            field="indices",
-            value=[start, stop],
-        )
-    return _rebuild(data, part, _Span(start, stop))
+    return Cutter(data).slice(start, stop)
 
 
 class _Pick(Protocol):
@@ -192,75 +202,139 @@ def _gather(data: Buffer, starts: Ints, lengths: Ints) -> bytes:
     return b"".join([source[a:b] for a, b in zip(run_starts, run_stops, strict=True)])
 
 
-def _rebuild(data: Buffer, part: ProducerPart, pick: _Pick) -> tuple[bytes, int]:
-    view = BatchView(data, part=part)
-    n, columns, parts = part.count, int(Column.PAYLOAD), list[bytes]()
+class Cutter:
+    """Cuts one batch, as often as it has consumers: what every cut needs is found, and inflated, once."""
 
-    offsets, stored_at = _offsets_at(data, PRODUCER_PART_BYTES, n)
-    stored: Buffer = memoryview(data)[stored_at : stored_at + part.stored_bytes]
-    if part.codec != Codec.NONE:
-        stored = bytes(decompress(stored, part.codec, part.raw_bytes))
-    new_offsets, raw = pick.ragged(offsets, stored)
-    codec, payload = Codec.NONE, raw
-    if part.codec != Codec.NONE and len(raw) > part.stored_bytes:
-        payload = compress(raw, part.codec)
-        codec, payload = (part.codec, payload) if len(payload) < len(raw) else (Codec.NONE, raw)
-    append_padded(parts, new_offsets)
-    append_padded(parts, payload)
+    def __init__(self, data: Buffer) -> None:
+        self._data = data
+        self._part = read_producer_part(data, verify=False)
+        self._view = BatchView(data, part=self._part)
 
-    if (at := view.column_start(Column.KEY)) is not None:
-        columns |= Column.KEY
-        bits = np.unpackbits(np.frombuffer(data, np.uint8, (n + 7) // 8, at), count=n, bitorder="little")
-        append_padded(parts, np.packbits(pick.fixed(bits), bitorder="little").tobytes())
-        _ragged(parts, data, at + padded((n + 7) // 8), n, pick)
-    if (at := view.column_start(Column.ATTRIBUTES)) is not None:
-        columns |= Column.ATTRIBUTES
-        entry_offsets, keys_at = _offsets_at(data, at, n)
-        new_entries, entries = pick.entries(entry_offsets)
-        append_padded(parts, new_entries)
-        total = int(entry_offsets[n])
-        values_at = _ragged(parts, data, keys_at, total, entries)
-        _ragged(parts, data, values_at, total, entries)
-    if (at := view.column_start(Column.PUBLISH_TIME)) is not None:
-        columns |= (
-            Column.PUBLISH_TIME
-        )  # still counted from the header's time: counted anew a delta might not fit
-        append_padded(parts, pick.fixed(np.frombuffer(data, "<i4", n, at)).tobytes())
-    if (at := view.column_start(Column.PRODUCERS)) is not None:
-        columns |= Column.PRODUCERS
-        columns |= _producers(parts, data, at, view, pick)
-    at = view.column_start(Column.SEQUENCE)
-    first = part.first_sequence
-    sequences = pick.numbers(first) if at is None else pick.fixed(np.frombuffer(data, "<i8", n, at))
-    first_sequence = int(sequences[0])
-    if int(sequences[-1]) - first_sequence != pick.count - 1 or at is not None:
-        columns |= Column.SEQUENCE
-        append_padded(parts, sequences.astype("<i8").tobytes())
-    if (at := view.column_start(Column.SCHEMAS)) is not None:
-        columns |= Column.SCHEMAS
-        _schemas(parts, data, at, n, pick)
-    at = view.column_start(Column.OFFSET_DELTA)
-    deltas = pick.numbers(0) if at is None else pick.fixed(np.frombuffer(data, "<u4", n, at))
-    first_delta = int(deltas[0])
-    if int(deltas[-1]) - first_delta != pick.count - 1:  # they rise, so this tells of holes
-        columns |= Column.OFFSET_DELTA
-        append_padded(parts, (deltas - first_delta).astype("<u4").tobytes())
+    def select(self, indices: Sequence[int] | Ints) -> Cut:
+        """See `select`."""
+        rows = np.asarray(indices, dtype=np.intp)
+        count = self._part.count
+        if not len(rows) or rows[0] < 0 or rows[-1] >= count or np.count_nonzero(rows[1:] <= rows[:-1]):
+            raise InvalidArgument(
+                f"indices into a batch of {count} are ascending and within it, at least one",
+                field="indices",
+                value=rows[:16].tolist(),
+            )
+        if rows[-1] - rows[0] == len(rows) - 1:
+            return self._cut(_Span(int(rows[0]), int(rows[-1]) + 1))
+        return self._cut(_Rows(rows))
 
-    batch = seal(
-        parts,
-        codec=codec,
-        count=pick.count,
-        columns=columns,
-        raw_bytes=len(raw),
-        stored_bytes=len(payload),
-        producer_id=part.producer_id,
-        producer_epoch=part.producer_epoch,
-        first_sequence=first_sequence,
-        first_publish_time_ms=part.first_publish_time_ms,
-        schema_id=part.schema_id,
-        schema_version=part.schema_version,
-    )
-    return batch, first_delta
+    def slice(self, start: int, stop: int) -> Cut:
+        """See `slice_batch`."""
+        if not 0 <= start < stop <= self._part.count:
+            raise InvalidArgument(
+                f"[{start}, {stop}) is not a range within a batch of {self._part.count}",
+                field="indices",
+                value=[start, stop],
+            )
+        return self._cut(_Span(start, stop))
+
+    @cached_property
+    def _payload(self) -> tuple[Ints, Buffer]:
+        """Offsets and bytes of the payloads."""
+        part = self._part
+        offsets, at = _offsets_at(self._data, PRODUCER_PART_BYTES, part.count)
+        stored: Buffer = memoryview(self._data)[at : at + part.stored_bytes]
+        if part.codec != Codec.NONE:
+            stored = bytes(decompress(stored, part.codec, part.raw_bytes))
+        return offsets, stored
+
+    @cached_property
+    def _keys(self) -> tuple[Ints, Ints, Buffer] | None:
+        """Which messages have a key, and the offsets and bytes of the keys."""
+        at, n = self._view.column_start(Column.KEY), self._part.count
+        if at is None:
+            return None
+        bits = np.unpackbits(
+            np.frombuffer(self._data, np.uint8, (n + 7) // 8, at), count=n, bitorder="little"
+        )
+        offsets, start = _offsets_at(self._data, at + padded((n + 7) // 8), n)
+        return bits, offsets, memoryview(self._data)[start : start + int(offsets[n])]
+
+    @cached_property
+    def _one_producer(self) -> list[bytes] | None:
+        """The table of producers where it has a single row, which every cut has whole."""
+        at = self._view.column_start(Column.PRODUCERS)
+        if at is None or self._view.column_start(Column.PRODUCER_INDEX) is not None:
+            return None
+        parts: list[bytes] = []
+        _producers(parts, self._data, at, self._view, _Span(0, self._part.count))
+        return parts
+
+    def _cut(self, pick: _Pick) -> Cut:
+        data, part, view = self._data, self._part, self._view
+        n, columns, parts = part.count, int(Column.PAYLOAD), list[bytes]()
+
+        new_offsets, raw = pick.ragged(*self._payload)
+        codec, payload = Codec.NONE, raw
+        if part.codec != Codec.NONE and len(raw) > part.stored_bytes:
+            payload = compress(raw, part.codec)
+            codec, payload = (part.codec, payload) if len(payload) < len(raw) else (Codec.NONE, raw)
+        append_padded(parts, new_offsets)
+        append_padded(parts, payload)
+
+        if (keys := self._keys) is not None:
+            columns |= Column.KEY
+            bits, offsets, stored = keys
+            append_padded(parts, np.packbits(pick.fixed(bits), bitorder="little").tobytes())
+            for piece in pick.ragged(offsets, stored):
+                append_padded(parts, piece)
+        if (at := view.column_start(Column.ATTRIBUTES)) is not None:
+            columns |= Column.ATTRIBUTES
+            entry_offsets, keys_at = _offsets_at(data, at, n)
+            new_entries, entries = pick.entries(entry_offsets)
+            append_padded(parts, new_entries)
+            total = int(entry_offsets[n])
+            values_at = _ragged(parts, data, keys_at, total, entries)
+            _ragged(parts, data, values_at, total, entries)
+        if (at := view.column_start(Column.PUBLISH_TIME)) is not None:
+            columns |= (
+                Column.PUBLISH_TIME
+            )  # still counted from the header's time: counted anew a delta might not fit
+            append_padded(parts, pick.fixed(np.frombuffer(data, "<i4", n, at)).tobytes())
+        if self._one_producer is not None:
+            columns |= Column.PRODUCERS
+            parts += self._one_producer
+        elif (at := view.column_start(Column.PRODUCERS)) is not None:
+            columns |= Column.PRODUCERS
+            columns |= _producers(parts, data, at, view, pick)
+        at = view.column_start(Column.SEQUENCE)
+        first = part.first_sequence
+        sequences = pick.numbers(first) if at is None else pick.fixed(np.frombuffer(data, "<i8", n, at))
+        first_sequence = int(sequences[0])
+        if int(sequences[-1]) - first_sequence != pick.count - 1 or at is not None:
+            columns |= Column.SEQUENCE
+            append_padded(parts, sequences.astype("<i8", copy=False).tobytes())
+        if (at := view.column_start(Column.SCHEMAS)) is not None:
+            columns |= Column.SCHEMAS
+            _schemas(parts, data, at, n, pick)
+        at = view.column_start(Column.OFFSET_DELTA)
+        deltas = pick.numbers(0) if at is None else pick.fixed(np.frombuffer(data, "<u4", n, at))
+        first_delta, last_delta = int(deltas[0]), int(deltas[-1])
+        if last_delta - first_delta != pick.count - 1:  # they rise, so this tells of holes
+            columns |= Column.OFFSET_DELTA
+            append_padded(parts, (deltas - first_delta).astype("<u4").tobytes())
+
+        batch = seal(
+            parts,
+            codec=codec,
+            count=pick.count,
+            columns=columns,
+            raw_bytes=len(raw),
+            stored_bytes=len(payload),
+            producer_id=part.producer_id,
+            producer_epoch=part.producer_epoch,
+            first_sequence=first_sequence,
+            first_publish_time_ms=part.first_publish_time_ms,
+            schema_id=part.schema_id,
+            schema_version=part.schema_version,
+        )
+        return Cut(batch, first_delta, last_delta)
 
 
 def _offsets_at(data: Buffer, at: int, n: int) -> tuple[Ints, int]:
@@ -325,21 +399,44 @@ def key_slots(data: Buffer, slots: int = KEY_SLOTS, *, producer_name: str = "") 
             messages without keys go by the producer's id, in decimal.
     """
     part = read_producer_part(data, verify=False)
-    view = BatchView(data, part=part)
-    keys = view.keys()
-    result: npt.NDArray[np.uint32]
-    if keys is not None and None not in keys:
-        result = np.array(list(map(crc32, keys)), np.uint32)  # type: ignore[arg-type]
-        return result % np.uint32(slots)
+    view, n = BatchView(data, part=part), part.count
+    at = view.column_start(Column.KEY)
+    hashes = keyed = None
+    if at is not None:
+        offsets, start = _offsets_at(data, at + padded((n + 7) // 8), n)
+        hashes = _crc32_each(memoryview(data)[start : start + int(offsets[n])], offsets)
+        bits = np.frombuffer(data, np.uint8, (n + 7) // 8, at)
+        keyed = np.unpackbits(bits, count=n, bitorder="little").view(np.bool_)
+        if keyed.all():
+            return hashes % np.uint32(slots)
     names = [name.encode() or str(number).encode() for number, name in view.producers()]
     names = names or [(producer_name or str(part.producer_id)).encode()]
     of_names = np.array(list(map(crc32, names)), np.uint32)
     index = view.producer_index()
-    result = np.full(part.count, of_names[0]) if index is None else of_names[np.array(index)]
-    if keys is not None:
-        hashes = np.array([0 if key is None else crc32(key) for key in keys], np.uint32)
-        result = np.where(np.array([key is None for key in keys]), result, hashes)
+    result = np.full(n, of_names[0]) if index is None else of_names[np.array(index)]
+    if hashes is not None and keyed is not None:
+        result = np.where(keyed, hashes, result)
     return result % np.uint32(slots)
+
+
+def _crc32_each(data: Buffer, offsets: Ints) -> npt.NDArray[np.uint32]:
+    """zlib's CRC-32 of every row: a byte of all rows at a time while they are many and short."""
+    lengths = np.diff(offsets)
+    longest = int(lengths.max())
+    if longest > _SHORT_KEY_BYTES or len(lengths) < _MANY_KEYS:
+        view, edges = memoryview(data), offsets.tolist()
+        return np.array([crc32(view[a:b]) for a, b in pairwise(edges)], np.uint32)
+    octets = np.frombuffer(data, np.uint8)
+    shortest = int(lengths.min())
+    crc = np.full(len(lengths), 0xFFFFFFFF, np.uint32)
+    for at in range(longest):
+        if at < shortest:
+            crc = _CRC_TABLE[(crc ^ octets[offsets[:-1] + at]) & 0xFF] ^ (crc >> 8)
+        else:
+            live = np.flatnonzero(lengths > at)
+            some = crc[live]
+            crc[live] = _CRC_TABLE[(some ^ octets[offsets[live] + at]) & 0xFF] ^ (some >> 8)
+    return ~crc
 
 
 def message_sizes(data: Buffer) -> npt.NDArray[np.int64]:

@@ -27,13 +27,19 @@ async def prepare(broker: Broker, client: Client, payloads: list[bytes], **polic
     await broker.port.set_failure_policy("t", "s", {**QUICK, **policy})
 
 
-async def fail(client: Client, poison: set[bytes], deliveries: int) -> None:
-    """Take that many deliveries; nack what is poison, acknowledge the rest."""
+async def fail(
+    client: Client, poison: set[bytes], deliveries: int, *, last_delay_ms: int | None = None
+) -> None:
+    """Take that many deliveries; nack what is poison, acknowledge the rest.
+
+    Without `last_delay_ms` the last one may come once more before this consumer leaves, and that counts.
+    """
     async with client.consumer("t", "s", type="shared") as consumer:
-        for _ in range(deliveries):
+        for number in range(1, deliveries + 1):
             (message,) = await take(consumer, 1)
             if message.payload in poison:
-                await message.nack(reason="cannot be read")
+                delay_ms = last_delay_ms if number == deliveries else None
+                await message.nack(delay_ms, reason="cannot be read")
             else:
                 await message.ack()
         await consumer.flush_acks()
@@ -158,7 +164,7 @@ async def test_skip_gets_a_subscription_past_what_blocks_it(broker: Broker, clie
 async def test_policy_counts_and_the_point_of_exhaustion_survive_a_restart(opened: Any) -> None:
     async with opened() as broker, connect(broker.broker_url) as client:
         await prepare(broker, client, [b"bad"], poison_policy="dead_letter", max_redelivery_count=2)
-        await fail(client, {b"bad"}, deliveries=2)
+        await fail(client, {b"bad"}, deliveries=2, last_delay_ms=1000)
     async with opened() as broker, connect(broker.broker_url) as client:
         policy = await broker.port.failure_policy("t", "s")
         assert (policy["poison_policy"], policy["max_redelivery_count"]) == ("dead_letter", 2)

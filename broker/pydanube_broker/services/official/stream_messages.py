@@ -143,7 +143,9 @@ class MessageFrame:
             ranges = runs_of(offsets[i] for i in inside)
         return Taken(len(inside), self._take(batch, inside), end, ranges)
 
-    def add_selected(self, batch: CachedBatch, indices: Sequence[int] | Ints, delivery_count: int) -> int:
+    def add_selected(
+        self, batch: CachedBatch, indices: Sequence[int] | Ints, delivery_count: int, cutter: object = None
+    ) -> int:
         return self._take(batch, indices.tolist() if isinstance(indices, np.ndarray) else indices)
 
     def _take(self, batch: CachedBatch, inside: Sequence[int]) -> int:
