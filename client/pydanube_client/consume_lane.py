@@ -164,7 +164,10 @@ class ConsumeLane:
 
     def _arm(self) -> None:
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(ACK_FLUSH_S, self._flush_by_timer)
+            wait_s = ACK_FLUSH_S
+            if self._options.ack_timeout_ms:  # waiting for company must not be what makes an ack late
+                wait_s = min(wait_s, self._options.ack_timeout_ms / 10_000)
+            self._timer = asyncio.get_running_loop().call_later(wait_s, self._flush_by_timer)
 
     def _flush_by_timer(self) -> None:
         self._timer = None
