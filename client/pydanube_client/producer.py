@@ -357,7 +357,7 @@ class Producer:
 
     @property
     def _durability(self) -> str:
-        session = self._lanes[0].session
+        session = self._lanes[0].session if self._lanes else None
         return session.durability if session else ""
 
     def _measure(self, payload: Payload, key: str | None, attributes: Mapping[str, str] | None) -> int:
@@ -431,8 +431,8 @@ class Producer:
     def _columns(self, chunk: list[Any]) -> tuple[list[bytes], list[bytes | None] | None] | None:
         """Payloads and keys of entries that go by the slice; None if one of them must be looked at by itself."""
         kinds = set(map(type, chunk))
-        if self._routing is Routing.EXPLICIT:
-            return None
+        if self._routing is Routing.EXPLICIT or self._shut is not None:
+            return None  # that way says what is wrong
         if kinds == {bytes}:
             return chunk, None
         columns = columns_to_send(chunk) if kinds == {Message} else None

@@ -48,9 +48,8 @@ __all__ = ["ConsumerLink", "DeliveryEngine", "SubscriptionPump"]
 
 log = logging.getLogger("pydanube.delivery")
 
-ROUTED_BYTES: Final = (
-    4 * FRAME_BYTES
-)  # of a part that is spread over consumers: their frames are to be worth it
+# Of a part that is spread over consumers: their frames are to be worth it.
+ROUTED_BYTES: Final = 4 * FRAME_BYTES
 FEW_RANGES: Final = 4  # of a plan: each is a cut of its own; from here on one selection costs less
 
 

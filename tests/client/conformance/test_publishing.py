@@ -225,6 +225,20 @@ async def test_two_producers_of_one_name_do_not_disturb_each_other(cluster: Any)
         assert len(await payloads_of(client, topic)) == 6
 
 
+@pytest.mark.parametrize("entry", [b"x", Message.new(b"x", key="k"), Message.new(b"x")])
+async def test_send_many_outside_the_block_says_so(cluster: Any, entry: Any) -> None:
+    async with cluster.connect() as client:
+        producer = client.producer(cluster.topic())
+        with pytest.raises(ClosedResource):
+            await producer.send_many([entry] * 3)
+        async with producer:
+            assert (await producer.send_many([entry] * 3)).count == 3
+        with pytest.raises(ClosedResource):
+            await producer.send_many([entry] * 3)
+        with pytest.raises(ClosedResource):
+            producer.send_nowait(b"x", key="k")
+
+
 async def test_bad_arguments_are_refused_with_field_and_value(cluster: Any) -> None:
     async with cluster.connect() as client:
         with pytest.raises(InvalidName):
