@@ -22,7 +22,7 @@ from pydanube_client.message import Message, columns_to_send
 from pydanube_client.outbound import OutBatch, PendingSend
 from pydanube_client.publish_lane import LaneCounters, LaneOptions, PublishLane
 from pydanube_client.retry import Retry
-from pydanube_client.routing import Router, Routing
+from pydanube_client.routing import Router, Routing, encode_key
 from pydanube_client.schemas import SchemaLike, schema_of
 from pydanube_client.tasks import TaskOwner
 from pydanube_client.transport import Transport, copy_of
@@ -234,7 +234,7 @@ class Producer:
             return self._send_any(payload, key, attributes, partition)
         size += MESSAGE_OVERHEAD_BYTES
         if key is not None:
-            encoded = key.encode()
+            encoded = encode_key(key)
             size += len(encoded)
             if size > _LARGEST_BYTES:
                 return self._send_any(payload, key, attributes, partition)
@@ -371,9 +371,16 @@ class Producer:
         payload_bytes = payload.nbytes if isinstance(payload, memoryview) else len(payload)
         size = payload_bytes
         if key is not None:
-            size += len(key.encode())
+            size += len(encode_key(key))
         if attributes:
-            size += sum(len(k.encode()) + len(v.encode()) for k, v in attributes.items())
+            try:
+                size += sum(len(k.encode()) + len(v.encode()) for k, v in attributes.items())
+            except (AttributeError, UnicodeEncodeError) as error:
+                raise InvalidArgument(
+                    f"attributes are text by text, got {attributes!r:.200}: {error}",
+                    field="attributes",
+                    value=repr(attributes)[:200],
+                ) from error
             size += _ATTRIBUTE_OVERHEAD_BYTES * len(attributes)
         if self._shut is None and self._too_large(payload_bytes, size):
             self._refuse_size(size)
@@ -406,7 +413,7 @@ class Producer:
         batch.bytes += size
         index = len(batch.payloads)
         if key is not None:
-            batch.add_keys((key.encode(),))
+            batch.add_keys((encode_key(key),))
         batch.payloads.append(bytes(payload))
         if attributes:
             if batch.attributes is None:
@@ -441,7 +448,7 @@ class Producer:
         payloads, keys = columns
         if keys.count(None) == len(keys):
             return payloads, None
-        return payloads, [None if key is None else key.encode() for key in keys]
+        return payloads, [None if key is None else encode_key(key) for key in keys]
 
     async def _spread(self, payloads: list[bytes], keys: list[bytes | None] | None, ledger: Ledger) -> None:
         if self._only is not None:

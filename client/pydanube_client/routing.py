@@ -13,7 +13,7 @@ from typing import Final
 
 from pydanube_core.errors import InvalidArgument
 
-__all__ = ["Router", "Routing", "fnv1a_64"]
+__all__ = ["Router", "Routing", "encode_key", "fnv1a_64"]
 
 _BASIS: Final = 0xCBF29CE484222325
 _PRIME: Final = 0x100000001B3
@@ -27,6 +27,20 @@ def fnv1a_64(key: bytes) -> int:
     for byte in key:
         value = (value ^ byte) * _PRIME & _MASK
     return value
+
+
+def encode_key(key: str) -> bytes:
+    """The bytes of a message's key.
+
+    Raises:
+        InvalidArgument: it is not text, or not text that UTF-8 has.
+    """
+    try:
+        return key.encode()
+    except (AttributeError, UnicodeEncodeError) as error:
+        raise InvalidArgument(
+            f"a key is text, got {key!r:.200}: {error}", field="key", value=repr(key)[:200]
+        ) from error
 
 
 class Routing(StrEnum):
@@ -76,7 +90,7 @@ class Router:
                 "routing is explicit: give partition= with each message", field="partition", value=None
             )
         if key is not None and self._routing is Routing.KEY:
-            return fnv1a_64(key.encode()) % self._partitions
+            return fnv1a_64(encode_key(key)) % self._partitions
         index = self._next
         self._next = (index + 1) % self._partitions
         return index

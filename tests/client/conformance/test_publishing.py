@@ -251,6 +251,20 @@ async def test_bad_arguments_are_refused_with_field_and_value(cluster: Any) -> N
         async with client.producer(cluster.topic()) as producer:
             with pytest.raises(InvalidArgument):
                 producer.send_nowait("text")  # type: ignore[arg-type]
+            for key in (b"bytes", 7, "half a pair \ud800"):
+                for send in (
+                    lambda key: producer.send_nowait(b"x", key=key),
+                    lambda key: producer.send_nowait(b"x", key=key, attributes={"a": "b"}),
+                ):
+                    with pytest.raises(InvalidArgument) as refused:
+                        send(key)
+                    assert refused.value.details["field"] == "key"
+                with pytest.raises(InvalidArgument):
+                    await producer.send_many([Message.new(b"x", key=key)])  # type: ignore[arg-type]
+            with pytest.raises(InvalidArgument) as refused:
+                producer.send_nowait(b"x", attributes={"a": 1})  # type: ignore[dict-item]
+            assert refused.value.details["field"] == "attributes"
+            assert (await producer.send(b"x", key="k")).offset == 0, "nothing of all that was taken"
         with pytest.raises(ClosedResource):
             await producer.send(b"after the end")
 
