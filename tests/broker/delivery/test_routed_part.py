@@ -69,10 +69,10 @@ def test_a_plan_gets_what_it_names_within_its_limits(
         assert size_bytes is not None, "cut short for no reason"
     assert part.next_offset == (wanted[-1] + 1 if got == wanted else wanted[len(got)])
     assert part.keys() == [f"key-{o % 7}" for o in got]
-    assert part.slots() == [slot_of(f"key-{o % 7}".encode()) for o in got]
+    assert list(part.slots()) == [slot_of(f"key-{o % 7}".encode()) for o in got]
     payloads = []
-    for batch, indices in part.split(range(len(got))):
-        data = producer_bytes(batch)
+    for columns, indices in part.split(range(len(got))):
+        data = producer_bytes(columns.batch)
         view = BatchView(data, part=read_producer_part(data, verify=False))
         payloads += [int(view.payloads()[i]) for i in indices.tolist()]
     assert payloads == got
