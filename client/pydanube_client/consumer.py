@@ -370,7 +370,8 @@ class Receiver:
                     raise copy_of(lane.error)
 
     async def _confirm(self) -> None:
-        await _all(lane.confirm() for lane in self._lanes if lane.acks.next >= 0 or lane.unconfirmed)
+        waiting = (lane for lane in self._lanes if lane.acks.next >= 0 or lane.unconfirmed or lane.unheard)
+        await _all(lane.confirm() for lane in waiting)
 
 
 class Consumer(Receiver):

@@ -220,3 +220,14 @@ async def test_terminated_messages_go_at_once(broker: Broker, client: Client) ->
     async with client.reader("t-dlq-s") as reader:
         (copy,) = await take(reader, 1)
     assert (copy.attributes["x-failure-reason"], copy.attributes["x-delivery-attempt"]) == ("not for us", "1")
+
+
+async def test_a_nack_is_heard_before_its_consumer_leaves(broker: Broker, client: Client) -> None:
+    await prepare(broker, client, [b"%d" % i for i in range(10)])
+    for _ in range(10):
+        # no more credit: what waits in a consumer that leaves counts as delivered
+        async with client.consumer("t", "s", type="shared", credit_messages=1) as consumer:
+            (message,) = await take(consumer, 1)
+            await message.nack(delay_ms=60_000)
+    async with client.consumer("t", "s", type="shared") as consumer:
+        assert await consumer.receive(10, max_wait_s=0.2) == [], "all ten wait for their minute"
