@@ -30,7 +30,7 @@ def histories(draw: st.DrawFn) -> list[CursorDelta]:
         floor = draw(st.integers(floor, max(floor, SPAN)))
         while floor in done:
             floor += 1  # a window's floor is never acknowledged
-        edges = sorted(draw(st.sets(st.integers(floor + 1, SPAN + 20), max_size=8)))
+        edges = sorted(draw(st.sets(st.integers(floor + 1, max(floor + 1, SPAN + 20)), max_size=8)))
         pairs = list(zip(edges[::2], edges[1::2], strict=False))
         split = draw(st.integers(0, len(pairs)))
         attempts = tuple(
