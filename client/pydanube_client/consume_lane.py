@@ -42,8 +42,8 @@ from pydanube_client.transport import Stream, Transport, copy_of
 __all__ = ["ConsumeLane", "ConsumeOptions"]
 
 # Acks wait for company: each message to the broker costs both sides some 0.3 ms, whatever it holds. Longer than this
-# none waits, and no more messages than these; `confirm` and leaving the block wait for nothing.
-ACK_FLUSH_S: Final = 0.02
+# none waits, and no more messages than these; a consumer that has nothing more to do sends them at once.
+ACK_FLUSH_S: Final = 0.005
 ACK_FLUSH_MESSAGES: Final = 2000
 
 
@@ -138,9 +138,9 @@ class ConsumeLane:
 
     # -- the application's side ------------------------------------------------------------------------------
 
-    def taken(self, delivered: Delivered, messages: int) -> None:
-        """The application took some messages, the bytes of the batch with the last of them: send gathered acks if
-        they are many, and grant credit again when half of it is used."""
+    def taken(self, delivered: Delivered, messages: int, *, more: bool = False) -> None:
+        """The application took some messages, the bytes of the batch with the last of them: send gathered acks unless
+        `more` deliveries wait for it, and grant credit again when half of it is used."""
         delivered.taken += messages
         if delivered.epoch != self.epoch:
             return
@@ -148,7 +148,7 @@ class ConsumeLane:
         self._taken_messages += messages
         self._taken_bytes += size_bytes
         self._unflushed += messages
-        if self._unflushed >= ACK_FLUSH_MESSAGES and self.acks.next >= 0:
+        if self.acks.next >= 0 and (not more or self._unflushed >= ACK_FLUSH_MESSAGES):
             self.flush()
         options = self._options
         if (

@@ -322,7 +322,7 @@ class Receiver:
         delivered = self._delivered
         if delivered is not None and not length_hint(self._offsets):
             self._delivered = None
-            delivered.lane.taken(delivered, len(delivered) - delivered.taken)
+            delivered.lane.taken(delivered, len(delivered) - delivered.taken, more=bool(self._ready))
 
     def _put_back(self, message: Message) -> None:
         """Undo taking the current delivery's latest message."""
