@@ -41,7 +41,7 @@ was exhausted and not yet dropped or dead-lettered at a restart is delivered onc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from pydanube_core.errors import InvalidArgument
@@ -326,14 +326,13 @@ class Subscription:
         """
         check_ranges(ranges)
         window, closed = self._window, 0
-        answered: dict[Consumer, int] = {}
+        answered: list[tuple[Flight, int]] = []
         for chunk, mask in window.locate(ranges).items():
             sent = chunk.returned()
             for flight in chunk.flights:
                 sent |= flight.mask
                 if own := flight.mask & mask:
-                    end = chunk.start + own.bit_length()
-                    answered[flight.consumer] = max(end, answered.get(flight.consumer, 0))
+                    answered.append((flight, own))
             if hit := mask & sent:
                 closed += hit.bit_count()
                 window.close(chunk, hit)
@@ -342,12 +341,16 @@ class Subscription:
         self._refresh(answered, now_ms)
         return closed
 
-    def _refresh(self, answered: dict[Consumer, int], now_ms: int) -> None:
-        """Consumers that answered what lies below an offset have their whole time again for what they hold from there.
+    def _refresh(self, answered: Iterable[tuple[Flight, int]], now_ms: int) -> None:
+        """Consumers have their whole time again for what they hold behind the messages that were answered.
 
         A message that was passed over keeps its deadline. Done a few times in each timeout, as it costs O(in flight).
         """
-        for consumer, offset in answered.items():
+        ends: dict[Consumer, int] = {}
+        for flight, mask in answered:
+            end = flight.chunk.start + mask.bit_length()
+            ends[flight.consumer] = max(end, ends.get(flight.consumer, 0))
+        for consumer, offset in ends.items():
             if consumer.ack_timeout_ms and now_ms >= consumer.refresh_at_ms:
                 consumer.refresh_at_ms = now_ms + consumer.ack_timeout_ms // REFRESHES
                 self._window.refresh(consumer, offset, now_ms + consumer.ack_timeout_ms)
@@ -369,12 +372,7 @@ class Subscription:
         """
         if delay_ms < 0:
             raise InvalidArgument(f"delay_ms: {delay_ms} is negative", field="delay_ms", value=delay_ms)
-        held = self._held(consumer_id, session, ranges)
-        random = self._failures.random() if held else 0.0
-        for flight, mask in held:
-            self._window.end_flight(flight, mask)
-            self._failures.fail(flight.chunk, mask, now_ms, delay_ms, reason or "nack", random)
-        return self._failures.report()
+        return self._give_back(self._held(consumer_id, session, ranges), now_ms, delay_ms, reason)
 
     def nack_delivered(
         self, ranges: Sequence[Range], now_ms: int, *, delay_ms: int = 0, reason: str = ""
@@ -393,14 +391,18 @@ class Subscription:
             for flight in chunk.flights
             if flight.mask & mask
         ]
+        effects = self._give_back(held, now_ms, delay_ms, reason)
+        self._refresh(held, now_ms)
+        return effects
+
+    def _give_back(
+        self, held: Sequence[tuple[Flight, int]], now_ms: int, delay_ms: int, reason: str
+    ) -> list[Effect]:
+        """Messages in flight have failed."""
         random = self._failures.random() if held else 0.0
-        answered: dict[Consumer, int] = {}
         for flight, mask in held:
             self._window.end_flight(flight, mask)
             self._failures.fail(flight.chunk, mask, now_ms, delay_ms, reason or "nack", random)
-            end = flight.chunk.start + mask.bit_length()
-            answered[flight.consumer] = max(end, answered.get(flight.consumer, 0))
-        self._refresh(answered, now_ms)
         return self._failures.report()
 
     def terminate(
