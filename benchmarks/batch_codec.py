@@ -18,7 +18,7 @@ from zlib import crc32
 
 import numpy as np
 from pydanube_core.batch import BatchView, Codec, encode_batch, read_producer_part
-from pydanube_core.batch.select import extent, key_slots, message_sizes, select, slice_batch
+from pydanube_core.batch.select import Cutter, extent, key_slots, message_sizes
 from pydanube_core.batch.validate import check_body, validate_batch
 
 LIMIT = 4_000_000
@@ -68,11 +68,11 @@ def cases(messages: int, size: int) -> dict[str, Callable[[], object]]:
         ),
         "validate, lz4": lambda: validate_batch(lz4, max_message_bytes=LIMIT),
         "validate, zstd": lambda: validate_batch(zstd, max_message_bytes=LIMIT),
-        "select a quarter, equal lengths": lambda: select(plain, quarter),
-        "select a quarter, unequal lengths": lambda: select(uneven, quarter),
-        "select a quarter, keys and attributes": lambda: select(rich, quarter),
-        "select a quarter, lz4": lambda: select(lz4, quarter),
-        "slice a quarter": lambda: slice_batch(plain, few, 2 * few),
+        "select a quarter, equal lengths": lambda: Cutter(plain).select(quarter),
+        "select a quarter, unequal lengths": lambda: Cutter(uneven).select(quarter),
+        "select a quarter, keys and attributes": lambda: Cutter(rich).select(quarter),
+        "select a quarter, lz4": lambda: Cutter(lz4).select(quarter),
+        "slice a quarter": lambda: Cutter(plain).slice(few, 2 * few),
         "slots of keys": lambda: key_slots(keyed),
         "sizes of messages": lambda: message_sizes(plain),
         "extent of an offset range": lambda: extent(view, 10, messages - 10),

@@ -27,8 +27,6 @@ from pydanube_core.batch.select import (
     index_of_offset,
     key_slots,
     message_sizes,
-    select,
-    slice_batch,
     slot_of,
 )
 from pydanube_core.batch.validate import validate_batch
@@ -51,7 +49,7 @@ def test_a_selection_keeps_the_meaning_of_every_column(
     cutter = Cutter(batch)
     cut, first_delta, last_delta = cutter.select(indices)
     assert (first_delta, last_delta) == (rows[indices[0]].delta, rows[indices[-1]].delta)
-    assert cutter.select(indices) == select(batch, indices) == (cut, first_delta, last_delta), (
+    assert cutter.select(indices) == Cutter(batch).select(indices) == (cut, first_delta, last_delta), (
         "cut twice is cut alike"
     )
     assert rows_of(cut) == expected(rows, indices)
@@ -61,9 +59,9 @@ def test_a_selection_keeps_the_meaning_of_every_column(
     )
     assert (part.producer_id, part.producer_epoch) == (whole.producer_id, whole.producer_epoch)
     assert part.columns & Column.KEY == whole.columns & Column.KEY
-    assert select(memoryview(b"." + batch)[1:], np.array(indices))[0] == cut
+    assert Cutter(memoryview(b"." + batch)[1:]).select(np.array(indices))[0] == cut
     assert not part.columns & Column.OFFSET_DELTA or part.count > 1  # holes are told only where there are any
-    assert select(cut, range(part.count)) == (cut, 0, last_delta - first_delta)
+    assert Cutter(cut).select(range(part.count)) == (cut, 0, last_delta - first_delta)
 
 
 @steady
@@ -72,23 +70,23 @@ def test_a_slice_is_the_selection_of_a_range(arguments: dict[str, Any], data: st
     batch, rows = encode_batch(**arguments), rows_given(arguments)
     start = data.draw(st.integers(0, len(rows) - 1))
     stop = data.draw(st.integers(start + 1, len(rows)))
-    cut, first_delta, last_delta = slice_batch(batch, start, stop)
+    cut, first_delta, last_delta = Cutter(batch).slice(start, stop)
     assert (first_delta, last_delta) == (rows[start].delta, rows[stop - 1].delta)
     assert rows_of(cut) == expected(rows, range(start, stop))
-    assert select(batch, range(start, stop)) == (cut, first_delta, last_delta)
+    assert Cutter(batch).select(range(start, stop)) == (cut, first_delta, last_delta)
     validate_batch(cut, max_message_bytes=10**6, allow_offset_delta=True)
 
 
 def test_offsets_stay_what_they_were() -> None:
     batch = encode_batch([b"%d" % i for i in range(10)])
-    cut, first, last = select(batch, [2, 3, 7])
+    cut, first, last = Cutter(batch).select([2, 3, 7])
     assert (first, last) == (2, 7)
     head = broker_part(base_offset=100 + first, last_offset=107, epoch=1, append_time_ms=0, resealed=True)
     view = BatchView.stored(head + cut)
     assert list(view.offsets()) == [102, 103, 107]
     assert view.payloads() == [b"2", b"3", b"7"]
     # and of that selection again
-    narrower, second, _ = select(cut, [1, 2])
+    narrower, second, _ = Cutter(cut).select([1, 2])
     assert (second, BatchView(narrower).payloads()) == (1, [b"3", b"7"])
     assert BatchView(narrower, base_offset=102 + second).offsets() == [103, 107]
 
@@ -110,7 +108,7 @@ def test_gathering_is_the_same_by_every_way(sizes: list[int], part: int) -> None
     payloads = [rng.randbytes(size) for size in sizes]
     batch = encode_batch(payloads)
     for indices in (sorted(rng.sample(range(400), part)), list(range(400 - part, 400))):
-        assert BatchView(select(batch, indices)[0]).payloads() == [payloads[i] for i in indices]
+        assert BatchView(Cutter(batch).select(indices)[0]).payloads() == [payloads[i] for i in indices]
 
 
 @pytest.mark.parametrize("codec", [Codec.LZ4, Codec.ZSTD])
@@ -118,15 +116,15 @@ def test_a_cut_is_never_larger_than_its_batch(codec: Codec) -> None:
     rng = random.Random(1)
     payloads = [rng.randbytes(100) * 10 for _ in range(2000)]
     batch = encode_batch(payloads, codec=codec)
-    half, _, _ = select(batch, range(0, 2000, 2))
+    half, _, _ = Cutter(batch).select(range(0, 2000, 2))
     assert read_producer_part(half).raw_bytes == 1_000_000
     assert len(half) < len(batch)
     assert read_producer_part(half).codec is codec
-    few, _, _ = select(batch, range(0, 6, 2))
+    few, _, _ = Cutter(batch).select(range(0, 6, 2))
     assert read_producer_part(few).codec is Codec.NONE  # takes less room than the batch as it is
     assert BatchView(few).payloads() == payloads[0:6:2]
     large = encode_batch([bytes(40_000)] * 400, codec=codec)
-    assert len(select(large, range(0, 400, 2))[0]) < MAX_BATCH_BYTES
+    assert len(Cutter(large).select(range(0, 400, 2))[0]) < MAX_BATCH_BYTES
 
 
 def test_tables_shrink_to_the_rows_in_use() -> None:
@@ -137,11 +135,11 @@ def test_tables_shrink_to_the_rows_in_use() -> None:
         schemas=[(7, 1), (8, 2)],
         schema_index=[0, 1, 1, 0],
     )
-    one, _, _ = select(batch, [1, 3])
+    one, _, _ = Cutter(batch).select([1, 3])
     assert BatchView(one).producers() == [(3, "three")]
     assert BatchView(one).producer_index() is None
     assert BatchView(one).schemas() == ([(7, 1), (8, 2)], (1, 0))
-    two, _, _ = select(batch, [0, 1])
+    two, _, _ = Cutter(batch).select([0, 1])
     assert BatchView(two).producers() == [(1, "one"), (3, "three")]
     assert BatchView(two).producer_index() == (0, 1)
 
@@ -149,14 +147,14 @@ def test_tables_shrink_to_the_rows_in_use() -> None:
 @pytest.mark.parametrize("indices", [[], [0, 0], [1, 0], [-1], [3], [0, 3], [0, 1, 1]])
 def test_indices_ascend_within_the_batch(indices: list[int]) -> None:
     with pytest.raises(InvalidArgument) as refused:
-        select(encode_batch([b"a", b"b", b"c"]), indices)
+        Cutter(encode_batch([b"a", b"b", b"c"])).select(indices)
     assert refused.value.details == {"field": "indices", "value": indices}
 
 
 @pytest.mark.parametrize(("start", "stop"), [(0, 0), (2, 1), (-1, 2), (0, 4), (3, 3)])
 def test_slices_lie_within_the_batch(start: int, stop: int) -> None:
     with pytest.raises(InvalidArgument) as refused:
-        slice_batch(encode_batch([b"a", b"b", b"c"]), start, stop)
+        Cutter(encode_batch([b"a", b"b", b"c"])).slice(start, stop)
     assert refused.value.details == {"field": "indices", "value": [start, stop]}
 
 

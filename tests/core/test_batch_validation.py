@@ -22,7 +22,7 @@ from pydanube_core.batch import (
 )
 from pydanube_core.batch.encode import append_padded, seal
 from pydanube_core.batch.layout import MAX_INFLATED_BYTES, padded
-from pydanube_core.batch.select import key_slots, message_sizes, select, slice_batch
+from pydanube_core.batch.select import Cutter, key_slots, message_sizes
 from pydanube_core.batch.validate import MAX_PUBLISH_TIME_MS, validate_batch
 from pydanube_core.errors import (
     BatchTooLarge,
@@ -403,10 +403,10 @@ def test_any_bytes_are_refused_by_a_typed_error_or_can_be_used(batch: bytes, lim
     assert all(0 <= row.sequence < 2**63 and 0 <= row.publish_time_ms <= MAX_PUBLISH_TIME_MS for row in rows)
     assert len(key_slots(batch)) == len(message_sizes(batch)) == len(rows)
     every_other = list(range(0, len(rows), 2))
-    cut, first, _ = select(batch, every_other)
+    cut, first, _ = Cutter(batch).select(every_other)
     assert rows_of(cut) == [rows[i].moved(first) for i in every_other]
     check(cut)
-    check(slice_batch(batch, len(rows) // 2, len(rows))[0])
+    check(Cutter(batch).slice(len(rows) // 2, len(rows))[0])
 
 
 @steady

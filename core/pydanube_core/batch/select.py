@@ -37,8 +37,6 @@ __all__ = [
     "index_of_offset",
     "key_slots",
     "message_sizes",
-    "select",
-    "slice_batch",
     "slot_of",
 ]
 
@@ -76,20 +74,6 @@ def _crc_table() -> npt.NDArray[np.uint32]:
 
 
 _CRC_TABLE: Final = _crc_table()
-
-
-def select(data: Buffer, indices: Sequence[int] | Ints) -> Cut:
-    """The messages at `indices`, strictly ascending, as a batch of their own.
-
-    Raises:
-        InvalidArgument: no index, one outside the batch, or not ascending.
-    """
-    return Cutter(data).select(indices)
-
-
-def slice_batch(data: Buffer, start: int, stop: int) -> Cut:
-    """The messages [start, stop) by index as a batch of their own: `select` of a range, cheaper."""
-    return Cutter(data).slice(start, stop)
 
 
 class _Pick(Protocol):
@@ -211,7 +195,11 @@ class Cutter:
         self._view = BatchView(data, part=self._part)
 
     def select(self, indices: Sequence[int] | Ints) -> Cut:
-        """See `select`."""
+        """The messages at `indices`, strictly ascending, as a batch of their own.
+
+        Raises:
+            InvalidArgument: no index, one outside the batch, or not ascending.
+        """
         rows = np.asarray(indices, dtype=np.intp)
         count = self._part.count
         if not len(rows) or rows[0] < 0 or rows[-1] >= count or np.count_nonzero(rows[1:] <= rows[:-1]):
@@ -225,7 +213,11 @@ class Cutter:
         return self._cut(_Rows(rows))
 
     def slice(self, start: int, stop: int) -> Cut:
-        """See `slice_batch`."""
+        """The messages [start, stop) by index: `select` of a range, cheaper.
+
+        Raises:
+            InvalidArgument: not a range within the batch.
+        """
         if not 0 <= start < stop <= self._part.count:
             raise InvalidArgument(
                 f"[{start}, {stop}) is not a range within a batch of {self._part.count}",
@@ -246,15 +238,7 @@ class Cutter:
 
     @cached_property
     def _keys(self) -> tuple[Ints, Ints, Buffer] | None:
-        """Which messages have a key, and the offsets and bytes of the keys."""
-        at, n = self._view.column_start(Column.KEY), self._part.count
-        if at is None:
-            return None
-        bits = np.unpackbits(
-            np.frombuffer(self._data, np.uint8, (n + 7) // 8, at), count=n, bitorder="little"
-        )
-        offsets, start = _offsets_at(self._data, at + padded((n + 7) // 8), n)
-        return bits, offsets, memoryview(self._data)[start : start + int(offsets[n])]
+        return _key_column(self._data, self._view)
 
     @cached_property
     def _one_producer(self) -> list[bytes] | None:
@@ -342,6 +326,17 @@ def _offsets_at(data: Buffer, at: int, n: int) -> tuple[Ints, int]:
     return np.frombuffer(data, "<i4", n + 1, at), at + padded(4 * (n + 1))
 
 
+def _key_column(data: Buffer, view: BatchView) -> tuple[Ints, Ints, Buffer] | None:
+    """Which messages have a key (0 or 1 each), and the offsets and bytes of the keys; None where none has."""
+    at, n = view.column_start(Column.KEY), view.part.count
+    if at is None:
+        return None
+    packed = (n + 7) // 8
+    bits = np.unpackbits(np.frombuffer(data, np.uint8, packed, at), count=n, bitorder="little")
+    offsets, start = _offsets_at(data, at + padded(packed), n)
+    return bits, offsets, memoryview(data)[start : start + int(offsets[n])]
+
+
 def _ragged(parts: list[bytes], data: Buffer, at: int, n: int, pick: _Pick) -> int:
     """Append the rows taken of a variable-length column; where the column ends."""
     offsets, start = _offsets_at(data, at, n)
@@ -400,13 +395,10 @@ def key_slots(data: Buffer, slots: int = KEY_SLOTS, *, producer_name: str = "") 
     """
     part = read_producer_part(data, verify=False)
     view, n = BatchView(data, part=part), part.count
-    at = view.column_start(Column.KEY)
     hashes = keyed = None
-    if at is not None:
-        offsets, start = _offsets_at(data, at + padded((n + 7) // 8), n)
-        hashes = _crc32_each(memoryview(data)[start : start + int(offsets[n])], offsets)
-        bits = np.frombuffer(data, np.uint8, (n + 7) // 8, at)
-        keyed = np.unpackbits(bits, count=n, bitorder="little").view(np.bool_)
+    if (column := _key_column(data, view)) is not None:
+        bits, offsets, keys = column
+        hashes, keyed = _crc32_each(keys, offsets), bits.view(np.bool_)
         if keyed.all():
             return hashes % np.uint32(slots)
     names = [name.encode() or str(number).encode() for number, name in view.producers()]
