@@ -12,7 +12,8 @@ from typing import Any, Final
 
 from pydanube_core.batch import BATCH_TARGET_BYTES, encode_batch, read_producer_part
 
-from pydanube_broker.delivery.frame_builder import producer_bytes, runs_of, view_of
+from pydanube_broker.delivery.batch_columns import producer_bytes, view_of
+from pydanube_broker.delivery.frame_builder import runs_of
 from pydanube_broker.delivery.ranges import Range
 from pydanube_broker.journal.tail_cache import CachedBatch
 

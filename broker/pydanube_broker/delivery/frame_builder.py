@@ -14,17 +14,16 @@ import numpy as np
 import numpy.typing as npt
 from pydanube_core.batch import (
     BROKER_PART_BYTES,
-    BatchView,
     broker_part,
     read_broker_part,
-    read_producer_part,
 )
-from pydanube_core.batch.select import Cutter
+from pydanube_core.batch.select import Cut
 from pydanube_core.frames import encode_delivery
 
+from pydanube_broker.delivery.batch_columns import BatchColumns, view_of
 from pydanube_broker.journal import CachedBatch
 
-__all__ = ["Frame", "FrameBuilder", "Taken", "producer_bytes", "runs_of", "view_of"]
+__all__ = ["Frame", "FrameBuilder", "Taken", "runs_of"]
 
 Buffer = bytes | memoryview
 Ints = npt.NDArray[np.integer[Any]]
@@ -43,21 +42,8 @@ class Taken:
     ranges: Sequence[tuple[int, int]]
 
 
-def producer_bytes(batch: CachedBatch) -> Buffer:
-    """Producer part and body of a stored batch."""
-    if len(batch.buffers) == 2:
-        return batch.buffers[1]
-    return memoryview(batch.buffers[0])[BROKER_PART_BYTES:]
-
-
 def _head(batch: CachedBatch) -> Buffer:
     return batch.buffers[0] if len(batch.buffers) == 2 else memoryview(batch.buffers[0])[:BROKER_PART_BYTES]
-
-
-def view_of(batch: CachedBatch) -> BatchView:
-    """A view of a stored batch. Its checksum was verified on receipt, or when it was read from the journal."""
-    data = producer_bytes(batch)
-    return BatchView(data, base_offset=batch.base, part=read_producer_part(data, verify=False))
 
 
 class Frame(Protocol):
@@ -70,18 +56,8 @@ class Frame(Protocol):
         """Add the messages with first ≤ offset < end, at most `max_messages` (≥ 1) of them."""
         ...
 
-    def add_selected(
-        self,
-        batch: CachedBatch,
-        indices: Sequence[int] | Ints,
-        delivery_count: int,
-        cutter: Cutter | None = None,
-    ) -> int:
-        """Add the messages at these indices of the batch, ascending; returns the bytes they take in the frame.
-
-        Args:
-            cutter: of this batch, where several frames take parts of it.
-        """
+    def add_selected(self, columns: BatchColumns, indices: Sequence[int] | Ints, delivery_count: int) -> int:
+        """Add the messages at these indices of the batch, ascending; returns the bytes they take in the frame."""
         ...
 
 
@@ -116,20 +92,22 @@ class FrameBuilder:
         if messages * 2 >= batch.count or batch is self._last:
             cost = self._whole(batch, first, end, messages, delivery_count)
         else:
-            cost = self._cut(batch, range(start, start + messages), delivery_count)
+            cut = BatchColumns(batch).cutter.slice(start, start + messages)
+            cost = self._cut(batch, cut, messages, delivery_count)
         return Taken(messages, cost, end, ranges)
 
-    def add_selected(
-        self,
-        batch: CachedBatch,
-        indices: Sequence[int] | Ints,
-        delivery_count: int,
-        cutter: Cutter | None = None,
-    ) -> int:
+    def add_selected(self, columns: BatchColumns, indices: Sequence[int] | Ints, delivery_count: int) -> int:
         """Add the messages at these indices of the batch, ascending; returns the bytes they take in the frame."""
+        batch = columns.batch
         if len(indices) == batch.count:
             return self._whole(batch, batch.base, batch.end, batch.count, delivery_count)
-        return self._cut(batch, indices, delivery_count, cutter)
+        cutter = columns.cutter
+        cut = (
+            cutter.slice(indices.start, indices.stop)
+            if isinstance(indices, range)
+            else cutter.select(indices)
+        )
+        return self._cut(batch, cut, len(indices), delivery_count)
 
     def _whole(self, batch: CachedBatch, first: int, end: int, messages: int, delivery_count: int) -> int:
         again = batch is self._last
@@ -140,21 +118,9 @@ class FrameBuilder:
         self.stored_bytes += cost
         return cost
 
-    def _cut(
-        self,
-        batch: CachedBatch,
-        indices: Sequence[int] | Ints,
-        delivery_count: int,
-        cutter: Cutter | None = None,
-    ) -> int:
-        cutter = cutter or Cutter(producer_bytes(batch))
-        cut, first_delta, last_delta = (
-            cutter.slice(indices.start, indices.stop)
-            if isinstance(indices, range)
-            else cutter.select(indices)
-        )
+    def _cut(self, batch: CachedBatch, cut: Cut, messages: int, delivery_count: int) -> int:
         head = read_broker_part(_head(batch))
-        base, last = batch.base + first_delta, batch.base + last_delta
+        base, last = batch.base + cut.first_delta, batch.base + cut.last_delta
         sealed = broker_part(
             base_offset=base,
             last_offset=last,
@@ -162,10 +128,10 @@ class FrameBuilder:
             append_time_ms=head.append_time_ms,
             resealed=True,
         )
-        self._parts.append((base, last + 1, delivery_count, (sealed, cut)))
+        self._parts.append((base, last + 1, delivery_count, (sealed, cut.batch)))
         self._last = None
-        self.messages += len(indices)
-        cost = len(sealed) + len(cut)
+        self.messages += messages
+        cost = len(sealed) + len(cut.batch)
         self.stored_bytes += cost
         return cost
 

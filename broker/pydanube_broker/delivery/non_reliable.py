@@ -24,9 +24,9 @@ import numpy.typing as npt
 from pydanube_core.batch.select import key_slots
 from pydanube_core.errors import ClusterError, ConsumerBusy, InvalidArgument
 
+from pydanube_broker.delivery.batch_columns import BatchColumns, producer_bytes, view_of
 from pydanube_broker.delivery.consumer import ConsumerStatistics
 from pydanube_broker.delivery.cursor import CursorSnapshot
-from pydanube_broker.delivery.frame_builder import producer_bytes, view_of
 from pydanube_broker.delivery.key_filters import key_pattern
 from pydanube_broker.delivery.live_queue import LiveQueue, all_of
 from pydanube_broker.delivery.live_routing import KeyOwners
@@ -99,9 +99,10 @@ class LiveConsumer:
                 break
             piece = self.queue.take(left)
             assert piece is not None
-            cost = frame.add_selected(*piece, 1)
-            left -= len(piece[1])
-            self.credit_messages -= len(piece[1])
+            batch, indices = piece
+            cost = frame.add_selected(BatchColumns(batch), indices, 1)
+            left -= len(indices)
+            self.credit_messages -= len(indices)
             self.credit_bytes -= cost
         sent: int = frame.messages
         self.delivered += sent

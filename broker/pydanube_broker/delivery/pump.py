@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 
 from pydanube_core.errors import ClusterError, ConsumerBusy, Internal
 
+from pydanube_broker.delivery.batch_columns import BatchColumns
 from pydanube_broker.delivery.cursor import CursorSnapshot
 from pydanube_broker.delivery.cursor_codec import encode_delta
 from pydanube_broker.delivery.cursor_keeper import CursorKeeper
@@ -36,7 +37,7 @@ from pydanube_broker.delivery.policy import PoisonPolicy
 from pydanube_broker.delivery.ranges import Range
 from pydanube_broker.delivery.rate_limit import TokenBucket
 from pydanube_broker.delivery.reader_pump import FRAME_BYTES
-from pydanube_broker.delivery.routed_part import BatchColumns, RoutedPart, gather
+from pydanube_broker.delivery.routed_part import RoutedPart, gather
 from pydanube_broker.delivery.subscription import Subscription, SubscriptionStatistics, SubscriptionType
 from pydanube_broker.delivery.subscription_policy import SubscriptionPolicy
 from pydanube_broker.delivery.turns import Turns
@@ -490,7 +491,7 @@ class SubscriptionPump:
         link = self.links[plan.consumer_id]
         frame: Frame = link.frame(plan.session)
         for columns, indices in part.pieces:
-            frame.add_selected(columns.batch, indices, plan.delivery_count, columns.cutter)
+            frame.add_selected(columns, indices, plan.delivery_count)
         now = self.engine.deadlines.now_ms()
         if not core.sent(plan, part.ranges, frame.stored_bytes, part.next_offset, now):
             return True
@@ -521,7 +522,7 @@ class SubscriptionPump:
                 continue  # it left in this very turn; the core takes its messages back
             frame: Frame = link.frame(selection.session)
             for columns, indices in part.split(selection.indices):
-                frame.add_selected(columns.batch, indices, selection.delivery_count, columns.cutter)
+                frame.add_selected(columns, indices, selection.delivery_count)
             self._send(core, link, frame)
         self._changed()  # messages that nobody accepts and holes were passed over
         return True

@@ -4,60 +4,19 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from pydanube_core.batch.select import Cutter, key_slots, message_sizes
 
-from pydanube_broker.delivery.frame_builder import producer_bytes, view_of
+from pydanube_broker.delivery.batch_columns import BatchColumns
 from pydanube_broker.delivery.plan import Plan
 from pydanube_broker.delivery.ranges import Range
 from pydanube_broker.journal import CachedBatch
 
-__all__ = ["BatchColumns", "RoutedPart", "gather"]
+__all__ = ["RoutedPart", "gather"]
 
 Ints = npt.NDArray[Any]
-
-
-class BatchColumns:
-    """What routing asks of one batch, worked out once: a batch is routed in several parts, as credit comes."""
-
-    def __init__(self, batch: CachedBatch) -> None:
-        self.batch = batch
-
-    @cached_property
-    def offsets(self) -> Ints:
-        batch = self.batch
-        if batch.end - batch.base == batch.count:
-            return np.arange(batch.base, batch.end, dtype=np.int64)
-        deltas = view_of(batch).offset_deltas()
-        return batch.base + np.asarray(deltas, dtype=np.int64)
-
-    @cached_property
-    def slots(self) -> npt.NDArray[np.uint16]:
-        return key_slots(producer_bytes(self.batch)).astype(np.uint16)
-
-    @cached_property
-    def cutter(self) -> Cutter:
-        return Cutter(producer_bytes(self.batch))
-
-    @cached_property
-    def sizes(self) -> Ints:
-        return message_sizes(producer_bytes(self.batch))
-
-    @cached_property
-    def keys(self) -> list[str]:
-        """The key of each message: its routing key, else its producer's name."""
-        view = view_of(self.batch)
-        keys = view.keys() or [None] * self.batch.count
-        names = [name for _, name in view.producers()] or [""]
-        which = view.producer_index() or (0,) * self.batch.count
-        return [
-            names[producer] if key is None else key.decode("utf-8", "replace")
-            for key, producer in zip(keys, which, strict=True)
-        ]
 
 
 class RoutedPart:

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydanube_broker.delivery.frame_builder import producer_bytes
+from pydanube_broker.delivery.batch_columns import producer_bytes
 from pydanube_broker.delivery.plan import Plan
 from pydanube_broker.delivery.ranges import Range, digits_of, head_of_mask, normalise, ranges_of
 from pydanube_broker.delivery.routed_part import gather

@@ -16,7 +16,8 @@ import numpy.typing as npt
 from pydanube_core.batch import BROKER_PART_BYTES
 from pydanube_core.generated import danube_pb2 as pb
 
-from pydanube_broker.delivery.frame_builder import Taken, runs_of, view_of
+from pydanube_broker.delivery.batch_columns import BatchColumns, view_of
+from pydanube_broker.delivery.frame_builder import Taken, runs_of
 from pydanube_broker.journal import CachedBatch
 from pydanube_broker.topics.topic import Topic
 
@@ -143,10 +144,8 @@ class MessageFrame:
             ranges = runs_of(offsets[i] for i in inside)
         return Taken(len(inside), self._take(batch, inside), end, ranges)
 
-    def add_selected(
-        self, batch: CachedBatch, indices: Sequence[int] | Ints, delivery_count: int, cutter: object = None
-    ) -> int:
-        return self._take(batch, indices.tolist() if isinstance(indices, np.ndarray) else indices)
+    def add_selected(self, columns: BatchColumns, indices: Sequence[int] | Ints, delivery_count: int) -> int:
+        return self._take(columns.batch, indices.tolist() if isinstance(indices, np.ndarray) else indices)
 
     def _take(self, batch: CachedBatch, inside: Sequence[int]) -> int:
         cost = batch.stored_bytes * len(inside) // batch.count
