@@ -14,8 +14,8 @@ import gc
 import time
 from collections.abc import Awaitable, Callable
 
-from pydanube_client.message import DecodedBatch
-from pydanube_client.testing import InMemoryCluster
+from pydanube.message import DecodedBatch
+from pydanube.testing import InMemoryCluster
 from pydanube_core.batch import broker_part, encode_batch
 
 Run = Callable[[int, bytes], Awaitable[float]]

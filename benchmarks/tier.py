@@ -94,7 +94,7 @@ def log_lines(count: int, size: int) -> list[bytes]:
 
 async def produce(spec: dict[str, Any]) -> dict[str, Any]:
     """Send `messages`, or as many as go in `seconds`."""
-    from pydanube_client import connect
+    from pydanube import connect
 
     lines = log_lines(POOL, spec["size"])
     async with connect(spec["broker"]) as client, client.producer(TOPIC) as producer:
@@ -112,7 +112,7 @@ async def produce(spec: dict[str, Any]) -> dict[str, Any]:
 
 async def consume(spec: dict[str, Any]) -> dict[str, Any]:
     """Take `messages` by the batch; offsets must follow each other."""
-    from pydanube_client import connect
+    from pydanube import connect
 
     async with connect(spec["broker"]) as client:
         begun = time.monotonic()
@@ -446,7 +446,7 @@ def catalog(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
 
 async def _first_messages(url: str) -> list[float]:
     """From opening a reader at the start, in the cold part, to its first message, in ms."""
-    from pydanube_client import connect
+    from pydanube import connect
 
     taken = []
     async with connect(url) as client:

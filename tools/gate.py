@@ -40,7 +40,7 @@ PACKAGES: Final = (
     "pydanube_core",
     "pydanube_storage",
     "pydanube_broker",
-    "pydanube_client",
+    "pydanube",
     "pydanube_admin",
     "pydanube_mcp",
     "pydanube_cli",

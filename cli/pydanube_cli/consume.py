@@ -28,7 +28,7 @@ from pydanube_cli.render import prose
 from pydanube_cli.runtime import run_async, terminate_like_interrupt
 
 if TYPE_CHECKING:
-    from pydanube_client import Batch, Client
+    from pydanube import Batch, Client
 
 __all__ = ["consume"]
 
@@ -157,7 +157,7 @@ def consume(
 
 async def _consume(job: _Job, common: Common) -> int:
     """Returns how many messages were written."""
-    from pydanube_client import Retry, connect
+    from pydanube import Retry, connect
 
     sys.stdout.flush()  # from here on the descriptor is written to directly
     retry = Retry(max_elapsed_s=common.timeout_s)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import anyio
-from pydanube_client.grpc_transport import GrpcTransport
+from pydanube.grpc_transport import GrpcTransport
 from pydanube_core.errors import ClusterError, DeadlineExceeded, Internal, Unavailable
 from pydanube_core.generated.danube_stream_pb2 import (
     ConsumeRequest,

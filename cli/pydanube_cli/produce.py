@@ -23,7 +23,7 @@ from pydanube_cli.render import human_bytes, human_seconds, print_json, prose
 from pydanube_cli.runtime import run_async, terminate_like_interrupt
 
 if TYPE_CHECKING:
-    from pydanube_client import Message
+    from pydanube import Message
 
 __all__ = ["Tally", "produce"]
 
@@ -218,7 +218,7 @@ def _attributes(pairs: list[str]) -> dict[str, str]:
 
 async def _produce(job: _Job, tally: Tally, common: Common) -> None:
     """Send until the input ends; cancelled, finish what was handed over within `INTERRUPT_GRACE_S`."""
-    from pydanube_client import Retry, connect
+    from pydanube import Retry, connect
 
     async with LineSource(job.source) as source, anyio.create_task_group() as tasks:
         scope = anyio.CancelScope(shield=True)
@@ -278,7 +278,7 @@ def _plain(job: _Job) -> bool:
 
 
 def _dressed(payloads: list[bytes], job: _Job) -> Iterator[Message]:
-    from pydanube_client import Message
+    from pydanube import Message
 
     return (Message.new(payload, key=job.key, attributes=job.attributes or None) for payload in payloads)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from pydanube_client.testing import InMemoryCluster
+from pydanube.testing import InMemoryCluster
 
 START_DEADLINE_S = 110  # a second on a quiet machine; below the limit of a test, whose set-up this may be
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
-from pydanube_client.acks import AckGatherer
+from pydanube.acks import AckGatherer
 
 spans = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 8)), max_size=60)
 

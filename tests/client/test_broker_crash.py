@@ -8,7 +8,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
-import pydanube_client
+import pydanube
 import pytest
 
 pytestmark = pytest.mark.anyio
@@ -26,10 +26,10 @@ async def test_a_killed_broker_costs_neither_producer_nor_consumer_a_message(
 ) -> None:
     port = free_port()
     broker = start_broker(tmp_path, port)
-    retry = pydanube_client.Retry(max_elapsed_s=50, max_delay_s=0.2)
+    retry = pydanube.Retry(max_elapsed_s=50, max_delay_s=0.2)
     count = 4000
     handles = []
-    async with pydanube_client.connect(broker.url, retry=retry) as client:
+    async with pydanube.connect(broker.url, retry=retry) as client:
         async with (
             client.producer("t", batch_bytes=4000) as producer,
             client.consumer("t", "s") as consumer,
@@ -66,11 +66,11 @@ async def test_a_stopped_broker_is_an_outage_and_not_a_wait_for_ever(
     start_broker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SIGSTOP: connections stand and nothing is answered. Both sides learn it and both go on when it is over."""
-    monkeypatch.setattr("pydanube_client.grpc_transport.KEEPALIVE_MS", 1000)
+    monkeypatch.setattr("pydanube.grpc_transport.KEEPALIVE_MS", 1000)
     broker = start_broker(tmp_path, 0)
-    retry = pydanube_client.Retry(max_elapsed_s=0, max_delay_s=0.2)
+    retry = pydanube.Retry(max_elapsed_s=0, max_delay_s=0.2)
     async with (
-        pydanube_client.connect(broker.url, retry=retry) as client,
+        pydanube.connect(broker.url, retry=retry) as client,
         client.producer("t") as producer,
         client.consumer("t", "s") as consumer,
     ):
@@ -80,9 +80,9 @@ async def test_a_stopped_broker_is_an_outage_and_not_a_wait_for_ever(
         await consumer.flush_acks()
         broker.process.send_signal(signal.SIGSTOP)
         try:
-            with pytest.raises(pydanube_client.ClusterError) as caught:
+            with pytest.raises(pydanube.ClusterError) as caught:
                 await producer.send(b"during")
-            with pytest.raises(pydanube_client.ClusterError) as quiet:
+            with pytest.raises(pydanube.ClusterError) as quiet:
                 await consumer.receive(max_wait_s=60)
         finally:
             broker.process.send_signal(signal.SIGCONT)
@@ -90,7 +90,7 @@ async def test_a_stopped_broker_is_an_outage_and_not_a_wait_for_ever(
         assert caught.value.details["outcome"] == "unknown"
         assert (quiet.value.code, quiet.value.retryable) == ("UNAVAILABLE", True)
     async with (
-        pydanube_client.connect(broker.url) as client,
+        pydanube.connect(broker.url) as client,
         client.producer("t") as producer,
         client.consumer("t", "s") as consumer,
     ):

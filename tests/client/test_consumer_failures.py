@@ -6,8 +6,8 @@ import asyncio
 from typing import Any
 
 import pytest
-from pydanube_client import Client, Consumer, Message, Retry
-from pydanube_client.testing import InMemoryCluster
+from pydanube import Client, Consumer, Message, Retry
+from pydanube.testing import InMemoryCluster
 from pydanube_core.errors import ClosedResource, Unavailable
 
 pytestmark = pytest.mark.anyio

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from pydanube_client import Retry
-from pydanube_client import producer as producer_module
-from pydanube_client.publish_lane import MAX_IN_FLIGHT
-from pydanube_client.testing import InMemoryCluster
+from pydanube import Retry
+from pydanube import producer as producer_module
+from pydanube.publish_lane import MAX_IN_FLIGHT
+from pydanube.testing import InMemoryCluster
 from pydanube_core.errors import (
     ClosedResource,
     ClusterError,

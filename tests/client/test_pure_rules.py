@@ -9,10 +9,10 @@ import grpc.aio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydanube_client import Retry
-from pydanube_client.grpc_transport import parse_url, translate
-from pydanube_client.outbound import OutBatch, Session
-from pydanube_client.routing import Router, Routing, fnv1a_64
+from pydanube import Retry
+from pydanube.grpc_transport import parse_url, translate
+from pydanube.outbound import OutBatch, Session
+from pydanube.routing import Router, Routing, fnv1a_64
 from pydanube_core.batch import BatchView, Codec
 from pydanube_core.errors import ConsumerBusy, InvalidArgument
 from pydanube_core.frames import PUBLISH_BATCH_FIELD, read_bytes_field

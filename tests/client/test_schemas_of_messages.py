@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import fastavro
-import pydanube_client
+import pydanube
 import pytest
 from google.protobuf.wrappers_pb2 import StringValue
-from pydanube_client import SchemaRef
-from pydanube_client import sync as sync_client
+from pydanube import SchemaRef
+from pydanube import sync as sync_client
 from pydanube_core.errors import (
     InvalidArgument,
     NotImplementedYet,
@@ -55,7 +55,7 @@ def encoded(schema: Any, datum: Any) -> bytes:
 
 
 async def test_a_producers_messages_carry_the_schema_and_are_read_by_it(url: str) -> None:
-    async with pydanube_client.connect(url) as client:
+    async with pydanube.connect(url) as client:
         first = await client.schemas.register("orders", "avro", json.dumps(AVRO))
         wider = {**AVRO, "fields": [*AVRO["fields"], {"name": "n", "type": "int", "default": 0}]}  # type: ignore[misc]
         second = await client.schemas.register("orders", "avro", json.dumps(wider).encode())
@@ -77,7 +77,7 @@ async def test_a_producers_messages_carry_the_schema_and_are_read_by_it(url: str
 
 
 async def test_every_format(url: str) -> None:
-    async with pydanube_client.connect(url) as client:
+    async with pydanube.connect(url) as client:
         schemas = client.schemas
         refs = {}
         for kind, definition in (
@@ -107,7 +107,7 @@ async def test_every_format(url: str) -> None:
 
 
 async def test_hostile_avro_is_refused_and_the_process_lives(url: str) -> None:
-    async with pydanube_client.connect(url) as client:
+    async with pydanube.connect(url) as client:
         ref = (await client.schemas.register("list", "avro", json.dumps(LIST))).ref
         assert await client.schemas.decode(Stored(ref, b"\x02\x00")) == {"next": {"next": None}}
         for payload in (b"\x02" * 1_000_000 + b"\x00", b"", b"\x07", b"\x00\x00"):
@@ -116,13 +116,13 @@ async def test_hostile_avro_is_refused_and_the_process_lives(url: str) -> None:
 
 
 async def test_a_version_is_asked_for_once(url: str) -> None:
-    async with pydanube_client.connect(url) as client:
+    async with pydanube.connect(url) as client:
         ref = (await client.schemas.register("once", "string", "")).ref
         assert await client.schemas.get(ref) is await client.schemas.get(ref)
 
 
 async def test_what_is_refused(url: str) -> None:
-    async with pydanube_client.connect(url) as client:
+    async with pydanube.connect(url) as client:
         await client.schemas.register("refused", "avro", '"int"')
         with pytest.raises(SchemaInvalid, match="line 1"):
             await client.schemas.register("refused", "avro", "{")

@@ -6,9 +6,9 @@ import threading
 import time
 
 import pytest
-from pydanube_client import Retry
-from pydanube_client.sync import connect
-from pydanube_client.testing import InMemoryCluster
+from pydanube import Retry
+from pydanube.sync import connect
+from pydanube.testing import InMemoryCluster
 from pydanube_core.errors import ClosedResource, InvalidArgument, PayloadInvalid, Unavailable
 
 

@@ -18,6 +18,7 @@ from typing import Any
 import anyio
 import pytest
 from anyio import to_thread
+from pydanube import ClusterError, Retry, connect
 from pydanube_admin.remote import OpsClient
 from pydanube_broker.journal.records import (
     FILE_HEADER_BYTES,
@@ -28,7 +29,6 @@ from pydanube_broker.journal.records import (
     read_header,
     record_bytes,
 )
-from pydanube_client import ClusterError, Retry, connect
 from pydanube_core.batch import BROKER_PART_BYTES, read_broker_part
 
 from tests.support.broker_process import BrokerProcess, client_environment
@@ -265,9 +265,9 @@ async def test_row_10_a_new_subscription_gets_everything_since_it_was_made_thoug
 # -- row 15 --------------------------------------------------------------------------------------------------
 
 _FOLLOWER = """
-import sys, anyio, pydanube_client
+import sys, anyio, pydanube
 async def main():
-    async with pydanube_client.connect(sys.argv[1]) as client, client.consumer("paused", "s") as consumer:
+    async with pydanube.connect(sys.argv[1]) as client, client.consumer("paused", "s") as consumer:
         async for batch in consumer.batches():
             for offset in batch.offsets:
                 print(offset)

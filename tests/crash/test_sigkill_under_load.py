@@ -14,8 +14,8 @@ from typing import Any
 import anyio
 import pytest
 from anyio import to_thread
+from pydanube import connect
 from pydanube_admin.remote import OpsClient
-from pydanube_client import connect
 
 from tests.support.broker_process import BrokerProcess
 from tests.support.history import History

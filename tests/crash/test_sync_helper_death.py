@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 import pytest
 from anyio import to_thread
-from pydanube_client import ClusterError, Retry, connect
+from pydanube import ClusterError, Retry, connect
 
 from tests.support.broker_process import BrokerProcess
 from tests.support.load import PATIENCE

@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from pydanube_client import Message
-from pydanube_client.sync import connect
+from pydanube import Message
+from pydanube.sync import connect
 
 from tests.support.broker_process import BrokerProcess
 from tests.support.consumer_process import ConsumerProcess

@@ -27,7 +27,7 @@ import grpc
 import grpc.aio
 import psutil
 import pytest
-from pydanube_client import Retry, connect
+from pydanube import Retry, connect
 from pydanube_core.batch import MAX_BATCH_BYTES, PRODUCER_PART_BYTES, Codec, encode_batch
 from pydanube_core.batch.layout import PRODUCER_PART
 from pydanube_core.frames import PUBLISH_BATCH_FIELD, write_bytes_field

@@ -61,7 +61,7 @@ def test_the_blocker_blocks(wheel: Path) -> None:
 
 @pytest.mark.parametrize(
     "module",
-    ["pydanube_core", "pydanube_client", "pydanube_admin", "pydanube_admin.remote", "pydanube_cli.main"],
+    ["pydanube_core", "pydanube", "pydanube_admin", "pydanube_admin.remote", "pydanube_cli.main"],
 )
 def test_package_imports_without_any_extra(module: str, wheel: Path) -> None:
     program = f"import {module} as m; print(m.__file__)"

@@ -20,13 +20,13 @@ DIRECTION: dict[str, set[str]] = {
     "pydanube_core": set(),
     "pydanube_storage": {"pydanube_core"},
     "pydanube_broker": {"pydanube_storage", "pydanube_core"},
-    "pydanube_client": {"pydanube_core"},
-    "pydanube_admin": {"pydanube_client", "pydanube_core"},
-    "pydanube_mcp": {"pydanube_admin", "pydanube_client", "pydanube_core"},
+    "pydanube": {"pydanube_core"},
+    "pydanube_admin": {"pydanube", "pydanube_core"},
+    "pydanube_mcp": {"pydanube_admin", "pydanube", "pydanube_core"},
     "pydanube_cli": {
         "pydanube_mcp",
         "pydanube_admin",
-        "pydanube_client",
+        "pydanube",
         "pydanube_broker",
         "pydanube_storage",
         "pydanube_core",
@@ -51,7 +51,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "pydanube_storage": BASE,
     "pydanube_broker": BASE
     | {"numpy", "prometheus_client", "psutil", "starlette", "uvicorn", "uvloop", "fastavro", "jsonschema_rs"},
-    "pydanube_client": BASE,
+    "pydanube": BASE,
     "pydanube_admin": BASE,
     "pydanube_mcp": BASE | {"mcp", "mcp_types", "starlette", "uvicorn"},
     "pydanube_cli": BASE | {"click", "rich", "typer"},
@@ -134,12 +134,12 @@ GENERATED_USERS = (
     "pydanube_core.services",  # the table of gRPC methods
     "pydanube_broker.services.*",
     "pydanube_broker.cluster.peer",
-    "pydanube_client.grpc_transport",
-    "pydanube_client.client",  # Resolve, before a stream is opened
-    "pydanube_client.schemas",  # the registry's unary calls
-    "pydanube_client.testing.*",  # the in-memory broker answers the same messages
-    "pydanube_client.control",  # what a consume stream is told: acknowledgements, credit, seeks
-    "pydanube_client.*_lane",  # a stream to one broker each: messages become batches, answers receipts
+    "pydanube.grpc_transport",
+    "pydanube.client",  # Resolve, before a stream is opened
+    "pydanube.schemas",  # the registry's unary calls
+    "pydanube.testing.*",  # the in-memory broker answers the same messages
+    "pydanube.control",  # what a consume stream is told: acknowledgements, credit, seeks
+    "pydanube.*_lane",  # a stream to one broker each: messages become batches, answers receipts
     "pydanube_admin.core",  # danube.ops/Call: the operation side
     "pydanube_admin.remote",  # danube.ops/Call: the calling side
     # Tolerated until they are moved into one of the above:
@@ -234,7 +234,7 @@ def test_dependencies_point_one_way(imports: list[Import]) -> None:
 
 
 def test_broker_client_and_admin_core_meet_only_in_the_command(imports: list[Import]) -> None:
-    sides = {"pydanube_broker", "pydanube_client", "pydanube_admin"}
+    sides = {"pydanube_broker", "pydanube", "pydanube_admin"}
     # The admin core stands above the client by DIRECTION; neither knows the broker, nor the broker them.
     meeting = {
         root_of(found.importer)

@@ -12,7 +12,7 @@ import json
 import sys
 from typing import Any
 
-from pydanube_client import Retry, connect
+from pydanube import Retry, connect
 
 
 def say(**facts: Any) -> None:

@@ -23,7 +23,7 @@ from random import Random
 from typing import Final, Self
 from zlib import crc32
 
-from pydanube_client import Message
+from pydanube import Message
 
 __all__ = ["ConsumerLog", "History", "Outcome", "Row", "Stamp", "Violation"]
 

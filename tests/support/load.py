@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import anyio
-from pydanube_client import Client, ClusterError, Consumer, Retry, connect
+from pydanube import Client, ClusterError, Consumer, Retry, connect
 from pydanube_core.errors import Unavailable
 
 from tests.support.history import ConsumerLog, History, Row

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Iterator
 from itertools import chain, cycle, islice
 from typing import Any, Final
 
-from pydanube_client import Message
+from pydanube import Message
 from pydanube_core.errors import WindowFull
 
 from pydanube_cli.bench.payloads import key_of, make_payloads, percentiles_ms

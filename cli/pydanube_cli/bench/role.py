@@ -7,7 +7,7 @@ import json
 import time
 from typing import Any, Final, TypeAlias
 
-from pydanube_client import Retry, connect
+from pydanube import Retry, connect
 
 from pydanube_cli.lines import LineSource
 

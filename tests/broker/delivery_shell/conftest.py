@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydanube import Client, connect
 from pydanube_broker.broker import Broker
 from pydanube_broker.settings import load_settings
-from pydanube_client import Client, connect
 
 PORTS = ("grpc_port", "admin_port", "metrics_port")
 

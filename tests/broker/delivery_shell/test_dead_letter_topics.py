@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from pydanube import Client, connect
 from pydanube_broker.broker import Broker
-from pydanube_client import Client, connect
 from pydanube_core.errors import InvalidArgument
 from pydanube_core.names import TopicName
 

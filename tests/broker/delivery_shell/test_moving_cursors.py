@@ -6,8 +6,8 @@ from typing import Any
 
 import anyio
 import pytest
+from pydanube import Client, connect
 from pydanube_broker.broker import Broker
-from pydanube_client import Client, connect
 from pydanube_core.errors import InvalidArgument, SubscriptionNotFound
 
 from tests.broker.delivery_shell.waiting import facts_of, take

@@ -7,9 +7,9 @@ from typing import Any
 
 import anyio
 import pytest
+from pydanube import Client, connect
 from pydanube_broker.broker import Broker
 from pydanube_broker.delivery.live_queue import QUEUE_MESSAGES
-from pydanube_client import Client, connect
 from pydanube_core.errors import ConsumerBusy, DispatchMismatch
 
 from tests.broker.delivery_shell.waiting import facts_of, take, until

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import anyio
+from pydanube import Message
 from pydanube_broker.broker import Broker
-from pydanube_client import Message
 from pydanube_core.facts import SubscriptionFacts
 
 __all__ = ["facts_of", "take", "until"]

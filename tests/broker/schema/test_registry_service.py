@@ -10,7 +10,7 @@ from typing import Any
 
 import anyio
 import grpc
-import pydanube_client
+import pydanube
 import pytest
 from pydanube_broker.broker import Broker
 from pydanube_broker.settings import load_settings
@@ -308,7 +308,7 @@ async def test_enforced_payloads_of_every_format(
 
     await official.call("ProducerService/SendMessage", message(good))
     async with (
-        pydanube_client.connect(broker.broker_url) as client,
+        pydanube.connect(broker.broker_url) as client,
         client.producer("t", schema="s") as ours,
     ):
         await ours.send(good)
@@ -387,7 +387,7 @@ async def test_a_topic_without_a_schema_has_nothing_to_pay_for(official: RawClie
 async def test_our_sdk_without_or_with_another_schema(broker: Broker, schemas: RegistryClient) -> None:
     for subject in ("s", "other"):
         await register(schemas, subject, "string", b"")
-    async with pydanube_client.connect(broker.broker_url) as client:
+    async with pydanube.connect(broker.broker_url) as client:
         async with client.producer("t", schema="s") as producer:
             await producer.send(b"x")
         await schemas.UpdateTopicValidationPolicy(topic_name="/default/t", validation_policy="enforce")
@@ -408,7 +408,7 @@ async def test_a_large_batch_is_checked_while_the_loop_turns_and_keeps_its_order
 ) -> None:
     """Batches behind one that is being checked wait for it; other work goes on meanwhile."""
     await register(schemas, "s", "json", ORDER)
-    async with pydanube_client.connect(broker.broker_url) as client:
+    async with pydanube.connect(broker.broker_url) as client:
         async with client.producer("t", schema="s") as producer:
             await producer.send(b'{"id": 0}')
             await schemas.UpdateTopicValidationPolicy(

@@ -7,10 +7,10 @@ import time
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import pydanube_client
+import pydanube
 import pytest
-from pydanube_client import Client, Retry
-from pydanube_client.testing import InMemoryCluster
+from pydanube import Client, Retry
+from pydanube.testing import InMemoryCluster
 
 _numbers = itertools.count(1)
 
@@ -42,6 +42,6 @@ def cluster(request: pytest.FixtureRequest) -> Cluster:
     url: str = request.getfixturevalue("broker_url")
 
     def connect(*, retry: Retry | None = None) -> Client:
-        return pydanube_client.connect(url, retry=retry)
+        return pydanube.connect(url, retry=retry)
 
     return Cluster(connect)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from pydanube_client import Message
+from pydanube import Message
 from pydanube_core.errors import (
     ClosedResource,
     ConsumerBusy,

@@ -6,8 +6,8 @@ from collections import defaultdict
 from typing import Any
 
 import pytest
-from pydanube_client import Message
-from pydanube_client.routing import fnv1a_64
+from pydanube import Message
+from pydanube.routing import fnv1a_64
 from pydanube_core.errors import InvalidArgument
 
 pytestmark = pytest.mark.anyio

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from pydanube_client import ClusterError, Message
+from pydanube import ClusterError, Message
 from pydanube_core.errors import (
     ClosedResource,
     DispatchMismatch,
@@ -292,11 +292,9 @@ async def test_statistics_count_what_happened(cluster: Any) -> None:
 
 
 async def test_an_unknown_host_is_unavailable_within_the_retry_time(cluster: Any) -> None:
-    import pydanube_client
+    import pydanube
 
-    async with pydanube_client.connect(
-        "http://127.0.0.1:1", retry=pydanube_client.Retry(max_elapsed_s=0.1)
-    ) as client:
+    async with pydanube.connect("http://127.0.0.1:1", retry=pydanube.Retry(max_elapsed_s=0.1)) as client:
         with pytest.raises(ClusterError) as refused:
             async with client.producer("t"):
                 pass

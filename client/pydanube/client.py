@@ -18,14 +18,14 @@ from pydanube_core.generated import danube_stream_pb2 as pb
 from pydanube_core.names import TopicName, check_client_name, check_subscription
 from pydanube_core.positions import Position
 
-from pydanube_client.consumer import Consumer, Reader, Receiver
-from pydanube_client.events import EventHub
-from pydanube_client.facts import ClientEvent, ClientEventKind, ClientStatistics, SchemaRef, from_ms
-from pydanube_client.grpc_transport import GrpcTransport, Tls, parse_url
-from pydanube_client.producer import Producer
-from pydanube_client.retry import Retry
-from pydanube_client.schemas import Schema, SchemaLike, Schemas, schema_of
-from pydanube_client.transport import Transport, TransportFactory
+from pydanube.consumer import Consumer, Reader, Receiver
+from pydanube.events import EventHub
+from pydanube.facts import ClientEvent, ClientEventKind, ClientStatistics, SchemaRef, from_ms
+from pydanube.grpc_transport import GrpcTransport, Tls, parse_url
+from pydanube.producer import Producer
+from pydanube.retry import Retry
+from pydanube.schemas import Schema, SchemaLike, Schemas, schema_of
+from pydanube.transport import Transport, TransportFactory
 
 __all__ = ["DEFAULT_URL", "Client", "connect"]
 

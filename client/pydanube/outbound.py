@@ -15,8 +15,8 @@ from pydanube_core.batch import BatchView, Codec, encode_batch
 from pydanube_core.errors import ClusterError
 from pydanube_core.frames import PUBLISH_BATCH_FIELD, write_bytes_field
 
-from pydanube_client.facts import Receipt, from_ms
-from pydanube_client.transport import copy_of
+from pydanube.facts import Receipt, from_ms
+from pydanube.transport import copy_of
 
 __all__ = ["OutBatch", "PendingSend", "Session"]
 

@@ -1,4 +1,4 @@
-"""The Python SDK: publish and consume, async first; `pydanube_client.sync` has the same without await.
+"""The Python SDK: publish and consume, async first; `pydanube.sync` has the same without await.
 
     async with connect() as client:
         async with client.producer("orders") as producer:
@@ -21,9 +21,9 @@ loop, a `sync` client to none. `testing.InMemoryCluster` runs the same client wi
 
 from pydanube_core.errors import ClusterError, Fatal, Misuse, Retryable
 
-from pydanube_client.client import Client, connect
-from pydanube_client.consumer import Consumer, Reader
-from pydanube_client.facts import (
+from pydanube.client import Client, connect
+from pydanube.consumer import Consumer, Reader
+from pydanube.facts import (
     ClientEvent,
     ClientEventKind,
     ClientStatistics,
@@ -34,12 +34,12 @@ from pydanube_client.facts import (
     SchemaRef,
     SendSummary,
 )
-from pydanube_client.grpc_transport import Tls
-from pydanube_client.message import Batch, Message
-from pydanube_client.outbound import PendingSend
-from pydanube_client.producer import Producer
-from pydanube_client.retry import Retry
-from pydanube_client.schemas import Registered, Schema, Schemas
+from pydanube.grpc_transport import Tls
+from pydanube.message import Batch, Message
+from pydanube.outbound import PendingSend
+from pydanube.producer import Producer
+from pydanube.retry import Retry
+from pydanube.schemas import Registered, Schema, Schemas
 
 __all__ = [
     "Batch",

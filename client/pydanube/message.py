@@ -21,11 +21,11 @@ from pydanube_core.batch.layout import padded
 from pydanube_core.errors import InvalidArgument, Misuse
 from pydanube_core.frames import DeliveryPart
 
-from pydanube_client.facts import SchemaRef, from_ms
+from pydanube.facts import SchemaRef, from_ms
 
 if TYPE_CHECKING:
-    from pydanube_client.acks import AckGatherer
-    from pydanube_client.consume_lane import ConsumeLane
+    from pydanube.acks import AckGatherer
+    from pydanube.consume_lane import ConsumeLane
 
 __all__ = ["Batch", "DecodedBatch", "Delivered", "Message", "columns_to_send"]
 

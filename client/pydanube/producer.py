@@ -16,16 +16,16 @@ from typing import Any, Final, NoReturn, Self
 from pydanube_core.batch import BATCH_TARGET_BYTES, MAX_BATCH_BYTES, MAX_BATCH_MESSAGES, parse_codec
 from pydanube_core.errors import ClosedResource, ClusterError, InvalidArgument, MessageTooLarge, WindowFull
 
-from pydanube_client.facts import ClientEventKind, ProducerStatistics, Receipt, SendSummary
-from pydanube_client.ledger import Ledger
-from pydanube_client.message import Message, columns_to_send
-from pydanube_client.outbound import OutBatch, PendingSend
-from pydanube_client.publish_lane import LaneCounters, LaneOptions, PublishLane
-from pydanube_client.retry import Retry
-from pydanube_client.routing import Router, Routing, encode_key
-from pydanube_client.schemas import SchemaLike, schema_of
-from pydanube_client.tasks import TaskOwner
-from pydanube_client.transport import Transport, copy_of
+from pydanube.facts import ClientEventKind, ProducerStatistics, Receipt, SendSummary
+from pydanube.ledger import Ledger
+from pydanube.message import Message, columns_to_send
+from pydanube.outbound import OutBatch, PendingSend
+from pydanube.publish_lane import LaneCounters, LaneOptions, PublishLane
+from pydanube.retry import Retry
+from pydanube.routing import Router, Routing, encode_key
+from pydanube.schemas import SchemaLike, schema_of
+from pydanube.tasks import TaskOwner
+from pydanube.transport import Transport, copy_of
 
 __all__ = ["Payload", "Producer"]
 

@@ -19,7 +19,7 @@ from pydanube_core.errors import InvalidArgument, MissingExtra, PayloadInvalid
 from pydanube_core.generated import danube_schema_pb2 as pb
 from pydanube_core.services import SCHEMA_REGISTRY
 
-from pydanube_client.facts import SchemaRef, from_ms
+from pydanube.facts import SchemaRef, from_ms
 
 __all__ = ["Registered", "Schema", "SchemaLike", "Schemas", "schema_of"]
 

@@ -1,6 +1,6 @@
 """The SDK without await: the same names, from any thread, and inside Jupyter.
 
-    from pydanube_client.sync import connect
+    from pydanube.sync import connect
 
     with connect() as client, client.producer("orders") as producer:
         producer.send(b"one")
@@ -20,11 +20,11 @@ from typing import Generic, Self, TypeVar
 
 from pydanube_core.errors import ClosedResource
 
-from pydanube_client import client as _client
-from pydanube_client.consumer import Consumer as _Consumer
-from pydanube_client.consumer import Reader as _Reader
-from pydanube_client.consumer import Receiver as _Receiver
-from pydanube_client.facts import (
+from pydanube import client as _client
+from pydanube.consumer import Consumer as _Consumer
+from pydanube.consumer import Reader as _Reader
+from pydanube.consumer import Receiver as _Receiver
+from pydanube.facts import (
     ClientEvent,
     ClientStatistics,
     ConsumerStatistics,
@@ -32,17 +32,17 @@ from pydanube_client.facts import (
     Receipt,
     SendSummary,
 )
-from pydanube_client.grpc_transport import Tls
-from pydanube_client.message import Batch as _Batch
-from pydanube_client.message import Message as _Message
-from pydanube_client.outbound import PendingSend as _PendingSend
-from pydanube_client.producer import Payload
-from pydanube_client.producer import Producer as _Producer
-from pydanube_client.retry import Retry
-from pydanube_client.schemas import SchemaLike
-from pydanube_client.sync_loop import Loop
-from pydanube_client.sync_message import Acks, Batch, Message
-from pydanube_client.sync_schemas import Schemas
+from pydanube.grpc_transport import Tls
+from pydanube.message import Batch as _Batch
+from pydanube.message import Message as _Message
+from pydanube.outbound import PendingSend as _PendingSend
+from pydanube.producer import Payload
+from pydanube.producer import Producer as _Producer
+from pydanube.retry import Retry
+from pydanube.schemas import SchemaLike
+from pydanube.sync_loop import Loop
+from pydanube.sync_message import Acks, Batch, Message
+from pydanube.sync_schemas import Schemas
 
 __all__ = ["Batch", "Client", "Consumer", "Message", "PendingSend", "Producer", "Reader", "connect"]
 
@@ -58,7 +58,7 @@ def connect(
     principal: str | None = None,
     retry: Retry | None = None,
 ) -> Client:
-    """As `pydanube_client.connect`, to be used as `with connect() as client`."""
+    """As `pydanube.connect`, to be used as `with connect() as client`."""
 
     def make() -> _client.Client:
         return _client.connect(url, token=token, tls=tls, principal=principal, retry=retry)
@@ -68,7 +68,7 @@ def connect(
 
 
 class Client:
-    """As `pydanube_client.Client`."""
+    """As `pydanube.Client`."""
 
     def __init__(self, make: Callable[[], _client.Client]) -> None:
         self._make = make
@@ -212,7 +212,7 @@ async def _call(function: Callable[[], T]) -> T:
 
 
 class PendingSend:
-    """As `pydanube_client.PendingSend`; `result()` instead of await."""
+    """As `pydanube.PendingSend`; `result()` instead of await."""
 
     def __init__(self, loop: Loop, inner: _PendingSend) -> None:
         self._loop = loop
@@ -236,7 +236,7 @@ class PendingSend:
 
 
 class Producer:
-    """As `pydanube_client.Producer`."""
+    """As `pydanube.Producer`."""
 
     def __init__(self, loop: Loop, inner: _Producer) -> None:
         self._loop = loop
@@ -409,7 +409,7 @@ class _Receiving(Generic[R]):
 
 
 class Consumer(_Receiving[_Consumer]):
-    """As `pydanube_client.Consumer`."""
+    """As `pydanube.Consumer`."""
 
     @property
     def subscription(self) -> str:
@@ -429,4 +429,4 @@ class Consumer(_Receiving[_Consumer]):
 
 
 class Reader(_Receiving[_Reader]):
-    """As `pydanube_client.Reader`."""
+    """As `pydanube.Reader`."""

@@ -21,12 +21,12 @@ from pydanube_core.errors import (
 from pydanube_core.generated import danube_stream_pb2 as pb
 from pydanube_core.names import TopicName
 
-from pydanube_client.client import Client
-from pydanube_client.retry import Retry
-from pydanube_client.sync import Client as SyncClient
-from pydanube_client.testing.log import MemoryTopic
-from pydanube_client.testing.streams import ConsumeServer, Pipe, PublishServer
-from pydanube_client.testing.subscription import MemorySubscription
+from pydanube.client import Client
+from pydanube.retry import Retry
+from pydanube.sync import Client as SyncClient
+from pydanube.testing.log import MemoryTopic
+from pydanube.testing.streams import ConsumeServer, Pipe, PublishServer
+from pydanube.testing.subscription import MemorySubscription
 
 __all__ = ["InMemoryCluster"]
 
@@ -65,7 +65,7 @@ class InMemoryCluster:
         return Client(_URL, lambda url: _MemoryTransport(self, url), retry or Retry())
 
     def connect_sync(self, *, retry: Retry | None = None) -> SyncClient:
-        """A client of `pydanube_client.sync`, to be used as `with`, from any thread."""
+        """A client of `pydanube.sync`, to be used as `with`, from any thread."""
         return SyncClient(lambda: self.connect(retry=retry))
 
     def create_topic(self, topic: str, *, partitions: int = 0, dispatch_strategy: str = "reliable") -> None:

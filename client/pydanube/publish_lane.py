@@ -46,11 +46,11 @@ from pydanube_core.errors import (
 )
 from pydanube_core.generated import danube_stream_pb2 as pb
 
-from pydanube_client.facts import ClientEventKind
-from pydanube_client.outbound import OutBatch, Session
-from pydanube_client.retry import Retry
-from pydanube_client.tasks import TaskOwner
-from pydanube_client.transport import Stream, Transport, copy_of
+from pydanube.facts import ClientEventKind
+from pydanube.outbound import OutBatch, Session
+from pydanube.retry import Retry
+from pydanube.tasks import TaskOwner
+from pydanube.transport import Stream, Transport, copy_of
 
 __all__ = ["MAX_IN_FLIGHT", "LaneCounters", "LaneOptions", "PublishLane"]
 

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 from pydanube_core.errors import ConsumerBusy, NotDelivered
 from pydanube_core.frames import encode_delivery
 
-from pydanube_client.testing.log import MemoryTopic
+from pydanube.testing.log import MemoryTopic
 
 __all__ = ["Attached", "MemorySubscription", "Part", "build_frame", "pairs"]
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from pydanube_core.errors import ClusterError
 
-from pydanube_client.transport import copy_of
+from pydanube.transport import copy_of
 
 __all__ = ["AckGatherer"]
 

@@ -23,11 +23,11 @@ from pydanube_core.errors import (
 from pydanube_core.frames import PUBLISH_BATCH_FIELD, read_bytes_field
 from pydanube_core.generated import danube_stream_pb2 as pb
 
-from pydanube_client.testing.subscription import MemorySubscription, Part, build_frame, pairs
+from pydanube.testing.subscription import MemorySubscription, Part, build_frame, pairs
 
 if TYPE_CHECKING:
-    from pydanube_client.testing.cluster import InMemoryCluster
-    from pydanube_client.testing.log import MemoryTopic
+    from pydanube.testing.cluster import InMemoryCluster
+    from pydanube.testing.log import MemoryTopic
 
 __all__ = ["ConsumeServer", "Pipe", "PublishServer"]
 

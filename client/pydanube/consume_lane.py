@@ -31,13 +31,13 @@ from pydanube_core.errors import (
 from pydanube_core.frames import CONSUME_DELIVERY_FIELD, decode_delivery, read_bytes_field
 from pydanube_core.generated import danube_stream_pb2 as pb
 
-from pydanube_client.acks import AckGatherer
-from pydanube_client.control import ControlQueue
-from pydanube_client.facts import ClientEventKind
-from pydanube_client.message import DecodedBatch, Delivered
-from pydanube_client.retry import Retry
-from pydanube_client.tasks import TaskOwner
-from pydanube_client.transport import Stream, Transport, copy_of
+from pydanube.acks import AckGatherer
+from pydanube.control import ControlQueue
+from pydanube.facts import ClientEventKind
+from pydanube.message import DecodedBatch, Delivered
+from pydanube.retry import Retry
+from pydanube.tasks import TaskOwner
+from pydanube.transport import Stream, Transport, copy_of
 
 __all__ = ["ConsumeLane", "ConsumeOptions"]
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pydanube_client.facts import SchemaRef
-from pydanube_client.schemas import Registered, Schema
-from pydanube_client.schemas import Schemas as _Schemas
-from pydanube_client.sync_loop import Loop
+from pydanube.facts import SchemaRef
+from pydanube.schemas import Registered, Schema
+from pydanube.schemas import Schemas as _Schemas
+from pydanube.sync_loop import Loop
 
 __all__ = ["Schemas"]
 
 
 class Schemas:
-    """As `pydanube_client.Schemas`."""
+    """As `pydanube.Schemas`."""
 
     def __init__(self, loop: Loop, inner: _Schemas) -> None:
         self._loop = loop

@@ -9,6 +9,6 @@ The client is the real one; only what carries its bytes is replaced, and the con
 this cluster and over the real broker alike. It keeps everything in memory and says so in its receipts.
 """
 
-from pydanube_client.testing.cluster import InMemoryCluster
+from pydanube.testing.cluster import InMemoryCluster
 
 __all__ = ["InMemoryCluster"]

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Final
 
-from pydanube_client.facts import ClientEvent
+from pydanube.facts import ClientEvent
 
 __all__ = ["EventHub"]
 

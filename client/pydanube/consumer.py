@@ -19,12 +19,12 @@ from typing import Any, Final, Self
 from pydanube_core.errors import ClosedResource, ClusterError, DeadlineExceeded, InvalidArgument, Unavailable
 from pydanube_core.positions import Position
 
-from pydanube_client.consume_lane import ConsumeLane, ConsumeOptions
-from pydanube_client.facts import ClientEventKind, ConsumerStatistics
-from pydanube_client.message import Batch, Delivered, Message
-from pydanube_client.retry import Retry
-from pydanube_client.tasks import TaskOwner
-from pydanube_client.transport import Transport, copy_of
+from pydanube.consume_lane import ConsumeLane, ConsumeOptions
+from pydanube.facts import ClientEventKind, ConsumerStatistics
+from pydanube.message import Batch, Delivered, Message
+from pydanube.retry import Retry
+from pydanube.tasks import TaskOwner
+from pydanube.transport import Transport, copy_of
 
 __all__ = ["Consumer", "Reader", "Receiver"]
 

@@ -1,4 +1,4 @@
-"""Messages and batches whose verbs block; `pydanube_client.sync` shows them."""
+"""Messages and batches whose verbs block; `pydanube.sync` shows them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from pydanube_client.facts import SchemaRef
-from pydanube_client.message import Batch as _Batch
-from pydanube_client.message import Message as _Message
-from pydanube_client.sync_loop import Loop
+from pydanube.facts import SchemaRef
+from pydanube.message import Batch as _Batch
+from pydanube.message import Message as _Message
+from pydanube.sync_loop import Loop
 
 __all__ = ["Acks", "Batch", "Message"]
 
@@ -51,7 +51,7 @@ class Acks:
 
 
 class Message:
-    """As `pydanube_client.Message`, with verbs that block."""
+    """As `pydanube.Message`, with verbs that block."""
 
     __slots__ = ("_acks", "_inner")
 
@@ -121,7 +121,7 @@ class Message:
 
 
 class Batch:
-    """As `pydanube_client.Batch`, with verbs that block."""
+    """As `pydanube.Batch`, with verbs that block."""
 
     __slots__ = ("_acks", "_inner")
 

@@ -6,9 +6,9 @@ from collections import deque
 
 from pydanube_core.errors import ClusterError
 
-from pydanube_client.facts import OffsetRange, SendSummary
-from pydanube_client.outbound import OutBatch
-from pydanube_client.transport import copy_of
+from pydanube.facts import OffsetRange, SendSummary
+from pydanube.outbound import OutBatch
+from pydanube.transport import copy_of
 
 __all__ = ["Ledger"]
 

@@ -14,7 +14,7 @@ from pydanube_core.errors import MessageTooLarge, OutOfSequence, ProducerFenced,
 from pydanube_core.positions import Position, PositionKind
 
 if TYPE_CHECKING:
-    from pydanube_client.testing.streams import PublishServer
+    from pydanube.testing.streams import PublishServer
 
 __all__ = ["MemoryTopic", "ProducerState", "Stored"]
 
