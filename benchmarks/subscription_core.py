@@ -15,7 +15,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 
-from pydanube_broker.delivery import CursorSnapshot, Subscription, SubscriptionType
+from pydanube_broker.subscription import CursorSnapshot, Subscription, SubscriptionType
 
 
 def drain(

@@ -76,8 +76,10 @@ THIRD_PARTY_OF_MODULE: dict[str, set[str]] = {
 PURE = (
     "pydanube_core",
     "pydanube_core.*",
-    "pydanube_broker.delivery",
-    "pydanube_broker.delivery.*",
+    "pydanube_broker.subscription",
+    "pydanube_broker.subscription.*",
+    "pydanube_broker.topics.limits",
+    "pydanube_broker.topics.rate_limit",
     "pydanube_broker.journal.records",
     "pydanube_broker.schema.avro.*",
     "pydanube_broker.schema.binding",
@@ -98,17 +100,6 @@ PURE = (
 NOT_PURE = (
     "pydanube_core.generated",  # protoc's output, and the pool it registers in
     "pydanube_core.generated.*",
-    # The shells around the pure subscription: they read the log, keep the time, write to streams.
-    "pydanube_broker.delivery.cursor_keeper",
-    "pydanube_broker.delivery.dead_letter_desk",
-    "pydanube_broker.delivery.deadlines",
-    "pydanube_broker.delivery.frame_builder",
-    "pydanube_broker.delivery.give_way",
-    "pydanube_broker.delivery.non_reliable",
-    "pydanube_broker.delivery.pump",
-    "pydanube_broker.delivery.reader_pump",
-    "pydanube_broker.delivery.routed_part",
-    "pydanube_broker.delivery.turns",
 )
 IMPURE_MODULES = {
     "anyio",

@@ -25,14 +25,14 @@ LINES_MAX = 500
 LONGER = {
     "pydanube_core/errors.py": 700,
     "pydanube_broker/cluster/topic_catalog.py": 600,
-    "pydanube_broker/delivery/subscription.py": 620,
-    "pydanube_broker/delivery/window.py": 620,
+    "pydanube_broker/subscription/subscription.py": 620,
+    "pydanube_broker/subscription/window.py": 620,
     "pydanube_broker/journal/journal.py": 600,
     "pydanube/consume_lane.py": 600,
     "pydanube/producer.py": 600,
     "pydanube/publish_lane.py": 550,
     "pydanube/sync.py": 650,
-    "pydanube_broker/delivery/non_reliable.py": 540,
+    "pydanube_broker/delivery/non_reliable.py": 545,
     "pydanube_broker/delivery/pump.py": 590,
 }
 

@@ -17,10 +17,10 @@ from pydanube_core.batch import read_producer_part
 from pydanube_core.errors import ClusterError, DispatchMismatch
 from pydanube_core.names import TopicName
 
-from pydanube_broker.delivery.dead_letters import MAX_REASON_CHARS, dead_letter_batches
-from pydanube_broker.delivery.effects import DeadLetter
-from pydanube_broker.delivery.ranges import Range
 from pydanube_broker.journal import CachedBatch
+from pydanube_broker.subscription.dead_letters import MAX_REASON_CHARS, dead_letter_batches
+from pydanube_broker.subscription.effects import DeadLetter
+from pydanube_broker.subscription.ranges import Range
 
 if TYPE_CHECKING:
     from pydanube_broker.delivery.pump import SubscriptionPump

@@ -6,7 +6,7 @@ of the batch is not wanted: then the wanted messages are cut out and sealed anew
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -20,10 +20,11 @@ from pydanube_core.batch import (
 from pydanube_core.batch.select import Cut
 from pydanube_core.frames import encode_delivery
 
-from pydanube_broker.delivery.batch_columns import BatchColumns, view_of
 from pydanube_broker.journal import CachedBatch
+from pydanube_broker.subscription.batch_columns import BatchColumns, view_of
+from pydanube_broker.subscription.ranges import runs_of
 
-__all__ = ["Frame", "FrameBuilder", "Taken", "runs_of"]
+__all__ = ["Frame", "FrameBuilder", "Taken"]
 
 Buffer = bytes | memoryview
 Ints = npt.NDArray[np.integer[Any]]
@@ -137,14 +138,3 @@ class FrameBuilder:
 
     def encode(self) -> bytes:
         return encode_delivery(self._session, self._parts)
-
-
-def runs_of(offsets: Iterable[int]) -> list[tuple[int, int]]:
-    """Ascending offsets as half-open runs."""
-    runs: list[tuple[int, int]] = []
-    for offset in offsets:
-        if runs and runs[-1][1] == offset:
-            runs[-1] = (runs[-1][0], offset + 1)
-        else:
-            runs.append((offset, offset + 1))
-    return runs

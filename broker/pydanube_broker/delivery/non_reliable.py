@@ -24,19 +24,19 @@ import numpy.typing as npt
 from pydanube_core.batch.select import key_slots
 from pydanube_core.errors import ClusterError, ConsumerBusy, InvalidArgument
 
-from pydanube_broker.delivery.batch_columns import BatchColumns, producer_bytes, view_of
-from pydanube_broker.delivery.consumer import ConsumerStatistics
-from pydanube_broker.delivery.cursor import CursorSnapshot
-from pydanube_broker.delivery.key_filters import key_pattern
-from pydanube_broker.delivery.live_queue import LiveQueue, all_of
-from pydanube_broker.delivery.live_routing import KeyOwners
-from pydanube_broker.delivery.policy import FailurePolicy
-from pydanube_broker.delivery.ranges import Range
-from pydanube_broker.delivery.rate_limit import TokenBucket
-from pydanube_broker.delivery.subscription import SubscriptionStatistics, SubscriptionType
-from pydanube_broker.delivery.subscription_policy import SubscriptionPolicy
 from pydanube_broker.delivery.turns import Turns
 from pydanube_broker.journal.tail_cache import CachedBatch
+from pydanube_broker.subscription.batch_columns import BatchColumns, producer_bytes, view_of
+from pydanube_broker.subscription.consumer import ConsumerStatistics
+from pydanube_broker.subscription.cursor import CursorSnapshot
+from pydanube_broker.subscription.key_filters import key_pattern
+from pydanube_broker.subscription.live_queue import LiveQueue, all_of
+from pydanube_broker.subscription.live_routing import KeyOwners
+from pydanube_broker.subscription.policy import FailurePolicy
+from pydanube_broker.subscription.ranges import Range
+from pydanube_broker.subscription.subscription import SubscriptionStatistics, SubscriptionType
+from pydanube_broker.subscription.subscription_policy import SubscriptionPolicy
+from pydanube_broker.topics.rate_limit import TokenBucket
 
 if TYPE_CHECKING:
     from pydanube_broker.delivery.pump import ConsumerLink, DeliveryEngine

@@ -14,13 +14,18 @@ from typing import Any, Final, Protocol
 
 from pydanube_core.errors import ClusterError, ConsumerBusy, Internal
 
-from pydanube_broker.delivery.batch_columns import BatchColumns
-from pydanube_broker.delivery.cursor import CursorSnapshot
-from pydanube_broker.delivery.cursor_codec import encode_delta
 from pydanube_broker.delivery.cursor_keeper import CursorKeeper
 from pydanube_broker.delivery.dead_letter_desk import DeadLetterDesk
 from pydanube_broker.delivery.deadlines import Deadlines
-from pydanube_broker.delivery.effects import (
+from pydanube_broker.delivery.frame_builder import Frame
+from pydanube_broker.delivery.reader_pump import FRAME_BYTES
+from pydanube_broker.delivery.turns import Turns
+from pydanube_broker.give_way import GiveWay
+from pydanube_broker.journal import CachedBatch, Kind
+from pydanube_broker.subscription.batch_columns import BatchColumns
+from pydanube_broker.subscription.cursor import CursorSnapshot
+from pydanube_broker.subscription.cursor_codec import encode_delta
+from pydanube_broker.subscription.effects import (
     Activated,
     Blocked,
     DeadLetter,
@@ -30,19 +35,14 @@ from pydanube_broker.delivery.effects import (
     SessionEnded,
     SessionStarted,
 )
-from pydanube_broker.delivery.frame_builder import Frame
-from pydanube_broker.delivery.give_way import GiveWay
-from pydanube_broker.delivery.plan import Plan
-from pydanube_broker.delivery.policy import PoisonPolicy
-from pydanube_broker.delivery.ranges import Range
-from pydanube_broker.delivery.rate_limit import TokenBucket
-from pydanube_broker.delivery.reader_pump import FRAME_BYTES
-from pydanube_broker.delivery.routed_part import RoutedPart, gather
-from pydanube_broker.delivery.subscription import Subscription, SubscriptionStatistics, SubscriptionType
-from pydanube_broker.delivery.subscription_policy import SubscriptionPolicy
-from pydanube_broker.delivery.turns import Turns
-from pydanube_broker.journal import CachedBatch, Kind
+from pydanube_broker.subscription.plan import Plan
+from pydanube_broker.subscription.policy import PoisonPolicy
+from pydanube_broker.subscription.ranges import Range
+from pydanube_broker.subscription.routed_part import RoutedPart, gather
+from pydanube_broker.subscription.subscription import Subscription, SubscriptionStatistics, SubscriptionType
+from pydanube_broker.subscription.subscription_policy import SubscriptionPolicy
 from pydanube_broker.topics.log_state import encode_cursor_body
+from pydanube_broker.topics.rate_limit import TokenBucket
 from pydanube_broker.topics.topic import Committed, Topic, now_ms
 
 __all__ = ["ConsumerLink", "DeliveryEngine", "SubscriptionPump"]

@@ -8,8 +8,8 @@ from typing import Final
 from pydanube_core.errors import ClusterError, Internal
 
 from pydanube_broker.delivery.frame_builder import FrameBuilder
-from pydanube_broker.delivery.give_way import GiveWay
 from pydanube_broker.delivery.turns import Turns
+from pydanube_broker.give_way import GiveWay
 from pydanube_broker.journal import CachedBatch
 from pydanube_broker.rpc.hot import StreamReply
 from pydanube_broker.topics.topic import Topic

@@ -16,7 +16,7 @@ from typing import Any, Final
 from pydanube_core.errors import ClusterError, CorruptObject, Internal, MissingExtra, ObjectMissing
 from pydanube_storage.catalog import CatalogEntry, ObjectCatalog
 
-from pydanube_broker.delivery.give_way import GiveWay
+from pydanube_broker.give_way import GiveWay
 from pydanube_broker.journal import CachedBatch, Journal
 from pydanube_broker.tier.child import ChildDied, TierChild
 from pydanube_broker.tier.cold_cache import ColdCache, ColdRange

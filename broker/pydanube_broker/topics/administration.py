@@ -15,8 +15,8 @@ from pydanube_core.facts import NamespaceFacts, PolicyFacts
 from pydanube_core.names import TopicName, check_namespace, check_subscription
 from pydanube_core.positions import Position
 
-from pydanube_broker.delivery.limits import check_policies, effective_policies
-from pydanube_broker.delivery.subscription_policy import OPTION
+from pydanube_broker.subscription.subscription_policy import OPTION
+from pydanube_broker.topics.limits import check_policies, effective_policies
 from pydanube_broker.topics.registry import AnyPump, Registry
 from pydanube_broker.topics.topic import Topic, now_ms
 

@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 from pydanube_core.errors import ClusterError, InvalidArgument, ProducerFenced, RateLimited
 
-from pydanube_broker.delivery.limits import Limits
-from pydanube_broker.delivery.rate_limit import TokenBucket
+from pydanube_broker.topics.limits import Limits
+from pydanube_broker.topics.rate_limit import TokenBucket
 
 __all__ = ["AccessMode", "AttachedProducer", "TopicGate"]
 

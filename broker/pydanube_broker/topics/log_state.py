@@ -18,9 +18,9 @@ from typing import Final
 from pydanube_core.batch import BROKER_PART_BYTES, read_broker_part
 from pydanube_core.batch.layout import PRODUCER_PART
 
-from pydanube_broker.delivery.cursor import CursorDelta, CursorSnapshot, apply_deltas
-from pydanube_broker.delivery.cursor_codec import decode_delta, decode_snapshot, encode_snapshot
 from pydanube_broker.journal.records import Kind, RecordHeader
+from pydanube_broker.subscription.cursor import CursorDelta, CursorSnapshot, apply_deltas
+from pydanube_broker.subscription.cursor_codec import decode_delta, decode_snapshot, encode_snapshot
 from pydanube_broker.topics.producers import Appended, Producers
 
 __all__ = [

@@ -14,9 +14,9 @@ from pydanube_core.batch import ProducerPart, broker_part
 from pydanube_core.errors import ClusterError
 from pydanube_core.positions import Position
 
-from pydanube_broker.delivery.limits import Limits
 from pydanube_broker.delivery.non_reliable import LiveReader
 from pydanube_broker.journal import CachedBatch, Kind
+from pydanube_broker.topics.limits import Limits
 from pydanube_broker.topics.log_state import LogState
 from pydanube_broker.topics.producers import Appended, ProducerSession
 from pydanube_broker.topics.topic import Committed, Topic, TopicHub, now_ms

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from pydanube_broker.delivery.give_way import GiveWay
+from pydanube_broker.give_way import GiveWay
 from pydanube_broker.journal import CachedBatch
 
 if TYPE_CHECKING:

@@ -39,14 +39,13 @@ from pydanube_broker.cluster.records import (
     TopicSettings,
 )
 from pydanube_broker.cluster.topic_catalog import TopicCatalog
-from pydanube_broker.delivery.limits import Limits
 from pydanube_broker.delivery.non_reliable import LivePump
 from pydanube_broker.delivery.pump import DeliveryEngine, SubscriptionPump
-from pydanube_broker.delivery.subscription import SubscriptionType
-from pydanube_broker.delivery.subscription_policy import OPTION, SubscriptionPolicy
 from pydanube_broker.schema.registry import SchemaRegistry
 from pydanube_broker.schema.topic_schemas import TopicSchemas
 from pydanube_broker.settings import Settings
+from pydanube_broker.subscription.subscription import SubscriptionType
+from pydanube_broker.subscription.subscription_policy import OPTION, SubscriptionPolicy
 from pydanube_broker.topics.agreement import (
     LossAccepted,
     check_epoch,
@@ -54,6 +53,7 @@ from pydanube_broker.topics.agreement import (
     check_prefixes_there,
 )
 from pydanube_broker.topics.hub import Hub
+from pydanube_broker.topics.limits import Limits
 from pydanube_broker.topics.log_state import starts_in
 from pydanube_broker.topics.memory_topic import MemoryTopic
 from pydanube_broker.topics.topic import Topic, now_ms

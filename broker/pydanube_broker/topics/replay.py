@@ -17,9 +17,9 @@ import anyio
 from pydanube_core.batch import BATCH_TARGET_BYTES, encode_batch, read_producer_part
 from pydanube_core.errors import ClusterError, Overloaded
 
-from pydanube_broker.delivery.batch_columns import producer_bytes, view_of
-from pydanube_broker.delivery.give_way import GiveWay
+from pydanube_broker.give_way import GiveWay
 from pydanube_broker.journal import CachedBatch
+from pydanube_broker.subscription.batch_columns import producer_bytes, view_of
 from pydanube_broker.topics.reading import batches_between
 
 if TYPE_CHECKING:

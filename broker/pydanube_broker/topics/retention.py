@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pydanube_broker.delivery.limits import Limits
+from pydanube_broker.topics.limits import Limits
 from pydanube_broker.topics.topic import Topic, now_ms
 
 if TYPE_CHECKING:

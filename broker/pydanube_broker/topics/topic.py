@@ -17,11 +17,11 @@ from pydanube_core.commit_point import commit_offset
 from pydanube_core.errors import ClusterError, InvalidArgument
 from pydanube_core.positions import Position, PositionKind
 
-from pydanube_broker.delivery.give_way import GiveWay
-from pydanube_broker.delivery.limits import Limits
+from pydanube_broker.give_way import GiveWay
 from pydanube_broker.journal import CachedBatch, Journal, Kind
 from pydanube_broker.schema.guard import SchemaGuard
 from pydanube_broker.topics.gate import TopicGate
+from pydanube_broker.topics.limits import Limits
 from pydanube_broker.topics.log_state import (
     LogState,
     encode_open_body,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from pydanube_broker.delivery.cursor import CursorSnapshot
-from pydanube_broker.delivery.subscription import Subscription, SubscriptionType
 from pydanube_broker.services.official.ids import MAX_ID, consumer_id, producer_id
 from pydanube_broker.services.official.takeover import LONGEST_DELAY_MS, QUIET_MS, Takeovers
+from pydanube_broker.subscription.cursor import CursorSnapshot
+from pydanube_broker.subscription.subscription import Subscription, SubscriptionType
 
 
 @given(st.text(), st.text(), st.text())

@@ -18,12 +18,12 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from pydanube_broker.delivery.limits import Limits
 from pydanube_broker.settings import Settings
 from pydanube_broker.settings import Tier as TierSettings
 from pydanube_broker.tier import collecting, flushing, tier, upkeep
 from pydanube_broker.tier.tier import Tier
 from pydanube_broker.topics.hub import Hub
+from pydanube_broker.topics.limits import Limits
 from pydanube_broker.topics.topic import Topic
 from pydanube_core.batch import broker_part, encode_batch
 from pydanube_storage.metadata import MemoryStore

@@ -6,8 +6,8 @@ import itertools
 
 from hypothesis import given
 from hypothesis import strategies as st
-from pydanube_broker.delivery.limits import Limits
 from pydanube_broker.tier.upkeep import expired, neighbours
+from pydanube_broker.topics.limits import Limits
 from pydanube_broker.topics.retention import Keep
 from pydanube_storage.catalog import CatalogEntry
 from pydanube_storage.catalog.catalog import MAX_CHANGED

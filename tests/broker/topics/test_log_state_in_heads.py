@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydanube_broker.delivery.cursor import CursorSnapshot
+from pydanube_broker.subscription.cursor import CursorSnapshot
 from pydanube_broker.topics.log_state import LogState, decode_head, encode_head
 from pydanube_broker.topics.producers import MAX_PRODUCERS
 

@@ -24,10 +24,10 @@ from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.ids import TopicId
 from pydanube_broker.cluster.json_record import JsonRecord
 from pydanube_broker.delivery.pump import SubscriptionPump
-from pydanube_broker.delivery.subscription import SubscriptionType
 from pydanube_broker.services.official.ids import consumer_id, producer_id
 from pydanube_broker.services.official.seat import RESTART_S, Seat, keep_seat
 from pydanube_broker.services.official.takeover import Takeovers
+from pydanube_broker.subscription.subscription import SubscriptionType
 from pydanube_broker.topics.gate import AccessMode
 from pydanube_broker.topics.topic import Topic
 

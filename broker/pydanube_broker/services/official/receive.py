@@ -32,7 +32,6 @@ from pydanube_core.errors import (
 )
 from pydanube_core.generated import danube_pb2 as pb
 
-from pydanube_broker.delivery.effects import SessionReason
 from pydanube_broker.delivery.pump import DeliveryEngine
 from pydanube_broker.rpc.hot import ServerStreamReply
 from pydanube_broker.services.official.client_book import ClientBook, KnownConsumer
@@ -40,6 +39,7 @@ from pydanube_broker.services.official.requests import parse
 from pydanube_broker.services.official.seat import seat_after_loss
 from pydanube_broker.services.official.stream_messages import DecodedBatches, MessageFrame
 from pydanube_broker.settings import Settings
+from pydanube_broker.subscription.effects import SessionReason
 from pydanube_broker.topics.registry import AnyPump, Registry
 from pydanube_broker.topics.topic import now_ms
 

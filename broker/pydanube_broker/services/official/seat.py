@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pydanube_core.errors import ClusterError
 
 from pydanube_broker.delivery.pump import SubscriptionPump
-from pydanube_broker.delivery.subscription import SubscriptionType
+from pydanube_broker.subscription.subscription import SubscriptionType
 from pydanube_broker.topics.memory_topic import MemoryTopic
 from pydanube_broker.topics.topic import now_ms
 

@@ -16,9 +16,10 @@ import numpy.typing as npt
 from pydanube_core.batch import BROKER_PART_BYTES
 from pydanube_core.generated import danube_pb2 as pb
 
-from pydanube_broker.delivery.batch_columns import BatchColumns, view_of
-from pydanube_broker.delivery.frame_builder import Taken, runs_of
+from pydanube_broker.delivery.frame_builder import Taken
 from pydanube_broker.journal import CachedBatch
+from pydanube_broker.subscription.batch_columns import BatchColumns, view_of
+from pydanube_broker.subscription.ranges import runs_of
 from pydanube_broker.topics.topic import Topic
 
 __all__ = ["DecodedBatch", "DecodedBatches", "MessageFrame"]

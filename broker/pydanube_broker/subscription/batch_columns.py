@@ -1,0 +1,70 @@
+"""One stored batch, and what routing and cutting ask of it."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from pydanube_core.batch import BROKER_PART_BYTES, BatchView, read_producer_part
+from pydanube_core.batch.select import Cutter, key_slots, message_sizes
+
+from pydanube_broker.journal.tail_cache import CachedBatch
+
+__all__ = ["BatchColumns", "producer_bytes", "view_of"]
+
+Buffer = bytes | memoryview
+Ints = npt.NDArray[Any]
+
+
+def producer_bytes(batch: CachedBatch) -> Buffer:
+    """Producer part and body of a stored batch."""
+    if len(batch.buffers) == 2:
+        return batch.buffers[1]
+    return memoryview(batch.buffers[0])[BROKER_PART_BYTES:]
+
+
+def view_of(batch: CachedBatch) -> BatchView:
+    """A view of a stored batch. Its checksum was verified on receipt, or when it was read from the journal."""
+    data = producer_bytes(batch)
+    return BatchView(data, base_offset=batch.base, part=read_producer_part(data, verify=False))
+
+
+class BatchColumns:
+    """What routing asks of one batch, worked out once: a batch is routed in several parts, as credit comes."""
+
+    def __init__(self, batch: CachedBatch) -> None:
+        self.batch = batch
+
+    @cached_property
+    def offsets(self) -> Ints:
+        batch = self.batch
+        if batch.end - batch.base == batch.count:
+            return np.arange(batch.base, batch.end, dtype=np.int64)
+        deltas = view_of(batch).offset_deltas()
+        return batch.base + np.asarray(deltas, dtype=np.int64)
+
+    @cached_property
+    def slots(self) -> npt.NDArray[np.uint16]:
+        return key_slots(producer_bytes(self.batch)).astype(np.uint16)
+
+    @cached_property
+    def cutter(self) -> Cutter:
+        return Cutter(producer_bytes(self.batch))
+
+    @cached_property
+    def sizes(self) -> Ints:
+        return message_sizes(producer_bytes(self.batch))
+
+    @cached_property
+    def keys(self) -> list[str]:
+        """The key of each message: its routing key, else its producer's name."""
+        view = view_of(self.batch)
+        keys = view.keys() or [None] * self.batch.count
+        names = [name for _, name in view.producers()] or [""]
+        which = view.producer_index() or (0,) * self.batch.count
+        return [
+            names[producer] if key is None else key.decode("utf-8", "replace")
+            for key, producer in zip(keys, which, strict=True)
+        ]

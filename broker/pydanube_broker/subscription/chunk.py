@@ -1,0 +1,123 @@
+"""A stretch of offsets with open messages, and the states they are in; see `window`."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from typing import Final, TypeAlias
+
+from pydanube_broker.subscription.consumer import Consumer
+
+__all__ = ["NOTHING_QUEUED", "NO_SLOTS", "Chunk", "Flight", "Poison", "Timer", "Wait"]
+
+NO_SLOTS: Final = array("H")  # shared by all chunks that need none
+NOTHING_QUEUED: Final[dict[int, int]] = {}  # the same
+
+
+class Flight:
+    """Messages of one chunk that one consumer holds, sent together."""
+
+    __slots__ = ("chunk", "consumer", "deadline_ms", "mask", "sent_at_ms")
+
+    def __init__(
+        self, chunk: Chunk, consumer: Consumer, mask: int, sent_at_ms: int, deadline_ms: int | None
+    ) -> None:
+        self.chunk = chunk
+        self.consumer = consumer
+        self.mask = mask
+        self.sent_at_ms = sent_at_ms
+        self.deadline_ms = deadline_ms
+
+
+class Wait:
+    """Messages of one chunk that are sent again at `due_ms`."""
+
+    __slots__ = ("chunk", "due_ms", "mask", "reason")
+
+    def __init__(self, chunk: Chunk, mask: int, due_ms: int, reason: str) -> None:
+        self.chunk = chunk
+        self.mask = mask
+        self.due_ms = due_ms
+        self.reason = reason
+
+
+class Poison:
+    """Exhausted messages of one chunk: blocked, or waiting for the dead-letter topic to have them."""
+
+    __slots__ = ("attempts", "blocked", "chunk", "deliveries", "mask", "reason", "terminated")
+
+    def __init__(self, chunk: Chunk, mask: int, reason: str, deliveries: int, *, blocked: bool) -> None:
+        self.chunk = chunk
+        self.mask = mask
+        self.reason = reason
+        self.deliveries = deliveries
+        self.blocked = blocked
+        self.attempts = 0  # failed attempts to publish the dead letter
+        self.terminated = False  # by the consumer: no retry however low the count
+
+
+Timer: TypeAlias = Flight | Wait | Poison
+
+
+class Chunk:
+    """A stretch of offsets with open messages; masks are relative to `start`."""
+
+    __slots__ = (
+        "dirty",
+        "end",
+        "flights",
+        "history",
+        "history_dirty",
+        "keyed",
+        "keys",
+        "open",
+        "poisons",
+        "queued",
+        "ready",
+        "slots",
+        "start",
+        "waits",
+    )
+
+    def __init__(self, start: int, end: int) -> None:
+        self.start = start
+        self.end = end
+        self.open = 0
+        self.ready = 0
+        self.flights: list[Flight] = []
+        self.waits: list[Wait] = []
+        self.poisons: list[Poison] = []
+        # (deliveries, failures) -> messages that came back so often; sparse, most messages never do.
+        self.history: dict[tuple[int, int], int] = {}
+        self.dirty = 0  # acknowledged since the last delta
+        self.history_dirty = False
+        # Key-shared: the slot of each offset (0 where there is no message); with filters the key of each bit, and
+        # the mask of bits whose key is known.
+        self.slots = NO_SLOTS
+        self.keys: dict[int, str] = {}
+        self.keyed = 0
+        # Key-shared: of `ready`, what only waits for its owner's credit, by the owner's seat (see `key_slots`).
+        self.queued: dict[int, int] = NOTHING_QUEUED
+
+    def local(self, start: int, end: int) -> int:
+        """The mask of the part of `[start, end)` that lies in this chunk."""
+        low = max(start, self.start) - self.start
+        high = min(end, self.end) - self.start
+        return ((1 << (high - low)) - 1) << low if high > low else 0
+
+    def returned(self) -> int:
+        """Messages that were delivered at least once and came back."""
+        mask = 0
+        for part in self.history.values():
+            mask |= part
+        return mask
+
+    def by_history(self, mask: int) -> Iterator[tuple[tuple[int, int], int]]:
+        """Split `mask` by (deliveries, failures) so far; (0, 0) for what never came back."""
+        if self.history:
+            for counts, part in list(self.history.items()):
+                if hit := part & mask:
+                    yield counts, hit
+                    mask ^= hit
+        if mask:
+            yield (0, 0), mask

@@ -1,0 +1,172 @@
+"""A cursor as it is stored: what is acknowledged, and how often the rest has been tried.
+
+A snapshot is the whole; a delta is what changed since the last one. The journal keeps both, and the last record
+wins, never the largest: a seek backwards is a delta of a higher generation whose floor is lower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from pydanube_core.errors import InvalidArgument
+
+from pydanube_broker.subscription.ranges import Range, normalise, subtract
+
+__all__ = ["Attempts", "CursorDelta", "CursorSnapshot", "apply_delta", "apply_deltas", "merge_attempts"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Attempts:
+    """How often the messages of `[start, end)` came back unacknowledged, and how often because they failed."""
+
+    start: int
+    end: int
+    deliveries: int
+    failures: int
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.start < self.end and 0 <= self.failures <= self.deliveries and self.deliveries > 0):
+            raise InvalidArgument(f"attempts: {self} is not possible", field="attempts")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CursorSnapshot:
+    """Everything below `floor` and in `acknowledged` is done; nothing else is.
+
+    `acknowledged` is normal (see `ranges`) and lies above `floor`; `attempts` ascends, does not overlap, and lies
+    on unacknowledged offsets only. Offsets without a message count as acknowledged where they are known.
+    """
+
+    generation: int = 0
+    floor: int
+    acknowledged: tuple[Range, ...] = ()
+    attempts: tuple[Attempts, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.generation < 0 or self.floor < 0:
+            raise InvalidArgument(
+                "cursor: generation and floor are not negative", field="floor", value=self.floor
+            )
+        last = self.floor
+        for start, end in self.acknowledged:
+            if not last < start < end:
+                raise InvalidArgument(
+                    f"cursor: acknowledged range [{start}, {end}) is empty, out of order or not above {last}",
+                    field="acknowledged",
+                    value=[start, end],
+                )
+            last = end
+        last = self.floor
+        for attempts in self.attempts:
+            if attempts.start < last:
+                raise InvalidArgument("cursor: attempts overlap or are out of order", field="attempts")
+            last = attempts.end
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CursorDelta:
+    """What changed since the last delta or snapshot of the same subscription.
+
+    In the generation of the base: `acknowledged` are ranges above `floor` newly done, `attempts` are absolute counts
+    that replace older ones. In another generation: all there is, the base is void.
+    """
+
+    generation: int
+    floor: int
+    acknowledged: tuple[Range, ...] = ()
+    attempts: tuple[Attempts, ...] = ()
+
+
+def merge_attempts(base: Iterable[Attempts], newer: Iterable[Attempts]) -> list[Attempts]:
+    """`base` with every offset of `newer` replaced; ascending, equal neighbours joined."""
+    return _without(_newest((tuple(base), tuple(newer))), ())
+
+
+def apply_delta(snapshot: CursorSnapshot, delta: CursorDelta) -> CursorSnapshot:
+    """The snapshot after the delta; the last one wins."""
+    return apply_deltas(snapshot, (delta,))
+
+
+def apply_deltas(snapshot: CursorSnapshot, deltas: Sequence[CursorDelta]) -> CursorSnapshot:
+    """The snapshot after one delta and then the next; O(n log n) of all they hold together.
+
+    A start replays thousands of deltas over a snapshot of thousands of ranges: one by one, each would cost all of it.
+    """
+    if not deltas:
+        return snapshot
+    last = deltas[-1]
+    first = len(deltas)
+    while first and deltas[first - 1].generation == last.generation:
+        first -= 1
+    layers: list[CursorSnapshot | CursorDelta] = [*deltas[first:]]
+    if not first and snapshot.generation == last.generation:
+        layers.insert(0, snapshot)
+    acknowledged = normalise(pair for layer in layers for pair in layer.acknowledged)
+    floor = last.floor
+    for start, end in acknowledged:
+        if start <= floor < end:
+            floor = end
+    above = tuple((start, end) for start, end in acknowledged if start > floor)
+    return CursorSnapshot(
+        generation=last.generation,
+        floor=floor,
+        acknowledged=above,
+        attempts=tuple(
+            _without(_newest([layer.attempts for layer in layers]), ((0, floor), *above) if floor else above)
+        ),
+    )
+
+
+def _newest(layers: Sequence[Sequence[Attempts]]) -> list[Attempts]:
+    """What counts for each offset: the attempts of the last layer that knows it. Ascending, cut at each other's edges.
+
+    The layers are laid down newest first, each stretch between two edges once: `free` skips what is taken.
+    """
+    edges = sorted({edge for layer in layers for a in layer for edge in (a.start, a.end)})
+    place = {edge: i for i, edge in enumerate(edges)}
+    taken: list[Attempts | None] = [None] * len(edges)
+    free = list(range(len(edges)))  # a stretch, or where to look for the next one that is not taken
+
+    def next_free(i: int) -> int:
+        while free[i] != i:
+            free[i] = i = free[free[i]]
+        return i
+
+    for layer in reversed(layers):
+        for a in layer:
+            stop = place[a.end]
+            i = next_free(place[a.start])
+            while i < stop:
+                taken[i], free[i] = a, i + 1
+                i = next_free(i + 1)
+    return [
+        Attempts(start=start, end=end, deliveries=a.deliveries, failures=a.failures)
+        for a, (start, end) in zip(taken, pairwise(edges), strict=False)
+        if a is not None
+    ]
+
+
+def _without(attempts: Iterable[Attempts], removed: Sequence[Range]) -> list[Attempts]:
+    """`attempts`, ascending, without the offsets of `removed`, which is normal; equal neighbours joined. O(n + m)."""
+    joined: list[Attempts] = []
+    for a in attempts:
+        before = joined[-1] if joined else None
+        if before and (before.end, before.deliveries, before.failures) == (a.start, a.deliveries, a.failures):
+            joined[-1] = Attempts(start=before.start, end=a.end, deliveries=a.deliveries, failures=a.failures)
+        else:
+            joined.append(a)
+    left: list[Attempts] = []
+    at = 0
+    for a in joined:
+        while at < len(removed) and removed[at][1] <= a.start:
+            at += 1
+        stop = at
+        while stop < len(removed) and removed[stop][0] < a.end:
+            stop += 1
+        left += [
+            Attempts(start=start, end=end, deliveries=a.deliveries, failures=a.failures)
+            for start, end in subtract([(a.start, a.end)], removed[at:stop])
+        ]
+    return left

@@ -1,0 +1,102 @@
+"""What the subscription asks its shell to do, in the order to do it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeAlias
+
+from pydanube_broker.subscription.ranges import Range
+
+__all__ = [
+    "Activated",
+    "Blocked",
+    "DeadLetter",
+    "Dropped",
+    "Effect",
+    "Expired",
+    "SessionEnded",
+    "SessionReason",
+    "SessionStarted",
+]
+
+
+class SessionReason(StrEnum):
+    """Why a consumer's session started or ended."""
+
+    JOINED = "joined"
+    SEEK = "seek"
+    TAKEN_OVER = "taken_over"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionStarted:
+    """Tell the consumer its session id; what it holds from an older session is void.
+
+    After a seek `offset` is where delivery goes on, and the consumer's credit is what it was: it grants again what
+    it throws away.
+    """
+
+    consumer_id: int
+    session: int
+    offset: int
+    reason: SessionReason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionEnded:
+    """Close the consumer's stream: another connection of the same name has taken its place."""
+
+    consumer_id: int
+    session: int
+    reason: SessionReason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Activated:
+    """Failover: this consumer is the active one from now on."""
+
+    consumer_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expired:
+    """Deliveries ran into their ack timeout; for logs and for consumers that can be told."""
+
+    consumer_id: int
+    ranges: tuple[Range, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetter:
+    """Publish copies to the dead-letter topic, durably, then answer `dead_lettered` (or `dead_letter_failed`).
+
+    Until the answer the messages stay unacknowledged. The answer repeats `generation`, so that one from before a
+    seek cannot acknowledge what the seek opened again.
+    """
+
+    generation: int
+    ranges: tuple[Range, ...]
+    reason: str
+    delivery_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dropped:
+    """Exhausted messages were acknowledged without being processed (policy drop); count and log them."""
+
+    ranges: tuple[Range, ...]
+    reason: str
+    delivery_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blocked:
+    """Exhausted messages stop the subscription, or their keys (policy block)."""
+
+    ranges: tuple[Range, ...]
+    reason: str
+    delivery_count: int
+
+
+Effect: TypeAlias = SessionStarted | SessionEnded | Activated | Expired | DeadLetter | Dropped | Blocked

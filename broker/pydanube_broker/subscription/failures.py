@@ -1,0 +1,185 @@
+"""What becomes of failed deliveries: retries, and messages that are exhausted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, assert_never
+
+from pydanube_broker.subscription.chunk import Chunk, Flight, Poison, Wait
+from pydanube_broker.subscription.effects import Blocked, DeadLetter, Dropped, Effect, Expired
+from pydanube_broker.subscription.policy import FailurePolicy, PoisonPolicy
+from pydanube_broker.subscription.ranges import Range, normalise, ranges_of
+from pydanube_broker.subscription.window import Window
+
+__all__ = ["Failures"]
+
+ACK_TIMEOUT: Final = "ack timeout"
+
+
+class Failures:
+    """Applies one policy to one window. What is poisoned in a call is collected and reported at its end."""
+
+    __slots__ = ("_poisoned", "_window", "dead_lettered_messages", "dropped", "expired", "policy", "random")
+
+    def __init__(self, window: Window, policy: FailurePolicy, random: Callable[[], float]) -> None:
+        self._window = window
+        self.policy = policy
+        self.random = random
+        self._poisoned: list[tuple[Chunk, int, int, str]] = []
+        self.dead_lettered_messages = 0
+        self.dropped = 0
+        self.expired = 0
+
+    def fail(self, chunk: Chunk, mask: int, now_ms: int, asked_ms: int, reason: str, random: float) -> None:
+        """Stateless messages have failed: they wait for their retry, are ready, or are exhausted."""
+        for part, deliveries, failures in self._window.count_return(chunk, mask, failed=True):
+            if self.policy.exhausted(failures):
+                self.poison(chunk, part, deliveries, reason)
+                continue
+            delay = self.policy.delay_ms(failures, asked_ms=asked_ms, random=random)
+            if delay:
+                self._window.wait(chunk, part, now_ms + delay, reason)
+            else:
+                self._window.make_ready(chunk, part)
+
+    def poison(
+        self,
+        chunk: Chunk,
+        mask: int,
+        deliveries: int,
+        reason: str,
+        *,
+        terminated: bool = False,
+        attempts: int = 0,
+    ) -> None:
+        """Deal with stateless messages by the poison policy."""
+        match self.policy.poison_policy:
+            case PoisonPolicy.BLOCK | PoisonPolicy.DEAD_LETTER as policy:
+                poison = self._window.poison(
+                    chunk, mask, reason, deliveries, blocked=policy is PoisonPolicy.BLOCK
+                )
+                poison.terminated = terminated
+                poison.attempts = attempts
+            case PoisonPolicy.DROP:
+                self.dropped += mask.bit_count()
+                self._window.close(chunk, mask)
+            case _:
+                assert_never(self.policy.poison_policy)
+        self._poisoned.append((chunk, mask, deliveries, reason))
+
+    def report(self) -> list[Effect]:
+        """The effects of what was poisoned in this call; settles the floor."""
+        if not self._poisoned:
+            return []
+        self._window.settle()
+        groups: dict[tuple[int, str], list[Range]] = {}
+        for chunk, mask, deliveries, reason in self._poisoned:
+            groups.setdefault((deliveries, reason), []).extend(ranges_of(mask, chunk.start))
+        self._poisoned.clear()
+        effects: list[Effect] = []
+        for (deliveries, reason), found in groups.items():
+            ranges = tuple(normalise(found))
+            match self.policy.poison_policy:
+                case PoisonPolicy.BLOCK:
+                    effects.append(Blocked(ranges=ranges, reason=reason, delivery_count=deliveries))
+                case PoisonPolicy.DROP:
+                    effects.append(Dropped(ranges=ranges, reason=reason, delivery_count=deliveries))
+                case PoisonPolicy.DEAD_LETTER:
+                    effects.append(
+                        DeadLetter(
+                            generation=self._window.generation,
+                            ranges=ranges,
+                            reason=reason,
+                            delivery_count=deliveries,
+                        )
+                    )
+                case _:
+                    assert_never(self.policy.poison_policy)
+        return effects
+
+    def dead_lettered(self, generation: int, ranges: Sequence[Range]) -> int:
+        """See `Subscription.dead_lettered`."""
+        if generation != self._window.generation:
+            return 0
+        done = 0
+        for poison, mask in self._dying(ranges):
+            self._window.close(poison.chunk, mask)
+            done += mask.bit_count()
+        self._window.settle()
+        self.dead_lettered_messages += done
+        return done
+
+    def dead_letter_failed(self, generation: int, ranges: Sequence[Range], now_ms: int) -> None:
+        """See `Subscription.dead_letter_failed`."""
+        if generation != self._window.generation:
+            return
+        for poison, mask in self._dying(ranges):
+            attempts = poison.attempts + 1
+            self._window.end_poison(poison, mask)
+            again = self._window.poison(poison.chunk, mask, poison.reason, poison.deliveries, blocked=False)
+            again.attempts = attempts
+            again.terminated = poison.terminated
+            delay = self.policy.delay_ms(attempts, asked_ms=0, random=self.random())
+            self._window.retry_dead_letter_at(again, now_ms + delay)
+
+    def _dying(self, ranges: Sequence[Range]) -> list[tuple[Poison, int]]:
+        return [
+            (poison, poison.mask & mask)
+            for chunk, mask in self._window.locate(ranges).items()
+            for poison in chunk.poisons
+            if not poison.blocked and poison.mask & mask
+        ]
+
+    def set_policy(self, policy: FailurePolicy) -> list[Effect]:
+        """See `Subscription.set_policy`."""
+        self.policy = policy
+        for chunk in self._window.chunks.copy():
+            for poison in chunk.poisons.copy():
+                if not poison.blocked:
+                    continue
+                mask = poison.mask
+                self._window.end_poison(poison, mask)
+                for (deliveries, failures), part in chunk.by_history(mask):
+                    if poison.terminated or policy.exhausted(failures):
+                        self.poison(chunk, part, deliveries, poison.reason, terminated=poison.terminated)
+                    else:
+                        self._window.make_ready(chunk, part)
+        return self.report()
+
+    def tick(self, now_ms: int) -> list[Effect]:
+        """See `Subscription.tick`."""
+        due = self._window.due(now_ms)
+        if not due:
+            return []
+        expired: dict[int, list[Range]] = {}
+        random: float | None = None
+        for timer in due:
+            mask = timer.mask
+            match timer:
+                case Flight():
+                    random = self.random() if random is None else random
+                    found = expired.setdefault(timer.consumer.consumer_id, [])
+                    found += ranges_of(mask, timer.chunk.start)
+                    self.expired += mask.bit_count()
+                    self._window.end_flight(timer, mask)
+                    self.fail(timer.chunk, mask, now_ms, 0, ACK_TIMEOUT, random)
+                case Wait():
+                    self._window.end_wait(timer, mask)
+                    self._window.make_ready(timer.chunk, mask)
+                case Poison():
+                    self._window.end_poison(timer, mask)
+                    self.poison(
+                        timer.chunk,
+                        mask,
+                        timer.deliveries,
+                        timer.reason,
+                        terminated=timer.terminated,
+                        attempts=timer.attempts,
+                    )
+                case _:
+                    assert_never(timer)
+        effects: list[Effect] = [
+            Expired(consumer_id=consumer_id, ranges=tuple(normalise(ranges)))
+            for consumer_id, ranges in expired.items()
+        ]
+        return effects + self.report()

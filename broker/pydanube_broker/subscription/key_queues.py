@@ -1,0 +1,107 @@
+"""Key-shared: what waits for nothing but its owner's credit, one mask an owner and chunk.
+
+See `key_slots` for when messages are queued and when the queues are dissolved. The masks are in the chunks
+(`Chunk.queued`), so that what becomes of a message is seen in one place; here is which chunks have any, and how many
+messages wait for each seat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pydanube_broker.subscription.chunk import NOTHING_QUEUED, Chunk
+from pydanube_broker.subscription.consumer import Consumer
+from pydanube_broker.subscription.ranges import Range, head_of_mask, ranges_of
+from pydanube_broker.subscription.window import Window
+
+__all__ = ["KeyQueues"]
+
+
+class KeyQueues:
+    """The queues of all seats of one subscription."""
+
+    __slots__ = ("_chunks", "_waiting")
+
+    def __init__(self) -> None:
+        self._waiting: list[int] = []  # messages, by seat
+        self._chunks: dict[int, Chunk] = {}  # start -> chunk that has some, ascending
+
+    def __bool__(self) -> bool:
+        return bool(self._chunks)
+
+    def add_seat(self) -> None:
+        self._waiting.append(0)
+
+    def has(self, consumer: Consumer) -> bool:
+        return self._waiting[consumer.slot_index] > 0
+
+    def put(self, chunk: Chunk, mask: int, seat: int) -> None:
+        """Queue messages of the newest chunk."""
+        if not chunk.queued:
+            chunk.queued = {}
+            self._chunks[chunk.start] = chunk
+        chunk.queued[seat] = chunk.queued.get(seat, 0) | mask
+        self._waiting[seat] += mask.bit_count()
+
+    def next(self, consumers: Iterable[Consumer], *, limit: int) -> tuple[Consumer, list[Range]] | None:
+        """The first messages that wait for the first of the consumers that has credit and any. O(chunks)."""
+        for consumer in consumers:
+            seat = consumer.slot_index
+            if not (self._waiting[seat] and consumer.has_credit):
+                continue
+            left = min(limit, consumer.credit_messages)
+            found: list[Range] = []
+            for chunk in self._chunks.values():
+                mask = chunk.queued.get(seat)
+                if mask:
+                    mask = head_of_mask(mask, left)
+                    found += ranges_of(mask, chunk.start)
+                    left -= mask.bit_count()
+                    if not left:
+                        break
+            return consumer, found
+        return None
+
+    def remove(self, chunk: Chunk, mask: int) -> int:
+        """Take messages out of the queues they are in; which of `mask` were in one."""
+        gone = 0
+        for seat, waiting in list(chunk.queued.items()):
+            if hit := waiting & mask:
+                gone |= hit
+                self._waiting[seat] -= hit.bit_count()
+                if waiting == hit:
+                    del chunk.queued[seat]
+                else:
+                    chunk.queued[seat] = waiting ^ hit
+        if gone and not chunk.queued:
+            chunk.queued = NOTHING_QUEUED
+            del self._chunks[chunk.start]
+        return gone
+
+    def take_all(self) -> list[tuple[Chunk, int]]:
+        """Empty the queues; what was in them."""
+        taken = [(chunk, mask) for chunk in self._chunks.values() for mask in chunk.queued.values()]
+        for chunk in self._chunks.values():
+            chunk.queued = NOTHING_QUEUED
+        self.clear()
+        return taken
+
+    def clear(self) -> None:
+        """After a seek: the chunks are gone."""
+        self._waiting = [0] * len(self._waiting)
+        self._chunks.clear()
+
+    def check(self, window: Window) -> None:
+        """Assert the invariants; for tests."""
+        waiting = [0] * len(self._waiting)
+        for chunk in window.chunks:
+            together = 0
+            for seat, mask in chunk.queued.items():
+                assert mask
+                assert not mask & together
+                assert mask & chunk.ready == mask
+                together |= mask
+                waiting[seat] += mask.bit_count()
+            assert (chunk.queued is NOTHING_QUEUED) is (chunk.start not in self._chunks)
+        assert waiting == self._waiting
+        assert list(self._chunks.values()) == [chunk for chunk in window.chunks if chunk.queued]

@@ -1,0 +1,500 @@
+"""Key-shared: which consumer owns which slot, and which slots may be sent to now.
+
+A key hashes to one of 65 536 slots; the slot is what is owned, moved and kept in order. A slot is *free* when its
+next message may go straight to its owner. It is not free while one of its messages
+
+- is held: it was read, but its owner had no credit, or it came back; it goes first,
+- stops it: it waits for its retry (with `ordered_retry`) or is blocked; what is behind it stays,
+- drains: the slot has a new owner and the old one still holds messages of it.
+
+An unseen slot goes to the consumer with the fewest. A new consumer takes its fair share from the others, idle slots
+first. A lost consumer's slots become unseen; what it held is ready again and goes first. So the messages of a key
+are sent in order, and never to two consumers at once, through joins, leaves, crashes and retries.
+
+*Filters.* With key filters the owner depends on the slot and on the set of consumers that accept the key. Whenever
+the consumers change while filters are in use, all owners are forgotten and every slot with messages in flight
+drains; that is rare, simple, and keeps the order. A key that nobody accepts when it is first read is acknowledged;
+a message that was accepted once waits until somebody accepts its key again, since dropping it would lose what a
+crashed consumer had not processed.
+
+All counts are kept for exceptions only: while every slot is free, a message costs one look-up in a table.
+
+*Queues.* Consumers that are slower than the broker have no credit most of the time, so messages that wait for nothing
+but their owner's credit must cost no more than those that go straight. They are *queued*: their slots stay free, and
+chunks keep one mask an owner, which is sent as a whole when credit comes. While an owner has anything queued, what
+follows for it is queued behind. Before anything happens that is about single slots (a message comes back, a retry, a
+blocked message, members or filters change) the queues are dissolved: the messages become held ones, slot by slot.
+Each message is moved so at most once.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from bisect import bisect_left, insort
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import compress
+from typing import Final
+
+from pydanube_core.errors import InvalidArgument, LimitReached
+
+from pydanube_broker.subscription.chunk import Chunk
+from pydanube_broker.subscription.consumer import Consumer
+from pydanube_broker.subscription.key_filters import key_pattern
+from pydanube_broker.subscription.key_queues import KeyQueues
+from pydanube_broker.subscription.planning import deliveries_at
+from pydanube_broker.subscription.ranges import Range, digits_of, ranges_of
+from pydanube_broker.subscription.route_table import RouteTable
+from pydanube_broker.subscription.routing import MAX_ROUTED, NOBODY
+from pydanube_broker.subscription.window import Window
+
+__all__ = ["SLOTS", "UNROUTED", "KeySlots", "pack_slots"]
+
+SLOTS: Final = 65_536
+UNROUTED: Final = 254  # nobody accepts the key
+_CACHED_KEYS: Final = 65_536  # keys whose filters have been tried; then the cache starts anew
+
+assert MAX_ROUTED <= UNROUTED < NOBODY
+
+
+def pack_slots(slots: Sequence[int]) -> array[int]:
+    """The slots of a part as 16-bit numbers.
+
+    Raises:
+        InvalidArgument: one is out of range.
+    """
+    try:
+        return array("H", slots)
+    except (OverflowError, TypeError) as error:
+        raise InvalidArgument(f"slots: a slot is 0 to {SLOTS - 1}", field="slots") from error
+
+
+class KeySlots:
+    """The slots of one key-shared subscription; hears from its window what becomes of messages."""
+
+    __slots__ = (
+        "_accept",
+        "_draining",
+        "_held",
+        "_members",
+        "_owned",
+        "_owner",
+        "_patterns",
+        "_route",
+        "_stops",
+        "_stops_by_retry",
+        "queues",
+        "stirred",
+    )
+
+    def __init__(self, *, ordered_retry: bool) -> None:
+        self._members: list[Consumer | None] = []  # by slot index
+        self._patterns: list[re.Pattern[str] | None] = []
+        self._owned: list[int] = []  # units owned, by slot index
+        # A unit is a slot, or with filters slot + (accepting members << 16).
+        self._owner: dict[int, int] = {}
+        self._route = RouteTable()
+        self._held: dict[int, int] = {}  # slot -> messages ready
+        self._stops: dict[int, list[int]] = {}  # slot -> offsets that stop it, ascending
+        self._draining: dict[int, int] = {}  # slot -> messages in flight with its former owners
+        self.queues = KeyQueues()
+        self._accept: dict[str, int] = {}
+        self._stops_by_retry = ordered_retry
+        self.stirred = False  # something happened that may let a held message go
+
+    @property
+    def filtered(self) -> bool:
+        """Whether keys are needed to route."""
+        return any(pattern is not None for pattern in self._patterns)
+
+    def owned(self, consumer: Consumer) -> int:
+        return self._owned[consumer.slot_index]
+
+    # -- members --------------------------------------------------------------------------------------------------
+
+    def check_room(self) -> None:
+        """
+        Raises:
+            LimitReached: a part is routed with one byte a message.
+        """
+        if sum(m is not None for m in self._members) >= MAX_ROUTED:
+            raise LimitReached(
+                f"a key-shared subscription takes {MAX_ROUTED} consumers; use another subscription",
+                field="consumer",
+                value=MAX_ROUTED,
+            )
+
+    def add(self, consumer: Consumer, window: Window) -> None:
+        """A consumer joins and takes its share."""
+        before = self.filtered
+        free = next((i for i, m in enumerate(self._members) if m is None), len(self._members))
+        if free == len(self._members):
+            self._members.append(None)
+            self._patterns.append(None)
+            self._owned.append(0)
+            self.queues.add_seat()
+        self._dissolve()
+        self._seat(free, consumer)
+        if before or self.filtered:
+            self._forget_owners(window)
+        else:
+            self._share(free, window)
+        self.stirred = True
+
+    def replace(self, old: Consumer, new: Consumer, window: Window) -> None:
+        """A consumer takes over another's place and slots."""
+        before = self.filtered
+        self._dissolve()
+        self._seat(old.slot_index, new)
+        # With the same filters nobody's keys change: a neighbour that reconnects must not make others' keys drain.
+        if (before or self.filtered) and new.key_filters != old.key_filters:
+            self._forget_owners(window)
+        self.stirred = True
+
+    def remove(self, consumer: Consumer, window: Window) -> None:
+        """A consumer goes; call it before what it holds is made ready."""
+        index = consumer.slot_index
+        before = self.filtered
+        self._dissolve()
+        self._members[index] = None
+        self._patterns[index] = None
+        if before:
+            self._forget_owners(window)
+        else:
+            for slot in [s for s, owner in self._owner.items() if owner == index]:
+                del self._owner[slot]
+                self._route.unset(slot)
+            self._owned[index] = 0
+        if not self._owner:
+            self._owner.clear()  # an emptied dictionary keeps its room until it is cleared
+            self._route.clear()
+        self.stirred = True
+
+    def _seat(self, index: int, consumer: Consumer) -> None:
+        consumer.slot_index = index
+        self._members[index] = consumer
+        self._patterns[index] = key_pattern(consumer.key_filters) if consumer.key_filters else None
+
+    def _share(self, index: int, window: Window) -> None:
+        """Move slots from the others until the new member has its share. O(slots + in flight)."""
+        members = sum(m is not None for m in self._members)
+        share = len(self._owner) // members
+        if share == 0:
+            return
+        flying = self._in_flight(window)
+        by_owner: dict[int, list[int]] = {}
+        for slot, owner in self._owner.items():
+            by_owner.setdefault(owner, []).append(slot)
+        wanted = share
+        for owner, slots in sorted(by_owner.items(), key=lambda item: -len(item[1])):
+            surplus = min(len(slots) - share, wanted)
+            if surplus <= 0:
+                break
+            slots.sort(key=lambda slot: slot in flying)  # stable: idle ones first
+            for slot in slots[:surplus]:
+                self._owner[slot] = index
+                if slot in flying:
+                    self._draining[slot] = flying[slot]
+                    self._route.unset(slot)
+                elif self._route.get(slot) != NOBODY:
+                    self._route.set(slot, index)
+            self._owned[owner] -= surplus
+            self._owned[index] += surplus
+            wanted -= surplus
+
+    def _forget_owners(self, window: Window) -> None:
+        self._owner.clear()
+        self._route.clear()
+        self._accept.clear()
+        self._owned = [0] * len(self._members)
+        self._draining = self._in_flight(window)
+
+    def _in_flight(self, window: Window) -> dict[int, int]:
+        counts: dict[int, int] = {}
+        for chunk in window.chunks:
+            for flight in chunk.flights:
+                for slot, count in Counter(_slots_of(chunk, flight.mask)).items():
+                    counts[slot] = counts.get(slot, 0) + count
+        return counts
+
+    def clear(self) -> None:
+        """After a seek: no message is in any state, owners stay."""
+        self.queues.clear()
+        self._held.clear()
+        self._stops.clear()
+        self._draining.clear()
+        self._route.clear()
+        if not self.filtered:
+            for slot, owner in self._owner.items():
+                self._route.set(slot, owner)
+        self.stirred = True
+
+    # -- routing unseen messages ----------------------------------------------------------------------------------
+
+    def route(self, slots: array[int], keys: Sequence[str] | None) -> bytearray:
+        """Who gets each message of a part that was never read before, credit aside.
+
+        Returns:
+            One byte a message: the slot index of its consumer, `NOBODY` to hold it, `UNROUTED` to acknowledge it.
+
+        Raises:
+            InvalidArgument: filters are in use and there are no keys; nothing changed.
+        """
+        if self.filtered:
+            if keys is None or len(keys) != len(slots):
+                raise InvalidArgument(
+                    "keys: key filters are in use; give the key of every message", field="keys"
+                )
+            return self._route_by_key(slots, keys)
+        who = self._route.look_up(slots)
+        at = who.find(NOBODY)
+        while at >= 0:
+            slot = slots[at]
+            owner = self._route.get(slot)
+            if owner == NOBODY and not self._stuck(slot):
+                found = self._owner.get(slot)
+                owner = self._assign(slot, -1) if found is None else found
+                self._route.set(slot, owner)
+            who[at] = owner
+            at = who.find(NOBODY, at + 1)
+        return who
+
+    def _route_by_key(self, slots: array[int], keys: Sequence[str]) -> bytearray:
+        who = bytearray()
+        for slot, key in zip(slots, keys, strict=True):
+            accepting = self._accepting(key)
+            if not accepting:
+                who.append(UNROUTED)
+            elif self._stuck(slot):
+                who.append(NOBODY)
+            else:
+                who.append(self._owner_of(slot, accepting))
+        return who
+
+    def _stuck(self, slot: int) -> bool:
+        return slot in self._held or slot in self._stops or slot in self._draining
+
+    def _owner_of(self, slot: int, accepting: int) -> int:
+        unit = slot | accepting << 16
+        owner = self._owner.get(unit)
+        return self._assign(unit, accepting) if owner is None else owner
+
+    def _assign(self, unit: int, accepting: int) -> int:
+        """Give an unseen unit to the acceptable member with the fewest; the earliest seat among equals."""
+        owner = min(
+            (i for i, m in enumerate(self._members) if m is not None and accepting >> i & 1),
+            key=self._owned.__getitem__,
+        )
+        self._owner[unit] = owner
+        self._owned[owner] += 1
+        return owner
+
+    def _accepting(self, key: str) -> int:
+        """The members that accept a key, as a mask."""
+        accepting = self._accept.get(key)
+        if accepting is None:
+            accepting = 0
+            for index, (member, pattern) in enumerate(zip(self._members, self._patterns, strict=True)):
+                if member is not None and (pattern is None or pattern.fullmatch(key)):
+                    accepting |= 1 << index
+            if len(self._accept) >= _CACHED_KEYS:
+                self._accept.clear()
+            self._accept[key] = accepting
+        return accepting
+
+    # -- sending what is held -------------------------------------------------------------------------------------
+
+    def _dissolve(self) -> None:
+        """Make held messages of all that is queued."""
+        if self.queues:
+            for chunk, mask in self.queues.take_all():
+                self._hold(chunk, mask)
+            self.stirred = True
+
+    def unknown_keys(self, window: Window) -> list[Range]:
+        """Held messages whose keys were not needed when they were read and are now."""
+        if not self.filtered:
+            return []
+        return [
+            r
+            for chunk in window.chunks
+            if chunk.ready & ~chunk.keyed
+            for r in ranges_of(chunk.ready & ~chunk.keyed, chunk.start)
+        ]
+
+    def next_held(self, window: Window, *, limit: int) -> tuple[Consumer, list[Range], int] | None:
+        """The first held messages that may go, all to one consumer with credit and with one delivery count.
+
+        O(held messages until every held slot was seen once or the limit is reached).
+
+        Returns:
+            (consumer, ranges, how often they were delivered already), or None.
+        """
+        if not self._held:
+            return None
+        chosen: Consumer | None = None
+        delivered = 0
+        found: list[Range] = []
+        passed: set[int] = set()  # slots whose further messages must stay
+        filtered = self.filtered
+        for chunk in window.chunks:
+            ready = chunk.ready
+            for mask in chunk.queued.values():
+                ready ^= mask
+            if not ready:
+                continue
+            for start, end in ranges_of(ready, 0):
+                for bit in range(start, end):
+                    slot = chunk.slots[bit]
+                    if slot in passed:
+                        continue
+                    offset = chunk.start + bit
+                    consumer = self._may_go(slot, offset, chunk, bit, filtered=filtered)
+                    if consumer is not None:
+                        count = deliveries_at(chunk, bit)[0] if chunk.history else 0
+                        if chosen is None and consumer.has_credit:
+                            chosen, delivered = consumer, count
+                            limit = min(limit, consumer.credit_messages)
+                        if consumer is chosen and count == delivered:
+                            if found and found[-1][1] == offset:
+                                found[-1] = (found[-1][0], offset + 1)
+                            else:
+                                found.append((offset, offset + 1))
+                            limit -= 1
+                            if not limit:
+                                return chosen, found, delivered
+                            continue
+                    passed.add(slot)
+                    if len(passed) == len(self._held):
+                        return None if chosen is None else (chosen, found, delivered)
+        return None if chosen is None else (chosen, found, delivered)
+
+    def _may_go(self, slot: int, offset: int, chunk: Chunk, bit: int, *, filtered: bool) -> Consumer | None:
+        """Whose turn a held message is; None if it has to stay whoever has credit."""
+        if slot in self._draining:
+            return None
+        stops = self._stops.get(slot)
+        if stops is not None and stops[0] < offset:
+            return None
+        if filtered:
+            key = chunk.keys.get(bit)
+            accepting = 0 if key is None else self._accepting(key)
+            return self._members[self._owner_of(slot, accepting)] if accepting else None
+        owner = self._owner.get(slot)
+        if owner is None:
+            if not any(m is not None for m in self._members):
+                return None
+            owner = self._assign(slot, -1)
+        return self._members[owner]
+
+    # -- what the window tells ------------------------------------------------------------------------------------
+
+    def queued(self, chunk: Chunk, mask: int, seat: int) -> None:
+        self.queues.put(chunk, mask, seat)
+        self.stirred = True  # bytes of credit may be left, too few for the message but enough for one alone
+
+    def ready_added(self, chunk: Chunk, mask: int) -> None:
+        self._dissolve()
+        self._hold(chunk, mask)
+        self.stirred = True
+
+    def _hold(self, chunk: Chunk, mask: int) -> None:
+        for slot, count in Counter(_slots_of(chunk, mask)).items():
+            self._held[slot] = self._held.get(slot, 0) + count
+            self._route.unset(slot)
+
+    def ready_removed(self, chunk: Chunk, mask: int) -> None:
+        if chunk.queued:
+            mask ^= self.queues.remove(chunk, mask)
+            if not mask:
+                return
+        for slot, count in Counter(_slots_of(chunk, mask)).items():
+            left = self._held[slot] - count
+            if left:
+                self._held[slot] = left
+            else:
+                del self._held[slot]
+        if not self._held:
+            self._held.clear()  # gives the room back
+
+    def stop_added(self, chunk: Chunk, mask: int, *, retry: bool) -> None:
+        if retry and not self._stops_by_retry:
+            return
+        self._dissolve()
+        for start, end in ranges_of(mask, 0):
+            for bit in range(start, end):
+                slot = chunk.slots[bit]
+                insort(self._stops.setdefault(slot, []), chunk.start + bit)
+                self._route.unset(slot)
+
+    def stop_removed(self, chunk: Chunk, mask: int, *, retry: bool) -> None:
+        if retry and not self._stops_by_retry:
+            return
+        for start, end in ranges_of(mask, 0):
+            for bit in range(start, end):
+                slot = chunk.slots[bit]
+                stops = self._stops[slot]
+                del stops[bisect_left(stops, chunk.start + bit)]
+                if not stops:
+                    del self._stops[slot]
+        self.stirred = True
+
+    def flight_removed(self, chunk: Chunk, mask: int, consumer: Consumer) -> None:
+        if consumer.credit_returns and (self._held or self.queues):
+            self.stirred = True
+        if not self._draining:
+            return
+        for slot, count in Counter(_slots_of(chunk, mask)).items():
+            left = self._draining.get(slot)
+            if left is None:
+                continue
+            if left > count:
+                self._draining[slot] = left - count
+            else:
+                del self._draining[slot]
+                self.stirred = True
+
+    # -- looking --------------------------------------------------------------------------------------------------
+
+    def check(self, window: Window) -> None:
+        """Assert the invariants; for tests."""
+        held: dict[int, int] = {}
+        stops: dict[int, list[int]] = {}
+        self.queues.check(window)
+        for chunk in window.chunks:
+            waiting = 0
+            for seat, mask in chunk.queued.items():
+                waiting |= mask
+                for slot in _slots_of(chunk, mask):
+                    assert self._owner[slot] == seat
+                    assert not self._stuck(slot)
+            for slot in _slots_of(chunk, chunk.ready ^ waiting):
+                held[slot] = held.get(slot, 0) + 1
+            stopping = [p.mask for p in chunk.poisons if p.blocked]
+            stopping += [w.mask for w in chunk.waits if self._stops_by_retry]
+            for mask in stopping:
+                for start, end in ranges_of(mask, 0):
+                    for bit in range(start, end):
+                        insort(stops.setdefault(chunk.slots[bit], []), chunk.start + bit)
+        assert held == self._held
+        assert stops == self._stops
+        flying = self._in_flight(window)
+        for slot, count in self._draining.items():
+            assert flying[slot] == count
+        for chunk in window.chunks:
+            for flight in chunk.flights:
+                for slot in _slots_of(chunk, flight.mask):
+                    if slot not in self._draining and not self.filtered:
+                        assert self._owner[slot] == flight.consumer.slot_index
+        for slot, index in self._route.items():
+            assert not self._stuck(slot)
+            assert self._owner[slot] == index
+        counts = [0] * len(self._members)
+        for index in self._owner.values():
+            counts[index] += 1
+        assert counts == self._owned
+
+
+def _slots_of(chunk: Chunk, mask: int) -> Iterable[int]:
+    return compress(chunk.slots, digits_of(mask)) if mask else ()

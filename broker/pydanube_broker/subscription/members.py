@@ -1,0 +1,207 @@
+"""Who is attached to a subscription, in which order, and with which session and credit."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from pydanube_core.errors import ConsumerBusy, InvalidArgument
+
+from pydanube_broker.subscription.consumer import Consumer
+from pydanube_broker.subscription.effects import (
+    Activated,
+    Effect,
+    SessionEnded,
+    SessionReason,
+    SessionStarted,
+)
+from pydanube_broker.subscription.key_filters import check_key_filters
+from pydanube_broker.subscription.key_slots import KeySlots
+from pydanube_broker.subscription.window import Window
+
+__all__ = ["Members", "SubscriptionType"]
+
+
+class SubscriptionType(StrEnum):
+    EXCLUSIVE = "exclusive"
+    SHARED = "shared"
+    FAILOVER = "failover"
+    KEY_SHARED = "key-shared"
+
+
+class Members:
+    """The consumers of one subscription, by arrival. The first is the active one of exclusive and failover."""
+
+    __slots__ = ("_sessions", "_type", "_window", "consumers", "slots")
+
+    def __init__(
+        self, type: SubscriptionType, window: Window, slots: KeySlots | None, *, first_session: int
+    ) -> None:
+        self._type = type
+        self._window = window
+        self.slots = slots  # key-shared only
+        self.consumers: list[Consumer] = []
+        self._sessions = first_session
+
+    def find(self, consumer_id: int) -> Consumer | None:
+        for consumer in self.consumers:
+            if consumer.consumer_id == consumer_id:
+                return consumer
+        return None
+
+    def join(
+        self,
+        consumer_id: int,
+        name: str,
+        *,
+        credit_messages: int,
+        credit_bytes: int | None,
+        window_messages: int | None,
+        ack_timeout_ms: int,
+        single: bool,
+        key_filters: tuple[str, ...],
+    ) -> list[Effect]:
+        """See `Subscription.join`; `ack_timeout_ms` is decided, 0 for none."""
+        for field, value in (
+            ("credit_messages", credit_messages),
+            ("credit_bytes", credit_bytes),
+            ("ack_timeout_ms", ack_timeout_ms),
+        ):
+            if value is not None and value < 0:
+                raise InvalidArgument(
+                    f"{field}: {value} is negative; give 0 or more", field=field, value=value
+                )
+        if window_messages is not None and window_messages < 1:
+            raise InvalidArgument(
+                f"window_messages: {window_messages} is below 1",
+                field="window_messages",
+                value=window_messages,
+            )
+        check_key_filters(self._type.value, key_filters)
+        same_id = self.find(consumer_id)
+        if same_id is not None and same_id.name != name:
+            raise InvalidArgument(
+                f"consumer_id: {consumer_id} is attached as {same_id.name!r}",
+                field="consumer_id",
+                value=consumer_id,
+            )
+        place = next((i for i, c in enumerate(self.consumers) if c.name == name), None)
+        if self._type is SubscriptionType.EXCLUSIVE and self.consumers and place is None:
+            holder = self.consumers[0].name
+            raise ConsumerBusy(
+                f"the exclusive subscription is held by consumer {holder!r}; disconnect it, use its name to take "
+                f"over, or subscribe as failover",
+                field="consumer",
+                value=name,
+                holder=holder,
+            )
+        if self.slots is not None and place is None:
+            self.slots.check_room()
+        effects: list[Effect] = []
+        old: Consumer | None = None
+        if place is not None:
+            old = self.consumers.pop(place)
+            effects.append(
+                SessionEnded(
+                    consumer_id=old.consumer_id, session=old.session, reason=SessionReason.TAKEN_OVER
+                )
+            )
+        consumer = Consumer(
+            consumer_id=consumer_id,
+            name=name,
+            session=self._next_session(),
+            ack_timeout_ms=ack_timeout_ms,
+            single=single,
+            credit_messages=credit_messages if window_messages is None else window_messages,
+            credit_bytes=credit_bytes if window_messages is None else None,
+            credit_returns=window_messages is not None,
+            key_filters=key_filters,
+        )
+        # A take-over keeps its place: a standby that reconnects does not go to the end of the line.
+        self.consumers.insert(len(self.consumers) if place is None else place, consumer)
+        if self.slots is not None:
+            if old is None:
+                self.slots.add(consumer, self._window)
+            else:
+                self.slots.replace(old, consumer, self._window)
+        if old is not None:
+            self._release(old)
+        self._window.version += 1
+        effects.append(self._session_started(consumer, SessionReason.JOINED))
+        if self._type is SubscriptionType.FAILOVER and self.consumers[0] is consumer:
+            effects.append(Activated(consumer_id=consumer_id))
+        return effects
+
+    def leave(self, consumer_id: int) -> list[Effect]:
+        """See `Subscription.leave`."""
+        consumer = self.find(consumer_id)
+        if consumer is None:
+            return []
+        was_active = self.consumers[0] is consumer
+        self.consumers.remove(consumer)
+        if self.slots is not None:
+            self.slots.remove(consumer, self._window)
+        self._release(consumer)
+        self._window.version += 1
+        if self._type is SubscriptionType.FAILOVER and was_active and self.consumers:
+            return [Activated(consumer_id=self.consumers[0].consumer_id)]
+        return []
+
+    def grant(self, consumer_id: int, messages: int, size_bytes: int) -> None:
+        """See `Subscription.grant`."""
+        if messages < 0 or size_bytes < 0:
+            raise InvalidArgument(
+                "credit is added, never taken away; give 0 or more", field="messages", value=messages
+            )
+        consumer = self.find(consumer_id)
+        if consumer is not None:
+            had_credit = consumer.has_credit
+            consumer.credit_messages += messages
+            if consumer.credit_bytes is not None:
+                consumer.credit_bytes += size_bytes
+            if self.slots is not None and not had_credit and consumer.has_credit:
+                self.slots.stirred = True
+
+    def pause(self, consumer_id: int) -> None:
+        """See `Subscription.pause`."""
+        consumer = self.find(consumer_id)
+        if consumer is not None:
+            consumer.paused = True
+
+    def resume(self, consumer_id: int) -> None:
+        """See `Subscription.resume`."""
+        consumer = self.find(consumer_id)
+        if consumer is not None and consumer.paused:
+            consumer.paused = False
+            if self.slots is not None and consumer.has_credit:
+                self.slots.stirred = True
+
+    def renew_sessions(self) -> list[Effect]:
+        """After a seek: every consumer gets a new session."""
+        effects: list[Effect] = []
+        for consumer in self.consumers:
+            consumer.session = self._next_session()
+            effects.append(self._session_started(consumer, SessionReason.SEEK))
+        return effects
+
+    def _next_session(self) -> int:
+        session = self._sessions
+        self._sessions += 1
+        return session
+
+    def _session_started(self, consumer: Consumer, reason: SessionReason) -> SessionStarted:
+        return SessionStarted(
+            consumer_id=consumer.consumer_id,
+            session=consumer.session,
+            offset=self._window.floor,
+            reason=reason,
+        )
+
+    def _release(self, consumer: Consumer) -> None:
+        """Make everything ready that a consumer holds. O(chunks)."""
+        for chunk in self._window.chunks:
+            for flight in chunk.flights.copy():
+                if flight.consumer is consumer:
+                    mask = flight.mask
+                    self._window.end_flight(flight, mask)
+                    self._window.count_return(chunk, mask, failed=False)
+                    self._window.make_ready(chunk, mask)

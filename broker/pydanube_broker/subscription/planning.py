@@ -1,0 +1,108 @@
+"""Which messages may go next, read off the window; nothing is changed here."""
+
+from __future__ import annotations
+
+from pydanube_broker.subscription.chunk import Chunk, Poison
+from pydanube_broker.subscription.ranges import Range, ranges_of
+from pydanube_broker.subscription.window import Window
+
+__all__ = ["barrier", "deliveries_at", "first_blocked", "next_ready"]
+
+
+def first_blocked(window: Window) -> tuple[int, Poison] | None:
+    """The first blocked message and what blocks it."""
+    if not window.blocked:
+        return None
+    found: tuple[int, Poison] | None = None
+    for chunk in window.chunks:
+        for poison in chunk.poisons:
+            if poison.blocked:
+                offset = chunk.start + lowest(poison.mask)
+                if found is None or offset < found[0]:
+                    found = (offset, poison)
+        if found is not None:
+            break
+    return found
+
+
+def barrier(window: Window, *, ordered_retry: bool) -> int | None:
+    """The first offset behind which nothing may be sent; None if there is none. O(chunks), only after failures."""
+    if not window.blocked and not (ordered_retry and window.waiting):
+        return None
+    for chunk in window.chunks:
+        mask = 0
+        for poison in chunk.poisons:
+            if poison.blocked:
+                mask |= poison.mask
+        if ordered_retry:
+            for wait in chunk.waits:
+                mask |= wait.mask
+        if mask:
+            return chunk.start + lowest(mask)
+    return None
+
+
+def next_ready(window: Window, *, limit: int, barrier: int | None) -> tuple[list[Range], int] | None:
+    """The first messages that are ready again, in offset order, all with one delivery count.
+
+    Args:
+        limit: at most this many messages, from 1.
+        barrier: nothing at or beyond this offset.
+
+    Returns:
+        (ranges, how often they were delivered already), or None.
+    """
+    found: list[Range] = []
+    left = limit
+    delivered = -1
+    for chunk in window.chunks:
+        if barrier is not None and chunk.start >= barrier:
+            break
+        mask = chunk.ready
+        if not mask:
+            continue
+        if barrier is not None:
+            mask &= chunk.local(chunk.start, barrier)
+            if not mask:
+                break
+        count, alike = deliveries_at(chunk, lowest(mask))
+        if delivered < 0:
+            delivered = count
+        elif delivered != count:
+            break
+        other = mask & ~alike
+        if other:
+            mask &= (other & -other) - 1  # only up to the first message with another count
+        for start, end in ranges_of(mask, chunk.start):
+            end = min(end, start + left)
+            left -= end - start
+            if found and found[-1][1] == start:
+                found[-1] = (found[-1][0], end)
+            else:
+                found.append((start, end))
+            if not left:
+                return found, delivered
+        if other:
+            break
+    return (found, delivered) if found else None
+
+
+def deliveries_at(chunk: Chunk, bit: int) -> tuple[int, int]:
+    """How often the message of a bit came back, and the mask of all messages (of the chunk) alike in that."""
+    one = 1 << bit
+    count = 0
+    for (deliveries, _), mask in chunk.history.items():
+        if mask & one:
+            count = deliveries
+    if not count:
+        return 0, ~chunk.returned()
+    alike = 0
+    for (deliveries, _), mask in chunk.history.items():
+        if deliveries == count:
+            alike |= mask
+    return count, alike
+
+
+def lowest(mask: int) -> int:
+    """The lowest set bit of a mask that has one."""
+    return (mask & -mask).bit_length() - 1

@@ -1,0 +1,119 @@
+"""Spread the messages of one part over consumers and turn the result into masks and indices.
+
+`who` holds one byte a message: the index of its consumer. Translating and parsing those bytes as a binary number
+costs a few nanoseconds a message and consumer, in C; a loop over messages in Python costs ten times that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, compress
+from typing import Final
+
+from pydanube_broker.subscription.chunk import Chunk
+from pydanube_broker.subscription.consumer import Consumer
+from pydanube_broker.subscription.ranges import Range, ranges_of
+
+__all__ = [
+    "MAX_ROUTED",
+    "NOBODY",
+    "affordable",
+    "head_of",
+    "indices_for",
+    "learn_keys",
+    "masks_for",
+    "round_robin",
+]
+
+NOBODY: Final = 255
+MAX_ROUTED: Final = 250  # consumers that one routed part can be spread over; one byte a message
+
+_ONE: Final = [bytes(1 if i == k else 0 for i in range(256)) for k in range(256)]
+_DIGIT: Final = [bytes(49 if i == k else 48 for i in range(256)) for k in range(256)]
+
+
+def indices_for(who: bytes | bytearray, index: int) -> list[int]:
+    """The messages of one consumer, ascending."""
+    return list(compress(range(len(who)), who.translate(_ONE[index])))
+
+
+def masks_for(
+    placed: Sequence[tuple[Chunk, int]], who: bytes | bytearray, index: int
+) -> Iterator[tuple[Chunk, int]]:
+    """The messages of one consumer as masks; `placed` are the chunks of all of them, in the order of `who`."""
+    digits = who.translate(_DIGIT[index])
+    at = 0
+    for chunk, mask in placed:
+        found = 0
+        for start, end in ranges_of(mask, 0):
+            run = digits[at : at + end - start]
+            found |= int(run[::-1], 2) << start
+            at += end - start
+        if found:
+            yield chunk, found
+
+
+def head_of(ranges: Sequence[Range], messages: int) -> list[Range]:
+    """The first so many messages of the ranges."""
+    kept: list[Range] = []
+    for start, end in ranges:
+        if messages <= 0:
+            break
+        end = min(end, start + messages)
+        kept.append((start, end))
+        messages -= end - start
+    return kept
+
+
+def affordable(consumer: Consumer, indices: Sequence[int], sizes: Sequence[int] | None) -> int:
+    """How many of a consumer's messages, from the first, its credit allows: always one while it has any."""
+    if not consumer.has_credit:
+        return 0
+    fitting = min(len(indices), consumer.credit_messages)
+    if sizes is None or consumer.credit_bytes is None:
+        return fitting
+    if sum(map(sizes.__getitem__, indices[:fitting])) <= consumer.credit_bytes:
+        return fitting
+    for at, size in enumerate(accumulate(map(sizes.__getitem__, indices[:fitting]))):
+        if size > consumer.credit_bytes:
+            return max(at, 1)
+    return fitting
+
+
+def learn_keys(placed: Sequence[tuple[Chunk, int]], keys: Sequence[str]) -> None:
+    """Remember the key of each message of the masks, in order."""
+    at = 0
+    for chunk, mask in placed:
+        chunk.keyed |= mask
+        for start, end in ranges_of(mask, 0):
+            chunk.keys.update(zip(range(start, end), keys[at : at + end - start], strict=True))
+            at += end - start
+
+
+def round_robin(
+    consumers: Sequence[Consumer], messages: int, sizes: Sequence[int] | None
+) -> tuple[bytearray, int]:
+    """Deal messages one by one to consumers that still have credit, beginning with the first.
+
+    Returns:
+        (who, next): `who` is shorter than `messages` when credit ran out; `next` is whose turn is next.
+    """
+    left = [c.credit_messages for c in consumers]
+    bytes_left = [c.credit_bytes for c in consumers]
+    who = bytearray()
+    turn = 0
+    count = len(consumers)
+    for message in range(messages):
+        for _ in range(count):
+            room = bytes_left[turn]
+            if left[turn] > 0 and (room is None or room > 0):
+                break
+            turn = (turn + 1) % count
+        else:
+            break
+        who.append(turn)
+        left[turn] -= 1
+        if room is not None and sizes is not None:
+            bytes_left[turn] = room - sizes[message]
+        turn = (turn + 1) % count
+    return who, turn

@@ -1,0 +1,380 @@
+"""Plans and their answers: which consumer gets which messages next, by type."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Final
+
+from pydanube_core.errors import InvalidArgument
+
+from pydanube_broker.subscription.chunk import Chunk
+from pydanube_broker.subscription.consumer import Consumer
+from pydanube_broker.subscription.key_slots import UNROUTED, KeySlots, pack_slots
+from pydanube_broker.subscription.members import Members, SubscriptionType
+from pydanube_broker.subscription.plan import Plan, Selection
+from pydanube_broker.subscription.planning import barrier, next_ready
+from pydanube_broker.subscription.ranges import Range, head_of_mask, normalise, subtract, total
+from pydanube_broker.subscription.routing import (
+    MAX_ROUTED,
+    NOBODY,
+    affordable,
+    head_of,
+    indices_for,
+    learn_keys,
+    masks_for,
+    round_robin,
+)
+from pydanube_broker.subscription.window import Window
+
+__all__ = ["Sending"]
+
+# One slice of a shared subscription: about one full batch, so that batches are seldom cut and turns are fair.
+SLICE_MESSAGES: Final = 4_096
+# Key-shared: messages read but held for their consumer; more would make slow consumers expensive for fast ones.
+HELD_MESSAGES: Final = 16_384
+
+
+class Sending:
+    """Moves messages from unseen and ready to in flight. The contract is in `subscription`."""
+
+    __slots__ = (
+        "_members",
+        "_ordered_retry",
+        "_span",
+        "_turn",
+        "_type",
+        "_window",
+        "head",
+        "redelivered",
+        "unrouted",
+    )
+
+    def __init__(
+        self,
+        type: SubscriptionType,
+        window: Window,
+        members: Members,
+        *,
+        head: int,
+        span_messages: int,
+        ordered_retry: bool,
+    ) -> None:
+        self._type = type
+        self._window = window
+        self._members = members
+        self.head = head
+        self._span = span_messages
+        self._ordered_retry = ordered_retry
+        self._turn = 0  # shared: the consumer whose turn is next
+        self.redelivered = 0
+        self.unrouted = 0
+
+    def next_plan(self, max_messages: int | None) -> Plan | None:
+        """See `Subscription.next_plan`."""
+        if max_messages is not None and max_messages < 1:
+            return None
+        if self._members.slots is not None:
+            return self._plan_by_key(self._members.slots, max_messages)
+        window = self._window
+        if self._type is SubscriptionType.SHARED:
+            consumer = self._whose_turn()
+        else:
+            consumer = (
+                self._members.consumers[0]
+                if self._members.consumers and self._members.consumers[0].has_credit
+                else None
+            )
+        if consumer is None:
+            return None
+        limit = consumer.credit_messages
+        if self._type is SubscriptionType.SHARED:
+            limit = min(limit, 1 if consumer.single else SLICE_MESSAGES)
+        if max_messages is not None and max_messages < limit:
+            limit = max_messages
+        stop = barrier(window, ordered_retry=self._ordered_retry)
+        if window.ready:
+            found = next_ready(window, limit=limit, barrier=stop)
+            if found is not None:
+                return self._plan(consumer, tuple(found[0]), limit, found[1] + 1, fresh=False)
+        if stop is not None:
+            return None  # whatever is unseen lies behind the barrier
+        if self._type is SubscriptionType.SHARED and all(c.single for c in self._members.consumers):
+            return self._plan_routed(window.room(self._span), max_messages)
+        end = window.fresh_limit(self.head)
+        room = window.room(self._span)
+        if window.next >= end or room < 1:
+            return None
+        limit = min(limit, room)
+        return self._plan(consumer, ((window.next, end),), limit, window.fresh_count(), fresh=True)
+
+    def _plan_by_key(self, slots: KeySlots, max_messages: int | None) -> Plan | None:
+        window = self._window
+        if window.ready and slots.stirred:
+            unknown = slots.unknown_keys(window)
+            if unknown:
+                unknown = head_of(unknown, max_messages or SLICE_MESSAGES)
+                return self._plan(None, tuple(unknown), total(unknown), 1, fresh=False)
+            queued = slots.queues.next(self._members.consumers, limit=max_messages or SLICE_MESSAGES)
+            if queued is not None:
+                consumer, ranges = queued
+                return self._plan(consumer, tuple(ranges), total(ranges), 1, fresh=False)
+            found = slots.next_held(window, limit=max_messages or SLICE_MESSAGES)
+            if found is not None:
+                consumer, ranges, delivered = found
+                return self._plan(consumer, tuple(ranges), total(ranges), delivered + 1, fresh=False)
+            slots.stirred = False
+        room = min(window.room(self._span), HELD_MESSAGES - window.ready)
+        return self._plan_routed(room, max_messages)
+
+    def _plan_routed(self, room: int, max_messages: int | None) -> Plan | None:
+        """A plan for unseen messages that are then spread over all consumers with credit."""
+        window = self._window
+        end = window.fresh_limit(self.head)
+        dealt = self._dealt()
+        if not dealt or window.next >= end or room < 1:
+            return None
+        credit = sum(c.credit_messages for c in dealt)
+        if self._members.slots is not None and not self._members.slots.filtered:
+            # What is read for those without credit is queued at little cost. Reading only as much as there is credit
+            # would give one of four consumers a quarter of that, then a quarter of the rest: thirty parts for one.
+            credit *= len(self._members.consumers)
+        limit = min(credit, room, max_messages or SLICE_MESSAGES, SLICE_MESSAGES)
+        sizes = [c.credit_bytes for c in dealt]
+        limited = [size for size in sizes if size is not None]
+        plan = self._plan(None, ((window.next, end),), limit, window.fresh_count(), fresh=True)
+        return plan._replace(max_bytes=sum(limited) if len(limited) == len(sizes) else None)
+
+    def _plan(
+        self, consumer: Consumer | None, ranges: tuple[Range, ...], limit: int, count: int, *, fresh: bool
+    ) -> Plan:
+        return Plan(
+            ticket=self._window.version,
+            consumer_id=None if consumer is None else consumer.consumer_id,
+            session=None if consumer is None else consumer.session,
+            ranges=ranges,
+            max_messages=limit,
+            max_bytes=None if consumer is None else consumer.credit_bytes,
+            delivery_count=count,
+            fresh=fresh,
+        )
+
+    def _dealt(self) -> list[Consumer]:
+        """The consumers with credit that one routed part may be dealt to, the next in turn first."""
+        turns = self._members.consumers[self._turn :] + self._members.consumers[: self._turn]
+        return [c for c in turns if c.has_credit][:MAX_ROUTED]
+
+    def _whose_turn(self) -> Consumer | None:
+        count = len(self._members.consumers)
+        for step in range(count):
+            consumer = self._members.consumers[(self._turn + step) % count]
+            if consumer.has_credit:
+                return consumer
+        return None
+
+    def sent(
+        self, plan: Plan, ranges: Sequence[Range], size_bytes: int, next_offset: int, now_ms: int
+    ) -> bool:
+        """See `Subscription.sent`."""
+        window = self._window
+        if plan.ticket != window.version:
+            return False
+        consumer = None if plan.consumer_id is None else self._members.find(plan.consumer_id)
+        if consumer is None:
+            raise InvalidArgument("a plan without consumer is answered by routed()", field="plan")
+        messages = self._check_answer(plan, ranges, next_offset)
+        if plan.fresh:
+            for chunk, mask in window.place(ranges, next_offset):
+                window.launch(chunk, mask, consumer, now_ms)
+        else:
+            for chunk, mask in window.locate(ranges).items():
+                window.take_ready(chunk, mask)
+                window.launch(chunk, mask, consumer, now_ms)
+            self._close_missing(plan, ranges, next_offset)
+        if plan.delivery_count > 1:
+            self.redelivered += messages
+        consumer.launched(messages, size_bytes)
+        if self._type is SubscriptionType.SHARED:
+            self._turn = (self._members.consumers.index(consumer) + 1) % len(self._members.consumers)
+        return True
+
+    def routed(
+        self,
+        plan: Plan,
+        ranges: Sequence[Range],
+        next_offset: int,
+        now_ms: int,
+        *,
+        slots: Sequence[int] | None = None,
+        keys: Sequence[str] | None = None,
+        sizes: Sequence[int] | None = None,
+    ) -> list[Selection] | None:
+        """See `Subscription.routed`."""
+        window = self._window
+        if plan.ticket != window.version:
+            return None
+        if plan.consumer_id is not None:
+            raise InvalidArgument("a plan with a consumer is answered by sent()", field="plan")
+        messages = self._check_answer(plan, ranges, next_offset)
+        for field, column in (("slots", slots), ("keys", keys), ("sizes", sizes)):
+            if column is not None and len(column) != messages:
+                raise InvalidArgument(
+                    f"{field}: {len(column)} for {messages} messages", field=field, value=len(column)
+                )
+        if self._members.slots is not None:
+            if slots is None:
+                raise InvalidArgument("slots: a key-shared subscription needs them", field="slots")
+            return self._routed_by_key(
+                self._members.slots, plan, ranges, next_offset, now_ms, slots, keys, sizes
+            )
+        consumers = self._dealt()
+        who, turn = round_robin(consumers, messages, sizes)
+        if len(who) < messages:
+            ranges = head_of(ranges, len(who))
+            next_offset = ranges[-1][1] if ranges else plan.start
+        placed = window.place(ranges, next_offset)
+        selections = [
+            self._launch(plan, placed, who, index, indices_for(who, index), consumer, sizes, now_ms)
+            for index, consumer in enumerate(consumers)
+            if index in who
+        ]
+        if who:
+            self._turn = self._members.consumers.index(consumers[turn])
+        return selections
+
+    def _routed_by_key(
+        self,
+        table: KeySlots,
+        plan: Plan,
+        ranges: Sequence[Range],
+        next_offset: int,
+        now_ms: int,
+        slots: Sequence[int],
+        keys: Sequence[str] | None,
+        sizes: Sequence[int] | None,
+    ) -> list[Selection]:
+        window = self._window
+        if not plan.fresh:
+            self._learn_keys(plan, ranges, next_offset, keys)
+            return []
+        packed = pack_slots(slots)
+        who = table.route(packed, keys)
+        may_queue = not table.filtered and plan.delivery_count == 1
+        chosen: list[tuple[Consumer, list[int], int]] = []
+        for consumer in self._members.consumers:
+            if consumer.slot_index not in who:
+                continue
+            indices = indices_for(who, consumer.slot_index)
+            fitting = 0 if table.queues.has(consumer) else affordable(consumer, indices, sizes)
+            if not may_queue:
+                for index in indices[fitting:]:
+                    who[index] = NOBODY
+                del indices[fitting:]
+            if indices:
+                chosen.append((consumer, indices, fitting))
+        placed = window.place(ranges, next_offset, packed)
+        if keys is not None and table.filtered:
+            learn_keys(placed, keys)
+        selections: list[Selection] = []
+        queued: list[tuple[Chunk, int, int]] = []
+        for consumer, indices, fitting in chosen:
+            seat = consumer.slot_index
+            if fitting == len(indices):
+                selections.append(self._launch(plan, placed, who, seat, indices, consumer, sizes, now_ms))
+                continue
+            left = fitting
+            for chunk, mask in masks_for(placed, who, seat):
+                head = head_of_mask(mask, left) if left else 0
+                left -= head.bit_count()
+                if head:
+                    window.launch(chunk, head, consumer, now_ms)
+                if mask ^ head:
+                    queued.append((chunk, mask ^ head, seat))
+            if fitting:
+                selections.append(self._selected(plan, consumer, indices[:fitting], sizes))
+        for chunk, mask, seat in queued:
+            window.queue(chunk, mask, seat)
+        if NOBODY in who:
+            for chunk, mask in masks_for(placed, who, NOBODY):
+                window.make_ready(chunk, mask)
+        if UNROUTED in who:
+            for chunk, mask in masks_for(placed, who, UNROUTED):
+                self.unrouted += mask.bit_count()
+                window.close(chunk, mask)
+            window.settle()
+        return selections
+
+    def _learn_keys(
+        self, plan: Plan, ranges: Sequence[Range], next_offset: int, keys: Sequence[str] | None
+    ) -> None:
+        """Held messages were read again because their keys are needed now."""
+        if keys is None:
+            raise InvalidArgument("keys: key filters are in use; give the key of every message", field="keys")
+        at = 0
+        for start, end in ranges:
+            for chunk, mask in self._window.locate([(start, end)]).items():
+                learn_keys([(chunk, mask)], keys[at : at + mask.bit_count()])
+                at += mask.bit_count()
+        self._close_missing(plan, ranges, next_offset)
+        self._window.version += 1
+
+    def _launch(
+        self,
+        plan: Plan,
+        placed: list[tuple[Chunk, int]],
+        who: bytearray,
+        index: int,
+        indices: list[int],
+        consumer: Consumer,
+        sizes: Sequence[int] | None,
+        now_ms: int,
+    ) -> Selection:
+        for chunk, mask in masks_for(placed, who, index):
+            self._window.launch(chunk, mask, consumer, now_ms)
+        return self._selected(plan, consumer, indices, sizes)
+
+    def _selected(
+        self, plan: Plan, consumer: Consumer, indices: list[int], sizes: Sequence[int] | None
+    ) -> Selection:
+        """Charge the messages to the consumer; they are in flight."""
+        consumer.launched(len(indices), 0 if sizes is None else sum(map(sizes.__getitem__, indices)))
+        if plan.delivery_count > 1:
+            self.redelivered += len(indices)
+        return Selection(
+            consumer_id=consumer.consumer_id,
+            session=consumer.session,
+            indices=indices,
+            delivery_count=plan.delivery_count,
+        )
+
+    def _check_answer(self, plan: Plan, ranges: Sequence[Range], next_offset: int) -> int:
+        """The number of messages in an answer that fits its plan."""
+        if len(ranges) == len(plan.ranges) and tuple(ranges) == plan.ranges:
+            # All that was asked for: thousands of ranges, where a key-shared consumer is sent what was held for it.
+            fits, messages, last = True, total(ranges), ranges[-1][1]
+        elif len(ranges) == 1 and len(plan.ranges) == 1:
+            start, end = ranges[0]
+            fits = plan.ranges[0][0] <= start < end <= plan.ranges[0][1]
+            messages, last = end - start, end
+        else:
+            ascending = all(s < e for s, e in ranges) and all(a[1] <= b[0] for a, b in pairwise(ranges))
+            fits = ascending and not subtract(normalise(ranges), plan.ranges)
+            messages, last = total(ranges), ranges[-1][1] if ranges else plan.start
+        if not fits or messages > plan.max_messages or not last <= next_offset <= plan.end_limit:
+            raise InvalidArgument(
+                f"the answer {list(ranges)[:4]}, next_offset {next_offset}, does not fit the plan: {plan}",
+                field="ranges",
+                value=[list(r) for r in ranges][:4],
+            )
+        return messages
+
+    def _close_missing(self, plan: Plan, ranges: Sequence[Range], next_offset: int) -> None:
+        """Messages that were due again and are no longer in the log count as acknowledged."""
+        if tuple(ranges) == plan.ranges:
+            return
+        looked_at = [(s, min(e, next_offset)) for s, e in plan.ranges if s < next_offset]
+        missing = subtract(looked_at, normalise(ranges))
+        if missing:
+            for chunk, mask in self._window.locate(missing).items():
+                self._window.close(chunk, mask)
+            self._window.settle()

@@ -1,0 +1,39 @@
+"""What a subscription tells about itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pydanube_broker.subscription.consumer import ConsumerStatistics
+
+__all__ = ["BlockedBy", "SubscriptionStatistics"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockedBy:
+    """The first message that blocks."""
+
+    offset: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriptionStatistics:
+    """Facts for lag reports and screens; counters count since this object was made."""
+
+    floor: int
+    next_offset: int
+    head: int
+    generation: int
+    in_flight: int
+    ready: int  # came back, or held for its key's consumer; to be sent now
+    pending_retries: int  # wait for their delay
+    redelivered: int  # messages sent again
+    acknowledged: int
+    dead_lettered: int
+    dropped: int
+    expired: int
+    stale_answers: int
+    unrouted: int  # key-shared: acknowledged because no consumer accepts their key
+    blocked_by: BlockedBy | None
+    consumers: tuple[ConsumerStatistics, ...]

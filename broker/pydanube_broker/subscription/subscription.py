@@ -1,0 +1,612 @@
+"""The subscription: one pure state machine for every type of delivery.
+
+The contract
+============
+
+*Offsets.* Everything is said in half-open ranges of offsets. Everything below `floor` is acknowledged; between
+`floor` and `next` each message is in exactly one state (`window`); what is at or above `next` was never sent. The
+log may have holes: offsets without a message count as acknowledged.
+
+*Sending* is plan, read, answer. `next_plan()` proposes what to send to whom; the shell reads the log and says what
+it found with `sent()` (or `routed()` when the plan names no consumer). Nothing is reserved by a plan: if anything
+that matters changed in between, the answer is refused (False, None) and nothing has happened; plan again. Messages
+that are ready again go before unseen ones, in offset order. A plan that is not answered costs nothing, so a rate
+limit in the shell loses no message.
+
+*Credit* is messages and bytes a consumer; see `Plan` for how bytes are cut. At most `span` messages lie between
+`floor` and `next`; then only redeliveries are planned until the floor moves.
+
+*Sessions.* Each join and each seek gives a consumer a new, higher session id. Answers (ack, nack, extend,
+terminate) of another session or of an unknown consumer are ignored and counted as stale. An answer to a message
+that consumer was never sent raises `NotDelivered`. An ack of what is acknowledged is a no-op, and so is a nack of
+what the consumer no longer holds. An ack that comes late, after the message had come back, counts.
+
+*Failures.* Nacks and ack timeouts count as failures, see `policy`; a lost consumer does not. Exhausted and
+terminated messages are blocked, dropped or handed out as `DeadLetter` until the shell says `dead_lettered`.
+
+*Types.* Exclusive: one consumer; another name is refused. Failover: the first by arrival is active, the next takes
+over at once. Shared: slices in turn, or message by message if all consumers are `single`. Key-shared: `key_slots`.
+In every type a second join of the same name takes over: its predecessor's session ends and what that held is ready
+again. With `ordered_retry` nothing behind a message that waits for its retry is sent (key-shared: nothing of its
+key); behind a blocked one nothing is sent in any case.
+
+*Time* comes in as monotonic milliseconds that never fall. There are no timers: call `tick(now)` at
+`next_deadline_ms()`. *Chance* (jitter) comes in as a callable.
+
+*On error nothing has changed.* Methods that return effects list them in the order to carry them out.
+
+*Durable* are snapshots and deltas (`snapshot`, `take_dirty`, `restore`); sessions, credit and flights are not. What
+was exhausted and not yet dropped or dead-lettered at a restart is delivered once more; its count goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from pydanube_core.errors import InvalidArgument
+
+from pydanube_broker.subscription.chunk import Flight
+from pydanube_broker.subscription.consumer import Consumer, ConsumerStatistics
+from pydanube_broker.subscription.cursor import CursorDelta, CursorSnapshot
+from pydanube_broker.subscription.effects import Effect
+from pydanube_broker.subscription.failures import Failures
+from pydanube_broker.subscription.invariants import check_window
+from pydanube_broker.subscription.key_slots import KeySlots
+from pydanube_broker.subscription.members import Members, SubscriptionType
+from pydanube_broker.subscription.plan import Plan, Selection
+from pydanube_broker.subscription.planning import first_blocked
+from pydanube_broker.subscription.policy import FailurePolicy
+from pydanube_broker.subscription.ranges import Range, check_ranges, normalise, subtract
+from pydanube_broker.subscription.sending import Sending
+from pydanube_broker.subscription.statistics import BlockedBy, SubscriptionStatistics
+from pydanube_broker.subscription.window import Window
+
+__all__ = ["BlockedBy", "Subscription", "SubscriptionStatistics", "SubscriptionType"]
+
+REFRESHES: Final = 8  # of the deadlines of what a consumer holds, in each ack timeout
+# Messages between floor and next. Several times the SDK's usual credit, and 8 KiB were it one bitmap.
+DEFAULT_SPAN_MESSAGES: Final = 65_536
+
+
+class Subscription:
+    """One subscription of one topic; see the module's text for the contract."""
+
+    __slots__ = (
+        "_acknowledged",
+        "_failures",
+        "_members",
+        "_sending",
+        "_span",
+        "_stale",
+        "_type",
+        "_window",
+    )
+
+    def __init__(
+        self,
+        type: SubscriptionType,
+        *,
+        cursor: CursorSnapshot,
+        head: int = 0,
+        policy: FailurePolicy | None = None,
+        span_messages: int = DEFAULT_SPAN_MESSAGES,
+        ordered_retry: bool | None = None,
+        durable: bool = True,
+        first_session: int = 1,
+        random: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        """Open a subscription at a cursor; a new one has `CursorSnapshot(floor=start)`.
+
+        Args:
+            head: the topic's readable end, one past the last committed message.
+            span_messages: most messages between floor and next, from 1.
+            ordered_retry: None means the type's default: on for key-shared, else off.
+            durable: False keeps no deltas (`take_dirty` is None): plain readers.
+            first_session: the first session id to give; seed it above those of an earlier life.
+            random: uniform in [0, 1), for jitter.
+        """
+        if span_messages < 1:
+            raise InvalidArgument(
+                f"span_messages: {span_messages} is below 1", field="span_messages", value=span_messages
+            )
+        ordered = type is SubscriptionType.KEY_SHARED if ordered_retry is None else ordered_retry
+        self._window = Window(cursor, durable=durable)
+        slots = None
+        if type is SubscriptionType.KEY_SHARED:
+            slots = self._window.listener = KeySlots(ordered_retry=ordered)
+        self._type = type
+        self._members = Members(type, self._window, slots, first_session=first_session)
+        self._sending = Sending(
+            type,
+            self._window,
+            self._members,
+            head=max(head, cursor.floor),
+            span_messages=span_messages,
+            ordered_retry=ordered,
+        )
+        self._span = span_messages
+        self._failures = Failures(self._window, policy or FailurePolicy(), random)
+        self._acknowledged = self._stale = 0
+
+    @classmethod
+    def restore(cls, type: SubscriptionType, cursor: CursorSnapshot, **options: object) -> Subscription:
+        """The subscription after a restart: what was unacknowledged is to be sent, counts go on."""
+        return cls(type, cursor=cursor, **options)  # type: ignore[arg-type]
+
+    @property
+    def type(self) -> SubscriptionType:
+        return self._type
+
+    @property
+    def floor(self) -> int:
+        """The first message not acknowledged."""
+        return self._window.floor
+
+    @property
+    def head(self) -> int:
+        return self._sending.head
+
+    @property
+    def generation(self) -> int:
+        """Rises with every seek."""
+        return self._window.generation
+
+    @property
+    def policy(self) -> FailurePolicy:
+        return self._failures.policy
+
+    @property
+    def needs_keys(self) -> bool:
+        """Whether `routed` needs the keys: key-shared while a consumer has key filters."""
+        return self._members.slots is not None and self._members.slots.filtered
+
+    def session_of(self, consumer_id: int) -> int | None:
+        """The consumer's session, None if it is not attached."""
+        consumer = self._members.find(consumer_id)
+        return None if consumer is None else consumer.session
+
+    def next_deadline_ms(self) -> int | None:
+        """When `tick` has something to do; None while there is nothing."""
+        return self._window.next_timer_ms()
+
+    # -- consumers -------------------------------------------------------------------------------------------
+
+    def join(
+        self,
+        consumer_id: int,
+        name: str,
+        now_ms: int,
+        *,
+        credit_messages: int = 0,
+        credit_bytes: int | None = 0,
+        window_messages: int | None = None,
+        ack_timeout_ms: int | None = None,
+        single: bool = False,
+        key_filters: tuple[str, ...] = (),
+    ) -> list[Effect]:
+        """Attach a consumer.
+
+        Args:
+            consumer_id: unique for this attachment.
+            name: unique in the subscription; an attached consumer of the same name is taken over.
+            credit_messages, credit_bytes: first credit; bytes None: not limited.
+            window_messages: for clients that grant nothing: so many messages in flight at most, credit comes back
+                by itself when one leaves flight. The two credits above are then not used.
+            ack_timeout_ms: None: the policy's; 0: deliveries do not expire.
+            single: takes single messages (shared: strict round robin).
+            key_filters: key-shared: globs with `*` and `?`; empty accepts every key.
+
+        Raises:
+            ConsumerBusy: exclusive, and a consumer of another name is attached.
+            InvalidArgument: the id is taken by another name, or a number is negative.
+        """
+        return self._members.join(
+            consumer_id,
+            name,
+            credit_messages=credit_messages,
+            credit_bytes=credit_bytes,
+            window_messages=window_messages,
+            ack_timeout_ms=self.policy.ack_timeout_ms if ack_timeout_ms is None else ack_timeout_ms,
+            single=single,
+            key_filters=key_filters,
+        )
+
+    def leave(self, consumer_id: int, now_ms: int) -> list[Effect]:
+        """Detach a consumer, however it went; what it held is ready again at once. Unknown ids are ignored."""
+        return self._members.leave(consumer_id)
+
+    def grant(self, consumer_id: int, messages: int, size_bytes: int) -> None:
+        """Add credit. Unknown ids are ignored: the consumer has left meanwhile."""
+        self._members.grant(consumer_id, messages, size_bytes)
+
+    def pause(self, consumer_id: int) -> None:
+        """Plan nothing more for a consumer until `resume`: its connection is full. Unknown ids are ignored."""
+        self._members.pause(consumer_id)
+
+    def resume(self, consumer_id: int) -> None:
+        """Plan for a paused consumer again. Unknown ids are ignored."""
+        self._members.resume(consumer_id)
+
+    # -- sending ---------------------------------------------------------------------------------------------
+
+    def grew(self, next_offset: int) -> None:
+        """The topic's readable end is `next_offset` now; a smaller one is ignored."""
+        if next_offset > self._sending.head:
+            self._sending.head = next_offset
+
+    def next_plan(self, *, max_messages: int | None = None) -> Plan | None:
+        """Propose what to send next; None while there is nothing, no credit, or no room.
+
+        Call it again after every answer, until None. `max_messages` bounds this one plan (dispatch rate).
+        """
+        return self._sending.next_plan(max_messages)
+
+    def sent(
+        self, plan: Plan, ranges: Sequence[Range], size_bytes: int, next_offset: int, now_ms: int
+    ) -> bool:
+        """Take note of what was read and is being sent for a plan with a consumer.
+
+        Args:
+            ranges: the messages, ascending, inside the plan's ranges and within its limits; may be empty.
+            size_bytes: what to charge to the consumer's credit.
+            next_offset: how far the log was looked at, exclusive; offsets of the plan below it that are in no range
+                hold no message.
+
+        Returns:
+            False if the plan no longer holds: do not send, plan again.
+
+        Raises:
+            InvalidArgument: the answer does not fit the plan; a bug of the shell.
+        """
+        return self._sending.sent(plan, ranges, size_bytes, next_offset, now_ms)
+
+    def routed(
+        self,
+        plan: Plan,
+        ranges: Sequence[Range],
+        next_offset: int,
+        now_ms: int,
+        *,
+        slots: Sequence[int] | None = None,
+        keys: Sequence[str] | None = None,
+        sizes: Sequence[int] | None = None,
+    ) -> list[Selection] | None:
+        """Decide who gets which message of a part read for a plan without consumer, and take note of it.
+
+        Args:
+            ranges, next_offset: as for `sent`.
+            slots: key-shared: the slot of each message, from the hash of its key.
+            keys: key-shared, while `needs_keys`: each message's key (routing key, else producer name).
+            sizes: bytes of each message, to be charged to byte credits; None charges nothing.
+
+        Returns:
+            What to send to whom, in order. Messages in no selection are held, acknowledged or planned again; the
+            shell forgets them. None if the plan no longer holds.
+
+        Raises:
+            InvalidArgument: the answer does not fit the plan; a bug of the shell.
+        """
+        return self._sending.routed(plan, ranges, next_offset, now_ms, slots=slots, keys=keys, sizes=sizes)
+
+    # -- answers of consumers --------------------------------------------------------------------------------
+
+    def ack(self, consumer_id: int, session: int, ranges: Sequence[Range]) -> int:
+        """Acknowledge messages, in any order; how many of them were open.
+
+        Raises:
+            NotDelivered: names the first offset the consumer was never sent.
+            InvalidArgument: a range is empty or inverted.
+        """
+        check_ranges(ranges)
+        consumer = self._current(consumer_id, session)
+        if consumer is None:
+            return 0
+        window = self._window
+        found = window.locate(ranges)
+        window.check_delivered(found, ranges, consumer)
+        closed = 0
+        for chunk, mask in found.items():
+            closed += mask.bit_count()
+            window.close(chunk, mask)
+        window.settle()
+        self._acknowledged += closed
+        return closed
+
+    def ack_delivered(self, ranges: Sequence[Range], now_ms: int) -> int:
+        """Acknowledge what was ever sent to anyone, whoever holds it now; how many were open. The rest is ignored.
+
+        For clients that name neither consumer nor session with an answer. They grant no credit either, so that much
+        is queued on its way to a slow one; its time for what is behind the answered message begins with the answer.
+
+        Raises:
+            InvalidArgument: a range is empty or inverted.
+        """
+        check_ranges(ranges)
+        window, closed = self._window, 0
+        answered: list[tuple[Flight, int]] = []
+        for chunk, mask in window.locate(ranges).items():
+            sent = chunk.returned()
+            for flight in chunk.flights:
+                sent |= flight.mask
+                if own := flight.mask & mask:
+                    answered.append((flight, own))
+            if hit := mask & sent:
+                closed += hit.bit_count()
+                window.close(chunk, hit)
+        window.settle()
+        self._acknowledged += closed
+        self._refresh(answered, now_ms)
+        return closed
+
+    def _refresh(self, answered: Iterable[tuple[Flight, int]], now_ms: int) -> None:
+        """Consumers have their whole time again for what they hold behind the messages that were answered.
+
+        A message that was passed over keeps its deadline. Done a few times in each timeout, as it costs O(in flight).
+        """
+        ends: dict[Consumer, int] = {}
+        for flight, mask in answered:
+            end = flight.chunk.start + mask.bit_length()
+            ends[flight.consumer] = max(end, ends.get(flight.consumer, 0))
+        for consumer, offset in ends.items():
+            if consumer.ack_timeout_ms and now_ms >= consumer.refresh_at_ms:
+                consumer.refresh_at_ms = now_ms + consumer.ack_timeout_ms // REFRESHES
+                self._window.refresh(consumer, offset, now_ms + consumer.ack_timeout_ms)
+
+    def nack(
+        self,
+        consumer_id: int,
+        session: int,
+        ranges: Sequence[Range],
+        now_ms: int,
+        *,
+        delay_ms: int = 0,
+        reason: str = "",
+    ) -> list[Effect]:
+        """Give messages back as failed; they come again after the policy's delay or `delay_ms`, if that is longer.
+
+        Raises:
+            NotDelivered, InvalidArgument: as for `ack`.
+        """
+        if delay_ms < 0:
+            raise InvalidArgument(f"delay_ms: {delay_ms} is negative", field="delay_ms", value=delay_ms)
+        return self._give_back(self._held(consumer_id, session, ranges), now_ms, delay_ms, reason)
+
+    def nack_delivered(
+        self, ranges: Sequence[Range], now_ms: int, *, delay_ms: int = 0, reason: str = ""
+    ) -> list[Effect]:
+        """Give back as failed what is in flight, whoever holds it; the rest is ignored. See `ack_delivered`.
+
+        Raises:
+            InvalidArgument: a range is empty or inverted, or the delay is negative.
+        """
+        if delay_ms < 0:
+            raise InvalidArgument(f"delay_ms: {delay_ms} is negative", field="delay_ms", value=delay_ms)
+        check_ranges(ranges)
+        held = [
+            (flight, flight.mask & mask)
+            for chunk, mask in self._window.locate(ranges).items()
+            for flight in chunk.flights
+            if flight.mask & mask
+        ]
+        effects = self._give_back(held, now_ms, delay_ms, reason)
+        self._refresh(held, now_ms)
+        return effects
+
+    def _give_back(
+        self, held: Sequence[tuple[Flight, int]], now_ms: int, delay_ms: int, reason: str
+    ) -> list[Effect]:
+        """Messages in flight have failed."""
+        random = self._failures.random() if held else 0.0
+        for flight, mask in held:
+            self._window.end_flight(flight, mask)
+            self._failures.fail(flight.chunk, mask, now_ms, delay_ms, reason or "nack", random)
+        return self._failures.report()
+
+    def terminate(
+        self, consumer_id: int, session: int, ranges: Sequence[Range], now_ms: int, *, reason: str = ""
+    ) -> list[Effect]:
+        """Give messages back as hopeless: the poison policy takes them now, whatever their count.
+
+        Raises:
+            NotDelivered, InvalidArgument: as for `ack`.
+        """
+        for flight, mask in self._held(consumer_id, session, ranges):
+            self._window.end_flight(flight, mask)
+            for part, deliveries, _ in self._window.count_return(flight.chunk, mask, failed=True):
+                self._failures.poison(flight.chunk, part, deliveries, reason or "terminated", terminated=True)
+        return self._failures.report()
+
+    def extend(
+        self, consumer_id: int, session: int, ranges: Sequence[Range], extension_ms: int, now_ms: int
+    ) -> int:
+        """Let deliveries expire only `extension_ms` from now; how many. Those that do not expire are left alone.
+
+        Raises:
+            NotDelivered, InvalidArgument: as for `ack`.
+        """
+        if extension_ms < 1:
+            raise InvalidArgument(
+                f"extension_ms: {extension_ms} is below 1", field="extension_ms", value=extension_ms
+            )
+        extended = 0
+        for flight, mask in self._held(consumer_id, session, ranges):
+            if flight.deadline_ms is not None:
+                self._window.extend(flight, mask, now_ms + extension_ms)
+                extended += mask.bit_count()
+        return extended
+
+    def _held(self, consumer_id: int, session: int, ranges: Sequence[Range]) -> list[tuple[Flight, int]]:
+        """The messages of the ranges that the consumer holds, by flight."""
+        check_ranges(ranges)
+        consumer = self._current(consumer_id, session)
+        if consumer is None:
+            return []
+        found = self._window.locate(ranges)
+        self._window.check_delivered(found, ranges, consumer)
+        return [
+            (flight, flight.mask & mask)
+            for chunk, mask in found.items()
+            for flight in chunk.flights
+            if flight.consumer is consumer and flight.mask & mask
+        ]
+
+    def _current(self, consumer_id: int, session: int) -> Consumer | None:
+        consumer = self._members.find(consumer_id)
+        if consumer is None or consumer.session != session:
+            self._stale += 1
+            return None
+        return consumer
+
+    # -- failures --------------------------------------------------------------------------------------------
+
+    def dead_lettered(self, generation: int, ranges: Sequence[Range]) -> int:
+        """The dead-letter copies are durable: acknowledge the originals; how many."""
+        return self._failures.dead_lettered(generation, ranges)
+
+    def dead_letter_failed(self, generation: int, ranges: Sequence[Range], now_ms: int) -> None:
+        """The copies could not be made: `tick` asks for them again after the policy's delay."""
+        self._failures.dead_letter_failed(generation, ranges, now_ms)
+
+    def set_policy(self, policy: FailurePolicy, now_ms: int) -> list[Effect]:
+        """Apply a new policy at once; what is blocked is judged again by it.
+
+        Ack timeouts of consumers that are attached stay as they are.
+        """
+        return self._failures.set_policy(policy)
+
+    def tick(self, now_ms: int) -> list[Effect]:
+        """Do what is due: expire deliveries, make retries ready, ask again for dead letters. O(due)."""
+        return self._failures.tick(now_ms)
+
+    # -- moving the cursor -----------------------------------------------------------------------------------
+
+    def seek(self, offset: int, now_ms: int) -> list[Effect]:
+        """Begin a new generation at `offset`, back or forth: counts, acknowledgements and flights are forgotten.
+
+        Raises:
+            InvalidArgument: the offset is negative or beyond the head.
+        """
+        if not 0 <= offset <= self._sending.head:
+            raise InvalidArgument(
+                f"offset: {offset} is not in the topic; give 0 to {self._sending.head}",
+                field="offset",
+                value=offset,
+            )
+        self._window.reset(offset)
+        if self._members.slots is not None:
+            self._members.slots.clear()
+        return self._members.renew_sessions()
+
+    def purge(self, now_ms: int) -> list[Effect]:
+        """Seek to the head: everything published so far counts as acknowledged."""
+        return self.seek(self._sending.head, now_ms)
+
+    def skip(self, count: int) -> Range | None:
+        """Acknowledge the first `count` messages that are not acknowledged, delivered or not.
+
+        Offsets that were never read are taken for messages. Sessions go on; late answers to what was skipped are
+        no-ops.
+
+        Returns:
+            The range that was skipped over, None if there was nothing.
+        """
+        if count < 1:
+            raise InvalidArgument(f"count: {count} is below 1", field="count", value=count)
+        window = self._window
+        start, end, left = window.floor, window.floor, count
+        for low, high in subtract([(window.floor, self._sending.head)], normalise(self._closed_ranges())):
+            take = min(left, high - low)
+            end = low + take
+            left -= take
+            if not left:
+                break
+        if end <= start:
+            return None
+        window.close_range(start, end)
+        return start, end
+
+    def _closed_ranges(self) -> list[Range]:
+        return list(self._window.snapshot().acknowledged)
+
+    def skipped(self, start: int, end: int) -> int:
+        """The log holds no message in `[start, end)` any more (retention, compaction): they count as acknowledged.
+
+        Returns:
+            How many of them had been delivered and were open.
+        """
+        check_ranges([(start, end)])
+        self._sending.head = max(self._sending.head, end)
+        return self._window.close_range(start, end)
+
+    # -- durable state ---------------------------------------------------------------------------------------
+
+    def snapshot(self) -> CursorSnapshot:
+        """All that must survive a restart."""
+        return self._window.snapshot()
+
+    def take_dirty(self) -> CursorDelta | None:
+        """What changed since the last call, for the journal; None if nothing did.
+
+        `apply_delta(last snapshot, delta)` is the snapshot now.
+        """
+        return self._window.take_dirty()
+
+    # -- looking ---------------------------------------------------------------------------------------------
+
+    def statistics(self, now_ms: int) -> SubscriptionStatistics:
+        """Facts at this moment. O(chunks)."""
+        window = self._window
+        oldest: dict[int, int] = {}
+        for chunk in window.chunks:
+            for flight in chunk.flights:
+                key = flight.consumer.consumer_id
+                oldest[key] = min(oldest.get(key, flight.sent_at_ms), flight.sent_at_ms)
+        blocked = first_blocked(window)
+        return SubscriptionStatistics(
+            floor=window.floor,
+            next_offset=window.next,
+            head=self._sending.head,
+            generation=window.generation,
+            in_flight=window.in_flight,
+            ready=window.ready,
+            pending_retries=window.waiting,
+            redelivered=self._sending.redelivered,
+            acknowledged=self._acknowledged,
+            dead_lettered=self._failures.dead_lettered_messages,
+            dropped=self._failures.dropped,
+            expired=self._failures.expired,
+            stale_answers=self._stale,
+            unrouted=self._sending.unrouted,
+            blocked_by=None if blocked is None else BlockedBy(offset=blocked[0], reason=blocked[1].reason),
+            consumers=tuple(
+                ConsumerStatistics(
+                    consumer_id=c.consumer_id,
+                    name=c.name,
+                    session=c.session,
+                    active=self._type is not SubscriptionType.FAILOVER or c is self._members.consumers[0],
+                    credit_messages=c.credit_messages,
+                    credit_bytes=c.credit_bytes,
+                    in_flight=c.in_flight,
+                    delivered=c.delivered,
+                    oldest_in_flight_age_ms=now_ms - oldest[c.consumer_id]
+                    if c.consumer_id in oldest
+                    else None,
+                    slots=None if self._members.slots is None else self._members.slots.owned(c),
+                )
+                for c in self._members.consumers
+            ),
+        )
+
+    def check(self) -> None:
+        """Assert the invariants; for tests."""
+        check_window(self._window)
+        if self._members.slots is not None:
+            self._members.slots.check(self._window)
+        assert self._window.room(self._span) >= 0
+        for consumer in self._members.consumers:
+            held = sum(
+                f.mask.bit_count() for c in self._window.chunks for f in c.flights if f.consumer is consumer
+            )
+            assert consumer.in_flight == held
+            assert consumer.credit_messages >= 0

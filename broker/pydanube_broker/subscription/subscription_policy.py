@@ -1,0 +1,125 @@
+"""The failure policy of one subscription as it is stored and shown: the seven fields of the original. Pure.
+
+It lives in the subscription's record in the metadata store, under `failure_policy`, with only the fields that were
+set; the rest is the broker's default, so that a changed default reaches every subscription that did not choose.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+from zlib import crc32
+
+from pydanube_core.errors import InvalidArgument
+from pydanube_core.names import MAX_PART_CHARS, TopicName
+
+from pydanube_broker.subscription.policy import Backoff, FailurePolicy, PoisonPolicy
+
+__all__ = ["FAILURE_POLICY_FIELDS", "OPTION", "SubscriptionPolicy", "default_dead_letter_topic"]
+
+OPTION: Final = "failure_policy"
+_COUNTS: Final = (
+    "max_redelivery_count",
+    "ack_timeout_ms",
+    "base_redelivery_delay_ms",
+    "max_redelivery_delay_ms",
+)
+FAILURE_POLICY_FIELDS: Final = (*_COUNTS, "backoff_strategy", "poison_policy", "dead_letter_topic")
+MAX_COUNT: Final = (1 << 31) - 1  # three weeks in milliseconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriptionPolicy:
+    """What happens to deliveries that fail, and where dead letters go.
+
+    `dead_letter_topic` of None is the default one, see `default_dead_letter_topic`.
+    """
+
+    failure: FailurePolicy
+    dead_letter_topic: TopicName | None = None
+
+    @classmethod
+    def of(cls, stored: Mapping[str, Any], defaults: Mapping[str, Any]) -> SubscriptionPolicy:
+        """The policy that stored fields and the broker's defaults come to.
+
+        Raises:
+            InvalidArgument: a field that is none, or a value that is none of its.
+        """
+        for name in stored:
+            if name not in FAILURE_POLICY_FIELDS:
+                raise InvalidArgument(
+                    f"a failure policy has no {name!r}; use {', '.join(FAILURE_POLICY_FIELDS)}",
+                    field=name,
+                    value=stored[name],
+                )
+        fields: dict[str, Any] = {**defaults, **stored}
+        for name in _COUNTS:
+            value = fields.get(name, 0)
+            if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_COUNT:
+                raise InvalidArgument(
+                    f"{name}: {value!r} is not a count; give 0 to {MAX_COUNT}", field=name, value=value
+                )
+        topic = fields.pop("dead_letter_topic", None)
+        for name, kind in (("backoff_strategy", Backoff), ("poison_policy", PoisonPolicy)):
+            if name in fields:
+                fields[name] = _member(kind, fields[name], name)
+        failure = FailurePolicy(**fields)
+        if failure.base_redelivery_delay_ms > failure.max_redelivery_delay_ms:
+            raise InvalidArgument(
+                f"base_redelivery_delay_ms: {failure.base_redelivery_delay_ms} is above max_redelivery_delay_ms "
+                f"({failure.max_redelivery_delay_ms})",
+                field="base_redelivery_delay_ms",
+                value=failure.base_redelivery_delay_ms,
+            )
+        target = None if topic is None else TopicName.parse(topic, field="dead_letter_topic")
+        return cls(failure=failure, dead_letter_topic=target)
+
+    def check(self, topic: TopicName, subscription: str) -> None:
+        """Raise `InvalidArgument` where dead letters would go back into their own topic."""
+        target = self.target(topic, subscription)
+        if target == topic or target.base == topic.base:
+            raise InvalidArgument(
+                f"dead_letter_topic: {target} is the topic itself, its dead letters would be delivered again and "
+                "again; name another topic",
+                field="dead_letter_topic",
+                value=str(target),
+            )
+
+    def target(self, topic: TopicName, subscription: str) -> TopicName:
+        """Where the dead letters of this subscription go."""
+        return self.dead_letter_topic or default_dead_letter_topic(topic, subscription)
+
+    def as_fields(self, topic: TopicName, subscription: str) -> dict[str, Any]:
+        """The seven fields; `dead_letter_topic` is None unless the policy is dead_letter or one was named."""
+        failure = self.failure
+        named = self.dead_letter_topic is not None or failure.poison_policy is PoisonPolicy.DEAD_LETTER
+        return {
+            **{name: getattr(failure, name) for name in _COUNTS},
+            "backoff_strategy": failure.backoff_strategy.value,
+            "poison_policy": failure.poison_policy.value,
+            "dead_letter_topic": str(self.target(topic, subscription)) if named else None,
+        }
+
+
+def default_dead_letter_topic(topic: TopicName, subscription: str) -> TopicName:
+    """`<topic>-dlq-<subscription>`, one for all partitions; what a topic's name cannot hold becomes `-`.
+
+    Where that leaves anything out, a checksum of the whole keeps two subscriptions apart.
+    """
+    base = topic.base
+    wanted = f"{base.name}-dlq-{subscription}"
+    name = re.sub(r"[^A-Za-z0-9_-]", "-", wanted)
+    if name != wanted or len(name) > MAX_PART_CHARS:
+        name = f"{name[: MAX_PART_CHARS - 9]}-{crc32(wanted.encode()):08x}"
+    return TopicName(base.namespace, name)
+
+
+def _member(kind: type[StrEnum], value: Any, field: str) -> StrEnum:
+    try:
+        return kind(value)
+    except ValueError:
+        words = ", ".join(kind)
+        raise InvalidArgument(f"{field} {value!r}: use one of {words}", field=field, value=value) from None

@@ -1,0 +1,618 @@
+"""The delivery window: every message between the floor and the next one, and the one state it is in.
+
+    unseen --place--> open: ready <--> in flight --> waiting (for its retry) --> ready
+                                            \\--> poisoned (blocked, or on its way to the dead letters)
+    open --close--> acknowledged
+
+What is kept is what is *not* acknowledged. Open messages live in chunks: short stretches of offsets (usually one
+batch) with one bit mask per state. So a batch of two thousand messages costs two or three small objects and a few
+operations on 250-byte integers, single messages in any order cost bits, and holes in the log, however long, cost
+nothing. Everything below `next` that is in no chunk is acknowledged; `floor` is the first open message.
+
+Invariants, checked by `invariants` in the tests: chunks ascend and do not overlap; in a chunk the masks of ready,
+flights, waits and poisons are disjoint and make up `open`; `floor <= next`; the messages between floor and next are
+at most the span (its owner plans within `room()`).
+
+What survives a crash is what `snapshot()` says: acknowledgements and the counts of what came back. Deliveries that
+were in flight for the first time start again at 1.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from operator import itemgetter
+from typing import Final, Protocol
+
+from pydanube_core.errors import NotDelivered
+
+from pydanube_broker.subscription.chunk import NO_SLOTS, Chunk, Flight, Poison, Timer, Wait
+from pydanube_broker.subscription.consumer import Consumer
+from pydanube_broker.subscription.cursor import Attempts, CursorDelta, CursorSnapshot, merge_attempts
+from pydanube_broker.subscription.ranges import Range, RangeSet, normalise, ranges_of
+from pydanube_broker.subscription.timers import SWEEP_ENTRIES, Timers
+
+__all__ = ["StateListener", "Window"]
+
+# A chunk's masks are at most this long: 1 KiB an integer, so an operation stays near 0.1 µs.
+CHUNK_OFFSETS: Final = 8192
+# Trickling messages share a chunk up to this size; more would make the search through its flights slow.
+MERGE_OFFSETS: Final = 256
+
+_ONE: Final = ord("1")
+_ONES: Final = b"1" * CHUNK_OFFSETS
+_END: Final = itemgetter(1)
+
+assert MERGE_OFFSETS <= CHUNK_OFFSETS
+
+
+class StateListener(Protocol):
+    """Told when messages of a chunk enter or leave a state; key-shared keeps its slots by it."""
+
+    def ready_added(self, chunk: Chunk, mask: int) -> None: ...
+    def queued(self, chunk: Chunk, mask: int, seat: int) -> None: ...
+    def ready_removed(self, chunk: Chunk, mask: int) -> None: ...
+    def stop_added(self, chunk: Chunk, mask: int, *, retry: bool) -> None: ...
+    def stop_removed(self, chunk: Chunk, mask: int, *, retry: bool) -> None: ...
+    def flight_removed(self, chunk: Chunk, mask: int, consumer: Consumer) -> None: ...
+
+
+class Window:
+    """The window of one subscription. Pure bookkeeping: it knows states and counts, not types and policies.
+
+    `version` changes whenever a plan made before might be wrong now: ready messages, `next` or a barrier moved.
+    """
+
+    __slots__ = (
+        "_ahead",
+        "_ahead_attempts",
+        "_dirty",
+        "_dirty_floor",
+        "_dirty_ranges",
+        "_durable",
+        "_starts",
+        "_timers",
+        "blocked",
+        "chunks",
+        "floor",
+        "gaps",
+        "generation",
+        "in_flight",
+        "listener",
+        "next",
+        "ready",
+        "version",
+        "waiting",
+    )
+
+    def __init__(self, snapshot: CursorSnapshot, *, durable: bool) -> None:
+        self.generation = snapshot.generation
+        self.floor = snapshot.floor
+        self.next = snapshot.floor
+        self.chunks: list[Chunk] = []
+        self._starts: list[int] = []  # chunk.start of each, for bisect
+        self.gaps = RangeSet()  # offsets above the floor, below next, known to hold no message to deliver
+        self._ahead = RangeSet(snapshot.acknowledged)  # acknowledged at or above next: restored, or trimmed
+        self._ahead_attempts: list[Attempts] = list(snapshot.attempts)
+        self._timers = Timers()
+        self.in_flight = 0
+        self.ready = 0
+        self.waiting = 0
+        self.blocked = 0
+        self.version = 0
+        self.listener: StateListener | None = None
+        self._durable = durable
+        self._dirty: list[Chunk] = []
+        self._dirty_ranges: list[Range] = []
+        self._dirty_floor: int | None = snapshot.floor  # the floor as last reported; None: report in any case
+
+    # -- reading ahead --------------------------------------------------------------------------------------------
+
+    def room(self, span: int) -> int:
+        """How many more messages fit between floor and next."""
+        return span - (self.next - self.floor - self.gaps.size)
+
+    def fresh_limit(self, head: int) -> int:
+        """The end of the next stretch of unseen offsets of which none is acknowledged and all have one count."""
+        limit = head
+        if self._ahead:
+            limit = min(limit, self._ahead.first()[0])
+        if self._ahead_attempts:
+            first = self._ahead_attempts[0]
+            limit = min(limit, first.end if first.start <= self.next else first.start)
+        return limit
+
+    def fresh_count(self) -> int:
+        """The delivery count of the next unseen message: 1, or more if it was tried before a restart."""
+        if self._ahead_attempts and self._ahead_attempts[0].start <= self.next:
+            return self._ahead_attempts[0].deliveries + 1
+        return 1
+
+    def place(
+        self, ranges: Sequence[Range], next_offset: int, slots: array[int] | None = None
+    ) -> list[tuple[Chunk, int]]:
+        """Open the unseen messages of `ranges`; offsets up to `next_offset` in none of them are gaps.
+
+        `ranges` ascend within `[next, next_offset)`. The messages are in no state yet: the caller gives each one at
+        once, by `launch` or `make_ready`.
+
+        Returns:
+            (chunk, mask) pairs, ascending.
+        """
+        if len(ranges) == 1 and slots is None:
+            start, end = ranges[0]
+            if start == self.next and end == next_offset and MERGE_OFFSETS < end - start <= CHUNK_OFFSETS:
+                placed = [self._place_batch(start, end)]
+                self._placed(placed)
+                return placed
+        at = self.next
+        placed = []
+        chunk = self.chunks[-1] if self.chunks else None
+        bound = MERGE_OFFSETS
+        taken = 0
+        for start, end in ranges:
+            if start > at:
+                self._gap(at, start)
+            at = end
+            while start < end:
+                if chunk is None or min(end, start + MERGE_OFFSETS) - chunk.start > bound:
+                    chunk = Chunk(start, start)
+                    self.chunks.append(chunk)
+                    self._starts.append(start)
+                    bound = CHUNK_OFFSETS
+                cut = min(end, chunk.start + bound)
+                if slots is not None:
+                    if chunk.slots is NO_SLOTS:
+                        chunk.slots = array("H")
+                    chunk.slots.extend([0] * (start - chunk.start - len(chunk.slots)))
+                    chunk.slots.extend(slots[taken : taken + cut - start])
+                taken += cut - start
+                mask = ((1 << (cut - start)) - 1) << (start - chunk.start)
+                chunk.end = cut
+                chunk.open |= mask
+                if placed and placed[-1][0] is chunk:
+                    placed[-1] = (chunk, placed[-1][1] | mask)
+                else:
+                    placed.append((chunk, mask))
+                start = cut
+        if next_offset > at:
+            self._gap(at, next_offset)
+        self.next = next_offset
+        self._placed(placed)
+        return placed
+
+    def _place_batch(self, start: int, end: int) -> tuple[Chunk, int]:
+        """The usual case of `place`: one full batch where the last one ended."""
+        chunk = Chunk(start, end)
+        chunk.open = mask = (1 << (end - start)) - 1
+        self.chunks.append(chunk)
+        self._starts.append(start)
+        self.next = end
+        return chunk, mask
+
+    def _placed(self, placed: list[tuple[Chunk, int]]) -> None:
+        if self._ahead_attempts:
+            self._adopt_attempts(placed)
+        if self._ahead:
+            self._jump()
+        self.settle()
+        self.version += 1
+
+    def _adopt_attempts(self, placed: list[tuple[Chunk, int]]) -> None:
+        for attempts in self._ahead_attempts:
+            if attempts.start >= self.next:
+                break
+            counts = (attempts.deliveries, attempts.failures)
+            for chunk, mask in placed:
+                if hit := mask & chunk.local(attempts.start, attempts.end):
+                    chunk.history[counts] = chunk.history.get(counts, 0) | hit
+        left: list[Attempts] = []
+        for a in self._ahead_attempts:
+            if a.end > self.next:
+                start = max(a.start, self.next)
+                left.append(Attempts(start=start, end=a.end, deliveries=a.deliveries, failures=a.failures))
+        self._ahead_attempts = left
+
+    def _gap(self, start: int, end: int) -> None:
+        self.gaps.add(start, end)
+        self._note_range(start, end)
+
+    def _note_range(self, start: int, end: int) -> None:
+        if not self._durable:
+            return
+        self._dirty_ranges.append((start, end))
+        if len(self._dirty_ranges) > SWEEP_ENTRIES + 2 * len(self.gaps):
+            self._dirty_ranges = [(s, e) for s, e in normalise(self._dirty_ranges) if e > self.floor]
+
+    def _jump(self) -> None:
+        """Move next past what is acknowledged already."""
+        while self._ahead and self._ahead.first()[0] <= self.next:
+            end = self._ahead.first()[1]
+            if end > self.next:
+                self.gaps.add(self.next, end)
+                self.next = end
+            self._ahead.discard_below(self.next)
+
+    def settle(self) -> None:
+        """Bring the floor up to the first open message."""
+        if self.chunks:
+            first = self.chunks[0]
+            mask = first.open
+            self.floor = first.start if mask & 1 else first.start + (mask & -mask).bit_length() - 1
+        else:
+            self.floor = self.next
+        if self.gaps:
+            self.gaps.discard_below(self.floor)
+
+    # -- states ---------------------------------------------------------------------------------------------------
+
+    def launch(self, chunk: Chunk, mask: int, consumer: Consumer, now_ms: int) -> None:
+        """Put stateless messages in flight with `consumer`. Its credit is the caller's business."""
+        deadline = now_ms + consumer.ack_timeout_ms if consumer.ack_timeout_ms else None
+        self.in_flight += mask.bit_count()
+        if chunk.flights:
+            last = chunk.flights[-1]
+            if last.consumer is consumer and last.sent_at_ms == now_ms and last.deadline_ms == deadline:
+                last.mask |= mask
+                return
+        flight = Flight(chunk, consumer, mask, now_ms, deadline)
+        chunk.flights.append(flight)
+        if deadline is not None:
+            self._timers.set(deadline, flight)
+
+    def make_ready(self, chunk: Chunk, mask: int) -> None:
+        """Stateless messages may be sent now."""
+        chunk.ready |= mask
+        self.ready += mask.bit_count()
+        self.version += 1
+        if self.listener is not None:
+            self.listener.ready_added(chunk, mask)
+
+    def queue(self, chunk: Chunk, mask: int, seat: int) -> None:
+        """Stateless messages may be sent as soon as the consumer in that seat has credit (key-shared)."""
+        assert self.listener is not None
+        chunk.ready |= mask
+        self.ready += mask.bit_count()
+        self.version += 1
+        self.listener.queued(chunk, mask, seat)
+
+    def take_ready(self, chunk: Chunk, mask: int) -> None:
+        """Ready messages become stateless: they are about to be launched or closed."""
+        assert chunk.ready & mask == mask, "only what is ready can be taken"
+        chunk.ready ^= mask
+        self.ready -= mask.bit_count()
+        self.version += 1
+        if self.listener is not None:
+            self.listener.ready_removed(chunk, mask)
+
+    def wait(self, chunk: Chunk, mask: int, due_ms: int, reason: str) -> None:
+        """Stateless messages are sent again at `due_ms`."""
+        wait = Wait(chunk, mask, due_ms, reason)
+        chunk.waits.append(wait)
+        self.waiting += mask.bit_count()
+        self._timers.set(due_ms, wait)
+        self.version += 1
+        if self.listener is not None:
+            self.listener.stop_added(chunk, mask, retry=True)
+
+    def poison(self, chunk: Chunk, mask: int, reason: str, deliveries: int, *, blocked: bool) -> Poison:
+        """Stateless messages are not sent again."""
+        poison = Poison(chunk, mask, reason, deliveries, blocked=blocked)
+        chunk.poisons.append(poison)
+        if blocked:
+            self.blocked += mask.bit_count()
+            if self.listener is not None:
+                self.listener.stop_added(chunk, mask, retry=False)
+        self.version += 1
+        return poison
+
+    def end_flight(self, flight: Flight, mask: int) -> None:
+        """Messages of a flight become stateless."""
+        flight.mask ^= mask
+        messages = mask.bit_count()
+        self.in_flight -= messages
+        flight.consumer.landed(messages)
+        if not flight.mask:
+            flight.chunk.flights.remove(flight)
+            if flight.deadline_ms is not None:
+                self._timers.died()
+        if self.listener is not None:
+            self.listener.flight_removed(flight.chunk, mask, flight.consumer)
+
+    def end_wait(self, wait: Wait, mask: int) -> None:
+        """Waiting messages become stateless."""
+        wait.mask ^= mask
+        self.waiting -= mask.bit_count()
+        if not wait.mask:
+            wait.chunk.waits.remove(wait)
+            self._timers.died()
+        self.version += 1
+        if self.listener is not None:
+            self.listener.stop_removed(wait.chunk, mask, retry=True)
+
+    def end_poison(self, poison: Poison, mask: int) -> None:
+        """Poisoned messages become stateless."""
+        poison.mask ^= mask
+        if poison.blocked:
+            self.blocked -= mask.bit_count()
+            if self.listener is not None:
+                self.listener.stop_removed(poison.chunk, mask, retry=False)
+        if not poison.mask:
+            poison.chunk.poisons.remove(poison)
+        self.version += 1
+
+    def count_return(self, chunk: Chunk, mask: int, *, failed: bool) -> list[tuple[int, int, int]]:
+        """Count one more delivery (and failure) for messages that came back.
+
+        Returns:
+            (mask, deliveries, failures), one entry for each pair of counts.
+        """
+        counted: list[tuple[int, int, int]] = []
+        for (deliveries, failures), part in chunk.by_history(mask):
+            if deliveries:
+                left = chunk.history[deliveries, failures] ^ part
+                if left:
+                    chunk.history[deliveries, failures] = left
+                else:
+                    del chunk.history[deliveries, failures]
+            counted.append((part, deliveries + 1, failures + failed))
+        for part, deliveries, failures in counted:
+            chunk.history[deliveries, failures] = chunk.history.get((deliveries, failures), 0) | part
+        chunk.history_dirty = True
+        self._mark_dirty(chunk)
+        return counted
+
+    # -- closing --------------------------------------------------------------------------------------------------
+
+    def locate(self, ranges: Sequence[Range]) -> dict[Chunk, int]:
+        """The open messages of the ranges, by chunk, ascending if the ranges are."""
+        found: dict[Chunk, int] = {}
+        if len(ranges) == 1:
+            self._locate_one(found, *ranges[0])
+            return found
+        # Many ranges are mostly of one chunk, a message or two each. Their mask is written as text, a digit a
+        # message, and parsed once: a third of the cost of one `|=` a range.
+        chunk: Chunk | None = None
+        digits = bytearray()
+        low = high = top = 0
+        for start, end in ranges:
+            if low <= start and end <= high:
+                if end - start == 1:
+                    digits[top - start] = _ONE
+                else:
+                    digits[top - end + 1 : top - start + 1] = _ONES[: end - start]
+                continue
+            if chunk is not None and (hit := int(digits, 2) & chunk.open):
+                found[chunk] = found.get(chunk, 0) | hit
+            self._locate_one(found, start, end)
+            at = bisect_right(self._starts, start) - 1
+            chunk = self.chunks[at] if at >= 0 else None
+            low, high = (0, 0) if chunk is None else (chunk.start, chunk.end)
+            top = high - 1
+            digits = bytearray(b"0") * (high - low)
+        if chunk is not None and (hit := int(digits, 2) & chunk.open):
+            found[chunk] = found.get(chunk, 0) | hit
+        return found
+
+    def _locate_one(self, found: dict[Chunk, int], start: int, end: int) -> None:
+        at = max(bisect_right(self._starts, start) - 1, 0)
+        while at < len(self.chunks) and self._starts[at] < end:
+            chunk = self.chunks[at]
+            whole = start <= chunk.start and chunk.end <= end
+            if hit := chunk.open if whole else chunk.local(start, end) & chunk.open:
+                found[chunk] = found.get(chunk, 0) | hit
+            at += 1
+
+    def check_delivered(self, found: dict[Chunk, int], ranges: Sequence[Range], consumer: Consumer) -> None:
+        """Refuse an answer to messages that `consumer` was never sent.
+
+        What came back once may be answered late by whoever had it; who that was is not remembered, so any consumer
+        of the subscription may.
+
+        Raises:
+            NotDelivered: names the first such offset; nothing has changed.
+        """
+        if max(map(_END, ranges), default=0) > self.next:
+            for start, end in ranges:
+                start = max(start, self.next)
+                if not self._ahead.covers(start, end):
+                    raise _not_delivered(start, consumer)
+        for chunk, mask in found.items():
+            for flight in chunk.flights:
+                if flight.consumer is consumer:
+                    mask = 0 if flight.mask == mask else mask & ~flight.mask
+            if mask and (mask := mask & ~chunk.returned()):
+                raise _not_delivered(chunk.start + (mask & -mask).bit_length() - 1, consumer)
+
+    def close(self, chunk: Chunk, mask: int) -> None:
+        """Acknowledge open messages of one chunk, whatever their state. Call `settle` after the last one."""
+        for flight in tuple(chunk.flights):
+            if hit := flight.mask & mask:
+                self.end_flight(flight, hit)
+        if chunk.ready and (hit := chunk.ready & mask):
+            self.take_ready(chunk, hit)
+        if chunk.waits:
+            for wait in chunk.waits.copy():
+                if hit := wait.mask & mask:
+                    self.end_wait(wait, hit)
+        if chunk.poisons:
+            for poison in chunk.poisons.copy():
+                if hit := poison.mask & mask:
+                    self.end_poison(poison, hit)
+        chunk.open ^= mask
+        if chunk.history:
+            for counts, part in list(chunk.history.items()):
+                if part & mask:
+                    if part & ~mask:
+                        chunk.history[counts] = part & ~mask
+                    else:
+                        del chunk.history[counts]
+        if self._durable:
+            chunk.dirty |= mask
+            self._mark_dirty(chunk)
+        if not chunk.open:
+            at = bisect_right(self._starts, chunk.start) - 1
+            del self.chunks[at], self._starts[at]
+
+    def close_range(self, start: int, end: int) -> int:
+        """Acknowledge every offset of `[start, end)`, seen or not; the number of open messages among them."""
+        closed = 0
+        for chunk, mask in self.locate([(start, end)]).items():
+            closed += mask.bit_count()
+            self.close(chunk, mask)
+        if end > self.next:
+            start = max(start, self.next)
+            self._ahead.add(start, end)
+            self._note_range(start, end)
+            self._drop_ahead_attempts(start, end)
+            self._jump()
+            self.version += 1
+        self.settle()
+        return closed
+
+    def _drop_ahead_attempts(self, start: int, end: int) -> None:
+        kept: list[Attempts] = []
+        for a in self._ahead_attempts:
+            for low, high in ((a.start, min(a.end, start)), (max(a.start, end), a.end)):
+                if low < high:
+                    kept.append(Attempts(start=low, end=high, deliveries=a.deliveries, failures=a.failures))
+        self._ahead_attempts = kept
+
+    def reset(self, offset: int) -> None:
+        """Begin a new generation at `offset`: nothing at or above it is acknowledged, everything below it is."""
+        for chunk in self.chunks:
+            for flight in chunk.flights:
+                flight.consumer.landed(flight.mask.bit_count())
+        self.generation += 1
+        self.floor = self.next = offset
+        self.chunks.clear()
+        self._starts.clear()
+        self.gaps.clear()
+        self._ahead.clear()
+        self._ahead_attempts.clear()
+        self._timers.clear()
+        self._dirty.clear()
+        self._dirty_ranges.clear()
+        self._dirty_floor = None
+        self.in_flight = self.ready = self.waiting = self.blocked = 0
+        self.version += 1
+
+    # -- time -----------------------------------------------------------------------------------------------------
+
+    def retry_dead_letter_at(self, poison: Poison, when_ms: int) -> None:
+        self._timers.set(when_ms, poison)
+
+    def next_timer_ms(self) -> int | None:
+        """When the next timer is due; None if there is none."""
+        return self._timers.next_ms()
+
+    def due(self, now_ms: int) -> list[Timer]:
+        """Take the timers due by `now_ms`, in order. O(due)."""
+        return self._timers.due(now_ms)
+
+    def extend(self, flight: Flight, mask: int, deadline_ms: int) -> None:
+        """Give messages of a flight a new deadline."""
+        chunk = flight.chunk
+        flight.mask ^= mask
+        if not flight.mask:
+            chunk.flights.remove(flight)
+            self._timers.died()
+        for other in chunk.flights:
+            if (
+                other.consumer is flight.consumer
+                and other.deadline_ms == deadline_ms
+                and other.sent_at_ms == flight.sent_at_ms
+            ):
+                other.mask |= mask
+                return
+        longer = Flight(chunk, flight.consumer, mask, flight.sent_at_ms, deadline_ms)
+        chunk.flights.append(longer)
+        self._timers.set(deadline_ms, longer)
+
+    def refresh(self, consumer: Consumer, offset: int, deadline_ms: int) -> None:
+        """Give what a consumer holds from `offset` on a new deadline, where it has one that is earlier. O(in flight)."""
+        for chunk in self.chunks:
+            if chunk.end <= offset:
+                continue
+            behind = -1 << max(offset - chunk.start, 0)
+            for flight in tuple(chunk.flights):
+                mask = flight.mask & behind
+                if mask and flight.consumer is consumer and (flight.deadline_ms or deadline_ms) < deadline_ms:
+                    self.extend(flight, mask, deadline_ms)
+
+    # -- durable state --------------------------------------------------------------------------------------------
+
+    def _mark_dirty(self, chunk: Chunk) -> None:
+        if not self._durable or (self._dirty and self._dirty[-1] is chunk):
+            return
+        self._dirty.append(chunk)
+        if len(self._dirty) > SWEEP_ENTRIES + 2 * len(self.chunks):
+            # What lies below the floor is told by the floor alone.
+            kept = dict.fromkeys(c for c in self._dirty if c.end > self.floor)
+            self._dirty = list(kept)
+
+    def _attempts_of(self, chunks: Iterable[Chunk]) -> list[Attempts]:
+        return sorted(
+            Attempts(start=start, end=end, deliveries=deliveries, failures=failures)
+            for chunk in chunks
+            for (deliveries, failures), mask in chunk.history.items()
+            for start, end in ranges_of(mask, chunk.start)
+        )
+
+    def open_ranges(self) -> list[Range]:
+        """The unacknowledged messages below next, normal."""
+        return normalise(r for chunk in self.chunks for r in ranges_of(chunk.open, chunk.start))
+
+    def snapshot(self) -> CursorSnapshot:
+        """All that must survive. O(chunks + runs of unacknowledged messages)."""
+        acknowledged: list[Range] = []
+        at = self.floor
+        for start, end in self.open_ranges():
+            if start > at:
+                acknowledged.append((at, start))
+            at = end
+        if self.next > at > self.floor:
+            acknowledged.append((at, self.next))
+        return CursorSnapshot(
+            generation=self.generation,
+            floor=self.floor,
+            acknowledged=tuple(normalise([*acknowledged, *self._ahead.ranges()])),
+            attempts=tuple(merge_attempts(self._attempts_of(self.chunks), self._ahead_attempts)),
+        )
+
+    def take_dirty(self) -> CursorDelta | None:
+        """What changed since the last call; None if nothing. O(changed chunks)."""
+        if not self._durable:
+            return None
+        if not self._dirty and not self._dirty_ranges and self._dirty_floor == self.floor:
+            return None
+        acknowledged = [(max(s, self.floor), e) for s, e in self._dirty_ranges if e > self.floor]
+        tried: list[Chunk] = []
+        for chunk in self._dirty:
+            if chunk.end > self.floor and chunk.dirty:
+                acknowledged += ranges_of(chunk.dirty, chunk.start)
+            chunk.dirty = 0
+            if chunk.history_dirty:
+                tried.append(chunk)
+                chunk.history_dirty = False
+        delta = CursorDelta(
+            generation=self.generation,
+            floor=self.floor,
+            acknowledged=tuple((s, e) for s, e in normalise(acknowledged) if s >= self.floor),
+            attempts=tuple(merge_attempts((), self._attempts_of(tried))),
+        )
+        self._dirty.clear()
+        self._dirty_ranges.clear()
+        self._dirty_floor = self.floor
+        return delta
+
+
+def _not_delivered(offset: int, consumer: Consumer) -> NotDelivered:
+    return NotDelivered(
+        f"offset {offset} was never delivered to consumer {consumer.name!r}; acknowledge only what arrived",
+        field="ranges",
+        value=offset,
+        offset=offset,
+        consumer=consumer.name,
+    )

@@ -1,0 +1,233 @@
+"""Failed deliveries on a broker: dead letters, drops, blocks, and policies that change under way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydanube import Client, connect
+from pydanube_broker.broker import Broker
+from pydanube_core.errors import InvalidArgument
+from pydanube_core.names import TopicName
+
+from tests.broker.delivery.waiting import facts_of, take, until
+
+pytestmark = pytest.mark.anyio
+
+QUICK = {"max_redelivery_count": 1, "base_redelivery_delay_ms": 1}
+
+
+async def prepare(broker: Broker, client: Client, payloads: list[bytes], **policy: Any) -> None:
+    """A shared subscription `s` of the topic `t`, with messages."""
+    async with client.producer("t", name="maker") as producer:
+        for payload in payloads:
+            producer.send_nowait(payload, key="k-" + payload.decode(), attributes={"own": "1"})
+        await producer.flush()
+    await broker.port.create_subscription("t", "s", type="shared", start="earliest")
+    await broker.port.set_failure_policy("t", "s", {**QUICK, **policy})
+
+
+async def fail(
+    client: Client, poison: set[bytes], deliveries: int, *, last_delay_ms: int | None = None
+) -> None:
+    """Take that many deliveries; nack what is poison, acknowledge the rest.
+
+    Without `last_delay_ms` the last one may come once more before this consumer leaves, and that counts.
+    """
+    async with client.consumer("t", "s", type="shared") as consumer:
+        for number in range(1, deliveries + 1):
+            (message,) = await take(consumer, 1)
+            if message.payload in poison:
+                delay_ms = last_delay_ms if number == deliveries else None
+                await message.nack(delay_ms, reason="cannot be read")
+            else:
+                await message.ack()
+        await consumer.flush_acks()
+
+
+def pump_of(broker: Broker) -> Any:
+    topic = broker.registry.find(TopicName.parse("t"))
+    assert topic is not None
+    return topic.subscriptions["s"]
+
+
+async def counted(broker: Broker, name: str, value: int) -> None:
+    pump = pump_of(broker)
+    await until(lambda: getattr(pump.statistics(), name) == value)
+
+
+async def test_an_exhausted_message_is_copied_with_its_story_and_only_then_done(
+    broker: Broker, client: Client
+) -> None:
+    await prepare(broker, client, [b"good", b"bad", b"fine"], poison_policy="dead_letter")
+    await fail(client, {b"bad"}, deliveries=4)
+    await counted(broker, "dead_lettered", 1)
+    facts = await facts_of(broker, "t", "s")
+    assert (facts.lag_messages, facts.dead_lettered, facts.blocked_reason) == (0, 1, None)
+    async with client.reader("t-dlq-s") as reader:
+        (copy,) = await take(reader, 1)
+    async with client.reader("t", start="offset:1") as reader:
+        (original,) = await take(reader, 1)
+    assert (copy.payload, copy.key, copy.producer) == (b"bad", "k-bad", "maker")
+    assert copy.publish_time == original.publish_time
+    assert dict(copy.attributes) == {
+        "own": "1",
+        "x-original-topic": "/default/t",
+        "x-original-subscription": "s",
+        "x-original-topic-offset": "1",
+        "x-original-producer-id": copy.attributes["x-original-producer-id"],
+        "x-original-broker-addr": broker.broker_url,
+        "x-poison-policy": "dead_letter",
+        "x-delivery-attempt": "2",
+        "x-failure-reason": "cannot be read",
+    }
+    (topic,) = await broker.port.topic("t-dlq-s")
+    assert topic.durability == "fsynced"
+
+
+async def test_a_named_dead_letter_topic_may_have_partitions_and_gets_whole_runs(
+    broker: Broker, client: Client
+) -> None:
+    async with client.producer("graves", partitions=2):
+        pass
+    payloads = [b"%d" % i for i in range(40)]
+    await prepare(
+        broker,
+        client,
+        payloads,
+        poison_policy="dead_letter",
+        max_redelivery_count=0,
+        dead_letter_topic="graves",
+    )
+    await fail(client, set(payloads), deliveries=40)
+    await counted(broker, "dead_lettered", 40)
+    async with client.reader("graves") as reader:
+        copies = await take(reader, 40)
+    assert sorted(int(m.payload) for m in copies) == list(range(40))
+
+
+async def test_dead_letters_wait_while_their_topic_cannot_take_them(broker: Broker, client: Client) -> None:
+    async with client.producer("live", dispatch_strategy="non_reliable"):
+        pass
+    await prepare(
+        broker,
+        client,
+        [b"bad"],
+        poison_policy="dead_letter",
+        max_redelivery_count=0,
+        dead_letter_topic="live",
+    )
+    await fail(client, {b"bad"}, deliveries=1)
+    facts = await facts_of(broker, "t", "s")
+    assert (facts.lag_messages, facts.dead_lettered) == (1, 0)
+    await broker.port.set_failure_policy("t", "s", {"dead_letter_topic": "graves"})
+    await counted(broker, "dead_lettered", 1)
+    (graves,) = await broker.port.topic("graves")
+    assert graves.messages == 1
+
+
+async def test_drop_acknowledges_and_counts(broker: Broker, client: Client) -> None:
+    await prepare(broker, client, [b"bad", b"good"], poison_policy="drop", max_redelivery_count=0)
+    await fail(client, {b"bad"}, deliveries=2)
+    facts = await facts_of(broker, "t", "s")
+    assert (facts.lag_messages, facts.dropped) == (0, 1)
+    assert broker.engine.dropped["/default/t", "poison"] == 1
+
+
+async def test_block_stops_what_is_behind_and_says_why_until_the_policy_changes(
+    broker: Broker, client: Client
+) -> None:
+    await prepare(broker, client, [b"bad"], poison_policy="block", max_redelivery_count=0)
+    await fail(client, {b"bad"}, deliveries=1)
+    async with client.producer("t") as producer:
+        await producer.send(b"behind")
+    facts = await facts_of(broker, "t", "s")
+    assert facts.blocked_reason == "offset 0: cannot be read"
+    async with client.consumer("t", "s", type="shared") as consumer:
+        assert await consumer.receive(max_wait_s=0.05) == []
+        await broker.port.set_failure_policy("t", "s", {"poison_policy": "drop"})
+        assert [m.payload for m in await take(consumer, 1)] == [b"behind"]
+    assert (await facts_of(broker, "t", "s")).blocked_reason is None
+
+
+async def test_skip_gets_a_subscription_past_what_blocks_it(broker: Broker, client: Client) -> None:
+    await prepare(broker, client, [b"bad", b"next"], poison_policy="block", max_redelivery_count=0)
+    async with client.consumer("t", "s", type="shared", credit_messages=1) as consumer:
+        (message,) = await take(consumer, 1)
+        await message.nack(reason="bad")
+        pump = pump_of(broker)
+        await until(lambda: pump.statistics().blocked_by is not None)
+        assert await broker.port.skip_messages("t", "s", 1) == 1
+        assert [m.payload for m in await take(consumer, 1)] == [b"next"]
+
+
+async def test_policy_counts_and_the_point_of_exhaustion_survive_a_restart(opened: Any) -> None:
+    async with opened() as broker, connect(broker.broker_url) as client:
+        await prepare(broker, client, [b"bad"], poison_policy="dead_letter", max_redelivery_count=2)
+        await fail(client, {b"bad"}, deliveries=2, last_delay_ms=1000)
+    async with opened() as broker, connect(broker.broker_url) as client:
+        policy = await broker.port.failure_policy("t", "s")
+        assert (policy["poison_policy"], policy["max_redelivery_count"]) == ("dead_letter", 2)
+        async with client.consumer("t", "s", type="shared") as consumer:
+            (message,) = await take(consumer, 1)
+            assert message.delivery_count == 3
+            await message.nack(reason="third time")
+            await counted(broker, "dead_lettered", 1)
+    async with opened() as broker, connect(broker.broker_url) as client:
+        async with client.reader("t-dlq-s", stop="head") as reader:
+            copies = [m async for m in reader]
+        assert [m.attributes["x-delivery-attempt"] for m in copies] == ["3"]
+        assert (await facts_of(broker, "t", "s")).lag_messages == 0
+
+
+async def test_a_default_from_the_settings_is_used_where_nothing_was_chosen(opened: Any) -> None:
+    async with opened(delivery__poison_policy="drop") as broker, connect(broker.broker_url) as client:
+        async with client.producer("t"):
+            pass
+        await broker.port.create_subscription("t", "s", type="exclusive", start="earliest")
+        assert (await broker.port.failure_policy("t", "s"))["poison_policy"] == "drop"
+    async with opened() as broker:
+        assert (await broker.port.failure_policy("t", "s"))["poison_policy"] == "block"
+
+
+async def test_a_topic_is_not_its_own_grave(broker: Broker, client: Client) -> None:
+    await prepare(broker, client, [b"x"])
+    with pytest.raises(InvalidArgument):
+        await broker.port.set_failure_policy("t", "s", {"dead_letter_topic": "t"})
+
+
+async def test_an_ack_timeout_is_a_failure_and_dead_letters_in_the_end(
+    broker: Broker, client: Client
+) -> None:
+    await prepare(
+        broker, client, [b"stuck"], poison_policy="dead_letter", max_redelivery_count=1, ack_timeout_ms=20
+    )
+    async with client.consumer("t", "s", type="shared") as consumer:
+        deliveries = await take(consumer, 2)
+        assert [m.delivery_count for m in deliveries] == [1, 2]
+        await counted(broker, "dead_lettered", 1)
+    async with client.reader("t-dlq-s") as reader:
+        (copy,) = await take(reader, 1)
+    assert copy.attributes["x-failure-reason"] == "ack timeout"
+
+
+async def test_terminated_messages_go_at_once(broker: Broker, client: Client) -> None:
+    await prepare(broker, client, [b"wrong"], poison_policy="dead_letter", max_redelivery_count=9)
+    async with client.consumer("t", "s", type="shared") as consumer:
+        (message,) = await take(consumer, 1)
+        await message.terminate("not for us")
+        await counted(broker, "dead_lettered", 1)
+    async with client.reader("t-dlq-s") as reader:
+        (copy,) = await take(reader, 1)
+    assert (copy.attributes["x-failure-reason"], copy.attributes["x-delivery-attempt"]) == ("not for us", "1")
+
+
+async def test_a_nack_is_heard_before_its_consumer_leaves(broker: Broker, client: Client) -> None:
+    await prepare(broker, client, [b"%d" % i for i in range(10)])
+    for _ in range(10):
+        # no more credit: what waits in a consumer that leaves counts as delivered
+        async with client.consumer("t", "s", type="shared", credit_messages=1) as consumer:
+            (message,) = await take(consumer, 1)
+            await message.nack(delay_ms=60_000)
+    async with client.consumer("t", "s", type="shared") as consumer:
+        assert await consumer.receive(10, max_wait_s=0.2) == [], "all ten wait for their minute"

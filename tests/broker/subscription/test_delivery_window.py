@@ -1,0 +1,139 @@
+"""The window's leaf functions against sets of offsets."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+from pydanube_broker.subscription.consumer import Consumer
+from pydanube_broker.subscription.cursor import CursorSnapshot
+from pydanube_broker.subscription.invariants import check_window
+from pydanube_broker.subscription.ranges import RangeSet, normalise, ranges_of, subtract
+from pydanube_broker.subscription.window import CHUNK_OFFSETS, MERGE_OFFSETS, Window
+
+RANGES = st.lists(
+    st.tuples(st.integers(0, 60), st.integers(1, 9)).map(lambda r: (r[0], r[0] + r[1])), max_size=8
+)
+
+WIDE = st.lists(
+    st.tuples(st.integers(0, 700), st.integers(1, 200)).map(lambda r: (r[0], r[0] + r[1])), max_size=9
+)
+
+
+def offsets(ranges: list[tuple[int, int]]) -> set[int]:
+    return {o for s, e in ranges for o in range(s, e)}
+
+
+def holder() -> Consumer:
+    return Consumer(
+        consumer_id=1,
+        name="a",
+        session=1,
+        ack_timeout_ms=0,
+        single=False,
+        credit_messages=0,
+        credit_bytes=None,
+        credit_returns=False,
+        key_filters=(),
+    )
+
+
+def placed(sizes: list[int], *, gap: int = 0) -> Window:
+    """A window in which stretches of these sizes are in flight, with gaps between them."""
+    window, consumer = Window(CursorSnapshot(floor=0), durable=True), holder()
+    for size in sizes:
+        start = window.next + gap
+        for chunk, mask in window.place([(start, start + size)], start + size):
+            window.launch(chunk, mask, consumer, 0)
+            consumer.in_flight += mask.bit_count()
+    check_window(window)
+    return window
+
+
+@given(first=RANGES, second=RANGES)
+def test_ranges_are_sets(first: list[tuple[int, int]], second: list[tuple[int, int]]) -> None:
+    a, b = normalise(first), normalise(second)
+    assert offsets(a) == offsets(first)
+    assert all(x[1] < y[0] for x, y in pairwise(a))
+    assert offsets(subtract(a, b)) == offsets(first) - offsets(second)
+    grown = RangeSet(first)
+    assert grown.ranges() == a
+    assert grown.size == len(offsets(first))
+    for start, end in second:
+        assert grown.covers(start, end) == (set(range(start, end)) <= offsets(first))
+        assert offsets(grown.overlap(start, end)) == offsets(first) & set(range(start, end))
+        grown.discard_below(start)
+        assert offsets(grown.ranges()) == {o for o in offsets(first) if o >= start}
+        assert grown.size == len(offsets(grown.ranges()))
+        first = grown.ranges()
+
+
+@given(mask=st.integers(0, 2**70), base=st.integers(0, 100))
+def test_a_mask_becomes_its_ranges(mask: int, base: int) -> None:
+    assert offsets(ranges_of(mask, base)) == {base + i for i in range(mask.bit_length()) if mask >> i & 1}
+
+
+@given(
+    sizes=st.lists(st.sampled_from((1, 2, 7, 300)), min_size=1, max_size=5),
+    gap=st.sampled_from((0, 3, 20)),
+    closed=RANGES,
+    asked=st.one_of(RANGES, WIDE),
+)
+def test_ranges_in_any_order_are_found_in_their_chunks(
+    sizes: list[int], gap: int, closed: list[tuple[int, int]], asked: list[tuple[int, int]]
+) -> None:
+    window = placed(sizes, gap=gap)
+    for start, end in closed:
+        for chunk, mask in window.locate([(start, end)]).items():
+            window.close(chunk, mask)
+    window.settle()
+    check_window(window)
+    found = {o for c, mask in window.locate(asked).items() for o in offsets(ranges_of(mask, c.start))}
+    assert found == offsets(asked) & offsets(window.open_ranges())
+
+
+@given(
+    pieces=st.lists(
+        st.tuples(st.integers(0, 40), st.sampled_from((1, 200, 256, 257, 8000, 8192, 8193, 20_000))),
+        max_size=5,
+    ),
+    at_once=st.booleans(),
+)
+def test_placed_messages_are_open_however_long_and_chunks_stay_bounded(
+    pieces: list[tuple[int, int]], at_once: bool
+) -> None:
+    window, consumer = Window(CursorSnapshot(floor=0), durable=True), holder()
+    ranges, at = [], 0
+    for gap, size in pieces:
+        ranges.append((at + gap, at + gap + size))
+        at += gap + size
+    for part in [ranges] if at_once else [[r] for r in ranges]:
+        if part:
+            for chunk, mask in window.place(part, part[-1][1]):
+                window.launch(chunk, mask, consumer, 0)
+                consumer.in_flight += mask.bit_count()
+    check_window(window)
+    assert window.open_ranges() == normalise(ranges)
+    assert all(c.end - c.start <= CHUNK_OFFSETS for c in window.chunks)
+
+
+def test_trickling_messages_share_chunks() -> None:
+    window = placed([1] * 2000)
+    assert len(window.chunks) == -(-2000 // MERGE_OFFSETS)
+
+
+def test_timers_of_acknowledged_flights_do_not_pile_up() -> None:
+    window, consumer = Window(CursorSnapshot(floor=0), durable=False), holder()
+    consumer.ack_timeout_ms = 30_000
+    for now in range(20_000):
+        for chunk, mask in window.place([(now, now + 1)], now + 1):
+            window.launch(chunk, mask, consumer, now)
+            consumer.in_flight += 1
+        if now % 100:  # every hundredth is never acknowledged
+            window.close_range(now, now + 1)
+    assert window.next_timer_ms() == 30_000
+    assert len(window._timers._entries) <= 2 * 200 + 64
+    assert [t.deadline_ms for t in window.due(30_500) if hasattr(t, "deadline_ms")] == [
+        30_000 + n for n in range(0, 501, 100)
+    ]

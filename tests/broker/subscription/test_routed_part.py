@@ -1,0 +1,106 @@
+"""The shell's part of routing: which messages of stored batches a plan picks out, and what routing asks of them."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydanube_broker.journal import CachedBatch
+from pydanube_broker.subscription.batch_columns import producer_bytes
+from pydanube_broker.subscription.plan import Plan
+from pydanube_broker.subscription.ranges import Range, digits_of, head_of_mask, normalise, ranges_of
+from pydanube_broker.subscription.routed_part import gather
+from pydanube_core.batch import BatchView, broker_part, read_producer_part
+from pydanube_core.batch.encode import encode_batch
+from pydanube_core.batch.select import slot_of
+
+SIZE = 40
+
+
+def stored(base: int, count: int) -> CachedBatch:
+    """A batch whose message at offset i has payload and key of its own."""
+    data = encode_batch(
+        [f"{base + i:0{SIZE}}".encode() for i in range(count)],
+        keys=[f"key-{(base + i) % 7}".encode() for i in range(count)],
+    )
+    head = broker_part(base_offset=base, last_offset=base + count - 1, epoch=1, append_time_ms=1)
+    return CachedBatch(base, base + count, count, 1, len(head) + len(data), (head, data))
+
+
+BATCHES = [stored(0, 10), stored(10, 1), stored(11, 20)]
+
+
+def plan(ranges: list[Range], *, messages: int = 1000, size_bytes: int | None = None) -> Plan:
+    return Plan(
+        ticket=0,
+        consumer_id=None,
+        session=None,
+        ranges=tuple(ranges),
+        max_messages=messages,
+        max_bytes=size_bytes,
+        delivery_count=1,
+        fresh=False,
+    )
+
+
+@settings(deadline=None)
+@given(
+    offsets=st.sets(st.integers(0, 30), min_size=1),
+    messages=st.integers(1, 40),
+    size_bytes=st.none() | st.integers(1, 3000),
+)
+def test_a_plan_gets_what_it_names_within_its_limits(
+    offsets: set[int], messages: int, size_bytes: int | None
+) -> None:
+    wanted = sorted(offsets)
+    part = gather(
+        BATCHES, plan(normalise((o, o + 1) for o in wanted), messages=messages, size_bytes=size_bytes)
+    )
+    got = [o for start, end in part.ranges for o in range(start, end)]
+    assert got == wanted[: len(got)]
+    assert part.ranges == normalise(part.ranges)
+    assert 1 <= len(got) <= messages
+    sizes = part.sizes()
+    if size_bytes is not None and len(got) > 1:
+        assert sum(sizes) <= size_bytes
+    if len(got) < min(len(wanted), messages):
+        assert size_bytes is not None, "cut short for no reason"
+    assert part.next_offset == (wanted[-1] + 1 if got == wanted else wanted[len(got)])
+    assert part.keys() == [f"key-{o % 7}" for o in got]
+    assert list(part.slots()) == [slot_of(f"key-{o % 7}".encode()) for o in got]
+    payloads = []
+    for columns, indices in part.split(range(len(got))):
+        data = producer_bytes(columns.batch)
+        view = BatchView(data, part=read_producer_part(data, verify=False))
+        payloads += [int(view.payloads()[i]) for i in indices.tolist()]
+    assert payloads == got
+
+
+def test_columns_of_the_last_batch_are_kept_for_the_next_part() -> None:
+    first = gather(BATCHES, plan([(0, 15)]))
+    again = gather([BATCHES[2]], plan([(15, 31)]), first.pieces[-1][0])
+    assert again.pieces[0][0] is first.pieces[-1][0]
+    other = gather([BATCHES[0]], plan([(0, 3)]), first.pieces[-1][0])
+    assert other.pieces[0][0] is not first.pieces[-1][0]
+
+
+def test_nothing_left_in_the_log_is_passed_over() -> None:
+    part = gather([], plan([(3, 5), (9, 12)]))
+    assert (list(part.ranges), part.next_offset) == ([], 12)
+
+
+@pytest.mark.parametrize("density", [0.02, 0.3, 0.9])
+@settings(deadline=None)
+@given(bits=st.sets(st.integers(0, 400), min_size=1), base=st.integers(0, 10**12))
+def test_masks_as_ranges(density: float, bits: set[int], base: int) -> None:
+    count = max(1, int(400 * density))
+    chosen = sorted(bits)[:count]
+    mask = sum(1 << bit for bit in chosen)
+    found = ranges_of(mask, base)
+    assert [o - base for start, end in found for o in range(start, end)] == chosen
+    assert all(end < start for (_, end), (start, _) in pairwise(found))
+    assert [i for i, digit in enumerate(digits_of(mask)) if digit] == chosen
+    for few in (1, 3, len(chosen)):
+        assert head_of_mask(mask, few) == sum(1 << bit for bit in chosen[:few])

@@ -1,0 +1,530 @@
+"""Exclusive delivery: sessions, credit, acks, seeks, failures, one behaviour a test."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+
+import pytest
+from pydanube_broker.subscription import (
+    Backoff,
+    Blocked,
+    CursorSnapshot,
+    DeadLetter,
+    Dropped,
+    Expired,
+    FailurePolicy,
+    Plan,
+    PoisonPolicy,
+    SessionEnded,
+    SessionStarted,
+    Subscription,
+    SubscriptionType,
+    apply_delta,
+)
+from pydanube_core.errors import ClusterError, ConsumerBusy, InvalidArgument, NotDelivered
+
+EXACT = FailurePolicy(jitter=0.0)
+
+
+def exclusive(
+    *,
+    head: int = 100,
+    floor: int = 0,
+    policy: FailurePolicy = EXACT,
+    span: int = 65_536,
+    ordered: bool = False,
+) -> Subscription:
+    return Subscription(
+        SubscriptionType.EXCLUSIVE,
+        cursor=CursorSnapshot(floor=floor),
+        head=head,
+        policy=policy,
+        span_messages=span,
+        ordered_retry=ordered,
+    )
+
+
+def attach(sub: Subscription, consumer_id: int = 1, name: str = "a", credit: int = 1000) -> int:
+    sub.join(consumer_id, name, 0, credit_messages=credit, credit_bytes=1 << 30)
+    session = sub.session_of(consumer_id)
+    assert session is not None
+    return session
+
+
+def pull(sub: Subscription, now_ms: int = 0, *, at_most: int = 1 << 30) -> list[tuple[Plan, list[int]]]:
+    """Send all that may be sent, from a log without holes; (plan, offsets) of each sending."""
+    sent: list[tuple[Plan, list[int]]] = []
+    while (plan := sub.next_plan()) is not None:
+        offsets = [o for s, e in plan.ranges for o in range(s, e)][: min(plan.max_messages, at_most)]
+        ranges = runs(offsets)
+        assert sub.sent(plan, ranges, 10 * len(offsets), offsets[-1] + 1, now_ms)
+        sub.check()
+        sent.append((plan, offsets))
+    return sent
+
+
+def runs(offsets: list[int]) -> list[tuple[int, int]]:
+    found: list[tuple[int, int]] = []
+    for offset in offsets:
+        if found and found[-1][1] == offset:
+            found[-1] = (found[-1][0], offset + 1)
+        else:
+            found.append((offset, offset + 1))
+    return found
+
+
+def offsets_of(sent: list[tuple[Plan, list[int]]]) -> list[int]:
+    return [offset for _, offsets in sent for offset in offsets]
+
+
+def test_a_consumer_receives_everything_once_and_in_order() -> None:
+    sub = exclusive(head=50)
+    attach(sub)
+    assert offsets_of(pull(sub)) == list(range(50))
+    sub.grew(60)
+    assert offsets_of(pull(sub)) == list(range(50, 60))
+
+
+def test_nothing_is_planned_without_credit_and_credit_is_never_exceeded() -> None:
+    sub = exclusive()
+    attach(sub, credit=0)
+    assert sub.next_plan() is None
+    sub.grant(1, 7, 0)
+    assert offsets_of(pull(sub)) == list(range(7))
+    assert sub.next_plan() is None
+
+
+def test_a_message_larger_than_the_byte_credit_is_still_sent() -> None:
+    sub = exclusive()
+    sub.join(1, "a", 0, credit_messages=10, credit_bytes=5)
+    plan = sub.next_plan()
+    assert plan is not None
+    assert plan.max_bytes == 5
+    assert sub.sent(plan, [(0, 1)], 900, 1, 0)
+    assert sub.next_plan() is None
+    sub.grant(1, 0, 894)
+    assert sub.next_plan() is None
+    sub.grant(1, 0, 2)
+    assert sub.next_plan() is not None
+
+
+def test_a_window_gives_credit_back_when_messages_leave_flight() -> None:
+    sub = exclusive()
+    sub.join(1, "a", 0, window_messages=3)
+    assert offsets_of(pull(sub)) == [0, 1, 2]
+    sub.ack(1, 1, [(1, 2)])
+    assert offsets_of(pull(sub)) == [3]
+
+
+def test_a_second_name_is_refused_while_the_first_is_attached_and_welcome_after() -> None:
+    sub = exclusive()
+    attach(sub)
+    before = sub.statistics(0)
+    with pytest.raises(ConsumerBusy) as caught:
+        sub.join(2, "b", 0)
+    assert caught.value.details["holder"] == "a"
+    assert sub.statistics(0) == before
+    sub.leave(1, 0)
+    attach(sub, 2, "b")
+    assert offsets_of(pull(sub)) == list(range(100))
+
+
+def test_the_same_name_takes_over_and_gets_what_its_predecessor_held() -> None:
+    sub = exclusive(head=10)
+    old = attach(sub)
+    pull(sub)
+    sub.ack(1, old, [(0, 4)])
+    effects = sub.join(9, "a", 0, credit_messages=100, credit_bytes=None)
+    assert isinstance(effects[0], SessionEnded)
+    assert effects[0].consumer_id == 1
+    assert isinstance(effects[1], SessionStarted)
+    assert effects[1].session > old
+    (first,) = pull(sub)
+    assert first[1] == [4, 5, 6, 7, 8, 9]
+    assert first[0].delivery_count == 2
+    assert sub.ack(1, old, [(4, 5)]) == 0
+    assert sub.statistics(0).stale_answers == 1
+
+
+def test_acks_in_any_order_move_the_floor_over_contiguous_messages_only() -> None:
+    sub = exclusive(head=6)
+    session = attach(sub)
+    pull(sub)
+    assert sub.ack(1, session, [(1, 2), (3, 4), (5, 6)]) == 3
+    assert sub.floor == 0
+    assert sub.ack(1, session, [(0, 1)]) == 1
+    assert sub.floor == 2
+    assert sub.snapshot() == CursorSnapshot(floor=2, acknowledged=((3, 4), (5, 6)))
+    assert sub.ack(1, session, [(0, 6)]) == 2
+    assert sub.ack(1, session, [(0, 6)]) == 0
+    assert sub.floor == 6
+
+
+def test_an_ack_of_what_was_never_delivered_is_refused_and_changes_nothing() -> None:
+    sub = exclusive(head=100)
+    session = attach(sub, credit=10)
+    pull(sub)
+    before = (sub.snapshot(), sub.statistics(0))
+    with pytest.raises(NotDelivered) as caught:
+        sub.ack(1, session, [(0, 5), (9, 11)])
+    assert caught.value.details["offset"] == 10
+    for bad in ([(5, 5)], [(6, 4)], [(-1, 2)]):
+        with pytest.raises(InvalidArgument):
+            sub.ack(1, session, bad)
+    assert (sub.snapshot(), sub.statistics(0)) == before
+
+
+def test_holes_in_the_log_count_as_acknowledged() -> None:
+    sub = exclusive(head=1000)
+    session = attach(sub)
+    plan = sub.next_plan()
+    assert plan is not None
+    assert sub.sent(plan, [(10, 12), (20, 21)], 30, 500, 0)
+    sub.check()
+    assert sub.floor == 10
+    sub.ack(1, session, [(10, 21)])
+    assert sub.floor == 500
+    assert sub.skipped(500, 990) == 0
+    assert offsets_of(pull(sub)) == list(range(990, 1000))
+
+
+def test_the_span_stops_delivery_until_the_floor_moves_and_holes_do_not_count() -> None:
+    sub = exclusive(head=10_000, span=10)
+    session = attach(sub)
+    plan = sub.next_plan()
+    assert plan is not None
+    assert plan.max_messages == 10
+    assert sub.sent(plan, [(0, 4), (5_000, 5_002)], 60, 6_000, 0)
+    assert offsets_of(pull(sub)) == [6_000, 6_001, 6_002, 6_003]
+    sub.ack(1, session, [(1, 4), (5_000, 5_002), (6_000, 6_004)])
+    assert sub.next_plan() is None
+    sub.ack(1, session, [(0, 1)])
+    assert len(offsets_of(pull(sub))) == 10
+
+
+def test_credit_larger_than_any_default_is_used_in_one_window() -> None:
+    sub = exclusive(head=50_000)
+    attach(sub, credit=50_000)
+    assert len(offsets_of(pull(sub, at_most=10_000))) == 50_000
+
+
+def test_a_plan_overtaken_by_a_seek_is_refused_and_nothing_happens() -> None:
+    sub = exclusive()
+    attach(sub)
+    plan = sub.next_plan()
+    assert plan is not None
+    sub.seek(50, 0)
+    assert not sub.sent(plan, [(0, 10)], 100, 10, 0)
+    assert sub.statistics(0).in_flight == 0
+    assert offsets_of(pull(sub)) == list(range(50, 100))
+
+
+def test_an_answer_that_does_not_fit_its_plan_is_refused() -> None:
+    sub = exclusive(head=100)
+    attach(sub, credit=10)
+    plan = sub.next_plan()
+    assert plan is not None
+    answers: list[tuple[list[tuple[int, int]], int]] = [
+        ([(0, 11)], 11),
+        ([(0, 5)], 4),
+        ([(5, 6), (1, 2)], 10),
+        ([(0, 5)], 101),
+        ([(99, 101)], 101),
+    ]
+    for ranges, next_offset in answers:
+        with pytest.raises(InvalidArgument):
+            sub.sent(plan, ranges, 0, next_offset, 0)
+    assert sub.statistics(0).in_flight == 0
+
+
+def test_a_nacked_message_returns_after_its_delay_with_its_count() -> None:
+    sub = exclusive(head=10)
+    session = attach(sub)
+    pull(sub, 1000)
+    sub.nack(1, session, [(3, 5)], 1000, reason="no")
+    assert sub.next_deadline_ms() == 2000
+    sub.tick(1999)
+    assert pull(sub, 1999) == []
+    sub.tick(2000)
+    ((plan, offsets),) = pull(sub, 2000)
+    assert (offsets, plan.delivery_count) == ([3, 4], 2)
+    sub.nack(1, session, [(3, 4)], 2000, delay_ms=5000)
+    assert sub.next_deadline_ms() == 7000
+
+
+def test_back_off_doubles_up_to_its_bound_and_never_comes_early() -> None:
+    policy = FailurePolicy(jitter=0.5, max_redelivery_count=100, max_redelivery_delay_ms=10_000)
+    assert [policy.delay_ms(n, asked_ms=0, random=0.0) for n in range(1, 7)] == [
+        1000,
+        2000,
+        4000,
+        8000,
+        10000,
+        10000,
+    ]
+    assert policy.delay_ms(2, asked_ms=0, random=0.999) in range(2990, 3000)
+    assert policy.delay_ms(1, asked_ms=99_000, random=0.9) == 10_000
+    fixed = FailurePolicy(jitter=0.0, backoff_strategy=Backoff.FIXED)
+    assert [fixed.delay_ms(n, asked_ms=0, random=0.5) for n in (1, 2, 9)] == [1000, 1000, 1000]
+    assert FailurePolicy(jitter=0.0).delay_ms(10_000, asked_ms=0, random=0.5) == 60_000
+
+
+def test_an_ack_timeout_brings_the_message_again_and_extend_puts_it_off() -> None:
+    sub = exclusive(head=4)
+    session = attach(sub)
+    pull(sub, 0)
+    assert sub.next_deadline_ms() == 30_000
+    assert sub.extend(1, session, [(0, 1)], 50_000, 10_000) == 1
+    (expired,) = sub.tick(30_000)
+    assert isinstance(expired, Expired)
+    assert expired.ranges == ((1, 4),)
+    sub.tick(31_000)
+    assert offsets_of(pull(sub, 31_000)) == [1, 2, 3]
+    (expired,) = sub.tick(60_000)
+    assert isinstance(expired, Expired)
+    assert expired.ranges == ((0, 1),)
+
+
+def test_a_late_ack_of_a_message_that_came_back_counts() -> None:
+    sub = exclusive(head=2)
+    session = attach(sub)
+    pull(sub, 0)
+    sub.tick(30_000)
+    assert sub.ack(1, session, [(0, 1)]) == 1
+    sub.tick(31_000)
+    assert offsets_of(pull(sub, 31_000)) == [1]
+
+
+def test_an_exhausted_message_blocks_until_a_late_ack_a_skip_or_a_new_policy() -> None:
+    policy = FailurePolicy(max_redelivery_count=0, jitter=0.0)
+    sub = exclusive(head=10, policy=policy)
+    session = attach(sub, credit=5)
+    pull(sub)
+    (effect,) = sub.nack(1, session, [(2, 3)], 0, reason="bad row")
+    assert effect == Blocked(ranges=((2, 3),), reason="bad row", delivery_count=1)
+    sub.grant(1, 100, 0)
+    assert pull(sub) == []
+    blocked = sub.statistics(0).blocked_by
+    assert blocked is not None
+    assert (blocked.offset, blocked.reason) == (2, "bad row")
+    (dropped,) = sub.set_policy(FailurePolicy(max_redelivery_count=0, poison_policy=PoisonPolicy.DROP), 0)
+    assert isinstance(dropped, Dropped)
+    assert sub.statistics(0).dropped == 1
+    assert offsets_of(pull(sub)) == [5, 6, 7, 8, 9]
+
+
+def test_a_skip_over_a_blocked_message_lets_delivery_go_on() -> None:
+    sub = exclusive(head=10, policy=FailurePolicy(max_redelivery_count=0))
+    session = attach(sub, credit=3)
+    pull(sub)
+    sub.nack(1, session, [(0, 1)], 0)
+    sub.ack(1, session, [(1, 2)])
+    sub.grant(1, 100, 0)
+    assert pull(sub) == []
+    assert sub.skip(1) == (0, 1)
+    assert sub.floor == 2
+    assert offsets_of(pull(sub)) == list(range(3, 10))
+    assert sub.skip(3) == (2, 5)
+    assert sub.skip(100) == (5, 10)
+    assert sub.skip(1) is None
+    assert sub.ack(1, session, [(2, 10)]) == 0
+
+
+def test_a_dead_letter_is_acknowledged_only_when_its_copy_is_durable() -> None:
+    policy = FailurePolicy(max_redelivery_count=1, poison_policy=PoisonPolicy.DEAD_LETTER, jitter=0.0)
+    sub = exclusive(head=3, policy=policy)
+    session = attach(sub)
+    pull(sub)
+    sub.ack(1, session, [(0, 1), (2, 3)])
+    sub.nack(1, session, [(1, 2)], 0)
+    sub.tick(1000)
+    pull(sub, 1000)
+    (effect,) = sub.nack(1, session, [(1, 2)], 1000, reason="bad")
+    assert effect == DeadLetter(generation=0, ranges=((1, 2),), reason="bad", delivery_count=2)
+    assert sub.floor == 1
+    sub.dead_letter_failed(0, [(1, 2)], 1000)
+    deadline = sub.next_deadline_ms()
+    assert deadline == 2000
+    assert sub.tick(deadline) == [effect]
+    assert sub.dead_lettered(5, [(1, 2)]) == 0
+    assert sub.dead_lettered(0, [(1, 2)]) == 1
+    assert sub.floor == 3
+    assert sub.statistics(0).dead_lettered == 1
+
+
+def test_terminate_poisons_at_once() -> None:
+    sub = exclusive(head=3, policy=FailurePolicy(poison_policy=PoisonPolicy.DROP))
+    session = attach(sub)
+    pull(sub)
+    (effect,) = sub.terminate(1, session, [(0, 2)], 0, reason="schema")
+    assert effect == Dropped(ranges=((0, 2),), reason="schema", delivery_count=1)
+    assert sub.floor == 2
+
+
+def test_a_seek_goes_both_ways_and_answers_from_before_it_are_ignored() -> None:
+    sub = exclusive(head=100)
+    session = attach(sub)
+    pull(sub)
+    sub.ack(1, session, [(0, 50), (60, 70)])
+    (started,) = sub.seek(10, 0)
+    assert isinstance(started, SessionStarted)
+    assert (started.offset, sub.generation) == (10, 1)
+    assert offsets_of(pull(sub)) == list(range(10, 100))
+    assert sub.ack(1, session, [(10, 20)]) == 0
+    assert sub.nack(1, session, [(10, 20)], 0) == []
+    assert sub.floor == 10
+    sub.seek(90, 0)
+    assert sub.floor == 90
+    sub.purge(0)
+    assert sub.floor == 100
+    with pytest.raises(InvalidArgument):
+        sub.seek(101, 0)
+
+
+def test_with_ordered_retry_nothing_behind_a_pending_retry_is_sent() -> None:
+    sub = exclusive(head=10, ordered=True)
+    session = attach(sub, credit=5)
+    pull(sub)
+    sub.nack(1, session, [(2, 3)], 0)
+    sub.grant(1, 100, 0)
+    assert pull(sub) == []
+    sub.tick(1000)
+    assert offsets_of(pull(sub, 1000)) == [2, 5, 6, 7, 8, 9]
+
+
+def test_a_lost_consumer_is_not_a_failure_of_its_messages() -> None:
+    sub = exclusive(head=3, policy=FailurePolicy(max_redelivery_count=1, jitter=0.0))
+    for life in range(1, 8):
+        attach(sub, life, "a")
+        ((plan, offsets),) = pull(sub)
+        assert (offsets, plan.delivery_count) == ([0, 1, 2], life)
+        sub.leave(life, 0)
+    assert sub.snapshot().attempts[0].deliveries == 7
+    assert sub.snapshot().attempts[0].failures == 0
+
+
+def test_counts_and_acknowledgements_survive_a_restart() -> None:
+    sub = exclusive(head=20)
+    session = attach(sub)
+    pull(sub)
+    sub.ack(1, session, [(0, 3), (5, 8)])
+    sub.nack(1, session, [(3, 4), (10, 12)], 0)
+    again = Subscription.restore(SubscriptionType.EXCLUSIVE, sub.snapshot(), head=20, first_session=9)
+    assert again.snapshot() == sub.snapshot()
+    attach(again)
+    sent = pull(again)
+    counts = {offset: plan.delivery_count for plan, offsets in sent for offset in offsets}
+    assert list(counts) == [3, 4, *range(8, 20)]
+    assert [o for o, n in counts.items() if n == 2] == [3, 10, 11]
+    assert again.session_of(1) == 9
+
+
+def test_deltas_add_up_to_the_snapshot() -> None:
+    sub = exclusive(head=20)
+    cursor = sub.snapshot()
+    assert sub.take_dirty() is None
+    session = attach(sub)
+    pull(sub)
+    assert sub.take_dirty() is None
+    for step in range(4):
+        match step:
+            case 0:
+                sub.ack(1, session, [(0, 3), (5, 8)])
+            case 1:
+                sub.nack(1, session, [(3, 4), (10, 12)], 0)
+            case 2:
+                sub.seek(2, 0)
+            case _:
+                pull(sub)
+                sub.ack(1, sub.session_of(1) or 0, [(4, 6)])
+        delta = sub.take_dirty()
+        assert delta is not None
+        assert sub.take_dirty() is None
+        cursor = apply_delta(cursor, delta)
+        assert cursor == sub.snapshot()
+
+
+def test_row_10_a_subscription_without_any_ack_delivers_everything_after_a_restart() -> None:
+    sub = exclusive(head=0)
+    created = sub.snapshot()
+    attach(sub)
+    sub.grew(100)
+    assert len(offsets_of(pull(sub))) == 100
+    again = Subscription.restore(SubscriptionType.EXCLUSIVE, created, head=100)
+    attach(again)
+    assert offsets_of(pull(again)) == list(range(100))
+
+
+def test_row_10_a_burst_of_acks_leaves_a_delta_to_write_even_if_nothing_follows() -> None:
+    sub = exclusive(head=100)
+    session = attach(sub)
+    pull(sub)
+    sub.ack(1, session, [(0, 100)])
+    delta = sub.take_dirty()
+    assert delta is not None
+    assert (delta.floor, delta.acknowledged) == (100, ())
+
+
+def test_row_16_plans_that_a_rate_limit_leaves_unanswered_lose_nothing() -> None:
+    sub = exclusive(head=1000)
+    attach(sub, credit=10_000)
+    received: list[int] = []
+    for second in range(200):
+        assert sub.next_plan() is not None
+        assert sub.next_plan(max_messages=0) is None
+        plan = sub.next_plan(max_messages=10)
+        if plan is None:
+            break
+        assert plan.max_messages <= 10
+        offsets = list(range(plan.start, min(plan.start + plan.max_messages, plan.end_limit)))
+        assert sub.sent(plan, runs(offsets), 0, offsets[-1] + 1, second)
+        received += offsets
+        if len(received) == 1000:
+            break
+    assert received == list(range(1000))
+
+
+def test_row_20_the_window_is_what_the_consumer_grants_not_one_or_ten() -> None:
+    sub = exclusive(head=1_000_000)
+    attach(sub, credit=10_000)
+    assert len(offsets_of(pull(sub, at_most=2000))) == 10_000
+    assert sub.statistics(0).in_flight == 10_000
+
+
+def test_every_error_is_a_cluster_error() -> None:
+    with pytest.raises(ClusterError):
+        Subscription(SubscriptionType.EXCLUSIVE, cursor=CursorSnapshot(floor=0), span_messages=0)
+
+
+def test_an_idle_subscription_takes_less_than_8_kilobytes_also_after_work() -> None:
+    def worked(type: SubscriptionType) -> Subscription:
+        sub = Subscription(type, cursor=CursorSnapshot(floor=0, acknowledged=((5, 9),)), head=200_000)
+        sub.join(1, "a", 0, credit_messages=200_000, credit_bytes=None)
+        now = 0
+        while (plan := sub.next_plan(max_messages=1000)) is not None:
+            now += 1
+            end = min(plan.start + plan.max_messages, plan.end_limit)
+            if plan.consumer_id is None:
+                assert sub.routed(plan, [(plan.start, end)], end, now, slots=list(range(end - plan.start)))
+            else:
+                assert sub.sent(plan, [(plan.start, end)], 0, end, now)
+            sub.ack(1, 1, [(plan.start, end)])
+        sub.leave(1, now)
+        sub.take_dirty()
+        assert sub.floor == 200_000
+        assert sub.next_deadline_ms() is None
+        return sub
+
+    for type in SubscriptionType:
+        worked(type)  # what is made once for all is not counted
+        gc.collect()
+        tracemalloc.start()
+        try:
+            before = tracemalloc.get_traced_memory()[0]
+            kept = [worked(type) for _ in range(3)]
+            gc.collect()
+            each = (tracemalloc.get_traced_memory()[0] - before) / len(kept)
+        finally:
+            tracemalloc.stop()
+        assert each < 8192, f"{type}: {each:.0f} bytes"

@@ -1,0 +1,899 @@
+"""Every subscription type against a reference that thinks in single messages.
+
+The reference keeps one record a message and no masks, ranges or heaps. It predicts exactly what is open, in flight,
+waiting, blocked and how often each message was delivered; what the core chooses to send is checked against the
+promises: nothing lost (when the core says there is nothing to send, the reference agrees), nothing after its ack,
+order by type, credit and window kept, counts exact, state unchanged on error.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from typing import Any, ClassVar
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from pydanube_broker.subscription import (
+    Blocked,
+    CursorSnapshot,
+    DeadLetter,
+    Dropped,
+    Effect,
+    Expired,
+    FailurePolicy,
+    Plan,
+    PoisonPolicy,
+    Selection,
+    Subscription,
+    SubscriptionType,
+    apply_delta,
+)
+from pydanube_broker.subscription.cursor_codec import (
+    decode_delta,
+    decode_snapshot,
+    encode_delta,
+    encode_snapshot,
+)
+from pydanube_broker.subscription.subscription import REFRESHES
+from pydanube_core.errors import ConsumerBusy, NotDelivered
+
+KEYS = ("a1", "b1", "c")
+SLOT = {"a1": 7, "b1": 7, "c": 65_535}  # a1 and b1 share a slot
+SPAN = 24
+
+
+@dataclass
+class Sent:
+    """A message in flight, by the reference."""
+
+    consumer_id: int
+    deadline_ms: int | None
+
+
+@dataclass
+class Peer:
+    """A consumer, by the reference."""
+
+    name: str
+    session: int
+    credit: int
+    timeout_ms: int
+    window: bool
+    filters: tuple[str, ...]
+    paused: bool = False
+    refresh_at_ms: int = 0
+
+    @property
+    def rich(self) -> bool:
+        return self.credit > 0 and not self.paused
+
+
+@dataclass
+class Durable:
+    """What a crash goes back to."""
+
+    cursor: CursorSnapshot
+    done: set[int] = field(default_factory=set)
+    returned: dict[int, int] = field(default_factory=dict)
+    failures: dict[int, int] = field(default_factory=dict)
+
+
+class DeliveryMachine(RuleBasedStateMachine):
+    kind: ClassVar[SubscriptionType]
+    singles: ClassVar[tuple[bool, ...]] = (False,)
+    ordered: ClassVar[tuple[bool | None, ...]] = (None, True)
+    filters: ClassVar[tuple[tuple[str, ...], ...]] = ((),)
+
+    @initialize(
+        start=st.integers(0, 3),
+        policy=st.builds(
+            FailurePolicy,
+            max_redelivery_count=st.integers(0, 2),
+            ack_timeout_ms=st.sampled_from((0, 40)),
+            base_redelivery_delay_ms=st.sampled_from((0, 10)),
+            max_redelivery_delay_ms=st.sampled_from((30, 100)),
+            poison_policy=st.sampled_from(PoisonPolicy),
+            jitter=st.just(0.0),
+        ),
+        data=st.data(),
+    )
+    def begin(self, start: int, policy: FailurePolicy, data: st.DataObject) -> None:
+        self.now = 0
+        self.log: dict[int, str] = {}  # offset -> key; holes are absent
+        self.gone: set[int] = set()  # removed from the log after they were read; nobody was told
+        self.head = start
+        self.policy = policy
+        self.ordered_retry = data.draw(st.sampled_from(self.ordered))
+        self.sub = Subscription(
+            self.kind,
+            cursor=CursorSnapshot(floor=start),
+            head=start,
+            policy=policy,
+            span_messages=SPAN,
+            ordered_retry=self.ordered_retry,
+        )
+        if self.ordered_retry is None:
+            self.ordered_retry = self.kind is SubscriptionType.KEY_SHARED
+        self.peers: dict[int, Peer] = {}
+        self.ahead: set[int] = set()  # done before anybody read it: not counted in the window
+        self.ids = 0
+        self.cursor = self.sub.snapshot()
+        self.forget()
+        self.done: set[int] = set(range(start))
+        self.durable = Durable(cursor=self.cursor, done=set(self.done))
+        self.append(data.draw(st.lists(st.sampled_from(KEYS), max_size=12)))
+        for name in "wx"[: data.draw(st.integers(0, 2))]:
+            self.attach(name, data.draw(st.integers(1, 12)), False, None, data)
+
+    def forget(self) -> None:
+        self.flight: dict[int, Sent] = {}
+        self.waiting: dict[int, int] = {}
+        self.ready: set[int] = set()
+        self.blocked: set[int] = set()
+        self.terminated: set[int] = set()
+        self.dying: set[int] = set()
+        self.again_at: dict[int, int] = {}  # dead letters to be asked for again
+        self.dying_failures: dict[int, int] = {}
+        self.returned: dict[int, int] = {}
+        self.failures: dict[int, int] = {}
+        self.first_sent = -1
+
+    # -- the reference --------------------------------------------------------------------------------------------
+
+    def state_maps(self) -> list[Any]:
+        return [self.flight, self.waiting, self.ready, self.blocked, self.dying]
+
+    def seen(self, offset: int) -> bool:
+        return any(offset in states for states in self.state_maps())
+
+    def finish(self, offset: int) -> None:
+        if offset in self.flight:
+            self.land(offset)
+        self.waiting.pop(offset, None)
+        self.again_at.pop(offset, None)
+        for states in (self.ready, self.blocked, self.dying):
+            states.discard(offset)
+        self.returned.pop(offset, None)
+        self.failures.pop(offset, None)
+        self.dying_failures.pop(offset, None)
+        self.done.add(offset)
+
+    def land(self, offset: int) -> None:
+        peer = self.peers.get(self.flight.pop(offset).consumer_id)
+        if peer is not None and peer.window:
+            peer.credit += 1
+
+    def fail(self, offset: int, *, asked_ms: int = 0, terminated: bool = False) -> str | None:
+        """The message failed: its new state, and what effect that must have."""
+        self.land(offset)
+        self.returned[offset] = self.returned.get(offset, 0) + 1
+        self.failures[offset] = self.failures.get(offset, 0) + 1
+        if terminated:
+            self.terminated.add(offset)
+        else:
+            self.terminated.discard(offset)
+        if terminated or self.failures[offset] > self.policy.max_redelivery_count:
+            return self.exhaust(offset)
+        base = self.policy.base_redelivery_delay_ms * 2 ** (self.failures[offset] - 1)
+        delay = min(max(base, asked_ms), self.policy.max_redelivery_delay_ms)
+        if delay:
+            self.waiting[offset] = self.now + delay
+        else:
+            self.ready.add(offset)
+        return None
+
+    def exhaust(self, offset: int) -> str:
+        match self.policy.poison_policy:
+            case PoisonPolicy.BLOCK:
+                self.blocked.add(offset)
+            case PoisonPolicy.DROP:
+                self.finish(offset)
+            case PoisonPolicy.DEAD_LETTER:
+                self.dying.add(offset)
+        return self.policy.poison_policy.value
+
+    def check_effects(self, effects: list[Effect], expected: dict[str, set[int]]) -> None:
+        found: dict[str, set[int]] = {}
+        names = {Blocked: "block", Dropped: "drop", DeadLetter: "dead_letter", Expired: "expired"}
+        for effect in effects:
+            name = names.get(type(effect))  # type: ignore[arg-type]
+            if name is None:
+                continue
+            assert isinstance(effect, Blocked | Dropped | DeadLetter | Expired)
+            offsets = {o for s, e in effect.ranges for o in range(s, e)}
+            assert not offsets & found.get(name, set()), "an effect was reported twice"
+            found.setdefault(name, set()).update(offsets)
+            if isinstance(effect, Blocked | DeadLetter):
+                assert all(self.returned[o] == effect.delivery_count for o in offsets)
+        assert found == {name: offsets for name, offsets in expected.items() if offsets}
+
+    def accepts(self, peer: Peer, key: str) -> bool:
+        return not peer.filters or any(fnmatchcase(key, f) for f in peer.filters)
+
+    def unit(self, offset: int) -> int:
+        return SLOT[self.log[offset]]
+
+    def stops(self) -> set[int]:
+        return self.blocked | (set(self.waiting) if self.ordered_retry else set())
+
+    def next_offset(self) -> int:
+        return self.sub.statistics(self.now).next_offset
+
+    def unseen(self) -> list[int]:
+        return [o for o in self.log if o >= self.next_offset() and o not in self.done]
+
+    def closed(self, offset: int) -> bool:
+        cursor = self.sub.snapshot()
+        return offset < cursor.floor or any(s <= offset < e for s, e in cursor.acknowledged)
+
+    def window_used(self) -> int:
+        """Messages between floor and next, the acknowledged ones among them too.
+
+        Messages acknowledged before a restart, or removed from the log before they were read, are not counted.
+        """
+        return sum(
+            1 for o in self.log if self.sub.floor <= o < self.next_offset() and o not in self.uncounted()
+        )
+
+    def uncounted(self) -> set[int]:
+        return {o for o in self.done if o in self.ahead}
+
+    def sendable(self) -> set[int]:
+        """Messages that the core may not leave lying when it says that there is nothing to send."""
+        stops = self.stops()
+        rich = [p for p in self.peers.values() if p.rich]
+        if not rich:
+            return set()
+        first = next(iter(self.peers.values()))
+        if self.kind in (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER) and not first.rich:
+            return set()
+        barrier = min(stops, default=1 << 60)
+        found = {o for o in self.ready if o < barrier}
+        if not stops and self.window_used() < SPAN:
+            found |= set(self.unseen())
+        return found
+
+    # -- what happens ---------------------------------------------------------------------------------------------
+
+    @rule(keys=st.lists(st.sampled_from((*KEYS, None)), min_size=1, max_size=12))
+    def publish(self, keys: list[str | None]) -> None:
+        self.append(keys)
+
+    def append(self, keys: list[str | None]) -> None:
+        for key in keys:
+            if key is not None:
+                self.log[self.head] = key
+            self.head += 1
+        self.sub.grew(self.head)
+
+    @rule(
+        name=st.sampled_from("wxyz"),
+        credit=st.integers(0, 12),
+        window=st.booleans(),
+        timeout=st.sampled_from((None, 0, 15)),
+        data=st.data(),
+    )
+    def join(self, name: str, credit: int, window: bool, timeout: int | None, data: st.DataObject) -> None:
+        self.attach(name, credit, window, timeout, data)
+
+    def attach(self, name: str, credit: int, window: bool, timeout: int | None, data: st.DataObject) -> None:
+        self.ids += 1
+        window = window and credit > 0
+        filters = data.draw(st.sampled_from(self.filters))
+        options = {"window_messages": credit} if window else {"credit_messages": credit, "credit_bytes": None}
+        if self.kind is SubscriptionType.EXCLUSIVE and self.peers:
+            (holder,) = self.peers.values()
+            if holder.name != name:
+                before = (self.sub.statistics(self.now), self.sub.snapshot())
+                with pytest.raises(ConsumerBusy):
+                    self.sub.join(self.ids, name, self.now)
+                assert (self.sub.statistics(self.now), self.sub.snapshot()) == before
+                return
+        self.sub.join(
+            self.ids,
+            name,
+            self.now,
+            ack_timeout_ms=timeout,
+            single=data.draw(st.sampled_from(self.singles)),
+            key_filters=filters,
+            **options,  # type: ignore[arg-type]
+        )
+        session = self.sub.session_of(self.ids)
+        assert session is not None
+        assert session > max((p.session for p in self.peers.values()), default=0)
+        peer = Peer(
+            name=name,
+            session=session,
+            credit=credit,
+            timeout_ms=self.policy.ack_timeout_ms if timeout is None else timeout,
+            window=window,
+            filters=filters,
+        )
+        taken = [cid for cid, p in self.peers.items() if p.name == name]
+        for cid in taken:
+            self.release(cid)
+        # A take-over keeps its predecessor's place in the line.
+        self.peers = {
+            (self.ids if cid in taken else cid): (peer if cid in taken else p)
+            for cid, p in self.peers.items()
+        }
+        if not taken:
+            self.peers[self.ids] = peer
+
+    def release(self, consumer_id: int) -> None:
+        for offset in [o for o, s in self.flight.items() if s.consumer_id == consumer_id]:
+            del self.flight[offset]
+            self.returned[offset] = self.returned.get(offset, 0) + 1
+            self.ready.add(offset)
+
+    @precondition(lambda self: self.peers)
+    @rule(data=st.data())
+    def leave(self, data: st.DataObject) -> None:
+        consumer_id = data.draw(st.sampled_from(sorted(self.peers)))
+        self.sub.leave(consumer_id, self.now)
+        self.release(consumer_id)
+        del self.peers[consumer_id]
+
+    @precondition(lambda self: self.peers)
+    @rule(data=st.data(), messages=st.integers(1, 15))
+    def grant(self, data: st.DataObject, messages: int) -> None:
+        consumer_id = data.draw(st.sampled_from(sorted(self.peers)))
+        if not self.peers[consumer_id].window:
+            self.sub.grant(consumer_id, messages, 0)
+            self.peers[consumer_id].credit += messages
+
+    @precondition(lambda self: self.peers)
+    @rule(data=st.data())
+    def pump(self, data: st.DataObject) -> None:
+        """Send until the core has nothing more, in readings of any size."""
+        for _ in range(300):
+            bound = data.draw(st.sampled_from((None, None, 1, 3)))
+            plan = self.sub.next_plan(max_messages=bound)
+            if plan is None:
+                left = self.sendable()
+                assert not left, (
+                    f"nothing is sent although {sorted(left)} may be: {self.sub.statistics(self.now)}"
+                )
+                return
+            assert bound is None or plan.max_messages <= bound
+            self.answer(plan, data.draw(st.sampled_from((1, 2, 5, 100))))
+            self.sub.check()
+        raise AssertionError("the core never comes to an end")
+
+    def answer(self, plan: Plan, at_most: int) -> None:
+        wanted = [o for s, e in plan.ranges for o in range(s, e)]
+        there = [o for o in wanted if o in self.log and o not in self.gone]
+        taken = there[: min(plan.max_messages, at_most)]
+        next_offset = there[len(taken)] if len(there) > len(taken) else plan.end_limit
+        ranges = runs(taken)
+        if plan.consumer_id is not None:
+            assert self.sub.sent(plan, ranges, len(taken), next_offset, self.now)
+            assert self.peers[plan.consumer_id].session == plan.session
+            for offset in set(wanted) - set(taken):
+                if offset < next_offset and not plan.fresh:
+                    self.finish(offset)
+            self.delivered(plan, plan.consumer_id, taken)
+        else:
+            self.route(plan, taken, ranges, next_offset)
+
+    def route(self, plan: Plan, taken: list[int], ranges: list[tuple[int, int]], next_offset: int) -> None:
+        selections = self.sub.routed(plan, ranges, next_offset, self.now, sizes=[1] * len(taken))
+        assert selections is not None
+        chosen = [(taken[i], s) for s in selections for i in s.indices]
+        assert len({o for o, _ in chosen}) == len(chosen), "one message for two consumers"
+        for selection in selections:
+            assert self.peers[selection.consumer_id].session == selection.session
+            assert selection.delivery_count == plan.delivery_count
+        self.spread(plan, taken, selections)
+
+    def spread(self, plan: Plan, taken: list[int], selections: list[Selection]) -> None:
+        """Strict round robin: consecutive messages go to consecutive consumers that have credit."""
+        target = {taken[i]: s.consumer_id for s in selections for i in s.indices}
+        assert sorted(target) == taken[: len(target)], "a message was left out"
+        for offset in sorted(target):
+            self.delivered(plan, target[offset], [offset])
+
+    def delivered(self, plan: Plan, consumer_id: int, offsets: list[int]) -> None:
+        peer = self.peers[consumer_id]
+        assert len(offsets) <= peer.credit, "more than the credit"
+        assert not (offsets and peer.paused), "sent to a paused consumer"
+        peer.credit -= len(offsets)
+        if self.kind in (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER):
+            assert consumer_id == next(iter(self.peers)), "only the first consumer is active"
+        assert offsets == sorted(offsets)
+        stops = self.stops()
+        for offset in offsets:
+            assert offset not in self.done, "delivered after its ack"
+            assert plan.delivery_count == self.returned.get(offset, 0) + 1
+            if self.kind is not SubscriptionType.KEY_SHARED:
+                assert offset < min(stops, default=1 << 60), "sent although an earlier message stops it"
+            if plan.fresh:
+                assert not self.seen(offset)
+                if self.kind is not SubscriptionType.KEY_SHARED:
+                    assert offset > self.first_sent, "first deliveries out of order"
+                    assert not self.ready, "something new before what came back"
+                    self.first_sent = offset
+            else:
+                assert offset in self.ready
+                in_order = not any(o < offset for o in self.ready)
+                assert in_order or self.kind is SubscriptionType.KEY_SHARED, (offset, self.ready, plan)
+                self.ready.discard(offset)
+            deadline = self.now + peer.timeout_ms if peer.timeout_ms else None
+            self.flight[offset] = Sent(consumer_id=consumer_id, deadline_ms=deadline)
+
+    # -- answers --------------------------------------------------------------------------------------------------
+
+    def some_ranges(self, data: st.DataObject) -> list[tuple[int, int]]:
+        low = max(0, self.sub.floor - 2)
+        high = max(self.next_offset() + 1, low + 1)
+        offsets = data.draw(st.lists(st.integers(low, high), min_size=1, max_size=4))
+        lengths = data.draw(st.lists(st.integers(1, 6), min_size=len(offsets), max_size=len(offsets)))
+        return [(o, o + n) for o, n in zip(offsets, lengths, strict=True)]
+
+    def sound_ranges(self, consumer_id: int, data: st.DataObject) -> list[tuple[int, int]]:
+        """Ranges of what the consumer holds, most of the time."""
+        held = sorted(o for o, s in self.flight.items() if s.consumer_id == consumer_id)
+        if held and data.draw(st.integers(0, 5)):
+            return runs(sorted(data.draw(st.sets(st.sampled_from(held), min_size=1))))
+        return self.some_ranges(data)
+
+    def refused(self, consumer_id: int, ranges: list[tuple[int, int]]) -> bool:
+        for offset in {o for s, e in ranges for o in range(s, e)}:
+            if offset >= self.next_offset():
+                if not self.closed(offset):
+                    return True
+            elif offset in self.log and offset not in self.done:
+                sent = self.flight.get(offset)
+                if (sent is None or sent.consumer_id != consumer_id) and not self.returned.get(offset):
+                    return True
+        return False
+
+    def answering(self, data: st.DataObject) -> tuple[int, Peer, list[tuple[int, int]]]:
+        consumer_id = data.draw(st.sampled_from(sorted(self.peers)))
+        return consumer_id, self.peers[consumer_id], self.sound_ranges(consumer_id, data)
+
+    def held(self, consumer_id: int, ranges: list[tuple[int, int]]) -> list[int]:
+        return sorted(
+            {
+                o
+                for s, e in ranges
+                for o in range(s, e)
+                if o in self.flight and self.flight[o].consumer_id == consumer_id
+            }
+        )
+
+    @precondition(lambda self: self.peers)
+    @rule(data=st.data())
+    def ack(self, data: st.DataObject) -> None:
+        consumer_id, peer, ranges = self.answering(data)
+        if self.refused(consumer_id, ranges):
+            before = (self.sub.statistics(self.now), self.sub.snapshot())
+            with pytest.raises(NotDelivered):
+                self.sub.ack(consumer_id, peer.session, ranges)
+            assert (self.sub.statistics(self.now), self.sub.snapshot()) == before
+            return
+        expected = {o for s, e in ranges for o in range(s, e) if self.seen(o)}
+        assert self.sub.ack(consumer_id, peer.session, ranges) == len(expected)
+        for offset in expected:
+            self.finish(offset)
+
+    @precondition(lambda self: self.peers)
+    @rule(data=st.data(), asked=st.sampled_from((0, 0, 25, 1000)), terminate=st.booleans())
+    def nack(self, data: st.DataObject, asked: int, terminate: bool) -> None:
+        consumer_id, peer, ranges = self.answering(data)
+        if self.refused(consumer_id, ranges):
+            before = (self.sub.statistics(self.now), self.sub.snapshot())
+            with pytest.raises(NotDelivered):
+                self.sub.nack(consumer_id, peer.session, ranges, self.now)
+            assert (self.sub.statistics(self.now), self.sub.snapshot()) == before
+            return
+        if terminate:
+            effects = self.sub.terminate(consumer_id, peer.session, ranges, self.now)
+        else:
+            effects = self.sub.nack(consumer_id, peer.session, ranges, self.now, delay_ms=asked)
+        expected: dict[str, set[int]] = {}
+        for offset in self.held(consumer_id, ranges):
+            outcome = self.fail(offset, asked_ms=asked, terminated=terminate)
+            if outcome is not None:
+                expected.setdefault(outcome, set()).add(offset)
+        self.check_effects(effects, expected)
+
+    @precondition(lambda self: self.peers)
+    @rule(data=st.data(), longer=st.integers(1, 60))
+    def extend(self, data: st.DataObject, longer: int) -> None:
+        consumer_id, peer, ranges = self.answering(data)
+        if self.refused(consumer_id, ranges):
+            return
+        held = [o for o in self.held(consumer_id, ranges) if self.flight[o].deadline_ms is not None]
+        assert self.sub.extend(consumer_id, peer.session, ranges, longer, self.now) == len(held)
+        for offset in held:
+            self.flight[offset].deadline_ms = self.now + longer
+
+    def answer_late(self, data: st.DataObject) -> None:
+        """Answers of another session change nothing."""
+        if not self.peers:
+            return
+        consumer_id, peer, ranges = self.answering(data)
+        before = self.sub.snapshot()
+        stale = self.sub.statistics(self.now).stale_answers
+        assert self.sub.ack(consumer_id, peer.session - 1, ranges) == 0
+        assert self.sub.nack(self.ids + 100, peer.session, ranges, self.now) == []
+        assert self.sub.snapshot() == before
+        assert self.sub.statistics(self.now).stale_answers == stale + 2
+
+    def answer_without_name(self, data: st.DataObject) -> None:
+        """Clients that name no consumer: whatever was ever sent may be answered, the rest is ignored."""
+        ranges = self.some_ranges(data)
+        offsets = sorted({o for s, e in ranges for o in range(s, e)})
+        answered = {self.flight[o].consumer_id: o + 1 for o in offsets if o in self.flight}
+        if data.draw(st.booleans()):
+            expected = [o for o in offsets if o in self.flight or (self.seen(o) and self.returned.get(o))]
+            assert self.sub.ack_delivered(ranges, self.now) == len(expected)
+            for offset in expected:
+                self.finish(offset)
+            self.refresh(answered)
+            return
+        effects = self.sub.nack_delivered(ranges, self.now)
+        outcomes: dict[str, set[int]] = {}
+        for offset in offsets:
+            if offset in self.flight and (outcome := self.fail(offset)) is not None:
+                outcomes.setdefault(outcome, set()).add(offset)
+        self.refresh(answered)
+        self.check_effects(effects, outcomes)
+
+    def refresh(self, answered: dict[int, int]) -> None:
+        """What a consumer holds behind its answer has its whole time again."""
+        for consumer_id, offset in answered.items():
+            peer = self.peers[consumer_id]
+            if not peer.timeout_ms or self.now < peer.refresh_at_ms:
+                continue
+            peer.refresh_at_ms = self.now + peer.timeout_ms // REFRESHES
+            for at, sent in self.flight.items():
+                if at >= offset and sent.consumer_id == consumer_id and sent.deadline_ms is not None:
+                    sent.deadline_ms = max(sent.deadline_ms, self.now + peer.timeout_ms)
+
+    def pause_or_resume(self, data: st.DataObject) -> None:
+        if self.peers:
+            consumer_id = data.draw(st.sampled_from(sorted(self.peers)))
+            peer = self.peers[consumer_id]
+            peer.paused = not peer.paused
+            (self.sub.pause if peer.paused else self.sub.resume)(consumer_id)
+
+    @rule(step=st.sampled_from((1, 10, 40, 200)))
+    def time_passes(self, step: int) -> None:
+        self.now += step
+        effects = self.sub.tick(self.now)
+        expected: dict[str, set[int]] = {}
+        for offset in [o for o, due in self.waiting.items() if due <= self.now]:
+            del self.waiting[offset]
+            self.ready.add(offset)
+        asked_again = [o for o, due in self.again_at.items() if due <= self.now]
+        for offset in [o for o, s in self.flight.items() if (s.deadline_ms or 1 << 60) <= self.now]:
+            expected.setdefault("expired", set()).add(offset)
+            outcome = self.fail(offset)
+            if outcome is not None:
+                expected.setdefault(outcome, set()).add(offset)
+        for offset in asked_again:
+            del self.again_at[offset]
+            self.dying.discard(offset)
+            expected.setdefault(self.exhaust(offset), set()).add(offset)
+        self.check_effects(effects, expected)
+        deadline = self.sub.next_deadline_ms()
+        assert deadline is None or deadline > self.now
+
+    @precondition(lambda self: self.dying)
+    @rule(data=st.data(), durable=st.booleans(), stale=st.booleans())
+    def dead_letter_answer(self, data: st.DataObject, durable: bool, stale: bool) -> None:
+        offsets = sorted(data.draw(st.sets(st.sampled_from(sorted(self.dying)), min_size=1)))
+        generation = self.sub.generation - stale
+        if durable:
+            count = self.sub.dead_lettered(generation, runs(offsets))
+            assert count == (0 if stale else len(offsets))
+        else:
+            self.sub.dead_letter_failed(generation, runs(offsets), self.now)
+        if stale:
+            return
+        for offset in offsets:
+            if durable:
+                self.finish(offset)
+            else:
+                self.dying_failures[offset] = self.dying_failures.get(offset, 0) + 1
+                base = self.policy.base_redelivery_delay_ms * 2 ** (self.dying_failures[offset] - 1)
+                self.again_at[offset] = self.now + min(base, self.policy.max_redelivery_delay_ms)
+
+    @rule(data=st.data())
+    def rarely(self, data: st.DataObject) -> None:
+        """What seldom happens is one rule, so that examples go deep into what often does."""
+        rare = (
+            self.commit,
+            self.crash,
+            self.change_policy,
+            self.seek,
+            self.skip,
+            self.trim,
+            self.compact,
+            self.answer_late,
+            self.answer_without_name,
+            self.pause_or_resume,
+        )
+        data.draw(st.sampled_from(rare))(data)
+
+    # -- administration -------------------------------------------------------------------------------------------
+
+    def change_policy(self, data: st.DataObject) -> None:
+        poison, most = data.draw(st.sampled_from(PoisonPolicy)), data.draw(st.integers(0, 3))
+        self.policy = replace(self.policy, poison_policy=poison, max_redelivery_count=most)
+        effects = self.sub.set_policy(self.policy, self.now)
+        expected: dict[str, set[int]] = {}
+        for offset in sorted(self.blocked):
+            self.blocked.discard(offset)
+            if offset in self.terminated or self.failures[offset] > most:
+                expected.setdefault(self.exhaust(offset), set()).add(offset)
+            else:
+                self.ready.add(offset)
+        self.check_effects(effects, expected)
+
+    def seek(self, data: st.DataObject) -> None:
+        offset = data.draw(st.integers(0, self.head))
+        self.sub.seek(offset, self.now)
+        for peer_id, peer in self.peers.items():
+            session = self.sub.session_of(peer_id)
+            assert session is not None
+            assert session > peer.session
+            peer.session = session
+            if peer.window:
+                peer.credit += sum(s.consumer_id == peer_id for s in self.flight.values())
+        self.forget_gone()
+        self.forget()
+        self.done = set(range(offset))
+        self.ahead = set()
+
+    def skip(self, data: st.DataObject) -> None:
+        count = data.draw(st.integers(1, 10))
+        candidates = [o for o in range(self.sub.floor, self.head) if not self.closed(o)][:count]
+        next_offset = self.next_offset()
+        found = self.sub.skip(count)
+        assert (found is None) == (not candidates)
+        for offset in candidates:
+            self.finish(offset)
+            if offset >= next_offset:
+                self.ahead.add(offset)
+
+    def trim(self, data: st.DataObject) -> None:
+        """Retention: the log forgets its beginning."""
+        end = data.draw(st.integers(0, self.head))
+        if end == 0:
+            return
+        next_offset = self.next_offset()
+        open_before = sum(self.seen(o) for o in range(end))
+        assert self.sub.skipped(0, end) == open_before
+        for offset in range(end):
+            self.log.pop(offset, None)
+            self.finish(offset)
+            if offset >= next_offset:
+                self.ahead.add(offset)
+
+    def compact(self, data: st.DataObject) -> None:
+        """The log loses a message without telling; whoever reads there finds a hole."""
+        candidates = [o for o in self.log if o >= self.sub.floor and o not in self.done]
+        if candidates:
+            offset = data.draw(st.sampled_from(candidates))
+            if offset >= self.next_offset():
+                del self.log[offset]
+            else:
+                self.gone.add(offset)
+
+    def forget_gone(self) -> None:
+        for offset in self.gone:
+            self.log.pop(offset, None)
+        self.gone.clear()
+
+    def commit(self, data: st.DataObject) -> None:
+        """Cursors become durable: deltas add up to the snapshot, through bytes and back."""
+        delta = self.sub.take_dirty()
+        if delta is not None:
+            self.cursor = apply_delta(self.cursor, decode_delta(encode_delta(delta)))
+        assert self.cursor == self.sub.snapshot()
+        assert decode_snapshot(encode_snapshot(self.cursor)) == self.cursor
+        self.durable = deepcopy(
+            Durable(cursor=self.cursor, done=self.done, returned=self.returned, failures=self.failures)
+        )
+
+    def crash(self, data: st.DataObject) -> None:
+        """The broker dies and comes back with the last durable cursor; consumers are gone."""
+        saved = deepcopy(self.durable)
+        session = max((p.session for p in self.peers.values()), default=0)
+        self.sub = Subscription.restore(
+            self.kind,
+            saved.cursor,
+            head=self.head,
+            policy=self.policy,
+            span_messages=SPAN,
+            ordered_retry=self.ordered_retry,
+            first_session=session + 1,
+        )
+        self.cursor = saved.cursor
+        self.peers.clear()
+        self.forget_gone()
+        self.forget()
+        self.done = saved.done
+        self.returned, self.failures = saved.returned, saved.failures
+        self.ahead = set(self.done)
+        start = min(self.log, default=self.head)
+        if start > 0:  # the log's start is known before anybody reads
+            self.sub.skipped(0, start)
+            for offset in range(start):
+                self.finish(offset)
+                self.ahead.add(offset)
+
+    # -- always ---------------------------------------------------------------------------------------------------
+
+    @invariant()
+    def agrees(self) -> None:
+        if not hasattr(self, "sub"):
+            return
+        self.sub.check()
+        facts = self.sub.statistics(self.now)
+        assert facts.in_flight == len(self.flight)
+        assert facts.pending_retries == len(self.waiting)
+        assert facts.ready == len(self.ready)
+        assert (facts.blocked_by.offset if facts.blocked_by else None) == min(self.blocked, default=None)
+        cursor = self.sub.snapshot()
+        closed = set(range(cursor.floor)).union(*(range(s, e) for s, e in cursor.acknowledged), ())
+        for offset in self.log:
+            assert (offset in closed) == (offset in self.done), f"offset {offset}"
+        counts = {o: (a.deliveries, a.failures) for a in cursor.attempts for o in range(a.start, a.end)}
+        assert counts == {
+            o: (n, self.failures.get(o, 0))
+            for o, n in self.returned.items()
+            if o in self.log or o >= facts.next_offset  # a hole is known when it is read
+        }
+        assert self.window_used() <= SPAN
+        for consumer in facts.consumers:
+            peer = self.peers[consumer.consumer_id]
+            assert (consumer.name, consumer.credit_messages) == (peer.name, peer.credit)
+            assert consumer.in_flight == sum(
+                s.consumer_id == consumer.consumer_id for s in self.flight.values()
+            )
+
+
+def runs(offsets: list[int]) -> list[tuple[int, int]]:
+    found: list[tuple[int, int]] = []
+    for offset in offsets:
+        if found and found[-1][1] == offset:
+            found[-1] = (found[-1][0], offset + 1)
+        else:
+            found.append((offset, offset + 1))
+    return found
+
+
+class ExclusiveMachine(DeliveryMachine):
+    kind = SubscriptionType.EXCLUSIVE
+
+
+class FailoverMachine(DeliveryMachine):
+    kind = SubscriptionType.FAILOVER
+
+
+class SharedSlicesMachine(DeliveryMachine):
+    kind = SubscriptionType.SHARED
+    singles = (False, False, True)
+
+
+class SharedRoundRobinMachine(DeliveryMachine):
+    kind = SubscriptionType.SHARED
+    singles = (True,)
+
+
+class KeySharedMachine(DeliveryMachine):
+    """Order and ownership by key, besides all the rest."""
+
+    kind = SubscriptionType.KEY_SHARED
+    ordered = (None, None, False)
+
+    def route(self, plan: Plan, taken: list[int], ranges: list[tuple[int, int]], next_offset: int) -> None:
+        keys = [self.log[o] for o in taken]
+        selections = self.sub.routed(
+            plan,
+            ranges,
+            next_offset,
+            self.now,
+            slots=[SLOT[k] for k in keys],
+            keys=keys if self.sub.needs_keys else None,
+            sizes=[1] * len(taken),
+        )
+        assert selections is not None
+        if not plan.fresh:
+            assert not selections
+            assert self.sub.needs_keys
+            for offset in {o for s, e in plan.ranges for o in range(s, e)} - set(taken):
+                if offset < next_offset:
+                    self.finish(offset)
+            return
+        chosen: set[int] = set()
+        for selection in selections:
+            offsets = [taken[i] for i in selection.indices]
+            assert not chosen & set(offsets), "one message for two consumers"
+            chosen |= set(offsets)
+            assert self.peers[selection.consumer_id].session == selection.session
+            assert selection.delivery_count == plan.delivery_count
+            self.delivered(plan, selection.consumer_id, offsets)
+        for offset in taken:
+            if offset in chosen:
+                continue
+            if any(self.accepts(p, self.log[offset]) for p in self.peers.values()):
+                self.ready.add(offset)
+            else:
+                self.finish(offset)
+        for offset in chosen:
+            self.check_key(offset)
+
+    def delivered(self, plan: Plan, consumer_id: int, offsets: list[int]) -> None:
+        super().delivered(plan, consumer_id, offsets)
+        if not plan.fresh:
+            for offset in offsets:
+                self.check_key(offset)
+
+    def check_key(self, offset: int) -> None:
+        """The message just sent may go: its key's order and its consumer are kept."""
+        key, consumer_id = self.log[offset], self.flight[offset].consumer_id
+        assert self.accepts(self.peers[consumer_id], key), "the consumer's filters refuse the key"
+        slot_is_unit = not any(p.filters for p in self.peers.values())
+        for other, other_key in self.log.items():
+            if other == offset or not (other_key == key or (slot_is_unit and SLOT[other_key] == SLOT[key])):
+                continue
+            if other in self.flight:
+                assert self.flight[other].consumer_id == consumer_id, "one key with two consumers"
+            if other < offset and other_key == key:
+                assert other not in self.ready, "overtaken by a later message of its key"
+                assert other not in self.stops(), "sent behind a message that stops its key"
+                assert self.seen(other) or other in self.done
+
+    def sendable(self) -> set[int]:
+        found: set[int] = set()
+        if any(p.rich for p in self.peers.values()) and self.window_used() < SPAN:
+            found |= set(self.unseen())
+        if all(p.rich for p in self.peers.values()):
+            flying = {self.unit(o) for o in self.flight}
+            stopped = {self.unit(o): o for o in sorted(self.stops(), reverse=True)}
+            for offset in self.ready - self.gone:
+                unit = self.unit(offset)
+                if unit in flying or stopped.get(unit, 1 << 60) < offset:
+                    continue
+                firsts = [o for o in self.ready if o < offset and self.unit(o) == unit]
+                acceptable = any(self.accepts(p, self.log[offset]) for p in self.peers.values())
+                if not firsts and acceptable:
+                    found.add(offset)
+        return found
+
+
+class KeySharedFiltersMachine(KeySharedMachine):
+    filters = ((), ("a*",), ("b?", "c"), ("a1", "b1"), ("*",), ("?1",))
+
+
+QUICK = settings(
+    max_examples=60,
+    stateful_step_count=40,
+    deadline=None,
+    derandomize=True,
+    phases=(Phase.explicit, Phase.generate, Phase.shrink),  # explaining a failure takes minutes here
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
+)
+
+
+def _case(machine: type[DeliveryMachine]) -> Any:
+    case = machine.TestCase
+    case.settings = QUICK
+    return case
+
+
+TestExclusive = _case(ExclusiveMachine)
+TestFailover = _case(FailoverMachine)
+TestSharedSlices = _case(SharedSlicesMachine)
+TestSharedRoundRobin = _case(SharedRoundRobinMachine)
+TestKeyShared = _case(KeySharedMachine)
+TestKeySharedFilters = _case(KeySharedFiltersMachine)
