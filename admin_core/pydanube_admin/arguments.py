@@ -6,9 +6,8 @@ that callers see.
 
 from __future__ import annotations
 
-import difflib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
@@ -18,10 +17,10 @@ from pydanube_core.errors import ClusterError, InvalidArgument, NotImplementedYe
 from pydanube_admin.models import Request
 from pydanube_admin.operation import Effect, Operation
 from pydanube_admin.registry import LATER, OPERATIONS, TOOLS
+from pydanube_admin.spelling import close_names, either, shown
 
-__all__ = ["Call", "close_names", "find_operation", "parse_call", "plans_come_later", "shown"]
+__all__ = ["Call", "find_operation", "parse_call", "plans_come_later"]
 
-MAX_SHOWN_CHARS: Final = 200  # of a refused value: enough to recognise it, too little to flood a model
 MAX_ARGUMENT_BYTES: Final = 4 * 1024 * 1024
 
 
@@ -32,22 +31,6 @@ class Call:
     operation: Operation
     request: Request
     plan_only: bool
-
-
-def close_names(given: str, known: Iterable[str], *, at_most: int = 3) -> list[str]:
-    """Names that `given` may have been meant as, best first."""
-    return difflib.get_close_matches(given, list(known), n=at_most, cutoff=0.6)
-
-
-def shown(value: Any) -> Any:
-    """A refused value as it may stand in an error: short, and text that can be encoded."""
-    if value is None or isinstance(value, (bool, float)):
-        return value
-    if isinstance(value, int):
-        return value if abs(value) < 1 << 63 else "an integer beyond 64 bits"
-    text = value if isinstance(value, str) else json.dumps(value, default=str)
-    text = text.encode("utf-8", "replace").decode()
-    return text if len(text) <= MAX_SHOWN_CHARS else text[:MAX_SHOWN_CHARS] + "…"
 
 
 def find_operation(name: str) -> Operation:
@@ -73,7 +56,7 @@ def find_operation(name: str) -> Operation:
     else:
         spelled = name.replace("-", "_").replace(" ", ".")
         close = close_names(spelled, [*OPERATIONS, *LATER])
-    hint = f"did you mean {_either(close)}?" if close else f"known: {', '.join(OPERATIONS)}"
+    hint = f"did you mean {either(close)}?" if close else f"known: {', '.join(OPERATIONS)}"
     raise InvalidArgument(
         f"there is no operation {shown(name)!r}; {hint}",
         field="operation",
@@ -197,7 +180,7 @@ def _fault(operation: Operation, kind: str, place: tuple[int | str, ...], given:
         case "extra_forbidden":
             close = close_names(field, properties)
             hint = (
-                f"did you mean {_either(close)}?" if close else f"it takes {', '.join(properties) or 'none'}"
+                f"did you mean {either(close)}?" if close else f"it takes {', '.join(properties) or 'none'}"
             )
             return {
                 "field": shown(field),
@@ -217,7 +200,7 @@ def _fault(operation: Operation, kind: str, place: tuple[int | str, ...], given:
             if len(place) == 3 and place[-1] == "[key]":  # a name in a map that knows its names
                 known = argument.get("propertyNames", {}).get("enum", [])
                 close = close_names(str(given), known)
-                hint = f"did you mean {_either(close)}?" if close else f"use {', '.join(known)}"
+                hint = f"did you mean {either(close)}?" if close else f"use {', '.join(known)}"
                 return {
                     "field": shown(f"{place[0]}.{place[1]}"),
                     "value": shown(given),
@@ -236,7 +219,7 @@ def _fault(operation: Operation, kind: str, place: tuple[int | str, ...], given:
                 fault["allowed"] = allowed
                 close = close_names(given, allowed) if isinstance(given, str) else []
                 if close:
-                    fault["message"] += f"; did you mean {_either(close)}?"
+                    fault["message"] += f"; did you mean {either(close)}?"
             return fault
 
 
@@ -285,7 +268,3 @@ def _kind(value: Any) -> str:
             return "a list"
         case _:
             return "an object"
-
-
-def _either(names: list[str]) -> str:
-    return " or ".join(repr(name) for name in names)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pydanube_core.facts import ClusterPort
+from pydanube_core.cluster_port import ClusterPort
 
 __all__ = ["Context", "NowMs", "system_now_ms"]
 

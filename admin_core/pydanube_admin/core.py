@@ -8,165 +8,24 @@ raises, so that neither a bug here nor one in the port takes the broker's server
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 from pydantic import BaseModel
+from pydanube_core.cluster_port import ClusterPort
 from pydanube_core.errors import ClusterError, Internal, InvalidArgument, NotImplementedYet, Unavailable
-from pydanube_core.facts import ClusterPort
 from pydanube_core.generated.danube_ops_pb2 import CallRequest, CallResponse
 
 from pydanube_admin.arguments import parse_call, plans_come_later
-from pydanube_admin.brokers import broker_status
 from pydanube_admin.context import Context, NowMs, system_now_ms
-from pydanube_admin.objects import (
-    collect_objects,
-    compact_objects,
-    describe_journal,
-    export_objects,
-    list_objects,
-    preview_collect,
-    preview_compact,
-    preview_export,
-    preview_replay,
-    replay_topic,
-    verify_objects,
-)
-from pydanube_admin.operation import Effect
-from pydanube_admin.policies import (
-    create_namespace,
-    get_namespace_policies,
-    get_topic_policies,
-    list_namespaces,
-    preview_create_namespace,
-    preview_set_namespace_policies,
-    preview_set_topic_policies,
-    set_namespace_policies,
-    set_topic_policies,
-)
-from pydanube_admin.registry import OPERATIONS, next_call
-from pydanube_admin.schemas import (
-    check_schema,
-    configure_topic_schema,
-    delete_version,
-    get_compatibility,
-    get_schema,
-    get_schema_by_id,
-    get_topic_schema,
-    list_subjects,
-    list_versions,
-    preview_configure,
-    preview_delete_version,
-    preview_register,
-    preview_set_compatibility,
-    preview_set_policy,
-    register_schema,
-    set_compatibility,
-    set_validation_policy,
-)
-from pydanube_admin.subscription_changes import (
-    create_subscription,
-    delete_subscription,
-    get_failure_policy,
-    preview_create_subscription,
-    preview_delete_subscription,
-    preview_purge,
-    preview_seek,
-    preview_set_failure_policy,
-    preview_skip,
-    purge_subscription,
-    seek_subscription,
-    set_failure_policy,
-    skip_messages,
-)
-from pydanube_admin.subscriptions import consumer_lag, list_subscriptions
-from pydanube_admin.topics import (
-    create_topic,
-    delete_topic,
-    describe_topic,
-    list_topics,
-    preview_create,
-    preview_delete,
-)
+from pydanube_admin.next_calls import next_call
 
 __all__ = ["COMMAND_LINE", "AdminCore"]
 
 _log = logging.getLogger("pydanube.admin")
 
 COMMAND_LINE: Final = "cli"
-
-Handler = Callable[[Context, Any], Awaitable[BaseModel]]
-
-_HANDLERS: Final[Mapping[str, Handler]] = {
-    "topics.list": list_topics,
-    "topics.describe": describe_topic,
-    "topics.create": create_topic,
-    "topics.delete": delete_topic,
-    "topics.get_policies": get_topic_policies,
-    "topics.set_policies": set_topic_policies,
-    "namespaces.list": list_namespaces,
-    "namespaces.create": create_namespace,
-    "namespaces.get_policies": get_namespace_policies,
-    "namespaces.set_policies": set_namespace_policies,
-    "subscriptions.list": list_subscriptions,
-    "subscriptions.lag": consumer_lag,
-    "subscriptions.create": create_subscription,
-    "subscriptions.seek": seek_subscription,
-    "subscriptions.skip": skip_messages,
-    "subscriptions.purge": purge_subscription,
-    "subscriptions.delete": delete_subscription,
-    "subscriptions.get_failure_policy": get_failure_policy,
-    "subscriptions.set_failure_policy": set_failure_policy,
-    "objects.list": list_objects,
-    "objects.verify": verify_objects,
-    "objects.compact": compact_objects,
-    "objects.collect": collect_objects,
-    "objects.export": export_objects,
-    "topics.replay": replay_topic,
-    "journal.describe": describe_journal,
-    "schemas.list": list_subjects,
-    "schemas.get": get_schema,
-    "schemas.get_by_id": get_schema_by_id,
-    "schemas.versions": list_versions,
-    "schemas.check": check_schema,
-    "schemas.get_compatibility": get_compatibility,
-    "schemas.register": register_schema,
-    "schemas.set_compatibility": set_compatibility,
-    "schemas.delete_version": delete_version,
-    "topics.configure_schema": configure_topic_schema,
-    "topics.set_validation_policy": set_validation_policy,
-    "topics.get_schema_config": get_topic_schema,
-    "brokers.status": broker_status,
-}
-_PREVIEWS: Final[Mapping[str, Handler]] = {
-    "topics.create": preview_create,
-    "topics.delete": preview_delete,
-    "topics.set_policies": preview_set_topic_policies,
-    "namespaces.create": preview_create_namespace,
-    "namespaces.set_policies": preview_set_namespace_policies,
-    "subscriptions.create": preview_create_subscription,
-    "subscriptions.seek": preview_seek,
-    "subscriptions.skip": preview_skip,
-    "subscriptions.purge": preview_purge,
-    "subscriptions.delete": preview_delete_subscription,
-    "subscriptions.set_failure_policy": preview_set_failure_policy,
-    "objects.compact": preview_compact,
-    "objects.collect": preview_collect,
-    "objects.export": preview_export,
-    "topics.replay": preview_replay,
-    "schemas.register": preview_register,
-    "schemas.set_compatibility": preview_set_compatibility,
-    "schemas.delete_version": preview_delete_version,
-    "topics.configure_schema": preview_configure,
-    "topics.set_validation_policy": preview_set_policy,
-}
-assert set(_HANDLERS) == set(OPERATIONS), (
-    "an operation is declared but not carried out, or the other way round"
-)
-assert set(_PREVIEWS) == {name for name, each in OPERATIONS.items() if each.effect is not Effect.READ}, (
-    "a change cannot be previewed"
-)
 
 
 class AdminCore:
@@ -246,8 +105,10 @@ class AdminCore:
         if self._port is None:
             raise Unavailable("the broker is still starting; try again in a moment", retry_after_ms=500)
         context = Context(port=self._port, now_ms=self._now_ms, face=face)
-        handler = _PREVIEWS[name] if call.plan_only else _HANDLERS[name]
-        return await handler(context, call.request)
+        if call.plan_only:
+            assert operation.preview is not None, "plan_only is an argument of changes alone"
+            return await operation.preview(context, call.request)
+        return await operation.handler(context, call.request)
 
     @staticmethod
     def _by_hand(name: str, request: BaseModel) -> dict[str, Any]:

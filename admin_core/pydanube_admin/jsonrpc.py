@@ -19,9 +19,10 @@ from typing import Any, Final, NoReturn, Protocol
 
 from pydanube_core.errors import ClusterError, Internal, InvalidArgument, NotImplementedYet
 
-from pydanube_admin.arguments import parse_call, shown
+from pydanube_admin.arguments import parse_call
 from pydanube_admin.openrpc import openrpc_document
 from pydanube_admin.registry import LATER, OPERATIONS
+from pydanube_admin.spelling import shown
 
 __all__ = ["MAX_BATCH_CALLS", "Caller", "JsonRpc"]
 

@@ -1,21 +1,27 @@
 """What an operation is: declared once, rendered by every face.
 
 An operation is a name, a typed request and result, and what a caller must know before calling it: its effect, the
-permission it needs, whether it can be undone. Faces read this; only `pydanube_admin.core` carries it out.
+permission it needs, whether it can be undone. It carries its handler too, which only `pydanube_admin.core` calls;
+faces read the rest.
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from pydanube_admin.models import Request, Result
+from pydanube_admin.context import Context
+from pydanube_admin.models import Preview, Request, Result
 from pydanube_admin.schema import input_schema, output_schema
 
-__all__ = ["Argument", "ArgumentType", "Effect", "Example", "Operation"]
+__all__ = ["Argument", "ArgumentType", "Effect", "Example", "Handler", "Operation", "Previewer"]
+
+# What carries an operation out: of the context and the operation's own request, its own result.
+Handler = Callable[[Context, Any], Awaitable[Result]]
+Previewer = Callable[[Context, Any], Awaitable[Preview]]
 
 
 class Effect(StrEnum):
@@ -75,7 +81,9 @@ class Operation:
     summary: str  # one or two sentences for people and models alike
     request: type[Request]
     result: type[Result]
+    handler: Handler
     examples: tuple[Example, ...]
+    preview: Previewer | None = None  # what a change would do; None for reads
     default_profile: bool  # also in the MCP profile `default`
     command_line_only: bool = False  # until plans exist: INTERFACE 6, the note beside an X
     required_flags: tuple[str, ...] = ()  # required, but neither a name nor an id
@@ -87,6 +95,9 @@ class Operation:
     def __post_init__(self) -> None:
         assert self.name.count(".") == 1, f"an operation is named group.verb, not {self.name!r}"
         assert (self.reversible is None) == (self.effect is Effect.READ)
+        assert (self.preview is None) == (self.effect is Effect.READ), (
+            "a change can be previewed, a read cannot"
+        )
         assert not set(self.later_arguments) & set(self.request.model_fields)
         assert self.text_argument is None or self.text_argument in self.required_flags
         assert self.condition is None or self.condition in self.result.model_fields

@@ -21,7 +21,6 @@ from typing import Any, Final
 import grpc
 from grpc import aio
 from pydanube_core.errors import (
-    AlreadyExists,
     InvalidArgument,
     NamespaceNotFound,
     NotImplementedYet,
@@ -38,6 +37,8 @@ from pydanube_core.facts import (
 )
 from pydanube_core.names import TopicName
 from pydanube_core.positions import Position, PositionKind
+from pydanube_core.refusals import namespace_taken, policies_of_a_partition, subscription_taken, topic_taken
+from pydanube_core.schema_facts import SchemasPort
 
 from pydanube_admin.policy_names import POLICIES
 from pydanube_admin.remote import OPS_CALL
@@ -201,7 +202,7 @@ class MemoryCluster:
         self._check()
         assert set(options) <= {"policies"}, f"options nobody has yet: {options}"
         if topic in self._topics:
-            raise AlreadyExists(f"the topic {topic} exists already", topic=topic)
+            raise topic_taken(topic)
         self.add_topic(
             topic, partitions=partitions, dispatch_strategy=dispatch_strategy, durability=durability
         )
@@ -238,7 +239,7 @@ class MemoryCluster:
     async def set_topic_policies(self, topic: str, changes: Mapping[str, int | None]) -> None:
         own, *_ = await self.topic(topic)
         if own.parent is not None:
-            raise InvalidArgument(f"{topic} is a partition", field="topic", value=topic)
+            raise policies_of_a_partition(topic)
         self._policies[topic] = _changed(self._policies.get(topic, {}), changes)
 
     async def namespaces(self) -> Sequence[NamespaceFacts]:
@@ -259,7 +260,7 @@ class MemoryCluster:
     async def create_namespace(self, namespace: str, policies: Mapping[str, int | None]) -> None:
         self._check()
         if namespace in self._namespaces:
-            raise AlreadyExists(f"the namespace {namespace} exists already", namespace=namespace)
+            raise namespace_taken(namespace)
         self._namespaces[namespace] = _changed({}, policies)
 
     async def namespace_policies(self, namespace: str) -> PolicyFacts:
@@ -278,7 +279,7 @@ class MemoryCluster:
     async def create_subscription(self, topic: str, subscription: str, *, type: str, start: str) -> None:
         places = await self.resolve_position(topic, start)
         if all((log, subscription) in self._subscriptions for log in places):
-            raise AlreadyExists(f"{topic} has a subscription {subscription!r}", subscription=subscription)
+            raise subscription_taken(topic, subscription)
         for log, offset in places.items():
             self.add_subscription(log, subscription, next_unacked=offset, type=type)
 
@@ -325,6 +326,10 @@ class MemoryCluster:
             kept["dead_letter_topic"] = f"{topic}-dlq-{subscription}"
         kept["dead_letter_topic"] = kept["dead_letter_topic"] or None
         self._failure[topic, subscription] = kept
+
+    @property
+    def schemas(self) -> SchemasPort:
+        raise NotImplementedYet("this cluster has no schema registry")
 
     # -- the cold tier: this cluster keeps everything in memory and has no objects
 

@@ -1,4 +1,4 @@
-"""The broker as the admin core and the status pages see it (`pydanube_core.facts.ClusterPort`)."""
+"""The broker as the admin core and the status pages see it (`pydanube_core.cluster_port.ClusterPort`)."""
 
 from __future__ import annotations
 

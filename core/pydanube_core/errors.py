@@ -181,6 +181,11 @@ class ClusterError(Exception):
         )
         return self
 
+    def followed_by(self, *steps: Mapping[str, Any]) -> Self:
+        """Add next calls that are made already and return the error."""
+        self.next += [dict(step) for step in steps]
+        return self
+
     def to_dict(self) -> dict[str, Any]:
         """The error object of INTERFACE chapter 5."""
         body: dict[str, Any] = {

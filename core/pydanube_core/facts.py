@@ -1,20 +1,18 @@
-"""What a broker knows of itself, as the admin core sees it: facts, and the port they come through.
+"""What a broker knows of itself, as the admin core sees it (through `cluster_port`).
 
-Broker and admin core do not import each other. The broker implements `ClusterPort` structurally; the command that
-starts both hands it over. Facts are per concrete topic: a partitioned topic shows as its partitions, each with
+Facts are per concrete topic: a partitioned topic shows as its partitions, each with
 `parent` set, and as one `TopicFacts` of its own with `partitions` > 0 and no log. Times are milliseconds since
 1970 by the broker's clock. Unknown is None.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 __all__ = [
     "BrokerFacts",
-    "ClusterPort",
     "ConsumerFacts",
     "NamespaceFacts",
     "PolicyFacts",
@@ -137,79 +135,3 @@ class BrokerFacts:
     read_only: bool
     ready: bool
     reasons: tuple[Reason, ...]  # why it is not ready, and what is not as it should be besides
-
-
-class ClusterPort(Protocol):
-    """What the admin core asks of a broker. Every method may raise a `ClusterError`."""
-
-    async def topics(self) -> Sequence[TopicFacts]: ...
-
-    async def topic(self, topic: str) -> Sequence[TopicFacts]:
-        """The topic's own facts, and behind them its partitions'. Raises `TopicNotFound`."""
-        ...
-
-    async def create_topic(
-        self,
-        topic: str,
-        *,
-        partitions: int,
-        dispatch_strategy: str,
-        durability: str,
-        options: Mapping[str, Any],
-    ) -> None: ...
-
-    async def delete_topic(self, topic: str) -> None: ...
-
-    async def subscriptions(
-        self, topic: str | None, subscription: str | None
-    ) -> Sequence[SubscriptionFacts]: ...
-
-    async def topic_policies(self, topic: str) -> PolicyFacts: ...
-
-    async def set_topic_policies(self, topic: str, changes: Mapping[str, int | None]) -> None:
-        """Set some, take away those that are None; live at once. Raises `InvalidArgument` for a partition."""
-        ...
-
-    async def namespaces(self) -> Sequence[NamespaceFacts]: ...
-
-    async def create_namespace(self, namespace: str, policies: Mapping[str, int | None]) -> None:
-        """Raises `AlreadyExists`."""
-        ...
-
-    async def namespace_policies(self, namespace: str) -> PolicyFacts:
-        """Raises `NamespaceNotFound`."""
-        ...
-
-    async def set_namespace_policies(self, namespace: str, changes: Mapping[str, int | None]) -> None: ...
-
-    async def create_subscription(self, topic: str, subscription: str, *, type: str, start: str) -> None:
-        """On every partition. Raises `AlreadyExists`, `LimitReached`."""
-        ...
-
-    async def resolve_position(self, topic: str, position: str) -> Mapping[str, int]:
-        """Concrete topic → the offset of a position in it."""
-        ...
-
-    async def seek_subscription(self, topic: str, subscription: str, position: str) -> None:
-        """Move the cursor on every partition; durable when it returns."""
-        ...
-
-    async def skip_messages(self, topic: str, subscription: str, count: int) -> int:
-        """Acknowledge the first `count` messages that are not; how many were. One concrete topic."""
-        ...
-
-    async def purge_subscription(self, topic: str, subscription: str) -> None:
-        """Acknowledge everything published so far."""
-        ...
-
-    async def delete_subscription(self, topic: str, subscription: str) -> None: ...
-
-    async def failure_policy(self, topic: str, subscription: str) -> Mapping[str, Any]:
-        """The seven fields, as they hold."""
-        ...
-
-    async def set_failure_policy(self, topic: str, subscription: str, changes: Mapping[str, Any]) -> None:
-        """Set some of the seven fields; live at once. An empty `dead_letter_topic` is the default one."""
-        ...
-
-    async def status(self) -> BrokerFacts: ...

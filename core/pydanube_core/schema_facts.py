@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 __all__ = [
     "CompatibilityFacts",
@@ -12,7 +12,6 @@ __all__ = [
     "SchemaFacts",
     "SchemasPort",
     "SubjectFacts",
-    "WithSchemas",
 ]
 
 
@@ -123,11 +122,3 @@ class SchemasPort(Protocol):
     ) -> None:
         """Raises `SchemaMismatch` for a topic without a subject."""
         ...
-
-
-@runtime_checkable
-class WithSchemas(Protocol):
-    """A cluster's port that has a registry."""
-
-    @property
-    def schemas(self) -> SchemasPort: ...

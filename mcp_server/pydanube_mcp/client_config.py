@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 
-from pydanube_admin.arguments import close_names
+from pydanube_admin.spelling import close_names
 from pydanube_core.errors import ClusterError, InvalidArgument
 
 __all__ = ["McpClient", "find_program", "print_config"]

@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from pydanube_admin.arguments import close_names, shown
 from pydanube_admin.remote import OpsClient
+from pydanube_admin.spelling import close_names, shown
 from pydanube_core.errors import ClusterError, InvalidArgument
 
 __all__ = ["CLUSTER", "Clusters", "parse_connections"]

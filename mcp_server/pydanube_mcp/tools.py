@@ -13,9 +13,9 @@ from enum import StrEnum
 from typing import Any
 
 from mcp.types import CallToolResult, TextContent, Tool, ToolAnnotations
-from pydanube_admin.arguments import close_names, shown
 from pydanube_admin.operation import Effect, Operation
 from pydanube_admin.registry import TOOLS
+from pydanube_admin.spelling import close_names, shown
 from pydanube_core.errors import ClusterError, InvalidArgument, ReadOnly
 
 from pydanube_mcp.clusters import CLUSTER, Clusters

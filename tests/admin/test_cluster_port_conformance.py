@@ -8,6 +8,7 @@ import pytest
 from pydanube_admin.testing import MemoryCluster
 from pydanube_broker.broker import Broker
 from pydanube_broker.settings import MEMORY_DIR, load_settings
+from pydanube_core.cluster_port import ClusterPort
 from pydanube_core.errors import (
     AlreadyExists,
     InvalidArgument,
@@ -15,7 +16,6 @@ from pydanube_core.errors import (
     SubscriptionNotFound,
     TopicNotFound,
 )
-from pydanube_core.facts import ClusterPort
 
 pytestmark = pytest.mark.anyio
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydanube_admin.models import ListTopicsRequest
 from pydanube_admin.paging import cut, glob
+from pydanube_admin.topics.models import ListTopicsRequest
 from pydanube_core.errors import PageInvalid
 
 NAMES = st.lists(st.text(st.characters(codec="utf-8"), min_size=1, max_size=8), unique=True, max_size=40)

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from pydanube_core.errors import AlreadyExists, InvalidArgument, NamespaceNotEmpty
+from pydanube_core.errors import InvalidArgument, NamespaceNotEmpty
 from pydanube_core.names import DEFAULT_NAMESPACE, SYSTEM_NAMESPACE, check_namespace
+from pydanube_core.refusals import namespace_taken
 from pydanube_storage.metadata import Absent, Delete, ModRevision, Put
 
 from pydanube_broker.cluster import keys
@@ -71,7 +72,7 @@ class NamespaceOperations(RegistryWriter):
     ) -> NamespaceRecord:
         found = self.index.find_namespace(name)
         if found is not None and must_be_new:
-            raise AlreadyExists(f"namespace {name} exists", field="namespace", value=name)
+            raise namespace_taken(name)
         if found is None:
             key = keys.namespace_key(name)
             spec = NamespaceSpec(name=name, created_at_ms=self._wall_ms(), policies=dict(policies))

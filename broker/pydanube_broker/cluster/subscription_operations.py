@@ -8,6 +8,7 @@ from typing import Any
 
 from pydanube_core.errors import AlreadyExists
 from pydanube_core.names import check_subscription
+from pydanube_core.refusals import subscription_taken
 from pydanube_storage.metadata import Absent, Delete, DeleteRange, Guard, ModRevision, Put
 
 from pydanube_broker.cluster import keys
@@ -39,9 +40,7 @@ class SubscriptionOperations(RegistryWriter):
         async def attempt() -> SubscriptionRecord:
             topic = self._topic_by_id(topic_id)
             if self.index.find_subscription(topic_id, name) is not None:
-                raise AlreadyExists(
-                    f"topic {topic.name} has a subscription {name!r}", topic=topic.name, subscription=name
-                )
+                raise subscription_taken(str(topic.name), name)
             spec = SubscriptionSpec(
                 name=name,
                 topic=topic.name,

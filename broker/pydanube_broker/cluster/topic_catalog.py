@@ -20,12 +20,12 @@ from typing import Any
 import anyio
 from pydanube_core.errors import (
     ClusterError,
-    InvalidArgument,
     TopicNotFound,
 )
 from pydanube_core.names import (
     TopicName,
 )
+from pydanube_core.refusals import single_partition
 from pydanube_storage.metadata import (
     Absent,
     Delete,
@@ -161,11 +161,7 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations):
             InvalidArgument: a single partition ("Cannot delete individual partition": official tools look for it).
         """
         if topic.partition is not None and self.index.find_topic(topic) is not None:
-            raise InvalidArgument(
-                f"Cannot delete individual partition {topic}; delete {topic.base} with all its partitions",
-                field="topic",
-                value=str(topic),
-            )
+            raise single_partition(str(topic))
         if self.index.partitioned(topic) is None:
             return [await self._retry(self._delete_one, topic)]
         await self._retry(self._begin_deletion, topic)

@@ -1,4 +1,4 @@
-"""What the admin core asks of the cold tier and the journal (`pydanube_admin.objects.ObjectsPort`)."""
+"""The cold tier and the journal, as the admin core sees them (`pydanube_core.cluster_port.ObjectsPort`)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pydanube_core.errors import DispatchMismatch, InvalidArgument
 from pydanube_core.names import TopicName
 from pydanube_core.positions import Position, PositionKind
+from pydanube_core.refusals import replay_into_itself
 
 from pydanube_broker.tier.export import export_range
 from pydanube_broker.topics.replay import Replay
@@ -141,9 +142,7 @@ class TierPort:
         broker = self._broker
         source, target = TopicName.parse(topic), TopicName.parse(to)
         if target.base == source.base:
-            raise InvalidArgument(
-                f"{target} cannot be replayed into itself: name another topic in `to`", field="to", value=to
-            )
+            raise replay_into_itself(str(target))
         logs = [self._log(name) for name in ranges]
         broker.health.check_publish()
         _, parts = await broker.topic_parts(target, create=True, partitions=0, dispatch_strategy="reliable")

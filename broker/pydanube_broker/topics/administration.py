@@ -10,10 +10,11 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pydanube_core.errors import AlreadyExists, ClusterError, InvalidArgument, SubscriptionNotFound
+from pydanube_core.errors import ClusterError, SubscriptionNotFound
 from pydanube_core.facts import NamespaceFacts, PolicyFacts
 from pydanube_core.names import TopicName, check_namespace, check_subscription
 from pydanube_core.positions import Position
+from pydanube_core.refusals import policies_of_a_partition, skip_over_partitions, subscription_taken
 
 from pydanube_broker.subscription.subscription_policy import OPTION
 from pydanube_broker.topics.limits import check_policies, effective_policies
@@ -66,11 +67,7 @@ class Administration:
         """Set some policies, and take away those that are None; the others stay."""
         name, parts = self._parts(topic)
         if parts[0].options.parent is not None and name == parts[0].options.topic:
-            raise InvalidArgument(
-                f"{name} is a partition: policies are set on {name.base}, for all of its partitions",
-                field="topic",
-                value=str(name),
-            )
+            raise policies_of_a_partition(str(name))
         policies = _changed(self.topic_policies(topic).own, changes)
         await self._registry.catalog.update_topic(name, policies=policies)
         for part in parts:
@@ -126,12 +123,7 @@ class Administration:
         check_subscription(subscription)
         position = Position.parse(start, now_ms=now_ms(), field="start")
         if all(subscription in part.subscriptions for part in parts):
-            raise AlreadyExists(
-                f"{name} has a subscription {subscription!r} already",
-                field="subscription",
-                value=subscription,
-                topic=str(name),
-            )
+            raise subscription_taken(str(name), subscription)
         for part in parts:
             await part.prepare(position)
             part.resolve(position)  # an offset that one of them does not have is refused before any is made
@@ -164,12 +156,7 @@ class Administration:
         """Acknowledge the first `count` messages that are not; how many were."""
         pumps = self._pumps(topic, subscription)
         if len(pumps) > 1:
-            raise InvalidArgument(
-                f"{topic} has {len(pumps)} partitions, each with messages of its own to skip: name one, such as "
-                f"{pumps[0][0].name}",
-                field="topic",
-                value=topic,
-            )
+            raise skip_over_partitions(topic, len(pumps))
         part, pump = pumps[0]
         before = _lag(part, pump)
         pump.skip(count)

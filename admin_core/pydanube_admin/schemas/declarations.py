@@ -1,12 +1,54 @@
-"""The operations on schemas, as the registry declares them."""
+"""The operations on schemas and topics' schemas."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from pydanube_admin import schema_models as models
 from pydanube_admin.models import Page
 from pydanube_admin.operation import Effect, Example, Operation
+from pydanube_admin.schemas.changes import (
+    configure_topic_schema,
+    delete_version,
+    preview_configure,
+    preview_delete_version,
+    preview_register,
+    preview_set_compatibility,
+    preview_set_policy,
+    register_schema,
+    set_compatibility,
+    set_validation_policy,
+)
+from pydanube_admin.schemas.models import (
+    CheckSchemaRequest,
+    CompatibilityRequest,
+    CompatibilityResult,
+    ConfigureTopicSchemaRequest,
+    DeletedVersion,
+    DeleteVersionRequest,
+    GetSchemaByIdRequest,
+    GetSchemaRequest,
+    ListSubjectsRequest,
+    RegisterSchemaRequest,
+    Registration,
+    SchemaResult,
+    SetCompatibilityRequest,
+    SetValidationPolicyRequest,
+    SubjectItem,
+    TopicSchemaRequest,
+    TopicSchemaResult,
+    Verdict,
+    VersionItem,
+    VersionsRequest,
+)
+from pydanube_admin.schemas.reading import (
+    check_schema,
+    get_compatibility,
+    get_schema,
+    get_schema_by_id,
+    get_topic_schema,
+    list_subjects,
+    list_versions,
+)
 
 __all__ = ["SCHEMA_OPERATIONS"]
 
@@ -21,8 +63,9 @@ SCHEMA_OPERATIONS: Final = (
         permission="schemas:read",
         reversible=None,
         summary="List schema subjects with format, latest version, compatibility mode and the topics bound to them.",
-        request=models.ListSubjectsRequest,
-        result=Page[models.SubjectItem],
+        request=ListSubjectsRequest,
+        result=Page[SubjectItem],
+        handler=list_subjects,
         examples=(Example(arguments={}, note="every subject"),),
         default_profile=True,
     ),
@@ -34,8 +77,9 @@ SCHEMA_OPERATIONS: Final = (
         permission="schemas:read",
         reversible=None,
         summary="Show one version of a subject with its text; without a version, the latest.",
-        request=models.GetSchemaRequest,
-        result=models.SchemaResult,
+        request=GetSchemaRequest,
+        result=SchemaResult,
+        handler=get_schema,
         examples=(Example(arguments={"subject": "orders-value"}, note="the latest"),),
         default_profile=True,
     ),
@@ -47,8 +91,9 @@ SCHEMA_OPERATIONS: Final = (
         permission="schemas:read",
         reversible=None,
         summary="Show the schema of the id and version that a message carries.",
-        request=models.GetSchemaByIdRequest,
-        result=models.SchemaResult,
+        request=GetSchemaByIdRequest,
+        result=SchemaResult,
+        handler=get_schema_by_id,
         examples=(Example(arguments={"schema_id": "7", "version": 1}, note="of a message"),),
         default_profile=False,
     ),
@@ -60,8 +105,9 @@ SCHEMA_OPERATIONS: Final = (
         permission="schemas:read",
         reversible=None,
         summary="List the versions of a subject, oldest first.",
-        request=models.VersionsRequest,
-        result=Page[models.VersionItem],
+        request=VersionsRequest,
+        result=Page[VersionItem],
+        handler=list_versions,
         examples=(Example(arguments={"subject": "orders-value"}, note="all of them"),),
         default_profile=False,
     ),
@@ -73,8 +119,9 @@ SCHEMA_OPERATIONS: Final = (
         permission="schemas:read",
         reversible=None,
         summary="Say whether a schema could be registered under a subject, and list every difference that forbids it.",
-        request=models.CheckSchemaRequest,
-        result=models.Verdict,
+        request=CheckSchemaRequest,
+        result=Verdict,
+        handler=check_schema,
         examples=(
             Example(
                 arguments={
@@ -98,8 +145,9 @@ SCHEMA_OPERATIONS: Final = (
         permission="schemas:read",
         reversible=None,
         summary="Show what new versions of a subject are held against.",
-        request=models.CompatibilityRequest,
-        result=models.CompatibilityResult,
+        request=CompatibilityRequest,
+        result=CompatibilityResult,
+        handler=get_compatibility,
         examples=(Example(arguments={"subject": "orders-value"}, note="mode, transitive, profile"),),
         default_profile=False,
     ),
@@ -112,8 +160,10 @@ SCHEMA_OPERATIONS: Final = (
         reversible=False,
         summary="Register a schema under a subject. The same schema again gives its version; one that breaks the "
         "subject's compatibility mode is refused with every difference.",
-        request=models.RegisterSchemaRequest,
-        result=models.Registration,
+        request=RegisterSchemaRequest,
+        result=Registration,
+        handler=register_schema,
+        preview=preview_register,
         examples=(
             Example(
                 arguments={
@@ -136,8 +186,10 @@ SCHEMA_OPERATIONS: Final = (
         permission="schemas:change",
         reversible=True,
         summary="Set what new versions of a subject must be able to do; transitive holds them against every version.",
-        request=models.SetCompatibilityRequest,
-        result=models.CompatibilityResult,
+        request=SetCompatibilityRequest,
+        result=CompatibilityResult,
+        handler=set_compatibility,
+        preview=preview_set_compatibility,
         examples=(
             Example(arguments={"subject": "orders-value", "mode": "full"}, note="both ways"),
             Example(
@@ -157,8 +209,10 @@ SCHEMA_OPERATIONS: Final = (
         reversible=False,
         summary="Delete one version of a subject; messages that carry it can no longer be decoded. For now only "
         "people can, on the command line.",
-        request=models.DeleteVersionRequest,
-        result=models.DeletedVersion,
+        request=DeleteVersionRequest,
+        result=DeletedVersion,
+        handler=delete_version,
+        preview=preview_delete_version,
         examples=(
             Example(
                 arguments={"subject": "orders-value", "version": 2}, note="shows what would go, then asks"
@@ -175,8 +229,10 @@ SCHEMA_OPERATIONS: Final = (
         permission="topics:change",
         reversible=True,
         summary="Bind a topic to a schema subject and say what happens to messages that do not fit.",
-        request=models.ConfigureTopicSchemaRequest,
-        result=models.TopicSchemaResult,
+        request=ConfigureTopicSchemaRequest,
+        result=TopicSchemaResult,
+        handler=configure_topic_schema,
+        preview=preview_configure,
         examples=(
             Example(
                 arguments={
@@ -197,8 +253,10 @@ SCHEMA_OPERATIONS: Final = (
         permission="topics:change",
         reversible=True,
         summary="Change how a topic's schema is enforced.",
-        request=models.SetValidationPolicyRequest,
-        result=models.TopicSchemaResult,
+        request=SetValidationPolicyRequest,
+        result=TopicSchemaResult,
+        handler=set_validation_policy,
+        preview=preview_set_policy,
         examples=(
             Example(
                 arguments={"topic": "orders", "validation_policy": "warn"},
@@ -216,8 +274,9 @@ SCHEMA_OPERATIONS: Final = (
         permission="topics:read",
         reversible=None,
         summary="Show a topic's schema subject and how it is enforced.",
-        request=models.TopicSchemaRequest,
-        result=models.TopicSchemaResult,
+        request=TopicSchemaRequest,
+        result=TopicSchemaResult,
+        handler=get_topic_schema,
         examples=(Example(arguments={"topic": "orders"}, note="subject, policy, payload validation"),),
         default_profile=False,
     ),

@@ -13,41 +13,72 @@ __all__ = [
     "CompatibilityRequest",
     "CompatibilityResult",
     "ConfigureTopicSchemaRequest",
+    "Definition",
     "DeleteVersionRequest",
     "DeletedVersion",
     "Difference",
     "GetSchemaByIdRequest",
     "GetSchemaRequest",
     "ListSubjectsRequest",
+    "Mode",
+    "PayloadArgument",
+    "Policy",
+    "PolicyArgument",
+    "Profile",
+    "ProfileArgument",
     "RegisterSchemaRequest",
     "Registration",
     "SchemaResult",
     "SetCompatibilityRequest",
     "SetValidationPolicyRequest",
+    "SubjectArgument",
     "SubjectItem",
     "TopicSchemaRequest",
     "TopicSchemaResult",
+    "Transitive",
+    "TypeArgument",
     "Verdict",
+    "Version",
     "VersionItem",
     "VersionsRequest",
 ]
 
 SubjectArgument = Annotated[str, Field(min_length=1, max_length=256, description="Name of the subject")]
+
+
 Version = Annotated[int, Field(ge=1, le=2**32 - 1)]
+
+
 TypeArgument = Annotated[
     Literal["bytes", "string", "number", "avro", "json_schema", "protobuf"],
     Field(description="Format of the schema"),
 ]
+
+
 Definition = Annotated[str, Field(max_length=200_000, description="The schema, as text")]
+
+
 Mode = Literal["none", "backward", "forward", "full"]
+
+
 Profile = Literal["default", "strict"]
+
+
 Policy = Literal["none", "warn", "enforce"]
+
+
 Transitive = Annotated[bool, Field(description="Compare with every version, not only the latest")]
+
+
 ProfileArgument = Annotated[
     Profile | None,
     Field(description="JSON Schema: default compares as Danube does, strict by what instances can be"),
 ]
+
+
 PolicyArgument = Annotated[Policy, Field(description="What happens to messages that do not fit")]
+
+
 PayloadArgument = Annotated[bool, Field(description="Also hold every payload against its schema")]
 
 

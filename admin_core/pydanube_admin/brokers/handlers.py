@@ -1,9 +1,9 @@
-"""Operations on brokers, over the cluster port."""
+"""Brokers."""
 
 from __future__ import annotations
 
+from pydanube_admin.brokers.models import BrokerStatus, BrokerStatusRequest, ReasonItem
 from pydanube_admin.context import Context
-from pydanube_admin.models import BrokerStatus, BrokerStatusRequest, ReasonItem
 
 __all__ = ["broker_status"]
 

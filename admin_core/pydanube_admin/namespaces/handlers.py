@@ -1,108 +1,39 @@
-"""Operations on policies of topics and namespaces, and on namespaces themselves, over the cluster port."""
+"""Namespaces and their policies."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from pydanube_core.errors import AlreadyExists, InvalidArgument, NamespaceNotFound
+from pydanube_core.errors import AlreadyExists, NamespaceNotFound
 from pydanube_core.names import check_namespace
+from pydanube_core.refusals import namespace_taken
 from pydanube_core.units import format_time
 
-from pydanube_admin.arguments import close_names
 from pydanube_admin.context import Context
-from pydanube_admin.models import (
+from pydanube_admin.models import Page, Preview
+from pydanube_admin.namespaces.models import (
     CreateNamespaceRequest,
     ListNamespacesRequest,
     NamespaceItem,
     NamespacePoliciesRequest,
     NamespacePoliciesResult,
-    Page,
-    Policies,
-    Preview,
     SetNamespacePoliciesRequest,
-    SetTopicPoliciesRequest,
-    TopicPoliciesRequest,
-    TopicPoliciesResult,
 )
+from pydanube_admin.next_calls import next_call
 from pydanube_admin.paging import cut, glob
-from pydanube_admin.policy_names import POLICIES
+from pydanube_admin.policy_arguments import check_some, plain
 from pydanube_admin.previews import blast_radius, changes
-from pydanube_admin.registry import next_call
-from pydanube_admin.topics import Topic, find_topic
+from pydanube_admin.spelling import close_names
 
 __all__ = [
     "create_namespace",
     "get_namespace_policies",
-    "get_topic_policies",
     "list_namespaces",
     "preview_create_namespace",
     "preview_set_namespace_policies",
-    "preview_set_topic_policies",
     "set_namespace_policies",
-    "set_topic_policies",
 ]
-
-
-# Topics
-
-
-async def get_topic_policies(context: Context, request: TopicPoliciesRequest) -> TopicPoliciesResult:
-    topic = await find_topic(context, request.topic)
-    return await _topic_policies(context, topic.own.topic)
-
-
-async def _topic_policies(context: Context, name: str) -> TopicPoliciesResult:
-    found = await context.port.topic_policies(name)
-    return TopicPoliciesResult(topic=name, policies=dict(found.own), effective=dict(found.effective))
-
-
-async def set_topic_policies(context: Context, request: SetTopicPoliciesRequest) -> TopicPoliciesResult:
-    topic = await _settable(context, request)
-    await context.port.set_topic_policies(topic.own.topic, _plain(request.policies))
-    return await _topic_policies(context, topic.own.topic)
-
-
-async def preview_set_topic_policies(context: Context, request: SetTopicPoliciesRequest) -> Preview:
-    topic = await _settable(context, request)
-    before = (await context.port.topic_policies(topic.own.topic)).own
-    return Preview(
-        operation="topics.set_policies",
-        arguments=request.model_dump(mode="json", exclude_unset=True),
-        effect="change",
-        reversible=True,
-        diff=changes(f"topics{topic.own.topic}/policies", before, _plain(request.policies)),
-        blast_radius=blast_radius(topics=1, consumers=topic.consumers),
-    )
-
-
-async def _settable(context: Context, request: SetTopicPoliciesRequest) -> Topic:
-    _check_some(request.policies)
-    topic = await find_topic(context, request.topic)
-    if topic.own.parent is not None:
-        raise InvalidArgument(
-            f"{topic.own.topic} is a partition; policies are set on {topic.own.parent}, for all of its partitions",
-            field="topic",
-            value=topic.own.topic,
-            next=[next_call("topics.get_policies", {"topic": topic.own.parent}, "shows the whole topic's")],
-        )
-    return topic
-
-
-def _plain(policies: Policies | None) -> dict[str, int | None]:
-    return {str(name): value for name, value in (policies or {}).items()}
-
-
-def _check_some(policies: Policies) -> None:
-    if not policies:
-        raise InvalidArgument(
-            f"policies is empty; name at least one of {', '.join(POLICIES)}",
-            field="policies",
-            value={},
-        )
-
-
-# Namespaces
 
 
 async def list_namespaces(context: Context, request: ListNamespacesRequest) -> Page[NamespaceItem]:
@@ -128,7 +59,7 @@ async def list_namespaces(context: Context, request: ListNamespacesRequest) -> P
 async def create_namespace(context: Context, request: CreateNamespaceRequest) -> NamespacePoliciesResult:
     name = check_namespace(request.namespace)
     try:
-        await context.port.create_namespace(name, _plain(request.policies))
+        await context.port.create_namespace(name, plain(request.policies))
     except AlreadyExists as error:
         raise _taken(name) from error
     return await _namespace_policies(context, name)
@@ -155,11 +86,8 @@ async def preview_create_namespace(context: Context, request: CreateNamespaceReq
 
 
 def _taken(name: str) -> AlreadyExists:
-    return AlreadyExists(
-        f"the namespace {name} exists already",
-        field="namespace",
-        value=name,
-        next=[next_call("namespaces.get_policies", {"namespace": name}, "shows the one that has the name")],
+    return namespace_taken(name).followed_by(
+        next_call("namespaces.get_policies", {"namespace": name}, "shows the one that has the name")
     )
 
 
@@ -196,7 +124,7 @@ async def set_namespace_policies(
     context: Context, request: SetNamespacePoliciesRequest
 ) -> NamespacePoliciesResult:
     name = await _known(context, request)
-    await context.port.set_namespace_policies(name, _plain(request.policies))
+    await context.port.set_namespace_policies(name, plain(request.policies))
     return await _namespace_policies(context, name)
 
 
@@ -209,11 +137,11 @@ async def preview_set_namespace_policies(context: Context, request: SetNamespace
         arguments=request.model_dump(mode="json", exclude_unset=True),
         effect="change",
         reversible=True,
-        diff=changes(f"namespaces/{name}/policies", before, _plain(request.policies)),
+        diff=changes(f"namespaces/{name}/policies", before, plain(request.policies)),
         blast_radius=blast_radius(topics=topics),
     )
 
 
 async def _known(context: Context, request: SetNamespacePoliciesRequest) -> str:
-    _check_some(request.policies)
+    check_some(request.policies)
     return (await _namespace_policies(context, check_namespace(request.namespace))).namespace

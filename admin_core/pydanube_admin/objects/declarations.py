@@ -1,10 +1,38 @@
-"""The operations on the cold tier and the journal, as the registry declares them."""
+"""The operations on the cold tier and the journal."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from pydanube_admin import models, object_models
+from pydanube_admin.models import Page
+from pydanube_admin.objects.handlers import (
+    collect_objects,
+    compact_objects,
+    describe_journal,
+    export_objects,
+    list_objects,
+    preview_collect,
+    preview_compact,
+    preview_export,
+    preview_replay,
+    replay_topic,
+    verify_objects,
+)
+from pydanube_admin.objects.models import (
+    CollectedObjects,
+    CompactedObjects,
+    ExportedObjects,
+    ExportObjectsRequest,
+    JournalDescription,
+    JournalRequest,
+    ListObjectsRequest,
+    ObjectItem,
+    ObjectsRequest,
+    ReplayedTopic,
+    ReplayTopicRequest,
+    VerifiedObjects,
+    VerifyObjectsRequest,
+)
 from pydanube_admin.operation import Effect, Example, Operation
 
 __all__ = ["OBJECT_OPERATIONS"]
@@ -18,8 +46,9 @@ OBJECT_OPERATIONS: Final = (
         permission="objects:list",
         reversible=None,
         summary="List the Parquet objects that hold the cold part of a topic; only listed objects count.",
-        request=object_models.ListObjectsRequest,
-        result=models.Page[object_models.ObjectItem],
+        request=ListObjectsRequest,
+        result=Page[ObjectItem],
+        handler=list_objects,
         examples=(Example(arguments={"topic": "orders"}, note="every object"),),
         default_profile=False,
     ),
@@ -31,8 +60,9 @@ OBJECT_OPERATIONS: Final = (
         permission="objects:verify",
         reversible=None,
         summary="Read the objects of a topic back and compare them with the catalog: damaged, missing, gaps, duplicates.",
-        request=object_models.VerifyObjectsRequest,
-        result=object_models.VerifiedObjects,
+        request=VerifyObjectsRequest,
+        result=VerifiedObjects,
+        handler=verify_objects,
         examples=(Example(arguments={"topic": "orders"}, note="all of them"),),
         default_profile=False,
         long_running=True,
@@ -45,8 +75,10 @@ OBJECT_OPERATIONS: Final = (
         permission="objects:compact",
         reversible=False,
         summary="Merge small neighbouring objects of a topic into large ones; no message changes.",
-        request=object_models.ObjectsRequest,
-        result=object_models.CompactedObjects,
+        request=ObjectsRequest,
+        result=CompactedObjects,
+        handler=compact_objects,
+        preview=preview_compact,
         examples=(Example(arguments={"topic": "orders"}, note="now, rather than by itself"),),
         default_profile=False,
         long_running=True,
@@ -59,8 +91,10 @@ OBJECT_OPERATIONS: Final = (
         permission="objects:collect",
         reversible=False,
         summary="Delete objects in the folder of a topic that the catalog does not list. For now only people can, on the command line.",
-        request=object_models.ObjectsRequest,
-        result=object_models.CollectedObjects,
+        request=ObjectsRequest,
+        result=CollectedObjects,
+        handler=collect_objects,
+        preview=preview_collect,
         examples=(Example(arguments={"topic": "orders"}, note="after a crash or a compaction"),),
         default_profile=False,
         long_running=True,
@@ -75,8 +109,10 @@ OBJECT_OPERATIONS: Final = (
         reversible=False,
         summary="Write a range of a topic to one file on the broker's machine, as Parquet or JSON lines; what is not tiered "
         "yet is tiered first.",
-        request=object_models.ExportObjectsRequest,
-        result=object_models.ExportedObjects,
+        request=ExportObjectsRequest,
+        result=ExportedObjects,
+        handler=export_objects,
+        preview=preview_export,
         examples=(
             Example(arguments={"topic": "orders", "to": "orders.parquet"}, note="all of it"),
             Example(
@@ -97,8 +133,10 @@ OBJECT_OPERATIONS: Final = (
         reversible=False,
         summary="Copy a range of a topic into another topic; each copy says in the attribute x-replayed-from which message "
         "it is of.",
-        request=object_models.ReplayTopicRequest,
-        result=object_models.ReplayedTopic,
+        request=ReplayTopicRequest,
+        result=ReplayedTopic,
+        handler=replay_topic,
+        preview=preview_replay,
         examples=(
             Example(
                 arguments={"topic": "orders", "from": "time:-1h", "to": "orders-again"}, note="the last hour"
@@ -116,8 +154,9 @@ OBJECT_OPERATIONS: Final = (
         permission="journal:describe",
         reversible=None,
         summary="Show the segments of the write-ahead log and the topics that keep the oldest from going.",
-        request=object_models.JournalRequest,
-        result=object_models.JournalDescription,
+        request=JournalRequest,
+        result=JournalDescription,
+        handler=describe_journal,
         examples=(Example(arguments={}, note="this broker"),),
         default_profile=False,
     ),

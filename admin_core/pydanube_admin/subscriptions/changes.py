@@ -1,4 +1,4 @@
-"""Operations that make, move and delete subscriptions, and set what becomes of failed deliveries."""
+"""Making, moving and deleting subscriptions, and what becomes of failed deliveries."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from pydanube_core.errors import AlreadyExists, InvalidArgument
 from pydanube_core.facts import SubscriptionFacts
 from pydanube_core.names import check_subscription
 from pydanube_core.positions import Position
+from pydanube_core.refusals import skip_over_partitions, subscription_taken
 
 from pydanube_admin.context import Context
-from pydanube_admin.models import (
+from pydanube_admin.models import Preview, Request
+from pydanube_admin.next_calls import next_call
+from pydanube_admin.previews import blast_radius, changes
+from pydanube_admin.subscriptions.models import (
     CreatedSubscription,
     CreateSubscriptionRequest,
     CursorPlace,
     DeletedSubscription,
     FailurePolicyResult,
     MovedCursor,
-    Preview,
-    Request,
     SeekSubscriptionRequest,
     SetFailurePolicyRequest,
     SkipMessagesRequest,
     SubscriptionRequest,
 )
-from pydanube_admin.previews import blast_radius, changes
-from pydanube_admin.registry import next_call
-from pydanube_admin.subscriptions import subscription_facts
-from pydanube_admin.topics import Topic, find_topic
+from pydanube_admin.subscriptions.reading import subscription_facts
+from pydanube_admin.topics.reading import Topic, find_topic
 
 __all__ = [
     "create_subscription",
@@ -67,9 +67,6 @@ def _lag(found: Sequence[SubscriptionFacts]) -> int:
 
 def _consumers(found: Sequence[SubscriptionFacts]) -> int:
     return sum(len(facts.consumers) for facts in found)
-
-
-# Create
 
 
 async def create_subscription(context: Context, request: CreateSubscriptionRequest) -> CreatedSubscription:
@@ -119,16 +116,9 @@ async def _creatable(context: Context, request: CreateSubscriptionRequest) -> To
 
 def _taken(topic: Topic, subscription: str) -> AlreadyExists:
     arguments = {"topic": topic.own.topic, "subscription": subscription}
-    return AlreadyExists(
-        f"{topic.own.topic} has a subscription {subscription!r} already",
-        field="subscription",
-        value=subscription,
-        topic=topic.own.topic,
-        next=[next_call("subscriptions.lag", arguments, "shows the one that has the name")],
+    return subscription_taken(topic.own.topic, subscription).followed_by(
+        next_call("subscriptions.lag", arguments, "shows the one that has the name")
     )
-
-
-# Move the cursor
 
 
 async def _moved(context: Context, topic: Topic, subscription: str, before: int) -> MovedCursor:
@@ -211,18 +201,12 @@ async def skip_messages(context: Context, request: SkipMessagesRequest) -> Moved
 async def _skippable(context: Context, request: SkipMessagesRequest) -> tuple[Topic, list[SubscriptionFacts]]:
     topic, found = await _found(context, request)
     if topic.own.partitions:
-        raise InvalidArgument(
-            f"{topic.own.topic} has {topic.own.partitions} partitions, each with messages of its own to skip: name "
-            f"one, such as {topic.logs[0].topic}",
-            field="topic",
-            value=topic.own.topic,
-            next=[
-                next_call(
-                    "subscriptions.lag",
-                    {"topic": topic.own.topic, "subscription": request.subscription},
-                    "shows what each partition has left",
-                )
-            ],
+        raise skip_over_partitions(topic.own.topic, topic.own.partitions).followed_by(
+            next_call(
+                "subscriptions.lag",
+                {"topic": topic.own.topic, "subscription": request.subscription},
+                "shows what each partition has left",
+            )
         )
     return topic, found
 
@@ -254,9 +238,6 @@ async def preview_purge(context: Context, request: SubscriptionRequest) -> Previ
     return _destruction("subscriptions.purge", request, topic, found, diff=diff, messages=lag)
 
 
-# Delete
-
-
 async def delete_subscription(context: Context, request: SubscriptionRequest) -> DeletedSubscription:
     topic, found = await _found(context, request)
     await context.port.delete_subscription(topic.own.topic, request.subscription)
@@ -278,9 +259,6 @@ async def preview_delete_subscription(context: Context, request: SubscriptionReq
     }
     diff = [{"path": _path(topic, request.subscription), "before": before, "after": None}]
     return _destruction("subscriptions.delete", request, topic, found, diff=diff, messages=_lag(found))
-
-
-# Failure policy
 
 
 async def get_failure_policy(context: Context, request: SubscriptionRequest) -> FailurePolicyResult:

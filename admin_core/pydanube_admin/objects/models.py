@@ -9,8 +9,10 @@ from pydantic import ConfigDict, Field
 from pydanube_admin.models import ListRequest, Request, Result, TopicArgument
 
 __all__ = [
+    "Begin",
     "CollectedObjects",
     "CompactedObjects",
+    "End",
     "ExportObjectsRequest",
     "ExportedObjects",
     "JournalDescription",
@@ -18,6 +20,7 @@ __all__ = [
     "ListObjectsRequest",
     "ObjectItem",
     "ObjectsRequest",
+    "RangeRequest",
     "ReplayTopicRequest",
     "ReplayedRange",
     "ReplayedTopic",
@@ -34,6 +37,8 @@ Begin = Annotated[
         description="Position: earliest, offset:42, time:2026-01-31T12:00:00Z, time:-15m",
     ),
 ]
+
+
 End = Annotated[
     str | None, Field(max_length=64, description="Position up to which, exclusive; without it, to the end")
 ]

@@ -1,4 +1,4 @@
-"""Operations on subscriptions, over the cluster port."""
+"""Reading subscriptions, and how far they are behind."""
 
 from __future__ import annotations
 
@@ -12,12 +12,18 @@ from pydanube_core.lag import measure_lag
 from pydanube_core.names import TopicName
 from pydanube_core.units import format_time
 
-from pydanube_admin.arguments import close_names, shown
 from pydanube_admin.context import Context
-from pydanube_admin.models import LagItem, LagRequest, ListSubscriptionsRequest, Page, SubscriptionItem
+from pydanube_admin.models import Page
+from pydanube_admin.next_calls import next_call
 from pydanube_admin.paging import Key, cut, glob
-from pydanube_admin.registry import next_call
-from pydanube_admin.topics import find_topic
+from pydanube_admin.spelling import close_names, shown
+from pydanube_admin.subscriptions.models import (
+    LagItem,
+    LagRequest,
+    ListSubscriptionsRequest,
+    SubscriptionItem,
+)
+from pydanube_admin.topics.reading import find_topic
 
 __all__ = ["consumer_lag", "list_subscriptions", "subscription_facts"]
 

@@ -1,17 +1,18 @@
-"""Operations on the objects of the cold tier and on the journal, over the broker's port."""
+"""The objects of the cold tier, and the journal."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any
 
-from pydanube_core.errors import InvalidArgument, NotImplementedYet
+from pydanube_core.errors import InvalidArgument
 from pydanube_core.names import TopicName
+from pydanube_core.refusals import replay_into_itself
 from pydanube_core.units import format_time
 
 from pydanube_admin.context import Context
 from pydanube_admin.models import Page, Preview, Request
-from pydanube_admin.object_models import (
+from pydanube_admin.objects.models import (
     CollectedObjects,
     CompactedObjects,
     ExportedObjects,
@@ -30,10 +31,10 @@ from pydanube_admin.object_models import (
 )
 from pydanube_admin.paging import cut, glob
 from pydanube_admin.previews import blast_radius
-from pydanube_admin.topics import Topic, find_topic
+from pydanube_admin.topics.reading import Topic, find_topic
 
 __all__ = [
-    "ObjectsPort",
+    "PERSON",
     "collect_objects",
     "compact_objects",
     "describe_journal",
@@ -50,59 +51,14 @@ __all__ = [
 PERSON = "cli"  # the face whose caller sits at a keyboard, and may name any folder of this machine
 
 
-@runtime_checkable
-class ObjectsPort(Protocol):
-    """What a broker with a cold tier does beside `ClusterPort`. Topics are concrete ones, but where it says otherwise."""
-
-    async def topic_ranges(
-        self, topic: str, *, start: str | None, until: str | None
-    ) -> Mapping[str, tuple[int, int]]:
-        """Concrete topic → [start, end) of two positions, also of a partitioned one; None: its begin, its end."""
-        ...
-
-    async def objects(self, topic: str, *, start: int, end: int | None) -> Sequence[Mapping[str, Any]]:
-        """Committed objects: `ObjectItem` with times in milliseconds since 1970."""
-        ...
-
-    async def verify_objects(self, topic: str, *, start: int, end: int | None) -> Mapping[str, Any]: ...
-
-    async def compact_objects(self, topic: str) -> int: ...
-
-    async def orphans(self, topic: str) -> Sequence[Mapping[str, Any]]:
-        """{path, bytes} of what `collect_objects` would delete."""
-        ...
-
-    async def collect_objects(self, topic: str) -> Sequence[Mapping[str, Any]]: ...
-
-    async def export_objects(
-        self, topic: str, *, start: int, end: int, to: str, file_format: str, any_folder: bool
-    ) -> Mapping[str, Any]:
-        """Write a range to a file on the broker's machine: {path, messages, bytes}."""
-        ...
-
-    async def replay_topic(
-        self, topic: str, *, ranges: Mapping[str, tuple[int, int]], to: str
-    ) -> Sequence[Mapping[str, Any]]:
-        """Copy ranges of a topic, be it partitioned, into another: {topic, messages, first_offset, last_offset} each."""
-        ...
-
-    async def journal(self) -> Mapping[str, Any]: ...
-
-
-def _port(context: Context) -> ObjectsPort:
-    if not isinstance(context.port, ObjectsPort):
-        raise NotImplementedYet("this cluster has no cold tier")
-    return cast(ObjectsPort, context.port)
-
-
 async def _ranges(
     context: Context, topic: Topic, request: RangeRequest | ReplayTopicRequest
 ) -> Mapping[str, tuple[int, int]]:
-    return await _port(context).topic_ranges(topic.own.topic, start=request.start, until=request.until)
+    return await context.port.topic_ranges(topic.own.topic, start=request.start, until=request.until)
 
 
 async def _objects(context: Context, request: ListObjectsRequest) -> list[ObjectItem]:
-    port, topic = _port(context), await find_topic(context, request.topic)
+    port, topic = context.port, await find_topic(context, request.topic)
     ranges = await _ranges(context, topic, request)
     return [
         ObjectItem(
@@ -137,7 +93,7 @@ async def list_objects(context: Context, request: ListObjectsRequest) -> Page[Ob
 
 
 async def verify_objects(context: Context, request: VerifyObjectsRequest) -> VerifiedObjects:
-    port, topic = _port(context), await find_topic(context, request.topic)
+    port, topic = context.port, await find_topic(context, request.topic)
     ranges = await _ranges(context, topic, request)
     found = [
         await port.verify_objects(log.topic, start=ranges[log.topic][0], end=ranges[log.topic][1])
@@ -153,14 +109,14 @@ async def verify_objects(context: Context, request: VerifyObjectsRequest) -> Ver
 
 
 async def compact_objects(context: Context, request: ObjectsRequest) -> CompactedObjects:
-    port, topic = _port(context), await find_topic(context, request.topic)
+    port, topic = context.port, await find_topic(context, request.topic)
     merged = sum([await port.compact_objects(log.topic) for log in topic.logs])
     left = [len(await port.objects(log.topic, start=0, end=None)) for log in topic.logs]
     return CompactedObjects(topic=topic.own.topic, merged_objects=merged, objects=sum(left))
 
 
 async def collect_objects(context: Context, request: ObjectsRequest) -> CollectedObjects:
-    port, topic = _port(context), await find_topic(context, request.topic)
+    port, topic = context.port, await find_topic(context, request.topic)
     gone = [item for log in topic.logs for item in await port.collect_objects(log.topic)]
     return CollectedObjects(
         topic=topic.own.topic,
@@ -170,13 +126,13 @@ async def collect_objects(context: Context, request: ObjectsRequest) -> Collecte
 
 
 async def preview_compact(context: Context, request: ObjectsRequest) -> Preview:
-    port, topic = _port(context), await find_topic(context, request.topic)
+    port, topic = context.port, await find_topic(context, request.topic)
     found = [item for log in topic.logs for item in await port.objects(log.topic, start=0, end=None)]
     return _preview("objects.compact", request, "change", found, topics=1, reversible=False)
 
 
 async def preview_collect(context: Context, request: ObjectsRequest) -> Preview:
-    port, topic = _port(context), await find_topic(context, request.topic)
+    port, topic = context.port, await find_topic(context, request.topic)
     found = [item for log in topic.logs for item in await port.orphans(log.topic)]
     return _preview("objects.collect", request, "destroy", found, topics=1, reversible=False)
 
@@ -207,7 +163,7 @@ def _preview(
 
 async def export_objects(context: Context, request: ExportObjectsRequest) -> ExportedObjects:
     topic, (start, end) = await _exported(context, request)
-    said = await _port(context).export_objects(
+    said = await context.port.export_objects(
         topic.own.topic,
         start=start,
         end=end,
@@ -252,7 +208,7 @@ async def preview_export(context: Context, request: ExportObjectsRequest) -> Pre
 
 async def replay_topic(context: Context, request: ReplayTopicRequest) -> ReplayedTopic:
     topic, to, ranges = await _replayed(context, request)
-    found = await _port(context).replay_topic(topic.own.topic, ranges=ranges, to=to)
+    found = await context.port.replay_topic(topic.own.topic, ranges=ranges, to=to)
     return ReplayedTopic(
         topic=topic.own.topic,
         to=to,
@@ -266,9 +222,7 @@ async def _replayed(
 ) -> tuple[Topic, str, Mapping[str, tuple[int, int]]]:
     topic, to = await find_topic(context, request.topic), TopicName.parse(request.to)
     if to.base == TopicName.parse(topic.own.topic).base:
-        raise InvalidArgument(
-            f"{to} cannot be replayed into itself: name another topic in `to`", field="to", value=request.to
-        )
+        raise replay_into_itself(str(to))
     return topic, str(to), await _ranges(context, topic, request)
 
 
@@ -286,4 +240,4 @@ async def preview_replay(context: Context, request: ReplayTopicRequest) -> Previ
 
 
 async def describe_journal(context: Context, request: JournalRequest) -> JournalDescription:
-    return JournalDescription(**await _port(context).journal())
+    return JournalDescription(**await context.port.journal())

@@ -1,0 +1,99 @@
+"""The operations on namespaces."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pydanube_admin.models import Page
+from pydanube_admin.namespaces.handlers import (
+    create_namespace,
+    get_namespace_policies,
+    list_namespaces,
+    preview_create_namespace,
+    preview_set_namespace_policies,
+    set_namespace_policies,
+)
+from pydanube_admin.namespaces.models import (
+    CreateNamespaceRequest,
+    ListNamespacesRequest,
+    NamespaceItem,
+    NamespacePoliciesRequest,
+    NamespacePoliciesResult,
+    SetNamespacePoliciesRequest,
+)
+from pydanube_admin.operation import Effect, Example, Operation
+
+__all__ = ["NAMESPACE_OPERATIONS"]
+
+NAMESPACE_OPERATIONS: Final = (
+    Operation(
+        name="namespaces.list",
+        tool="list_namespaces",
+        title="List namespaces",
+        effect=Effect.READ,
+        permission="namespaces:read",
+        reversible=None,
+        summary="List namespaces with their topics and policies.",
+        request=ListNamespacesRequest,
+        result=Page[NamespaceItem],
+        handler=list_namespaces,
+        examples=(Example(arguments={}, note="every namespace"),),
+        default_profile=False,
+    ),
+    Operation(
+        name="namespaces.create",
+        tool="create_namespace",
+        title="Create a namespace",
+        effect=Effect.CREATE,
+        permission="namespaces:create",
+        reversible=True,
+        summary="Create a namespace, optionally with limits for its topics.",
+        request=CreateNamespaceRequest,
+        result=NamespacePoliciesResult,
+        handler=create_namespace,
+        preview=preview_create_namespace,
+        examples=(
+            Example(arguments={"namespace": "shop"}, note="without limits of its own"),
+            Example(
+                arguments={"namespace": "shop", "policies": {"max_consumers_per_topic": 10}},
+                note="with a limit",
+            ),
+        ),
+        default_profile=False,
+    ),
+    Operation(
+        name="namespaces.get_policies",
+        tool="get_namespace_policies",
+        title="Policies of a namespace",
+        effect=Effect.READ,
+        permission="namespaces:read",
+        reversible=None,
+        summary="Show the limits set on a namespace, and those that hold for a topic that sets none.",
+        request=NamespacePoliciesRequest,
+        result=NamespacePoliciesResult,
+        handler=get_namespace_policies,
+        examples=(Example(arguments={"namespace": "default"}, note="set and effective"),),
+        default_profile=False,
+    ),
+    Operation(
+        name="namespaces.set_policies",
+        tool="set_namespace_policies",
+        title="Set policies of a namespace",
+        effect=Effect.CHANGE,
+        permission="namespaces:change",
+        reversible=True,
+        summary="Set limits of every topic in a namespace that does not set its own; live at once.",
+        request=SetNamespacePoliciesRequest,
+        result=NamespacePoliciesResult,
+        handler=set_namespace_policies,
+        preview=preview_set_namespace_policies,
+        required_flags=("policies",),
+        examples=(
+            Example(
+                arguments={"namespace": "shop", "policies": {"max_message_size": 65536}},
+                note="messages of 64 KiB at most",
+            ),
+        ),
+        default_profile=False,
+    ),
+)

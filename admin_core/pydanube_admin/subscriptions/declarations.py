@@ -1,0 +1,233 @@
+"""The operations on subscriptions."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pydanube_admin.models import Page
+from pydanube_admin.operation import Effect, Example, Operation
+from pydanube_admin.subscriptions.changes import (
+    create_subscription,
+    delete_subscription,
+    get_failure_policy,
+    preview_create_subscription,
+    preview_delete_subscription,
+    preview_purge,
+    preview_seek,
+    preview_set_failure_policy,
+    preview_skip,
+    purge_subscription,
+    seek_subscription,
+    set_failure_policy,
+    skip_messages,
+)
+from pydanube_admin.subscriptions.models import (
+    CreatedSubscription,
+    CreateSubscriptionRequest,
+    DeletedSubscription,
+    FailurePolicyResult,
+    LagItem,
+    LagRequest,
+    ListSubscriptionsRequest,
+    MovedCursor,
+    SeekSubscriptionRequest,
+    SetFailurePolicyRequest,
+    SkipMessagesRequest,
+    SubscriptionItem,
+    SubscriptionRequest,
+)
+from pydanube_admin.subscriptions.reading import consumer_lag, list_subscriptions
+
+__all__ = ["SUBSCRIPTION_OPERATIONS"]
+
+SUBSCRIPTION_OPERATIONS: Final = (
+    Operation(
+        name="subscriptions.list",
+        tool="list_subscriptions",
+        title="List subscriptions",
+        effect=Effect.READ,
+        permission="subscriptions:read",
+        reversible=None,
+        summary="List subscriptions with type, consumers and lag.",
+        request=ListSubscriptionsRequest,
+        result=Page[SubscriptionItem],
+        handler=list_subscriptions,
+        examples=(
+            Example(arguments={}, note="every subscription"),
+            Example(arguments={"topic": "orders"}, note="of one topic"),
+        ),
+        default_profile=True,
+    ),
+    Operation(
+        name="subscriptions.lag",
+        tool="get_consumer_lag",
+        title="Consumer lag",
+        effect=Effect.READ,
+        permission="subscriptions:read",
+        reversible=None,
+        summary="Show how far subscriptions are behind: messages, bytes, age of the oldest unread message, "
+        "consumers, in flight. One item a partition.",
+        request=LagRequest,
+        result=Page[LagItem],
+        handler=consumer_lag,
+        examples=(
+            Example(arguments={"topic": "orders"}, note="every subscription of a topic"),
+            Example(arguments={"subscription": "billing"}, note="one subscription, wherever it reads"),
+        ),
+        default_profile=True,
+        later_arguments={"status": "admin"},
+    ),
+    Operation(
+        name="subscriptions.create",
+        tool="create_subscription",
+        title="Create a subscription",
+        effect=Effect.CREATE,
+        permission="subscriptions:create",
+        reversible=True,
+        summary="Create a subscription before its first consumer comes, on every partition.",
+        request=CreateSubscriptionRequest,
+        result=CreatedSubscription,
+        handler=create_subscription,
+        preview=preview_create_subscription,
+        examples=(
+            Example(
+                arguments={"topic": "orders", "subscription": "billing", "type": "shared"},
+                note="from the start",
+            ),
+            Example(
+                arguments={"topic": "orders", "subscription": "audit", "start": "latest"},
+                note="only what comes from now on",
+            ),
+        ),
+        default_profile=False,
+    ),
+    Operation(
+        name="subscriptions.seek",
+        tool="seek_subscription",
+        title="Move a subscription",
+        effect=Effect.DESTROY,
+        permission="subscriptions:seek",
+        reversible=False,
+        summary="Move a subscription to a position, forward or back, also under its consumers; acknowledgements "
+        "above it are forgotten. For now only people can, on the command line.",
+        request=SeekSubscriptionRequest,
+        result=MovedCursor,
+        handler=seek_subscription,
+        preview=preview_seek,
+        required_flags=("to",),
+        examples=(
+            Example(
+                arguments={"topic": "orders", "subscription": "billing", "to": "earliest"},
+                note="everything again",
+            ),
+            Example(
+                arguments={"topic": "orders", "subscription": "billing", "to": "time:-15m"},
+                note="the last 15 minutes",
+            ),
+        ),
+        default_profile=False,
+        command_line_only=True,
+    ),
+    Operation(
+        name="subscriptions.skip",
+        tool="skip_messages",
+        title="Skip messages",
+        effect=Effect.DESTROY,
+        permission="subscriptions:skip",
+        reversible=False,
+        summary="Acknowledge the oldest unacknowledged messages of a subscription, unread. For now only people can, "
+        "on the command line.",
+        request=SkipMessagesRequest,
+        result=MovedCursor,
+        handler=skip_messages,
+        preview=preview_skip,
+        required_flags=("count",),
+        examples=(
+            Example(
+                arguments={"topic": "orders", "subscription": "billing", "count": 1},
+                note="past a message that blocks",
+            ),
+        ),
+        default_profile=False,
+        command_line_only=True,
+    ),
+    Operation(
+        name="subscriptions.purge",
+        tool="purge_subscription",
+        title="Purge a subscription",
+        effect=Effect.DESTROY,
+        permission="subscriptions:purge",
+        reversible=False,
+        summary="Acknowledge everything published so far. For now only people can, on the command line.",
+        request=SubscriptionRequest,
+        result=MovedCursor,
+        handler=purge_subscription,
+        preview=preview_purge,
+        examples=(
+            Example(
+                arguments={"topic": "orders", "subscription": "billing"}, note="shows the lag, then asks"
+            ),
+        ),
+        default_profile=False,
+        command_line_only=True,
+    ),
+    Operation(
+        name="subscriptions.delete",
+        tool="unsubscribe",
+        title="Delete a subscription",
+        effect=Effect.DESTROY,
+        permission="subscriptions:delete",
+        reversible=False,
+        summary="Delete a subscription with its cursor; its consumers are disconnected. For now only people can, on "
+        "the command line.",
+        request=SubscriptionRequest,
+        result=DeletedSubscription,
+        handler=delete_subscription,
+        preview=preview_delete_subscription,
+        examples=(
+            Example(
+                arguments={"topic": "orders", "subscription": "billing"},
+                note="shows what would go, then asks",
+            ),
+        ),
+        default_profile=False,
+        command_line_only=True,
+    ),
+    Operation(
+        name="subscriptions.get_failure_policy",
+        tool="get_subscription_failure_policy",
+        title="Failure policy",
+        effect=Effect.READ,
+        permission="subscriptions:read",
+        reversible=None,
+        summary="Show when failed messages come again, and what becomes of those that fail too often.",
+        request=SubscriptionRequest,
+        result=FailurePolicyResult,
+        handler=get_failure_policy,
+        examples=(
+            Example(arguments={"topic": "orders", "subscription": "billing"}, note="the seven fields"),
+        ),
+        default_profile=False,
+    ),
+    Operation(
+        name="subscriptions.set_failure_policy",
+        tool="set_subscription_failure_policy",
+        title="Set the failure policy",
+        effect=Effect.CHANGE,
+        permission="subscriptions:change",
+        reversible=True,
+        summary="Set when failed messages come again and what becomes of those that fail too often; live at once. "
+        "What is not given stays.",
+        request=SetFailurePolicyRequest,
+        result=FailurePolicyResult,
+        handler=set_failure_policy,
+        preview=preview_set_failure_policy,
+        examples=(
+            Example(
+                arguments={"topic": "orders", "subscription": "billing", "poison_policy": "dead_letter"},
+                note="into /default/orders-dlq-billing",
+            ),
+        ),
+        default_profile=False,
+    ),
+)

@@ -1,0 +1,156 @@
+"""The port through which the admin core asks a broker, and through which it changes one.
+
+Broker and admin core do not import each other. The broker implements `ClusterPort` structurally; the command that
+starts both hands it over. It is made of one part for each area of operations. Topics and subscriptions are given as
+whole names (`/namespace/topic`); every method may raise a `ClusterError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from pydanube_core.facts import BrokerFacts, NamespaceFacts, PolicyFacts, SubscriptionFacts, TopicFacts
+from pydanube_core.schema_facts import SchemasPort
+
+__all__ = [
+    "BrokersPort",
+    "ClusterPort",
+    "NamespacesPort",
+    "ObjectsPort",
+    "SubscriptionsPort",
+    "TopicsPort",
+]
+
+
+class TopicsPort(Protocol):
+    """Topics and their policies."""
+
+    async def topics(self) -> Sequence[TopicFacts]: ...
+
+    async def topic(self, topic: str) -> Sequence[TopicFacts]:
+        """The topic's own facts, and behind them its partitions'. Raises `TopicNotFound`."""
+        ...
+
+    async def create_topic(
+        self,
+        topic: str,
+        *,
+        partitions: int,
+        dispatch_strategy: str,
+        durability: str,
+        options: Mapping[str, Any],
+    ) -> None: ...
+
+    async def delete_topic(self, topic: str) -> None: ...
+
+    async def topic_policies(self, topic: str) -> PolicyFacts: ...
+
+    async def set_topic_policies(self, topic: str, changes: Mapping[str, int | None]) -> None:
+        """Set some, take away those that are None; live at once. Raises `InvalidArgument` for a partition."""
+        ...
+
+
+class NamespacesPort(Protocol):
+    """Namespaces and their policies."""
+
+    async def namespaces(self) -> Sequence[NamespaceFacts]: ...
+
+    async def create_namespace(self, namespace: str, policies: Mapping[str, int | None]) -> None:
+        """Raises `AlreadyExists`."""
+        ...
+
+    async def namespace_policies(self, namespace: str) -> PolicyFacts:
+        """Raises `NamespaceNotFound`."""
+        ...
+
+    async def set_namespace_policies(self, namespace: str, changes: Mapping[str, int | None]) -> None: ...
+
+
+class SubscriptionsPort(Protocol):
+    """Subscriptions, their cursors and their failure policies."""
+
+    async def subscriptions(
+        self, topic: str | None, subscription: str | None
+    ) -> Sequence[SubscriptionFacts]: ...
+
+    async def create_subscription(self, topic: str, subscription: str, *, type: str, start: str) -> None:
+        """On every partition. Raises `AlreadyExists`, `LimitReached`."""
+        ...
+
+    async def resolve_position(self, topic: str, position: str) -> Mapping[str, int]:
+        """Concrete topic → the offset of a position in it."""
+        ...
+
+    async def seek_subscription(self, topic: str, subscription: str, position: str) -> None:
+        """Move the cursor on every partition; durable when it returns."""
+        ...
+
+    async def skip_messages(self, topic: str, subscription: str, count: int) -> int:
+        """Acknowledge the first `count` messages that are not; how many were. One concrete topic."""
+        ...
+
+    async def purge_subscription(self, topic: str, subscription: str) -> None:
+        """Acknowledge everything published so far."""
+        ...
+
+    async def delete_subscription(self, topic: str, subscription: str) -> None: ...
+
+    async def failure_policy(self, topic: str, subscription: str) -> Mapping[str, Any]:
+        """The seven fields, as they hold."""
+        ...
+
+    async def set_failure_policy(self, topic: str, subscription: str, changes: Mapping[str, Any]) -> None:
+        """Set some of the seven fields; live at once. An empty `dead_letter_topic` is the default one."""
+        ...
+
+
+class ObjectsPort(Protocol):
+    """The cold tier and the journal. Topics are concrete ones, but where it says otherwise."""
+
+    async def topic_ranges(
+        self, topic: str, *, start: str | None, until: str | None
+    ) -> Mapping[str, tuple[int, int]]:
+        """Concrete topic → [start, end) of two positions, also of a partitioned one; None: its begin, its end."""
+        ...
+
+    async def objects(self, topic: str, *, start: int, end: int | None) -> Sequence[Mapping[str, Any]]:
+        """Committed objects: `ObjectItem` with times in milliseconds since 1970."""
+        ...
+
+    async def verify_objects(self, topic: str, *, start: int, end: int | None) -> Mapping[str, Any]: ...
+
+    async def compact_objects(self, topic: str) -> int: ...
+
+    async def orphans(self, topic: str) -> Sequence[Mapping[str, Any]]:
+        """{path, bytes} of what `collect_objects` would delete."""
+        ...
+
+    async def collect_objects(self, topic: str) -> Sequence[Mapping[str, Any]]: ...
+
+    async def export_objects(
+        self, topic: str, *, start: int, end: int, to: str, file_format: str, any_folder: bool
+    ) -> Mapping[str, Any]:
+        """Write a range to a file on the broker's machine: {path, messages, bytes}."""
+        ...
+
+    async def replay_topic(
+        self, topic: str, *, ranges: Mapping[str, tuple[int, int]], to: str
+    ) -> Sequence[Mapping[str, Any]]:
+        """Copy ranges of a topic, be it partitioned, into another: {topic, messages, first_offset, last_offset} each."""
+        ...
+
+    async def journal(self) -> Mapping[str, Any]: ...
+
+
+class BrokersPort(Protocol):
+    """The broker itself."""
+
+    async def status(self) -> BrokerFacts: ...
+
+
+class ClusterPort(TopicsPort, SubscriptionsPort, NamespacesPort, ObjectsPort, BrokersPort, Protocol):
+    """Everything the admin core asks of a broker."""
+
+    @property
+    def schemas(self) -> SchemasPort: ...

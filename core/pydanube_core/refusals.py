@@ -1,0 +1,74 @@
+"""Refusals that more than one side decides, each with one text.
+
+The broker decides what it can carry out; the admin core must know the same before it plans a change. Each of them
+raises what is written here, so that a caller reads the same sentence whoever refused.
+"""
+
+from __future__ import annotations
+
+from pydanube_core.errors import AlreadyExists, InvalidArgument
+from pydanube_core.names import TopicName
+
+__all__ = [
+    "namespace_taken",
+    "policies_of_a_partition",
+    "replay_into_itself",
+    "single_partition",
+    "skip_over_partitions",
+    "subscription_taken",
+    "topic_taken",
+]
+
+
+def topic_taken(topic: str) -> AlreadyExists:
+    return AlreadyExists(
+        f"the topic {topic} exists already; choose another name, or use it as it is",
+        field="topic",
+        value=topic,
+        topic=topic,
+    )
+
+
+def namespace_taken(namespace: str) -> AlreadyExists:
+    return AlreadyExists(f"the namespace {namespace} exists already", field="namespace", value=namespace)
+
+
+def subscription_taken(topic: str, subscription: str) -> AlreadyExists:
+    return AlreadyExists(
+        f"{topic} has a subscription {subscription!r} already",
+        field="subscription",
+        value=subscription,
+        topic=topic,
+    )
+
+
+def single_partition(topic: str) -> InvalidArgument:
+    """The first words are the original's; its own tests look for them."""
+    return InvalidArgument(
+        f"Cannot delete individual partition {topic}: the partitions of a topic go together; delete "
+        f"{TopicName.parse(topic).base}",
+        field="topic",
+        value=topic,
+    )
+
+
+def policies_of_a_partition(topic: str) -> InvalidArgument:
+    return InvalidArgument(
+        f"{topic} is a partition; policies are set on {TopicName.parse(topic).base}, for all of its partitions",
+        field="topic",
+        value=topic,
+    )
+
+
+def skip_over_partitions(topic: str, parts: int) -> InvalidArgument:
+    return InvalidArgument(
+        f"{topic} has {parts} partitions, each with messages of its own to skip: name one, such as {topic}-part-0",
+        field="topic",
+        value=topic,
+    )
+
+
+def replay_into_itself(to: str) -> InvalidArgument:
+    return InvalidArgument(
+        f"{to} cannot be replayed into itself: name another topic in `to`", field="to", value=to
+    )
