@@ -26,6 +26,7 @@ from pydanube_storage.metadata import EmbeddedStore
 
 from pydanube_broker.cluster.ids import TopicId
 from pydanube_broker.data_dir import FORMAT_VERSION, DataDir
+from pydanube_broker.delivery.any_pump import AnyPump
 from pydanube_broker.delivery.dead_letter_desk import DeadLetterDesk
 from pydanube_broker.delivery.pump import DeliveryEngine
 from pydanube_broker.health import Health
@@ -51,11 +52,11 @@ from pydanube_broker.services.official.schema_gate import RegistrySchemas
 from pydanube_broker.services.publish import PublishStream
 from pydanube_broker.services.resolve import Resolve
 from pydanube_broker.services.schema_registry import SchemaRegistryService
+from pydanube_broker.serving.registry import Registry
 from pydanube_broker.settings import Settings
 from pydanube_broker.tier.tier import Tier
 from pydanube_broker.topics.agreement import check_ids, check_metadata_there, newest_id
 from pydanube_broker.topics.hub import Hub
-from pydanube_broker.topics.registry import AnyPump, Registry
 from pydanube_broker.topics.retention import JournalRetention
 from pydanube_broker.topics.topic import Topic
 

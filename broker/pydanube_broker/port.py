@@ -21,13 +21,13 @@ from pydanube_core.facts import (
 )
 from pydanube_core.names import TopicName
 
+from pydanube_broker.delivery.any_pump import AnyPump
 from pydanube_broker.delivery.non_reliable import LivePump
 from pydanube_broker.metrics import Gathered, SubscriptionSample, TopicSample
 from pydanube_broker.schema.administration import SchemaAdministration
+from pydanube_broker.serving.administration import Administration
 from pydanube_broker.tier.cold_lag import ColdPart
 from pydanube_broker.tier.port import TierPort
-from pydanube_broker.topics.administration import Administration
-from pydanube_broker.topics.registry import AnyPump
 from pydanube_broker.topics.topic import Topic, now_ms
 
 if TYPE_CHECKING:

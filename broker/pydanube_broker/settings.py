@@ -2,7 +2,7 @@
 
 Three places, later ones win: a TOML file, the environment (`DANUBE_<SECTION>__<KEY>`), flags. An unknown key is an
 error, since a misspelt limit that is silently ignored is found out in production. Durations are seconds (float),
-sizes are bytes (int), both written as `90s` or `64MiB`. Models are frozen; `load_settings` makes them.
+sizes are bytes (int), both written as `90s` or `64MiB`. Models are frozen; `settings_load` makes them.
 
 They are plain pydantic models: the sources of pydantic-settings do not keep file lines and variable names, and the
 environment is an argument here, so that tests and `config show` need not touch the process's own.
@@ -56,7 +56,6 @@ __all__ = [
     "Tier",
     "Tls",
     "Topics",
-    "load_settings",
 ]
 
 
@@ -293,7 +292,7 @@ class Entry:
 
 
 class Settings(BaseModel):
-    """All sections. `Settings()` gives the defaults; `load_settings` everything else."""
+    """All sections. `Settings()` gives the defaults; `load_settings` gives everything else."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
@@ -413,23 +412,3 @@ def field_kind(metadata: list[Any], annotation: Any) -> tuple[Kind, tuple[str, .
     kind = next(fact for fact in facts if isinstance(fact, Kind))
     words = next((fact.words for fact in facts if isinstance(fact, Choice)), ())
     return kind, words
-
-
-def load_settings(
-    file: Path | None = None,
-    env: Mapping[str, str] | None = None,
-    overrides: Mapping[str, Any] | None = None,
-) -> Settings:
-    """Read the settings from a TOML file, then the environment, then flags.
-
-    Args:
-        file: None for no file.
-        env: the environment; None for an empty one.
-        overrides: `section.key` → value, the flags; None values are not given.
-
-    Raises:
-        InvalidArgument: with every problem in `details["problems"]`: `{key, value, source, line, message, suggestion}`.
-    """
-    from pydanube_broker.settings_load import load
-
-    return load(file, env or {}, overrides or {})

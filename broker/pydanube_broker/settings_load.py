@@ -20,7 +20,7 @@ from pydanube_core.errors import InvalidArgument
 
 from pydanube_broker.settings import Journal, Section, Settings, Source, SourceKind, sections
 
-__all__ = ["FLAGS", "Problem", "key_lines", "load", "variable_of"]
+__all__ = ["FLAGS", "Problem", "key_lines", "load_settings", "variable_of"]
 
 # Flags that are not simply `--<key>` or exist at all; only for naming a source.
 FLAGS: Final = {
@@ -77,8 +77,22 @@ def variable_of(section: str, key: str) -> str:
     return f"{_PREFIX}{section}__{key}".upper()
 
 
-def load(file: Path | None, env: Mapping[str, str], overrides: Mapping[str, Any]) -> Settings:
-    """See `load_settings`."""
+def load_settings(
+    file: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    overrides: Mapping[str, Any] | None = None,
+) -> Settings:
+    """Read the settings from a TOML file, then the environment, then flags.
+
+    Args:
+        file: None for no file.
+        env: the environment; None for an empty one.
+        overrides: `section.key` → value, the flags; None values are not given.
+
+    Raises:
+        InvalidArgument: with every problem in `details["problems"]`: `{key, value, source, line, message, suggestion}`.
+    """
+    env, overrides = env or {}, overrides or {}
     problems: list[Problem] = []
     known = sections()
     values: dict[str, dict[str, Any]] = {}

@@ -62,7 +62,8 @@ def examine(
     config: Path | None, env: Mapping[str, str], *, admin_url: str, timeout_s: float
 ) -> Iterator[Finding]:
     """All checks, in the order of the report."""
-    from pydanube_broker.settings import Settings, load_settings
+    from pydanube_broker.settings import Settings
+    from pydanube_broker.settings_load import load_settings
 
     try:
         settings = load_settings(config, env)

@@ -26,7 +26,7 @@ ConfigOption = Annotated[
 @command(examples=["danube config show", "danube config show --config danube.toml --json"])
 def show(*, common: Common, config: ConfigOption = None) -> None:
     """Show the effective settings and where each came from: default, file and line, variable."""
-    from pydanube_broker.settings import load_settings
+    from pydanube_broker.settings_load import load_settings
 
     entries = list(load_settings(config, os.environ).entries())
     if common.as_json:
@@ -79,7 +79,7 @@ def init(
 @command(examples=["danube config check --config danube.toml"])
 def check(*, common: Common, config: ConfigOption = None) -> None:
     """Find mistakes in the settings file and the DANUBE_… variables; exit 2 if there are any."""
-    from pydanube_broker.settings import load_settings
+    from pydanube_broker.settings_load import load_settings
 
     settings = load_settings(config, os.environ)
     settings.check_startable()

@@ -143,7 +143,7 @@ def _without_passwords(text: str) -> str:
 
 
 def _settings(config: Path | None) -> dict[str, Any]:
-    from pydanube_broker.settings import load_settings
+    from pydanube_broker.settings_load import load_settings
 
     try:
         entries = list(load_settings(config, os.environ).entries())
@@ -168,7 +168,7 @@ def _status(common: Common) -> dict[str, Any]:
 
 
 def _metrics(config: Path | None) -> bytes | None:
-    from pydanube_broker.settings import load_settings
+    from pydanube_broker.settings_load import load_settings
 
     try:
         server = load_settings(config, os.environ).server

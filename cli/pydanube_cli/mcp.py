@@ -67,7 +67,7 @@ def mcp(
         _print_config(print_config, arguments, common)
         return
     from pydanube_broker.log import configure_logging
-    from pydanube_broker.settings import load_settings
+    from pydanube_broker.settings_load import load_settings
     from pydanube_mcp import parse_connections, run_http, run_stdio
 
     settings = load_settings(

@@ -32,7 +32,7 @@ def settings_from_flags(
     Raises:
         InvalidArgument: any mistake in file, environment or flags.
     """
-    from pydanube_broker.settings import load_settings
+    from pydanube_broker.settings_load import load_settings
 
     settings = load_settings(config, env, flags)
     return offset_ports(settings, port_offset) if port_offset else settings

@@ -14,20 +14,48 @@ from functools import cached_property, lru_cache
 from itertools import pairwise, repeat
 from operator import attrgetter
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final, Protocol, Self
 
 from pydanube_core.batch import BROKER_PART_BYTES, PRODUCER_PART_BYTES, BatchView, Codec, Column
 from pydanube_core.batch.layout import padded
 from pydanube_core.errors import InvalidArgument, Misuse
 from pydanube_core.frames import DeliveryPart
 
+from pydanube.acks import AckGatherer
 from pydanube.facts import SchemaRef, from_ms
 
-if TYPE_CHECKING:
-    from pydanube.acks import AckGatherer
-    from pydanube.consume_lane import ConsumeLane
-
 __all__ = ["Batch", "DecodedBatch", "Delivered", "Message", "columns_to_send"]
+
+
+class Lane(Protocol):
+    """The stream that delivered a message, as the message sees it: where answers go."""
+
+    topic: str
+    partition: int | None
+    concrete_topic: str
+    acks: AckGatherer
+    generation: int
+    epoch: int
+
+    def taken(self, delivered: Delivered, messages: int, *, more: bool = False) -> None:
+        """The application took this many messages; `more` deliveries wait for it."""
+        ...
+
+    def drop(self, delivered: Delivered) -> None:
+        """What is left of a delivery belongs to a session that is over."""
+        ...
+
+    async def nack(self, acks: AckGatherer, ranges: Sequence[int], delay_ms: int | None, reason: str) -> None:
+        """Give messages back."""
+        ...
+
+    async def extend(self, acks: AckGatherer, ranges: Sequence[int], ms: int) -> None:
+        """Move their deadline."""
+        ...
+
+    async def terminate(self, acks: AckGatherer, ranges: Sequence[int], reason: str) -> None:
+        """Give them up for good."""
+        ...
 
 
 class DecodedBatch:
@@ -112,7 +140,7 @@ class Delivered:
         "acks", "batch", "delivery_count", "epoch", "generation", "high", "lane", "low", "offsets", "size_bytes", "taken",
     )  # fmt: skip
 
-    def __init__(self, batch: DecodedBatch, part: DeliveryPart, lane: ConsumeLane, size_bytes: int) -> None:
+    def __init__(self, batch: DecodedBatch, part: DeliveryPart, lane: Lane, size_bytes: int) -> None:
         offsets = batch.offsets
         if isinstance(offsets, range):
             self.low = max(0, part.first - offsets.start)

@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator
 import pytest
 from pydanube_admin.testing import MemoryCluster
 from pydanube_broker.broker import Broker
-from pydanube_broker.settings import MEMORY_DIR, load_settings
+from pydanube_broker.settings import MEMORY_DIR
+from pydanube_broker.settings_load import load_settings
 from pydanube_core.cluster_port import ClusterPort
 from pydanube_core.errors import (
     AlreadyExists,

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from pydanube_admin import OPERATIONS, AdminCore, Effect
 from pydanube_broker.broker import Broker
-from pydanube_broker.settings import MEMORY_DIR, load_settings
+from pydanube_broker.settings import MEMORY_DIR
+from pydanube_broker.settings_load import load_settings
 from pydanube_core.errors import ClusterError
 
 pytestmark = pytest.mark.anyio

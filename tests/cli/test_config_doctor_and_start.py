@@ -10,7 +10,8 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from pydanube_broker.settings import Settings, load_settings
+from pydanube_broker.settings import Settings
+from pydanube_broker.settings_load import load_settings
 from pydanube_cli.config import commented_file
 from pydanube_cli.doctor import redacted
 from pydanube_cli.ready import READY_FIELDS, ready_line, ready_text, write_ready_file

@@ -11,26 +11,47 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from pydanube_core.batch import read_producer_part
 from pydanube_core.errors import ClusterError, DispatchMismatch
 from pydanube_core.names import TopicName
 
+from pydanube_broker.give_way import GiveWay
 from pydanube_broker.journal import CachedBatch
 from pydanube_broker.subscription.dead_letters import MAX_REASON_CHARS, dead_letter_batches
 from pydanube_broker.subscription.effects import DeadLetter
 from pydanube_broker.subscription.ranges import Range
+from pydanube_broker.subscription.subscription_policy import SubscriptionPolicy
+from pydanube_broker.topics.topic import Topic
 
-if TYPE_CHECKING:
-    from pydanube_broker.delivery.pump import SubscriptionPump
-    from pydanube_broker.topics.topic import Topic
-
-__all__ = ["DeadLetterDesk"]
+__all__ = ["DeadLetterDesk", "Origin"]
 
 log = logging.getLogger("pydanube.delivery")
 
 READ_BYTES: Final = 1 << 20
+
+
+class Origin(Protocol):
+    """The subscription whose messages are dead letters."""
+
+    name: str
+    topic: Topic
+    closed: ClusterError | None
+    policy: SubscriptionPolicy
+
+    @property
+    def give_way(self) -> GiveWay:
+        """How long reads let threads run."""
+        ...
+
+    def dead_lettered(self, generation: int, ranges: Sequence[Range]) -> None:
+        """The copies of these are on stable storage, or there is nothing left to copy."""
+        ...
+
+    def dead_letter_failed(self, generation: int, ranges: Sequence[Range]) -> None:
+        """These could not be copied; they are asked for again."""
+        ...
 
 
 class DeadLetterDesk:
@@ -51,12 +72,12 @@ class DeadLetterDesk:
         self._topics = topics
         self._start = start
         self._broker_url = broker_url
-        self._orders: deque[tuple[SubscriptionPump, DeadLetter]] = deque()
+        self._orders: deque[tuple[Origin, DeadLetter]] = deque()
         self._working = False
 
-    def submit(self, pump: SubscriptionPump, effect: DeadLetter) -> None:
+    def submit(self, origin: Origin, effect: DeadLetter) -> None:
         """Take an order. Bounded by the subscriptions: each message is asked for once until it is answered."""
-        self._orders.append((pump, effect))
+        self._orders.append((origin, effect))
         if not self._working:
             self._working = True
             self._start(self._work())
@@ -64,14 +85,14 @@ class DeadLetterDesk:
     async def _work(self) -> None:
         try:
             while self._orders:
-                pump, effect = self._orders.popleft()
-                if pump.closed is None:
-                    await self._carry_out(pump, effect)
+                origin, effect = self._orders.popleft()
+                if origin.closed is None:
+                    await self._carry_out(origin, effect)
         finally:
             self._working = False
 
-    async def _carry_out(self, pump: SubscriptionPump, effect: DeadLetter) -> None:
-        target = pump.policy.target(pump.topic.options.topic, pump.name)
+    async def _carry_out(self, origin: Origin, effect: DeadLetter) -> None:
+        target = origin.policy.target(origin.topic.options.topic, origin.name)
         left = list(effect.ranges)
         try:
             topics = await self._topics(target)
@@ -82,41 +103,39 @@ class DeadLetterDesk:
                     value=str(target),
                 )
             for start, end in effect.ranges:
-                await self._copy(pump, effect, topics, (start, end))
+                await self._copy(origin, effect, topics, (start, end))
                 left.pop(0)
         except Exception as error:
             if not isinstance(error, ClusterError):
                 log.exception("dead_letter_failed", extra={"event": "dead_letter_failed"})
-            self._failed(pump, effect, left, target, error)
+            self._failed(origin, effect, left, target, error)
 
-    async def _copy(
-        self, pump: SubscriptionPump, effect: DeadLetter, topics: Sequence[Topic], wanted: Range
-    ) -> None:
+    async def _copy(self, origin: Origin, effect: DeadLetter, topics: Sequence[Topic], wanted: Range) -> None:
         """Append copies of one range; what is no longer in the log is done already."""
         at, end = wanted
         while at < end:
-            batches = await self._read(pump, at, end)
+            batches = await self._read(origin, at, end)
             if not batches:
-                pump.dead_lettered(effect.generation, [(at, end)])
+                origin.dead_lettered(effect.generation, [(at, end)])
                 return
             for batch in batches:
                 if batch.base > at:
-                    pump.dead_lettered(effect.generation, [(at, min(batch.base, end))])
+                    origin.dead_lettered(effect.generation, [(at, min(batch.base, end))])
                 span = (max(at, batch.base), min(end, batch.end))
                 done = [span[0]]
-                for ranges, data in dead_letter_batches(batch, [span], self._origin(pump, effect)):
+                for ranges, data in dead_letter_batches(batch, [span], self._origin(origin, effect)):
                     # which of them gets it is decided by the original, so that a retry takes the same road
                     topic = topics[ranges[0][0] % len(topics)]
                     # offsets without a message belong to what is before them
                     covered = [(done[-1], ranges[-1][1])]
                     done.append(ranges[-1][1])
-                    await self._append(pump, effect, topic, data, covered)
+                    await self._append(origin, effect, topic, data, covered)
                 if done[-1] < span[1]:
-                    pump.dead_lettered(effect.generation, [(done[-1], span[1])])
+                    origin.dead_lettered(effect.generation, [(done[-1], span[1])])
                 at = max(at, span[1])
 
     async def _append(
-        self, pump: SubscriptionPump, effect: DeadLetter, topic: Topic, data: bytes, covered: list[Range]
+        self, origin: Origin, effect: DeadLetter, topic: Topic, data: bytes, covered: list[Range]
     ) -> None:
         appended, _ = topic.append(data, read_producer_part(data, verify=False), limited=False)
         assert appended.base_offset is not None
@@ -124,21 +143,21 @@ class DeadLetterDesk:
         def done(error: ClusterError | None) -> None:
             if error is None:
                 # On stable storage by now: the copies and everything before them in the dead-letter topic.
-                pump.dead_lettered(effect.generation, covered)
+                origin.dead_lettered(effect.generation, covered)
             else:
-                self._failed(pump, effect, covered, topic.options.topic, error)
+                self._failed(origin, effect, covered, topic.options.topic, error)
 
         topic.when_committed(appended.base_offset + appended.count, done)
         await asyncio.sleep(0)  # a long order lets others in between
 
-    async def _read(self, pump: SubscriptionPump, start: int, end: int) -> Sequence[CachedBatch]:
-        topic = pump.topic
+    async def _read(self, origin: Origin, start: int, end: int) -> Sequence[CachedBatch]:
+        topic = origin.topic
         found = topic.read(start, end, READ_BYTES)
         if found is not None:
             return found
-        return await self._filled(pump, start, end) or await self._read(pump, start, end)
+        return await self._filled(origin, start, end) or await self._read(origin, start, end)
 
-    async def _filled(self, pump: SubscriptionPump, start: int, end: int) -> Sequence[CachedBatch]:
+    async def _filled(self, origin: Origin, start: int, end: int) -> Sequence[CachedBatch]:
         """What the disk or the cold tier gives; nothing: read again."""
         read: asyncio.Future[Sequence[CachedBatch]] = asyncio.get_running_loop().create_future()
 
@@ -150,13 +169,13 @@ class DeadLetterDesk:
             else:
                 read.set_result(result)
 
-        pump.topic.fill(start, end, READ_BYTES, pump.engine.give_way, done)
+        origin.topic.fill(start, end, READ_BYTES, origin.give_way, done)
         return await read
 
-    def _origin(self, pump: SubscriptionPump, effect: DeadLetter) -> dict[str, str]:
+    def _origin(self, origin: Origin, effect: DeadLetter) -> dict[str, str]:
         return {
-            "x-original-topic": pump.topic.name,
-            "x-original-subscription": pump.name,
+            "x-original-topic": origin.topic.name,
+            "x-original-subscription": origin.name,
             "x-original-broker-addr": self._broker_url(),
             "x-poison-policy": "dead_letter",
             "x-delivery-attempt": str(effect.delivery_count),
@@ -165,7 +184,7 @@ class DeadLetterDesk:
 
     @staticmethod
     def _failed(
-        pump: SubscriptionPump,
+        origin: Origin,
         effect: DeadLetter,
         ranges: Sequence[Range],
         target: TopicName,
@@ -175,11 +194,11 @@ class DeadLetterDesk:
             "dead_letter_refused",
             extra={
                 "event": "dead_letter_refused",
-                "topic": pump.topic.name,
-                "subscription": pump.name,
+                "topic": origin.topic.name,
+                "subscription": origin.name,
                 "dead_letter_topic": str(target),
                 "ranges": list(ranges)[:8],
                 "error": str(error),
             },
         )
-        pump.dead_letter_failed(effect.generation, ranges)
+        origin.dead_letter_failed(effect.generation, ranges)

@@ -17,13 +17,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from re import Pattern
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 from pydanube_core.batch.select import key_slots
 from pydanube_core.errors import ClusterError, ConsumerBusy, InvalidArgument
 
+from pydanube_broker.delivery.pump import ConsumerLink, DeliveryEngine
 from pydanube_broker.delivery.turns import Turns
 from pydanube_broker.journal.tail_cache import CachedBatch
 from pydanube_broker.subscription.batch_columns import BatchColumns, producer_bytes, view_of
@@ -36,12 +37,9 @@ from pydanube_broker.subscription.policy import FailurePolicy
 from pydanube_broker.subscription.ranges import Range
 from pydanube_broker.subscription.subscription import SubscriptionStatistics, SubscriptionType
 from pydanube_broker.subscription.subscription_policy import SubscriptionPolicy
+from pydanube_broker.topics.memory_topic import MemoryTopic
 from pydanube_broker.topics.rate_limit import TokenBucket
-
-if TYPE_CHECKING:
-    from pydanube_broker.delivery.pump import ConsumerLink, DeliveryEngine
-    from pydanube_broker.topics.memory_topic import MemoryTopic
-    from pydanube_broker.topics.topic import Committed
+from pydanube_broker.topics.topic import Committed
 
 __all__ = ["LiveConsumer", "LivePump", "LiveReader"]
 

@@ -293,6 +293,11 @@ class SubscriptionPump:
             self._perform(self._core.set_policy(policy.failure, self.engine.deadlines.now_ms()))
             self._changed()
 
+    @property
+    def give_way(self) -> GiveWay:
+        """Of the engine; the dead-letter desk reads the log by it."""
+        return self.engine.give_way
+
     def dead_lettered(self, generation: int, ranges: Sequence[Range]) -> None:
         """The copies of these messages are durable."""
         if self.closed is None and self.core().dead_lettered(generation, ranges):

@@ -12,6 +12,7 @@ from pydanube_core.generated import danube_stream_pb2 as pb
 from pydanube_core.names import TopicName, check_client_name, check_subscription
 from pydanube_core.positions import Position
 
+from pydanube_broker.delivery.any_pump import AnyPump
 from pydanube_broker.delivery.frame_builder import FrameBuilder
 from pydanube_broker.delivery.non_reliable import LiveReader
 from pydanube_broker.delivery.pump import DeliveryEngine
@@ -19,7 +20,6 @@ from pydanube_broker.delivery.reader_pump import ReaderPump
 from pydanube_broker.rpc.hot import StreamReply
 from pydanube_broker.subscription.key_filters import check_key_filters
 from pydanube_broker.topics.memory_topic import MemoryTopic
-from pydanube_broker.topics.registry import AnyPump
 from pydanube_broker.topics.topic import Topic, now_ms
 
 __all__ = ["ConsumeHost", "ConsumeStream"]

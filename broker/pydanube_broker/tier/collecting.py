@@ -14,9 +14,9 @@ from typing import Any, Final
 from pydanube_storage.catalog import ObjectCatalog
 from pydanube_storage.objects import ObjectName
 
+from pydanube_broker.long_work import Work
 from pydanube_broker.tier.child import TierChild
 from pydanube_broker.tier.flushing import Flusher
-from pydanube_broker.tier.long_work import Work
 from pydanube_broker.tier.steps import Step, reached
 from pydanube_broker.topics.topic import Topic, now_ms
 

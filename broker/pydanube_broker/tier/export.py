@@ -16,8 +16,8 @@ import anyio
 from pydanube_core.errors import ObjectMissing
 from pydanube_storage.catalog import CatalogEntry, ObjectCatalog
 
+from pydanube_broker.long_work import Work
 from pydanube_broker.tier.child import TierChild
-from pydanube_broker.tier.long_work import Work
 from pydanube_broker.topics.topic import Topic
 
 __all__ = ["export_range"]

@@ -21,13 +21,13 @@ from pydanube_core.facts import Reason
 from pydanube_storage.catalog import CatalogEntry, ObjectCatalog
 from pydanube_storage.metadata import Absent, GuardFailed, MetadataStore, Put
 
+from pydanube_broker.long_work import LongWork
 from pydanube_broker.settings import Settings
 from pydanube_broker.tier.child import TierChild
 from pydanube_broker.tier.cold_lag import ColdLag
 from pydanube_broker.tier.cold_reads import ColdReads
 from pydanube_broker.tier.collecting import GRACE_MS, Collector
 from pydanube_broker.tier.flushing import Due, Flusher
-from pydanube_broker.tier.long_work import LongWork
 from pydanube_broker.tier.options import missing_extra, store_options
 from pydanube_broker.tier.steps import Step, reached
 from pydanube_broker.tier.upkeep import Upkeep

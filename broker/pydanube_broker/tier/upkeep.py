@@ -14,11 +14,11 @@ from pydanube_storage.catalog import CatalogEntry, ObjectCatalog
 from pydanube_storage.catalog.catalog import MAX_CHANGED
 from pydanube_storage.objects import ObjectName
 
+from pydanube_broker.long_work import Work
 from pydanube_broker.tier.child import TierChild
 from pydanube_broker.tier.cold_reads import ColdReads
 from pydanube_broker.tier.collecting import GRACE_MS, Collector
 from pydanube_broker.tier.flushing import Flusher, entry_of
-from pydanube_broker.tier.long_work import Work
 from pydanube_broker.tier.steps import Step, reached
 from pydanube_broker.topics.retention import Keep, slowest_cursor
 from pydanube_broker.topics.topic import Topic, now_ms

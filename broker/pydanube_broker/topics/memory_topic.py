@@ -8,20 +8,27 @@ broker; producers' ids do not, so that a session of an earlier life is never tak
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from pydanube_core.batch import ProducerPart, broker_part
 from pydanube_core.errors import ClusterError
 from pydanube_core.positions import Position
 
-from pydanube_broker.delivery.non_reliable import LiveReader
 from pydanube_broker.journal import CachedBatch, Kind
 from pydanube_broker.topics.limits import Limits
 from pydanube_broker.topics.log_state import LogState
 from pydanube_broker.topics.producers import Appended, ProducerSession
 from pydanube_broker.topics.topic import Committed, Topic, TopicHub, now_ms
 
-__all__ = ["MemoryTopic"]
+__all__ = ["LiveSink", "MemoryTopic"]
+
+
+class LiveSink(Protocol):
+    """A plain reader of a non-reliable topic."""
+
+    def offer(self, batch: CachedBatch) -> int:
+        """Take a batch or what there is room for; returns how many messages were dropped."""
+        ...
 
 
 class MemoryTopic(Topic):
@@ -33,7 +40,7 @@ class MemoryTopic(Topic):
         state = LogState(topic_id)  # a state of its own: the hub does not keep it, so no head has it
         state.producers.next_id = now_ms()
         super().__init__(name, state, hub, options=options, limits=limits, durability="memory")
-        self.live_readers: set[LiveReader] = set()
+        self.live_readers: set[LiveSink] = set()
         self.dropped_by_readers = 0
 
     # -- write -----------------------------------------------------------------------------------------------

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pydanube_broker.give_way import GiveWay
 from pydanube_broker.journal import CachedBatch
-
-if TYPE_CHECKING:
-    from pydanube_broker.topics.topic import Topic
+from pydanube_broker.topics.topic import Topic
 
 __all__ = ["batches_between"]
 

@@ -11,7 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import anyio
 from pydanube_core.batch import BATCH_TARGET_BYTES, encode_batch, read_producer_part
@@ -19,12 +19,10 @@ from pydanube_core.errors import ClusterError, Overloaded
 
 from pydanube_broker.give_way import GiveWay
 from pydanube_broker.journal import CachedBatch
+from pydanube_broker.long_work import Work
 from pydanube_broker.subscription.batch_columns import producer_bytes, view_of
 from pydanube_broker.topics.reading import batches_between
-
-if TYPE_CHECKING:
-    from pydanube_broker.tier.long_work import Work
-    from pydanube_broker.topics.topic import Topic
+from pydanube_broker.topics.topic import Topic
 
 __all__ = ["ATTRIBUTE", "Replay", "copies_of"]
 

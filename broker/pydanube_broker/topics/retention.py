@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from pydanube_broker.settings import Journal
+from pydanube_broker.topics.hub import Hub
 from pydanube_broker.topics.limits import Limits
 from pydanube_broker.topics.topic import Topic, now_ms
-
-if TYPE_CHECKING:
-    from pydanube_broker.settings import Journal
-    from pydanube_broker.topics.hub import Hub
 
 __all__ = ["JournalRetention", "Keep", "slowest_cursor"]
 

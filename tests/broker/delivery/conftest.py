@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pydanube import Client, connect
 from pydanube_broker.broker import Broker
-from pydanube_broker.settings import load_settings
+from pydanube_broker.settings_load import load_settings
 
 PORTS = ("grpc_port", "admin_port", "metrics_port")
 

@@ -19,7 +19,7 @@ class Finder:
         return None if name.split(".")[0] in blocked else PathFinder.find_spec(name, path, target)
 sys.meta_path = [Finder() if finder is PathFinder else finder for finder in sys.meta_path]
 from pydanube_broker.broker import Broker
-from pydanube_broker.settings import load_settings
+from pydanube_broker.settings_load import load_settings
 ports = {f"server.{name}_port": 0 for name in ("grpc", "admin", "metrics", "http")}
 async def main():
     async with Broker(load_settings(env={}, overrides={"data.dir": sys.argv[1], **ports})) as broker:

@@ -14,8 +14,7 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pydanube_core.errors import ClusterError
 from pydanube_storage.metadata import Delete, KeyValue, MetadataStore, Put, Write, read_all
@@ -25,120 +24,23 @@ from pydanube_broker.cluster.ids import TopicId
 from pydanube_broker.cluster.json_record import JsonRecord
 from pydanube_broker.delivery.pump import SubscriptionPump
 from pydanube_broker.services.official.ids import consumer_id, producer_id
-from pydanube_broker.services.official.seat import RESTART_S, Seat, keep_seat
-from pydanube_broker.services.official.takeover import Takeovers
-from pydanube_broker.subscription.subscription import SubscriptionType
+from pydanube_broker.services.official.known_clients import (
+    AttachedStream,
+    ConsumerRecord,
+    KnownConsumer,
+    KnownProducer,
+    ProducerRecord,
+)
+from pydanube_broker.services.official.seat import RESTART_S, keep_seat
 from pydanube_broker.topics.gate import AccessMode
 from pydanube_broker.topics.topic import Topic
 
-if TYPE_CHECKING:
-    from pydanube_broker.services.official.receive import ReceiveStream
-    from pydanube_broker.topics.registry import AnyPump
-
-__all__ = ["ClientBook", "ConsumerRecord", "KnownConsumer", "KnownProducer", "ProducerRecord"]
+__all__ = ["ClientBook"]
 
 log = logging.getLogger("pydanube.official")
 
-SIGNS_OF_LIFE: Final = 3  # sweeps, 5 s apart, without a call until a client counts as gone
 MAX_NAMES: Final = 4096  # producers of a topic, consumers of a subscription
 _WRITES: Final = 100  # a transaction's most
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProducerRecord(JsonRecord):
-    name: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerRecord(JsonRecord):
-    subscription: str
-    type: str
-    name: str
-    key_filters: list[str] = field(default_factory=list)
-
-
-@dataclass(slots=True, eq=False, kw_only=True)
-class KnownProducer:
-    """A producer's name on a topic."""
-
-    producer_id: int
-    topic: Topic
-    name: str
-    signs: int = 0
-    here: bool = False  # counted in the topic's `producers_connected`
-    admitted: AccessMode | None = None  # by the topic's gate
-    fenced: ClusterError | None = None  # an exclusive producer has the topic for itself
-
-    def touch(self) -> None:
-        """It called: it is alive."""
-        self.signs = SIGNS_OF_LIFE
-        if not self.here:
-            self.here = True
-            self.topic.producers_connected += 1
-
-    def admit(self, mode: AccessMode) -> None:
-        """Let it in as the topic's gate allows, beside or instead of others.
-
-        Raises:
-            ProducerFenced, LimitReached: nothing has changed.
-        """
-        gate, present = self.topic.gate, self.topic.producers_connected - self.here
-        if self.admitted is mode:
-            gate.check_producer(self.name, mode, present)
-        else:
-            gate.detach(self)
-            gate.attach(self, self.name, mode, present)
-            self.admitted = mode
-        self.fenced = None
-
-    def end(self, error: ClusterError) -> None:
-        """The gate took away its right to write (`AttachedProducer`)."""
-        self.fenced = error
-        self.admitted = None
-
-    def leave(self) -> None:
-        """It has not called for long, or its topic is gone."""
-        self.topic.gate.detach(self)
-        self.admitted = None
-        if self.here:
-            self.here = False
-            self.topic.producers_connected -= 1
-
-
-@dataclass(slots=True, eq=False, kw_only=True)
-class KnownConsumer:
-    """A consumer's name in a subscription, and its stream while it has one."""
-
-    consumer_id: int
-    topic: Topic
-    record: ConsumerRecord
-    signs: int = 0
-    seat: Seat | None = None  # while it has no stream
-    stream: ReceiveStream | None = None
-    waiting: ReceiveStream | None = None  # would take the stream's place and must wait
-    takeovers: Takeovers = field(default_factory=Takeovers)
-    not_before_ms: int = 0  # no stream is opened earlier (the loop's clock)
-
-    def touch(self) -> None:
-        """It called: it is alive."""
-        self.signs = SIGNS_OF_LIFE
-
-    @property
-    def name(self) -> str:
-        return self.record.name
-
-    @property
-    def subscription(self) -> str:
-        return self.record.subscription
-
-    @property
-    def gone(self) -> bool:
-        """Its topic or its subscription is."""
-        return self.topic.closed is not None or self.subscription not in self.topic.subscriptions
-
-    def filters_for(self, pump: AnyPump) -> tuple[str, ...]:
-        """Its key filters where the subscription has any."""
-        return tuple(self.record.key_filters) if pump.type is SubscriptionType.KEY_SHARED else ()
 
 
 class ClientBook:
@@ -149,7 +51,7 @@ class ClientBook:
         self.producers: dict[int, KnownProducer] = {}
         self.consumers: dict[int, KnownConsumer] = {}
         #: streams whose topic is gone, by consumer; they end when the consumer has been told
-        self.closing: dict[int, ReceiveStream] = {}
+        self.closing: dict[int, AttachedStream] = {}
         # least recently created or subscribed first
         self._producers_of: dict[int, OrderedDict[int, KnownProducer]] = {}
         self._consumers_of: dict[tuple[int, str], OrderedDict[int, KnownConsumer]] = {}

@@ -10,8 +10,10 @@ from pydanube_core.generated import danube_pb2 as pb
 from pydanube_core.names import check_subscription
 from pydanube_core.positions import Position, PositionKind
 
+from pydanube_broker.delivery.any_pump import AnyPump
 from pydanube_broker.rpc.hot import ServerStreamReply, UnaryReply
-from pydanube_broker.services.official.client_book import ClientBook, ConsumerRecord
+from pydanube_broker.services.official.client_book import ClientBook
+from pydanube_broker.services.official.known_clients import ConsumerRecord
 from pydanube_broker.services.official.receive import ReceiveHost, ReceiveStream
 from pydanube_broker.services.official.requests import (
     check_name,
@@ -23,7 +25,6 @@ from pydanube_broker.services.official.requests import (
 from pydanube_broker.services.official.seat import seat_after_subscribing
 from pydanube_broker.services.official.stream_messages import DecodedBatches
 from pydanube_broker.topics.memory_topic import MemoryTopic
-from pydanube_broker.topics.registry import AnyPump
 from pydanube_broker.topics.topic import Topic
 
 __all__ = ["ConsumerService"]

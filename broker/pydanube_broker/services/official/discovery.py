@@ -7,7 +7,7 @@ from typing import Protocol
 from pydanube_core.generated import danube_pb2 as pb
 
 from pydanube_broker.services.official.requests import parse, topic_name
-from pydanube_broker.topics.registry import Registry
+from pydanube_broker.serving.registry import Registry
 
 __all__ = ["DiscoveryHost", "DiscoveryService"]
 

@@ -16,9 +16,10 @@ from pydanube_core.generated import danube_pb2 as pb
 from pydanube_core.names import TopicName
 
 from pydanube_broker.rpc.hot import UnaryReply
-from pydanube_broker.services.official.client_book import ClientBook, KnownProducer
+from pydanube_broker.services.official.client_book import ClientBook
 from pydanube_broker.services.official.grouping import Grouping, Pending, check_message
 from pydanube_broker.services.official.ids import producer_id
+from pydanube_broker.services.official.known_clients import KnownProducer
 from pydanube_broker.services.official.requests import (
     check_name,
     enum_value,
@@ -27,9 +28,9 @@ from pydanube_broker.services.official.requests import (
     topic_name,
 )
 from pydanube_broker.services.official.schema_gate import SchemaGate
+from pydanube_broker.serving.registry import Registry
 from pydanube_broker.settings import Settings
 from pydanube_broker.topics.gate import AccessMode
-from pydanube_broker.topics.registry import Registry
 from pydanube_broker.topics.topic import Topic
 
 __all__ = ["ProducerHost", "ProducerService"]

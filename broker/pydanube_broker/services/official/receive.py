@@ -32,15 +32,17 @@ from pydanube_core.errors import (
 )
 from pydanube_core.generated import danube_pb2 as pb
 
+from pydanube_broker.delivery.any_pump import AnyPump
 from pydanube_broker.delivery.pump import DeliveryEngine
 from pydanube_broker.rpc.hot import ServerStreamReply
-from pydanube_broker.services.official.client_book import ClientBook, KnownConsumer
+from pydanube_broker.services.official.client_book import ClientBook
+from pydanube_broker.services.official.known_clients import KnownConsumer
 from pydanube_broker.services.official.requests import parse
 from pydanube_broker.services.official.seat import seat_after_loss
 from pydanube_broker.services.official.stream_messages import DecodedBatches, MessageFrame
+from pydanube_broker.serving.registry import Registry
 from pydanube_broker.settings import Settings
 from pydanube_broker.subscription.effects import SessionReason
-from pydanube_broker.topics.registry import AnyPump, Registry
 from pydanube_broker.topics.topic import now_ms
 
 __all__ = ["ReceiveHost", "ReceiveStream"]
@@ -127,7 +129,7 @@ class ReceiveStream:
         if wait_ms > 0:
             # At once when the place becomes free; an earlier newcomer gives way to this one.
             if known.waiting is not None and known.waiting is not self:
-                known.waiting._refuse_now(self._taken_over())
+                known.waiting.give_way()
             known.waiting = self
             self._later(wait_ms / 1000, self._try)
             return
@@ -267,6 +269,14 @@ class ReceiveStream:
             lambda: self._reply.end(Unavailable("the topic is not here any more; look it up again")),
         )
 
+    def give_way(self) -> None:
+        """A newcomer waits in its place."""
+        self._refuse_now(self._taken_over())
+
+    def place_is_free(self) -> None:
+        """The stream it waited for has gone."""
+        self._later(0, self._try)
+
     # -- the rest of its life --------------------------------------------------------------------------------
 
     def on_credit(self) -> None:
@@ -301,4 +311,4 @@ class ReceiveStream:
         if known.stream is self:
             known.stream = None
             if known.waiting is not None:
-                known.waiting._later(0, known.waiting._try)
+                known.waiting.place_is_free()

@@ -16,18 +16,16 @@ How long a seat is kept:
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pydanube_core.errors import ClusterError
 
+from pydanube_broker.delivery.any_pump import AnyPump
 from pydanube_broker.delivery.pump import SubscriptionPump
+from pydanube_broker.services.official.known_clients import KnownConsumer
 from pydanube_broker.subscription.subscription import SubscriptionType
 from pydanube_broker.topics.memory_topic import MemoryTopic
 from pydanube_broker.topics.topic import now_ms
-
-if TYPE_CHECKING:
-    from pydanube_broker.services.official.client_book import KnownConsumer
-    from pydanube_broker.topics.registry import AnyPump
 
 __all__ = ["RESTART_S", "Seat", "keep_seat", "seat_after_loss", "seat_after_subscribing"]
 

@@ -7,8 +7,8 @@ from typing import Protocol
 from pydanube_core.generated import danube_pb2 as pb
 
 from pydanube_broker.services.official.requests import parse, topic_name
+from pydanube_broker.serving.registry import Registry
 from pydanube_broker.tier.tier import Tier
-from pydanube_broker.topics.registry import Registry
 
 __all__ = ["StorageService"]
 

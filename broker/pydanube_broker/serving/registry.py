@@ -39,6 +39,7 @@ from pydanube_broker.cluster.records import (
     TopicSettings,
 )
 from pydanube_broker.cluster.topic_catalog import TopicCatalog
+from pydanube_broker.delivery.any_pump import AnyPump
 from pydanube_broker.delivery.non_reliable import LivePump
 from pydanube_broker.delivery.pump import DeliveryEngine, SubscriptionPump
 from pydanube_broker.schema.registry import SchemaRegistry
@@ -58,11 +59,9 @@ from pydanube_broker.topics.log_state import starts_in
 from pydanube_broker.topics.memory_topic import MemoryTopic
 from pydanube_broker.topics.topic import Topic, now_ms
 
-__all__ = ["AnyPump", "Registry"]
+__all__ = ["Registry"]
 
 log = logging.getLogger("pydanube.topics")
-
-AnyPump = SubscriptionPump | LivePump
 
 
 class Registry:

@@ -16,9 +16,10 @@ from pydanube_core.names import TopicName, check_namespace, check_subscription
 from pydanube_core.positions import Position
 from pydanube_core.refusals import policies_of_a_partition, skip_over_partitions, subscription_taken
 
+from pydanube_broker.delivery.any_pump import AnyPump
+from pydanube_broker.serving.registry import Registry
 from pydanube_broker.subscription.subscription_policy import OPTION
 from pydanube_broker.topics.limits import check_policies, effective_policies
-from pydanube_broker.topics.registry import AnyPump, Registry
 from pydanube_broker.topics.topic import Topic, now_ms
 
 __all__ = ["Administration"]

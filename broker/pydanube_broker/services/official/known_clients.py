@@ -1,0 +1,151 @@
+"""A producer's or consumer's name as a client registered it, and what it has attached now."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from pydanube_core.errors import ClusterError
+
+from pydanube_broker.cluster.json_record import JsonRecord
+from pydanube_broker.delivery.any_pump import AnyPump
+from pydanube_broker.services.official.takeover import Takeovers
+from pydanube_broker.subscription.subscription import SubscriptionType
+from pydanube_broker.topics.gate import AccessMode
+from pydanube_broker.topics.topic import Topic
+
+__all__ = [
+    "SWEEPS_WITHOUT_A_CALL",
+    "AttachedStream",
+    "ConsumerRecord",
+    "KnownConsumer",
+    "KnownProducer",
+    "ProducerRecord",
+]
+
+SWEEPS_WITHOUT_A_CALL: Final = 3  # 5 s apart, until a client counts as gone
+
+
+class AttachedStream(Protocol):
+    """A consumer's open stream, or one that waits to take the place of another."""
+
+    def told_close(self) -> None:
+        """The consumer's health check was answered with CLOSE: end the stream shortly after."""
+        ...
+
+    def give_way(self) -> None:
+        """A newcomer waits in its place: refuse this one."""
+        ...
+
+    def place_is_free(self) -> None:
+        """The stream it waited for has gone."""
+        ...
+
+
+class KeptSeat(Protocol):
+    """The place of a consumer that has no stream (`seat`)."""
+
+    def give_up(self) -> None:
+        """Leave the subscription."""
+        ...
+
+    def swept(self, now_s: float) -> None:
+        """Give up when it is time."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerRecord(JsonRecord):
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerRecord(JsonRecord):
+    subscription: str
+    type: str
+    name: str
+    key_filters: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class KnownProducer:
+    """A producer's name on a topic."""
+
+    producer_id: int
+    topic: Topic
+    name: str
+    signs: int = 0
+    here: bool = False  # counted in the topic's `producers_connected`
+    admitted: AccessMode | None = None  # by the topic's gate
+    fenced: ClusterError | None = None  # an exclusive producer has the topic for itself
+
+    def touch(self) -> None:
+        """It called: it is alive."""
+        self.signs = SWEEPS_WITHOUT_A_CALL
+        if not self.here:
+            self.here = True
+            self.topic.producers_connected += 1
+
+    def admit(self, mode: AccessMode) -> None:
+        """Let it in as the topic's gate allows, beside or instead of others.
+
+        Raises:
+            ProducerFenced, LimitReached: nothing has changed.
+        """
+        gate, present = self.topic.gate, self.topic.producers_connected - self.here
+        if self.admitted is mode:
+            gate.check_producer(self.name, mode, present)
+        else:
+            gate.detach(self)
+            gate.attach(self, self.name, mode, present)
+            self.admitted = mode
+        self.fenced = None
+
+    def end(self, error: ClusterError) -> None:
+        """The gate took away its right to write (`AttachedProducer`)."""
+        self.fenced = error
+        self.admitted = None
+
+    def leave(self) -> None:
+        """It has not called for long, or its topic is gone."""
+        self.topic.gate.detach(self)
+        self.admitted = None
+        if self.here:
+            self.here = False
+            self.topic.producers_connected -= 1
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class KnownConsumer:
+    """A consumer's name in a subscription, and its stream while it has one."""
+
+    consumer_id: int
+    topic: Topic
+    record: ConsumerRecord
+    signs: int = 0
+    seat: KeptSeat | None = None  # while it has no stream
+    stream: AttachedStream | None = None
+    waiting: AttachedStream | None = None  # would take the stream's place and must wait
+    takeovers: Takeovers = field(default_factory=Takeovers)
+    not_before_ms: int = 0  # no stream is opened earlier (the loop's clock)
+
+    def touch(self) -> None:
+        """It called: it is alive."""
+        self.signs = SWEEPS_WITHOUT_A_CALL
+
+    @property
+    def name(self) -> str:
+        return self.record.name
+
+    @property
+    def subscription(self) -> str:
+        return self.record.subscription
+
+    @property
+    def gone(self) -> bool:
+        """Its topic or its subscription is."""
+        return self.topic.closed is not None or self.subscription not in self.topic.subscriptions
+
+    def filters_for(self, pump: AnyPump) -> tuple[str, ...]:
+        """Its key filters where the subscription has any."""
+        return tuple(self.record.key_filters) if pump.type is SubscriptionType.KEY_SHARED else ()
