@@ -11,24 +11,14 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
-LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
-FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-HEADING = re.compile(r"^#+ +(.+)$", re.MULTILINE)
+from tests.support.pages import FENCE, LINK, ROOT, pages, problem_of
+
+DOCUMENTS = pages()
 COMMAND = re.compile(
     r"(?:^|[|;&(]|\$\()\s*(?:\./)?danube((?: +(?:'[^']*'|\"[^\"]*\"|[^\s|;&)>#]+))*)", re.MULTILINE
 )
 INLINE = re.compile(r"`(?:\./)?danube ([^`]+)`")
 MAKE = re.compile(r"(?:^|`)make ([a-z-]+)", re.MULTILINE)
-
-
-def anchors(text: str) -> set[str]:
-    """The anchors of a page, made as GitHub makes them."""
-    plain = FENCE.sub("", text)
-    return {
-        re.sub(r"[^\w\- ]", "", title.strip().lower()).replace(" ", "-") for title in HEADING.findall(plain)
-    }
 
 
 @pytest.mark.parametrize("page", DOCUMENTS, ids=lambda page: page.name)
@@ -39,8 +29,8 @@ def test_links_of_the_page_resolve(page: Path) -> None:
             continue
         name, _, anchor = target.partition("#")
         file = (page.parent / name).resolve() if name else page
-        if not file.exists() or (anchor and anchor not in anchors(file.read_text(encoding="utf-8"))):
-            broken.append(target)
+        if problem := problem_of(file, anchor):
+            broken.append(f"{target}: {problem}")
     assert broken == []
 
 
