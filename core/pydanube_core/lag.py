@@ -5,7 +5,7 @@ few messages too high. Age goes by append time, the broker's own clock, hence ne
 What is not known is None with a reason, never 0: a zero would hide exactly the case that matters.
 
 Age quality: `exact`, the append time of the oldest unread message was read, or nothing is unread; `unknown`, there
-is no such time. (`bounded` and `interpolated` belong to reports that work from samples.)
+is no such time. (`bounded` and `interpolated` are ages from samples: `diagnosis.age`.)
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ __all__ = ["AgeQuality", "Lag", "LagReason", "measure_lag"]
 
 class AgeQuality(StrEnum):
     EXACT = "exact"
+    BOUNDED = "bounded"
+    INTERPOLATED = "interpolated"
     UNKNOWN = "unknown"
 
 

@@ -1,0 +1,77 @@
+"""How old the oldest unread message is, and how well that is known. Nothing is extrapolated beyond what was seen.
+
+| quality | the age is |
+|---|---|
+| `exact` | from the message's own append time, or nothing is unread |
+| `bounded` | between two known times; the older end is given, both are in `low_s` and `high_s` |
+| `interpolated` | between two heads that were seen: the message was appended between them; the older end is given |
+| `unknown` | not known: the message is older than every head seen, or there are none |
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pydanube_core.diagnosis.lag_window import LagWindow
+from pydanube_core.lag import AgeQuality
+
+__all__ = ["UnreadAge", "append_time_between", "unread_age"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnreadAge:
+    """`age_s` is None exactly if `reason` is not. It is the older end where there are two."""
+
+    age_s: float | None
+    reason: str | None  # caught_up | trimmed | not_known
+    quality: AgeQuality
+    low_s: float | None = None
+    high_s: float | None = None
+
+
+def append_time_between(
+    times_ms: Sequence[int], offsets: Sequence[int], offset: int
+) -> tuple[int, int] | None:
+    """Between which two looks at the head the message at `offset` was appended; None if not between any two.
+
+    A head of h at t says: h-1 was there at t, h was not. So the message came after the last look at which the head
+    was at most its offset, and no later than the next one.
+    """
+    at = bisect_right(offsets, offset)
+    if at == 0 or at == len(offsets):
+        return None
+    return times_ms[at - 1], times_ms[at]
+
+
+def unread_age(window: LagWindow, *, lag: int | None, offset: int | None, trimmed: bool) -> UnreadAge:
+    """The age of the message at `offset`, the oldest that is unread."""
+    if lag == 0:
+        return UnreadAge(age_s=None, reason="caught_up", quality=AgeQuality.EXACT)
+    if trimmed and window.oldest_unread_append_ms is None:
+        return UnreadAge(age_s=None, reason="trimmed", quality=AgeQuality.UNKNOWN)
+    now = window.now_ms
+    if window.oldest_unread_append_ms is not None:
+        age_s = max(0, now - window.oldest_unread_append_ms) / 1000
+        return UnreadAge(age_s=age_s, reason=None, quality=AgeQuality.EXACT, low_s=age_s, high_s=age_s)
+    between, quality = window.oldest_unread_between_ms, AgeQuality.BOUNDED
+    if between is None and offset is not None:
+        quality = AgeQuality.INTERPOLATED
+        between = append_time_between(*_heads(window), offset)
+    if between is None:
+        return UnreadAge(age_s=None, reason="not_known", quality=AgeQuality.UNKNOWN)
+    low_s, high_s = max(0, now - between[1]) / 1000, max(0, now - between[0]) / 1000
+    return UnreadAge(age_s=high_s, reason=None, quality=quality, low_s=low_s, high_s=high_s)
+
+
+def _heads(window: LagWindow) -> tuple[Sequence[int], Sequence[int]]:
+    """The heads seen: those given, else the window's own."""
+    if window.head_times_ms:
+        return window.head_times_ms, window.head_offsets
+    seen = [
+        (time, head)
+        for time, head in zip(window.times_ms, window.next_offset, strict=True)
+        if head is not None
+    ]
+    return [time for time, _ in seen], [head for _, head in seen]

@@ -1,0 +1,127 @@
+"""What a broker sees of itself every few seconds: one `Round` of samples, for diagnosis and telemetry alike.
+
+A round holds what changed since the round before, and what did not change for `heartbeat` rounds: whoever carries a
+subject's last sample forward that long knows the same as the broker does. `gone` names what is no more. Counters
+count since the broker started, so a rate is a difference and a smaller number means a restart. Times are
+milliseconds since 1970 by the broker's clock; a cursor is read before its head, in the same slice of the round.
+
+Tuples instead of dataclasses: there may be ten thousand of each in a round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+__all__ = ["BrokerSample", "ConsumerSample", "CursorSample", "HeadSample", "Round", "RoundObserver"]
+
+
+class HeadSample(NamedTuple):
+    """One log: a topic that is not partitioned, or a partition."""
+
+    topic: str  # /namespace/topic; of a partition its own name
+    topic_id: int
+    partition: int | None
+    taken_at_ms: int
+    start_offset: int
+    next_offset: int
+    messages_in: int
+    bytes_in: int
+    producers: int
+    consumers: int
+    refused: int  # publishes (batches) that were refused
+
+
+class CursorSample(NamedTuple):
+    """One subscription of one log."""
+
+    topic: str
+    topic_id: int
+    partition: int | None
+    subscription: str
+    subscription_id: int
+    taken_at_ms: int
+    start_offset: int  # of the log, at the same moment
+    next_offset: int
+    next_unacked: int
+    acked_above: int
+    in_flight: int
+    members: int
+    delivered: int
+    redelivered: int
+    failed: int  # nacked or not answered in time
+    dead_lettered: int
+    dropped: int
+    generation: int  # rises with every seek
+    oldest_unread_append_ms: int | None  # None: nothing is unread, or not known without asking the cold tier
+
+    @property
+    def lag_messages(self) -> int:
+        return max(0, self.next_offset - max(self.next_unacked, self.start_offset) - self.acked_above)
+
+
+class ConsumerSample(NamedTuple):
+    """One consumer of one subscription of one log."""
+
+    topic: str
+    topic_id: int
+    subscription: str
+    subscription_id: int
+    consumer_id: int
+    name: str
+    taken_at_ms: int
+    active: bool
+    connected_at_ms: int
+    credit_messages: int
+    in_flight: int
+    delivered: int
+    oldest_in_flight_age_ms: int | None
+    heard_at_ms: (
+        int | None
+    )  # when its client said anything last; None: it is not kept for this kind of client
+
+
+class BrokerSample(NamedTuple):
+    """The broker itself, in every round."""
+
+    taken_at_ms: int
+    broker_id: str
+    uptime_s: float
+    topics: int
+    subscriptions: int
+    cpu_s: float  # of the process since its start
+    rss_bytes: int
+    disk_free_bytes: int | None
+    disk_total_bytes: int | None
+    disk_guard_bytes: int | None
+    journal_bytes: int
+    journal_read_only: bool
+    tier_backlog_bytes: int
+    tier_errors: int
+    store_error: str | None
+    messages_in: int
+    bytes_in: int
+    messages_out: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """One look at everything. `number` rises by one; `took_ms` is what looking cost, in slices."""
+
+    number: int
+    taken_at_ms: int
+    interval_s: float
+    heartbeat: int  # rounds after which what does not change is told again
+    broker: BrokerSample
+    heads: Sequence[HeadSample]
+    cursors: Sequence[CursorSample]
+    consumers: Sequence[ConsumerSample]
+    gone_topics: Sequence[int]  # ids of logs
+    gone_subscriptions: Sequence[tuple[int, int]]  # (topic id, subscription id)
+    took_ms: float
+    details: Mapping[str, Any]
+
+
+#: told of every round, in the loop: it takes what it wants and returns at once
+RoundObserver = Callable[[Round], None]
