@@ -12,21 +12,18 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
 
 import anyio
-from pydanube_core.errors import ClusterError, Draining, NotImplementedYet, TopicNotFound
-from pydanube_core.generated import danube_stream_pb2 as pb
+from pydanube_core.errors import ClusterError, Draining, NotImplementedYet
 from pydanube_core.names import TopicName
-from pydanube_core.positions import Position
 from pydanube_core.services import OPS, STREAM
 from pydanube_storage.metadata import EmbeddedStore
 
 from pydanube_broker.cluster.ids import TopicId
 from pydanube_broker.data_dir import FORMAT_VERSION, DataDir
-from pydanube_broker.delivery.any_pump import AnyPump
 from pydanube_broker.delivery.dead_letter_desk import DeadLetterDesk
 from pydanube_broker.delivery.pump import DeliveryEngine
 from pydanube_broker.health import Health
@@ -39,7 +36,7 @@ from pydanube_broker.journal import (
     JournalOptions,
 )
 from pydanube_broker.journal.helper import InlineSyncer, Syncer
-from pydanube_broker.metrics import BrokerMetrics
+from pydanube_broker.parts import BrokerParts
 from pydanube_broker.port import BrokerPort
 from pydanube_broker.rpc.advertised import advertised_url
 from pydanube_broker.rpc.grpcio_server import GrpcioServer
@@ -53,6 +50,7 @@ from pydanube_broker.services.publish import PublishStream
 from pydanube_broker.services.resolve import Resolve
 from pydanube_broker.services.schema_registry import SchemaRegistryService
 from pydanube_broker.serving.registry import Registry
+from pydanube_broker.serving.topic_access import TopicAccess
 from pydanube_broker.settings import Settings
 from pydanube_broker.tier.tier import Tier
 from pydanube_broker.topics.agreement import check_ids, check_metadata_there, newest_id
@@ -68,46 +66,26 @@ OpsHandler = Callable[[bytes], Awaitable[bytes]]
 MAINTENANCE_S: Final = 5.0
 
 
-class Broker:
+class Broker(BrokerParts):
     """See the module.
 
     Args:
         settings: as `load_settings` gives them.
-        ops: serves `danube.ops/Call`: request bytes to response bytes. It may be set later, before the start.
+        ops: serves `danube.ops/Call`: request bytes to response bytes.
 
     Raises (on entering): any `ClusterError` of the start: `DATA_DIR_LOCKED`, `PORT_IN_USE`, `CORRUPT_JOURNAL` …
     """
 
     def __init__(self, settings: Settings, *, ops: OpsHandler | None = None) -> None:
-        self.settings = settings
-        self.durability = "memory" if settings.data.memory else "fsynced"
-        self.metrics = BrokerMetrics(topic_series_limit=settings.metrics.topic_series_limit)
-        self.started_at = time.monotonic()
+        super().__init__(settings)
         self._ops = ops
         self._stack = contextlib.AsyncExitStack()
-        self._tasks: set[asyncio.Task[None]] = set()
         self._streams: set[PublishStream | ConsumeStream] = set()
         self._servers: list[GrpcioServer] = []
         self._closing = False
-        # made on entering
-        self.data_dir: DataDir
-        self.engine: DeliveryEngine
-        self.health: Health
-        self.official: OfficialServices
-        self.hub: Hub
-        self.journal: Journal
-        self.registry: Registry
-        self.retention: JournalRetention
-        self.tier: Tier
-        self.port: BrokerPort = BrokerPort(self)
-        self.broker_url = ""
-        self.admin_url = ""
-        self.metrics_url = ""
-        self.http_url: str | None = None  # of the HTTP face, which the command starts beside this broker
+        self.official: OfficialServices  # made on entering
+        self.port = BrokerPort(self)
         self.recovered: dict[str, Any] = {}
-
-    def set_ops(self, handler: OpsHandler) -> None:
-        self._ops = handler
 
     # -- start -----------------------------------------------------------------------------------------------
 
@@ -135,7 +113,7 @@ class Broker:
         path = self.data_dir.path
         self.engine = DeliveryEngine()
         self.engine.dead_letters = DeadLetterDesk(
-            self._dead_letter_topics, self._spawn, lambda: self.broker_url
+            self._dead_letter_topics, self.spawn, lambda: self.broker_url
         )
         self.metrics.dropped = self.engine.dropped
         stack.callback(self.engine.close)
@@ -158,6 +136,7 @@ class Broker:
         store = await stack.enter_async_context(EmbeddedStore(file, pending=self.engine.give_way.pending))
         check_ids(file, newest, store.statistics().revision)
         self.registry = Registry(self.hub, self.engine, store, settings)
+        self.access = TopicAccess(self.registry, self.health, settings)
         self.metrics.validations = self.registry.schemas.counters.validations
         self.metrics.validation_failures = self.registry.schemas.counters.failures
         self.official = OfficialServices(self, store, schemas=RegistrySchemas(self.registry.schemas))
@@ -178,7 +157,7 @@ class Broker:
                 path,
                 self.hub,
                 store,
-                self._spawn,
+                self.spawn,
                 was_deleted=lambda topic_id: index.topic_by_id(TopicId(topic_id)) is None,
             )
         )
@@ -192,7 +171,7 @@ class Broker:
         }
         for server in self._servers:
             await server.start()
-        self._spawn(self._maintain())
+        self.spawn(self._maintain())
         stack.push_async_callback(self._stop_tasks)
         log.info(
             "broker_ready",
@@ -332,20 +311,10 @@ class Broker:
         finally:
             await self._stack.aclose()
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._finished)
-
-    def _finished(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            log.error("task_failed", exc_info=task.exception(), extra={"event": "task_failed"})
-
     async def _stop_tasks(self) -> None:
-        for task in self._tasks:
+        for task in self.tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self.tasks, return_exceptions=True)
 
     async def _maintain(self) -> None:
         """Retention and the journal's clean-up, every few seconds."""
@@ -361,89 +330,21 @@ class Broker:
     # -- for the streams -------------------------------------------------------------------------------------
 
     def _publish_stream(self, reply: StreamReply) -> PublishStream:
-        stream = PublishStream(reply, self)
+        stream = PublishStream(reply, self, self._gone)
         self._streams.add(stream)
         return stream
 
     def _consume_stream(self, reply: StreamReply) -> ConsumeStream:
-        stream = ConsumeStream(reply, self)
+        stream = ConsumeStream(reply, self, self._gone)
         self._streams.add(stream)
         return stream
 
-    def gone(self, stream: PublishStream | ConsumeStream) -> None:
+    def _gone(self, stream: PublishStream | ConsumeStream) -> None:
         self._streams.discard(stream)
-
-    def start(self, work: Coroutine[Any, Any, None]) -> None:
-        self._spawn(work)
-
-    def check_publish(self) -> None:
-        self.health.check_publish()
-
-    def check_consume(self) -> None:
-        self.health.check_consume()
-
-    def rejected(self, topic: str, error: ClusterError) -> None:
-        self.metrics.rejected[topic, error.code] += 1
-
-    async def producer_topic(self, request: pb.OpenProducer) -> Topic:
-        name = TopicName.parse(request.topic)
-        topic = self.registry.find(name)
-        if topic is None and request.create:
-            if request.schema_subject:  # as in `Resolve`
-                self.check_schema(request.schema_subject, request.schema_version)
-            _, parts = await self.topic_parts(
-                name, create=True, partitions=0, dispatch_strategy=request.dispatch_strategy or "reliable"
-            )
-            topic = parts[0]
-        if topic is None:
-            raise self.registry.not_found(name)
-        self.registry.check_strategy(topic, request.dispatch_strategy)
-        return topic
-
-    def check_schema(self, subject: str, version: int) -> None:
-        self.registry.schemas.choose(subject, version=version or None)
-
-    async def producer_schema(self, topic: Topic, request: pb.OpenProducer) -> tuple[int, int]:
-        if not request.schema_subject:
-            return 0, 0
-        record = await self.registry.schemas.bind(
-            topic.options.topic, request.schema_subject, version=request.schema_version or None
-        )
-        return record.identity
-
-    async def consumer_topic(self, name: TopicName) -> Topic:
-        topic = self.registry.find(name)
-        if topic is None:
-            raise self.registry.not_found(name)
-        return topic
-
-    async def subscription(
-        self, topic: Topic, name: str, *, type: str, start: Position, start_given: bool
-    ) -> AnyPump:
-        return await self.registry.subscribe(topic, name, type=type, start=start, start_given=start_given)
 
     async def _dead_letter_topics(self, name: TopicName) -> Sequence[Topic]:
         """Where dead letters go; the broker makes it itself, whatever `topics.auto_create` says."""
         found = self.registry.parts(name)[1]
         if not found:
             found = await self.registry.create(name, partitions=0, dispatch_strategy="reliable")
-        return found
-
-    async def topic_parts(
-        self, name: TopicName, *, create: bool, partitions: int, dispatch_strategy: str
-    ) -> tuple[bool, Sequence[Topic]]:
-        found = self.registry.parts(name)
-        if not found[1] and create:
-            if not self.settings.topics.auto_create:
-                raise TopicNotFound(
-                    f"topic {name} does not exist, and this broker does not make topics by itself "
-                    "(topics.auto_create = false)",
-                    field="topic",
-                    value=str(name),
-                )
-            self.health.check_publish()
-            await self.registry.create(name, partitions=partitions, dispatch_strategy=dispatch_strategy)
-            found = self.registry.parts(name)
-        if not found[1]:
-            raise self.registry.not_found(name)
         return found

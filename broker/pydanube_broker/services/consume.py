@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Coroutine, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from pydanube_core.errors import ClusterError, Internal, InvalidArgument
 from pydanube_core.generated import danube_stream_pb2 as pb
@@ -15,14 +15,14 @@ from pydanube_core.positions import Position
 from pydanube_broker.delivery.any_pump import AnyPump
 from pydanube_broker.delivery.frame_builder import FrameBuilder
 from pydanube_broker.delivery.non_reliable import LiveReader
-from pydanube_broker.delivery.pump import DeliveryEngine
 from pydanube_broker.delivery.reader_pump import ReaderPump
+from pydanube_broker.parts import BrokerParts
 from pydanube_broker.rpc.hot import StreamReply
 from pydanube_broker.subscription.key_filters import check_key_filters
 from pydanube_broker.topics.memory_topic import MemoryTopic
 from pydanube_broker.topics.topic import Topic, now_ms
 
-__all__ = ["ConsumeHost", "ConsumeStream"]
+__all__ = ["ConsumeStream"]
 
 log = logging.getLogger("pydanube.consume")
 
@@ -30,36 +30,17 @@ _ids = itertools.count(now_ms() * 1000)  # above those of an earlier life of thi
 HEAD: Final = "head"
 
 
-class ConsumeHost(Protocol):
-    """What the broker does for its consume streams."""
-
-    engine: DeliveryEngine
-
-    def start(self, work: Coroutine[Any, Any, None]) -> None: ...
-
-    def gone(self, stream: ConsumeStream) -> None: ...
-
-    def check_consume(self) -> None:
-        """Raise `Draining` where consumers are refused as a whole."""
-        ...
-
-    async def consumer_topic(self, name: TopicName) -> Topic: ...
-
-    async def subscription(
-        self, topic: Topic, name: str, *, type: str, start: Position, start_given: bool
-    ) -> AnyPump:
-        """The subscription, made if it does not exist."""
-        ...
-
-
 class ConsumeStream:
     """The life of one stream: open, then credit and answers one way, deliveries the other."""
 
-    def __init__(self, reply: StreamReply, host: ConsumeHost) -> None:
+    def __init__(
+        self, reply: StreamReply, broker: BrokerParts, gone: Callable[[ConsumeStream], None]
+    ) -> None:
         self.consumer_id = next(_ids)
         self.connected_at_ms = now_ms()
         self._reply = reply
-        self._host = host
+        self._broker = broker
+        self._gone = gone
         self._opening = False
         self._early: list[pb.ConsumeRequest] = []
         self._topic: Topic | None = None
@@ -79,7 +60,7 @@ class ConsumeStream:
                 raise InvalidArgument("a consume stream is opened once", field="kind", value="open")
             self._opening = True
             self._reply.pause_reading()  # what comes before the answer waits with the client, not here
-            self._host.start(self._open(request.open))
+            self._broker.spawn(self._open(request.open))
         elif not self._opening:
             raise InvalidArgument(
                 "a consume stream begins with its open message", field="kind", value=str(kind)
@@ -156,7 +137,7 @@ class ConsumeStream:
         try:
             name = TopicName.parse(request.topic)
             start = Position.parse(request.start or "earliest", now_ms=now_ms(), field="start")
-            self._host.check_consume()
+            self._broker.health.check_consume()
             if request.consumer_name:
                 check_client_name(request.consumer_name, field="consumer_name")
             if request.subscription:
@@ -181,8 +162,8 @@ class ConsumeStream:
         consumer_name = request.consumer_name or f"consumer-{self.consumer_id}"
         if request.type:  # before a subscription is made that its maker cannot use
             check_key_filters(request.type, request.key_filters)
-        topic = await self._host.consumer_topic(name)
-        pump = await self._host.subscription(
+        topic = await self._broker.access.consumer_topic(name)
+        pump = await self._broker.access.subscription(
             topic, request.subscription, type=request.type, start=start, start_given=request.start_given
         )
         if self.closed:
@@ -212,7 +193,7 @@ class ConsumeStream:
         )
 
     async def _open_reader(self, name: TopicName, start: Position, request: pb.OpenConsumer) -> None:
-        topic = await self._host.consumer_topic(name)
+        topic = await self._broker.access.consumer_topic(name)
         topic.gate.check_consumer(topic.subscriptions.values(), topic.readers, 0)
         stop: int | None = None
         if request.stop == HEAD:
@@ -226,7 +207,7 @@ class ConsumeStream:
         if self.closed:
             return
         session = next(_ids)
-        engine = self._host.engine
+        engine = self._broker.engine
         self._reply.send(
             pb.ConsumeResponse(
                 opened=pb.ConsumerOpened(
@@ -330,7 +311,7 @@ class ConsumeStream:
 
     def on_close(self) -> None:
         self.closed = True
-        self._host.gone(self)
+        self._gone(self)
         if self._pump is not None:
             self._pump.leave(self.consumer_id)
         if self._reader is not None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
-from typing import Any, Final, Protocol
+from collections.abc import Callable
+from typing import Final
 
 from pydanube_core.batch import Column, ProducerPart
 from pydanube_core.batch.validate import validate_batch
@@ -14,13 +14,14 @@ from pydanube_core.frames import PUBLISH_BATCH_FIELD, read_bytes_field
 from pydanube_core.generated import danube_stream_pb2 as pb
 from pydanube_core.names import TopicName, check_client_name
 
+from pydanube_broker.parts import BrokerParts
 from pydanube_broker.rpc.hot import StreamReply
 from pydanube_broker.schema.guard import SchemaGuard
 from pydanube_broker.topics.gate import AccessMode
 from pydanube_broker.topics.producers import Appended, ProducerSession
 from pydanube_broker.topics.topic import Topic
 
-__all__ = ["PublishHost", "PublishStream"]
+__all__ = ["PublishStream"]
 
 log = logging.getLogger("pydanube.publish")
 
@@ -28,42 +29,15 @@ _UNKNOWN_OFFSET: Final = (1 << 64) - 1
 WAITING_BYTES: Final = 16 << 20  # taken from one connection and not committed yet; then it is not read from
 
 
-class PublishHost(Protocol):
-    """What the broker does for its publish streams."""
-
-    def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a task of this broker's."""
-        ...
-
-    def gone(self, stream: PublishStream) -> None:
-        """The stream has ended."""
-        ...
-
-    def check_publish(self) -> None:
-        """Raise `Draining`, `DiskFull` or `JournalReadOnly` where publishes are refused as a whole."""
-        ...
-
-    async def producer_topic(self, request: pb.OpenProducer) -> Topic:
-        """The topic, made if the request asks for it and the broker allows it."""
-        ...
-
-    async def producer_schema(self, topic: Topic, request: pb.OpenProducer) -> tuple[int, int]:
-        """(schema id, version) the producer writes, bound to the topic; zeros for a producer without a schema."""
-        ...
-
-    def rejected(self, topic: str, error: ClusterError) -> None:
-        """Count a refused publish."""
-        ...
-
-
 class PublishStream:
     """The life of one stream: open, then batches, each answered when it is committed."""
 
     __slots__ = (
+        "_broker",
         "_checking",
         "_delayed",
+        "_gone",
         "_half_closed",
-        "_host",
         "_open",
         "_reply",
         "_session",
@@ -73,9 +47,12 @@ class PublishStream:
         "closed",
     )
 
-    def __init__(self, reply: StreamReply, host: PublishHost) -> None:
+    def __init__(
+        self, reply: StreamReply, broker: BrokerParts, gone: Callable[[PublishStream], None]
+    ) -> None:
         self._reply = reply
-        self._host = host
+        self._broker = broker
+        self._gone = gone
         self._topic: Topic | None = None
         self._session: ProducerSession | None = None
         self._open = False
@@ -98,17 +75,17 @@ class PublishStream:
             raise InvalidArgument("a publish stream begins with one open message", field="kind", value="open")
         self._open = True
         self._reply.pause_reading()
-        self._host.start(self._open_producer(request.open))
+        self._broker.spawn(self._open_producer(request.open))
 
     async def _open_producer(self, request: pb.OpenProducer) -> None:
         try:
             TopicName.parse(request.topic)
             if request.producer_name:
                 check_client_name(request.producer_name, field="producer_name")
-            self._host.check_publish()
+            self._broker.health.check_publish()
             mode = AccessMode.parse(request.access_mode)
-            topic = await self._host.producer_topic(request)
-            schema = await self._host.producer_schema(topic, request)
+            topic = await self._broker.access.producer_topic(request)
+            schema = await self._broker.access.producer_schema(topic, request)
             if self.closed:
                 return
             if request.producer_id:
@@ -173,13 +150,13 @@ class PublishStream:
             part = validate_batch(data, max_message_bytes=topic.max_message_bytes)
             sequence, count = part.first_sequence, part.count
             self._check_session(part)
-            self._host.check_publish()
+            self._broker.health.check_publish()
             schema = topic.schema
             if schema is not None and not _is_retry(topic, part) and not schema.check_batch(data, part):
                 # Nothing more is read from this client until its payloads are checked: order is kept.
                 self._reply.pause_reading()
                 self._checking = True
-                self._host.start(self._check_payloads(schema, topic, data, part))
+                self._broker.spawn(self._check_payloads(schema, topic, data, part))
                 return
         except ClusterError as error:
             self._rejected(error, topic, data, sequence, count)
@@ -194,7 +171,7 @@ class PublishStream:
         try:
             await schema.check_payloads(data, part)
             self._check_session(part)
-            self._host.check_publish()
+            self._broker.health.check_publish()
         except ClusterError as error:
             refused = error
         except Exception:
@@ -235,7 +212,7 @@ class PublishStream:
     def _rejected(
         self, error: ClusterError, topic: Topic, data: memoryview, sequence: int, count: int
     ) -> None:
-        self._host.rejected(topic.name, error)
+        self._broker.rejected(topic.name, error)
         self._refuse(error, sequence or _peek_sequence(data), count)
 
     def _publish_delayed(self) -> None:
@@ -321,7 +298,7 @@ class PublishStream:
 
     def on_close(self) -> None:
         self.closed = True
-        self._host.gone(self)
+        self._gone(self)
         self._release()
 
     def _release(self) -> None:

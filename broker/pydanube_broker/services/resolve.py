@@ -2,39 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
-
 from pydanube_core.errors import InvalidArgument
 from pydanube_core.generated import danube_stream_pb2 as pb
 from pydanube_core.names import TopicName
 
-from pydanube_broker.topics.topic import Topic
+from pydanube_broker.parts import BrokerParts
 
-__all__ = ["Resolve", "ResolveHost"]
-
-
-class ResolveHost(Protocol):
-    """What the broker does for look-ups."""
-
-    broker_url: str
-
-    async def topic_parts(
-        self, name: TopicName, *, create: bool, partitions: int, dispatch_strategy: str
-    ) -> tuple[bool, Sequence[Topic]]:
-        """Whether the topic is partitioned, and its concrete topics in order."""
-        ...
-
-    def check_schema(self, subject: str, version: int) -> None:
-        """Raise `SchemaNotFound` where there is no such subject, or version (0: any)."""
-        ...
+__all__ = ["Resolve"]
 
 
 class Resolve:
     """The cold handler."""
 
-    def __init__(self, host: ResolveHost) -> None:
-        self._host = host
+    def __init__(self, broker: BrokerParts) -> None:
+        self._broker = broker
 
     async def __call__(self, data: bytes) -> bytes:
         request = pb.ResolveRequest.FromString(data)
@@ -48,8 +29,8 @@ class Resolve:
             )
         if request.create and request.schema_subject:
             # No topic is left behind by a producer whose schema there is not.
-            self._host.check_schema(request.schema_subject, request.schema_version)
-        partitioned, topics = await self._host.topic_parts(
+            self._broker.access.check_schema(request.schema_subject, request.schema_version)
+        partitioned, topics = await self._broker.access.topic_parts(
             name, create=request.create, partitions=request.partitions, dispatch_strategy=strategy
         )
         return pb.ResolveResponse(
@@ -59,7 +40,7 @@ class Resolve:
                 pb.Partition(
                     topic=topic.name,
                     topic_id=topic.topic_id,
-                    broker_url=self._host.broker_url,
+                    broker_url=self._broker.broker_url,
                     epoch=topic.state.epoch,
                 )
                 for topic in topics

@@ -1,14 +1,14 @@
 """The data plane of Danube's own clients: package `danube` on port 6650 (`wire/data-plane.md`).
 
-`OfficialServices(host, store)`, `load(topics)` before the port opens, `start()` and `close()` around its life; `route`
-adds its methods to a server's.
+`OfficialServices(broker, store)`, `load(topics)` before the port opens, `start()` and `close()` around its life; `cold`,
+`hot` and `server_streams` are the methods to serve, by path.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from pydanube_core.errors import ClusterError
 from pydanube_core.services import (
@@ -21,39 +21,35 @@ from pydanube_core.services import (
 )
 from pydanube_storage.metadata import MetadataStore
 
+from pydanube_broker.parts import BrokerParts
 from pydanube_broker.rpc.hot import ColdHandler, HotHandler, ServerStreamOpener
 from pydanube_broker.services.official.auth import AuthService
 from pydanube_broker.services.official.client_book import ClientBook
 from pydanube_broker.services.official.consumer import ConsumerService
-from pydanube_broker.services.official.discovery import DiscoveryHost, DiscoveryService
+from pydanube_broker.services.official.discovery import DiscoveryService
 from pydanube_broker.services.official.health_check import HealthCheckService
-from pydanube_broker.services.official.producer import ProducerHost, ProducerService
-from pydanube_broker.services.official.receive import ReceiveHost
+from pydanube_broker.services.official.producer import ProducerService
 from pydanube_broker.services.official.schema_gate import NoSchemas, SchemaGate
-from pydanube_broker.services.official.storage import StorageHost, StorageService
+from pydanube_broker.services.official.storage import StorageService
 from pydanube_broker.topics.topic import Topic
 
-__all__ = ["NoSchemas", "OfficialHost", "OfficialServices", "SchemaGate"]
+__all__ = ["NoSchemas", "OfficialServices", "SchemaGate"]
 
 SWEEP_S: Final = 5.0  # the clients' health-check interval
-
-
-class OfficialHost(ProducerHost, ReceiveHost, DiscoveryHost, StorageHost, Protocol):
-    """What the broker does for these services."""
 
 
 class OfficialServices:
     """All of them, and what they share."""
 
     def __init__(
-        self, host: OfficialHost, store: MetadataStore, *, schemas: SchemaGate | None = None
+        self, broker: BrokerParts, store: MetadataStore, *, schemas: SchemaGate | None = None
     ) -> None:
         self._book = ClientBook(store)
-        self._producer = ProducerService(host, self._book, schemas or NoSchemas())
-        self._consumer = ConsumerService(host, self._book)
-        self._discovery = DiscoveryService(host)
+        self._producer = ProducerService(broker, self._book, schemas or NoSchemas())
+        self._consumer = ConsumerService(broker, self._book)
+        self._discovery = DiscoveryService(broker)
         self._health = HealthCheckService(self._book)
-        self._storage = StorageService(host)
+        self._storage = StorageService(broker)
         self._auth = AuthService()
         self._timer: asyncio.TimerHandle | None = None
 

@@ -11,10 +11,11 @@ from pydanube_core.names import check_subscription
 from pydanube_core.positions import Position, PositionKind
 
 from pydanube_broker.delivery.any_pump import AnyPump
+from pydanube_broker.parts import BrokerParts
 from pydanube_broker.rpc.hot import ServerStreamReply, UnaryReply
 from pydanube_broker.services.official.client_book import ClientBook
 from pydanube_broker.services.official.known_clients import ConsumerRecord
-from pydanube_broker.services.official.receive import ReceiveHost, ReceiveStream
+from pydanube_broker.services.official.receive import ReceiveStream
 from pydanube_broker.services.official.requests import (
     check_name,
     enum_value,
@@ -36,8 +37,8 @@ MAX_OFFSET: Final = (1 << 63) - 1
 
 
 class ConsumerService:
-    def __init__(self, host: ReceiveHost, book: ClientBook) -> None:
-        self._host = host
+    def __init__(self, broker: BrokerParts, book: ClientBook) -> None:
+        self._broker = broker
         self._book = book
         self._decoded = DecodedBatches()
         self.streams: set[ReceiveStream] = set()
@@ -55,8 +56,8 @@ class ConsumerService:
         check_subscription(request.subscription)
         wanted = enum_value(TYPES, request.subscription_type, field="subscription_type")
         filters = _key_filters(list(request.key_filters))
-        self._host.check_consume()
-        registry = self._host.registry
+        self._broker.health.check_consume()
+        registry = self._broker.registry
         topic = registry.find(name)
         if topic is None:
             raise registry.not_found(name)
@@ -85,7 +86,7 @@ class ConsumerService:
             return pump
         latest = Position(PositionKind.LATEST)
         try:
-            return await self._host.registry.subscribe(
+            return await self._broker.registry.subscribe(
                 topic, name, type=type, start=latest, start_given=False
             )
         except InvalidArgument:  # made by somebody else in the same instant, with another type
@@ -96,7 +97,7 @@ class ConsumerService:
 
     def receive_messages(self, data: bytes, reply: ServerStreamReply) -> ReceiveStream:
         """The hot server stream."""
-        stream = ReceiveStream(data, reply, self._host, self._book, self._decoded, self.streams.discard)
+        stream = ReceiveStream(data, reply, self._broker, self._book, self._decoded, self.streams.discard)
         self.streams.add(stream)
         return stream
 
@@ -140,7 +141,7 @@ class ConsumerService:
         return pump, request.msg_id.topic_offset
 
     def _topic(self, name: str) -> Topic:
-        registry = self._host.registry
+        registry = self._broker.registry
         parsed = topic_name(name, field="msg_id.topic_name")
         topic = registry.find(parsed)
         if topic is None:

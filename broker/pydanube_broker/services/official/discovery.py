@@ -2,35 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from pydanube_core.generated import danube_pb2 as pb
 
+from pydanube_broker.parts import BrokerParts
 from pydanube_broker.services.official.requests import parse, topic_name
-from pydanube_broker.serving.registry import Registry
 
-__all__ = ["DiscoveryHost", "DiscoveryService"]
-
-
-class DiscoveryHost(Protocol):
-    """What the broker does for look-ups."""
-
-    broker_url: str  # as all official clients can dial it (`rpc.advertised`)
-    registry: Registry
+__all__ = ["DiscoveryService"]
 
 
 class DiscoveryService:
-    def __init__(self, host: DiscoveryHost) -> None:
-        self._host = host
+    def __init__(self, broker: BrokerParts) -> None:
+        self._broker = broker
 
     async def topic_lookup(self, data: bytes) -> bytes:
         """One concrete topic. NOT_FOUND for an unknown one is the usual first answer to a producer."""
         request = parse(pb.TopicLookupRequest, data)
         name = topic_name(request.topic, field="topic")
-        registry = self._host.registry
+        registry = self._broker.registry
         if registry.find(name) is None:
             raise registry.not_found(name)
-        url = self._host.broker_url
+        url = self._broker.broker_url
         return pb.TopicLookupResponse(
             request_id=request.request_id,
             response_type=pb.TopicLookupResponse.LookupType.Connect,
@@ -46,7 +37,7 @@ class DiscoveryService:
         must not move the others.
         """
         request = parse(pb.TopicLookupRequest, data)
-        _, topics = self._host.registry.parts(topic_name(request.topic, field="topic"))
+        _, topics = self._broker.registry.parts(topic_name(request.topic, field="topic"))
         return pb.TopicPartitionsResponse(
             request_id=request.request_id, partitions=[topic.name for topic in topics]
         ).SerializeToString()

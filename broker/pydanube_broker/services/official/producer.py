@@ -8,13 +8,14 @@ broker Rust, Go and Python go on with their old id, and would hand any other ans
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Coroutine
-from typing import Any, Final, Protocol
+from collections.abc import Awaitable
+from typing import Final
 
 from pydanube_core.errors import AlreadyExists, ClusterError, Internal, TopicNotFound, Unavailable
 from pydanube_core.generated import danube_pb2 as pb
 from pydanube_core.names import TopicName
 
+from pydanube_broker.parts import BrokerParts
 from pydanube_broker.rpc.hot import UnaryReply
 from pydanube_broker.services.official.client_book import ClientBook
 from pydanube_broker.services.official.grouping import Grouping, Pending, check_message
@@ -28,12 +29,10 @@ from pydanube_broker.services.official.requests import (
     topic_name,
 )
 from pydanube_broker.services.official.schema_gate import SchemaGate
-from pydanube_broker.serving.registry import Registry
-from pydanube_broker.settings import Settings
 from pydanube_broker.topics.gate import AccessMode
 from pydanube_broker.topics.topic import Topic
 
-__all__ = ["ProducerHost", "ProducerService"]
+__all__ = ["ProducerService"]
 
 log = logging.getLogger("pydanube.official")
 
@@ -41,39 +40,20 @@ STRATEGIES: Final = ("non_reliable", "reliable")
 MODES: Final = ("shared", "exclusive")
 
 
-class ProducerHost(Protocol):
-    """What the broker does for official producers."""
-
-    registry: Registry
-    settings: Settings
-
-    def check_publish(self) -> None:
-        """Raise what refuses every publish now: draining, disk full, journal read-only."""
-        ...
-
-    def rejected(self, topic: str, error: ClusterError) -> None:
-        """Count a refused publish."""
-        ...
-
-    def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a task of this broker's."""
-        ...
-
-
 class ProducerService:
-    def __init__(self, host: ProducerHost, book: ClientBook, schemas: SchemaGate) -> None:
-        self._host = host
+    def __init__(self, broker: BrokerParts, book: ClientBook, schemas: SchemaGate) -> None:
+        self._broker = broker
         self._book = book
         self._schemas = schemas
-        self._grouping = Grouping(host.rejected)
+        self._grouping = Grouping(broker.rejected)
 
     async def create_producer(self, data: bytes) -> bytes:
         """The cold call; a name that exists on the topic gets its id again, and concurrent creations are one."""
         request = parse(pb.ProducerRequest, data)
         name = topic_name(request.topic_name)
         check_name(request.producer_name, field="producer_name")
-        self._host.check_publish()
-        registry = self._host.registry
+        self._broker.health.check_publish()
+        registry = self._broker.registry
         topic = registry.find(name)
         strategy = enum_value(STRATEGIES, request.dispatch_strategy, field="dispatch_strategy")
         names_schema = request.HasField("schema_ref") and bool(request.schema_ref.subject)
@@ -93,8 +73,8 @@ class ProducerService:
         ).SerializeToString()
 
     async def _create(self, name: TopicName, strategy: str) -> Topic:
-        registry = self._host.registry
-        if not self._host.settings.topics.auto_create:
+        registry = self._broker.registry
+        if not self._broker.settings.topics.auto_create:
             raise TopicNotFound(
                 f"topic {name} does not exist, and this broker does not make topics by itself "
                 "(topics.auto_create = false)",
@@ -121,7 +101,7 @@ class ProducerService:
             known = self._attach(message, name)
         topic = known.topic
         try:
-            self._host.check_publish()
+            self._broker.health.check_publish()
             if known.fenced is not None:
                 raise known.fenced
             check_message(message, len(data), topic)
@@ -131,19 +111,19 @@ class ProducerService:
             if checking is None:
                 self._grouping.add(topic, pending)
             else:
-                self._host.start(self._add_checked(checking, topic, pending))
+                self._broker.spawn(self._add_checked(checking, topic, pending))
         except ClusterError as error:
-            self._host.rejected(topic.name, error)
+            self._broker.rejected(topic.name, error)
             raise
 
     async def _add_checked(self, checking: Awaitable[None], topic: Topic, pending: Pending) -> None:
         """Queue a message whose payload takes longer to look at than the loop may wait."""
         try:
             await checking
-            self._host.check_publish()
+            self._broker.health.check_publish()
             self._grouping.add(topic, pending)
         except ClusterError as error:
-            self._host.rejected(topic.name, error)
+            self._broker.rejected(topic.name, error)
             pending.reply.fail(error)
         except Exception:
             log.exception("schema_check_failed", extra={"event": "schema_check_failed", "topic": topic.name})
@@ -153,7 +133,7 @@ class ProducerService:
 
     def _attach(self, message: pb.StreamMessage, name: str) -> KnownProducer:
         """A producer that was not created in this life of the broker."""
-        topic = self._host.registry.find(topic_name(name, field="msg_id.topic_name"))
+        topic = self._broker.registry.find(topic_name(name, field="msg_id.topic_name"))
         if topic is None:
             raise TopicNotFound(f"topic {name} does not exist", field="msg_id.topic_name", value=name)
         if producer_id(name, message.producer_name) != message.msg_id.producer_id:

@@ -18,7 +18,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Final, Protocol
+from typing import Final
 
 from pydanube_core.errors import (
     ClusterError,
@@ -33,19 +33,17 @@ from pydanube_core.errors import (
 from pydanube_core.generated import danube_pb2 as pb
 
 from pydanube_broker.delivery.any_pump import AnyPump
-from pydanube_broker.delivery.pump import DeliveryEngine
+from pydanube_broker.parts import BrokerParts
 from pydanube_broker.rpc.hot import ServerStreamReply
 from pydanube_broker.services.official.client_book import ClientBook
 from pydanube_broker.services.official.known_clients import KnownConsumer
 from pydanube_broker.services.official.requests import parse
 from pydanube_broker.services.official.seat import seat_after_loss
 from pydanube_broker.services.official.stream_messages import DecodedBatches, MessageFrame
-from pydanube_broker.serving.registry import Registry
-from pydanube_broker.settings import Settings
 from pydanube_broker.subscription.effects import SessionReason
 from pydanube_broker.topics.topic import now_ms
 
-__all__ = ["ReceiveHost", "ReceiveStream"]
+__all__ = ["ReceiveStream"]
 
 log = logging.getLogger("pydanube.official")
 
@@ -56,19 +54,6 @@ CLOSE_GRACE_S: Final = 0.2  # from the answer CLOSE to the end of the stream
 STEP_MESSAGES: Final = 16  # ≈ 100 µs of encoding in one turn
 
 
-class ReceiveHost(Protocol):
-    """What the broker does for the streams of official consumers."""
-
-    broker_url: str
-    engine: DeliveryEngine
-    registry: Registry
-    settings: Settings
-
-    def check_consume(self) -> None:
-        """Raise what refuses every consumer now."""
-        ...
-
-
 class ReceiveStream:
     """One open stream (`HotServerStream`), the way to one consumer (`ConsumerLink`) and what feeds it (`Pump`)."""
 
@@ -76,7 +61,7 @@ class ReceiveStream:
         self,
         data: bytes,
         reply: ServerStreamReply,
-        host: ReceiveHost,
+        broker: BrokerParts,
         book: ClientBook,
         decoded: DecodedBatches,
         gone: Callable[[ReceiveStream], None],
@@ -86,7 +71,7 @@ class ReceiveStream:
         self.queued = False
         self.closed = False
         self._reply = reply
-        self._host = host
+        self._broker = broker
         self._book = book
         self._decoded = decoded
         self._gone = gone
@@ -140,7 +125,7 @@ class ReceiveStream:
     def _attach(self, known: KnownConsumer, pump: AnyPump) -> None:
         taken_over = known.stream
         try:
-            self._host.check_consume()
+            self._broker.health.check_consume()
             pump.join(
                 self,
                 known.name,
@@ -148,7 +133,7 @@ class ReceiveStream:
                 credit_bytes=0,
                 ack_timeout_ms=None,
                 key_filters=known.filters_for(pump),
-                window_messages=self._host.settings.delivery.max_unacked_messages,
+                window_messages=self._broker.settings.delivery.max_unacked_messages,
                 single=True,
             )
         except ConsumerBusy as error:
@@ -201,9 +186,9 @@ class ReceiveStream:
     def deliver(self, frame: MessageFrame) -> None:
         known = self._known
         assert known is not None, "only attached consumers are delivered to"
-        self._frames.append(frame.encode(known.topic, self._decoded, self._host.broker_url))
+        self._frames.append(frame.encode(known.topic, self._decoded, self._broker.broker_url))
         if len(self._frames) == 1 and self._feed():
-            self._host.engine.turns.wake(self)
+            self._broker.engine.turns.wake(self)
 
     def step(self) -> bool:
         more = self._feed()
@@ -281,7 +266,7 @@ class ReceiveStream:
 
     def on_credit(self) -> None:
         if self._frames:
-            self._host.engine.turns.wake(self)
+            self._broker.engine.turns.wake(self)
         else:
             self._flowing()
 

@@ -2,36 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from pydanube_core.generated import danube_pb2 as pb
 
+from pydanube_broker.parts import BrokerParts
 from pydanube_broker.services.official.requests import parse, topic_name
-from pydanube_broker.serving.registry import Registry
-from pydanube_broker.tier.tier import Tier
 
 __all__ = ["StorageService"]
 
 
-class StorageHost(Protocol):
-    """What the broker does for it."""
-
-    registry: Registry
-    tier: Tier
-
-
 class StorageService:
-    def __init__(self, host: StorageHost) -> None:
-        self._host = host
+    def __init__(self, broker: BrokerParts) -> None:
+        self._broker = broker
 
     async def list_segment_descriptors(self, data: bytes) -> bytes:
         """Committed objects that begin behind an offset. They are Parquet, not the original's frames."""
         request = parse(pb.ListSegmentDescriptorsRequest, data)
         name = topic_name(request.topic, field="topic")
-        topic = self._host.registry.find(name)
+        topic = self._broker.registry.find(name)
         if topic is None:
-            raise self._host.registry.not_found(name)
-        tier = self._host.tier
+            raise self._broker.registry.not_found(name)
+        tier = self._broker.tier
         entries = tier.catalog.entries(topic.topic_id, start=request.after_offset)
         return pb.ListSegmentDescriptorsResponse(
             segments=[

@@ -4,29 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydanube_core.errors import DispatchMismatch, InvalidArgument
 from pydanube_core.names import TopicName
 from pydanube_core.positions import Position, PositionKind
 from pydanube_core.refusals import replay_into_itself
 
+from pydanube_broker.parts import BrokerParts
 from pydanube_broker.tier.export import export_range
 from pydanube_broker.topics.replay import Replay
 from pydanube_broker.topics.topic import Topic, now_ms
 
-if TYPE_CHECKING:
-    from pydanube_broker.broker import Broker
-
-__all__ = ["TierPort"]
+__all__ = ["ObjectsPart"]
 
 EXPORTS = "exports"  # folder of the data directory for what is exported by a bare name
 
 
-class TierPort:
+class ObjectsPart:
     """Part of `BrokerPort`. Topics are concrete ones, but where it says otherwise."""
 
-    _broker: Broker
+    _broker: BrokerParts
 
     def _log(self, topic: str) -> Topic:
         name = TopicName.parse(topic)
@@ -145,7 +143,9 @@ class TierPort:
             raise replay_into_itself(str(target))
         logs = [self._log(name) for name in ranges]
         broker.health.check_publish()
-        _, parts = await broker.topic_parts(target, create=True, partitions=0, dispatch_strategy="reliable")
+        _, parts = await broker.access.topic_parts(
+            target, create=True, partitions=0, dispatch_strategy="reliable"
+        )
         for part in parts:
             if part.options.dispatch_strategy.value != "reliable":
                 raise DispatchMismatch(

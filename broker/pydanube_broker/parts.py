@@ -1,0 +1,67 @@
+"""What a running broker is made of, as its streams, its status pages and its administration see it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Coroutine
+from typing import Any
+
+from pydanube_core.errors import ClusterError
+
+from pydanube_broker.data_dir import DataDir
+from pydanube_broker.delivery.pump import DeliveryEngine
+from pydanube_broker.health import Health
+from pydanube_broker.journal import Journal
+from pydanube_broker.metrics import BrokerMetrics
+from pydanube_broker.serving.registry import Registry
+from pydanube_broker.serving.topic_access import TopicAccess
+from pydanube_broker.settings import Settings
+from pydanube_broker.tier.tier import Tier
+from pydanube_broker.topics.hub import Hub
+from pydanube_broker.topics.retention import JournalRetention
+
+__all__ = ["BrokerParts"]
+
+log = logging.getLogger("pydanube.broker")
+
+
+class BrokerParts:
+    """See the module. `Broker` makes the parts in the order of its start; `tier` is None until the journal has begun."""
+
+    data_dir: DataDir
+    engine: DeliveryEngine
+    health: Health
+    hub: Hub
+    journal: Journal
+    registry: Registry
+    access: TopicAccess
+    retention: JournalRetention
+    tier: Tier
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.durability = "memory" if settings.data.memory else "fsynced"
+        self.metrics = BrokerMetrics(topic_series_limit=settings.metrics.topic_series_limit)
+        self.started_at = time.monotonic()
+        self.broker_url = ""
+        self.admin_url = ""
+        self.metrics_url = ""
+        self.http_url: str | None = None  # of the HTTP face, which the command starts beside this broker
+        self.tasks: set[asyncio.Task[None]] = set()
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a task that ends with the broker; a failure is logged."""
+        task = asyncio.get_running_loop().create_task(work)
+        self.tasks.add(task)
+        task.add_done_callback(self._finished)
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self.tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("task_failed", exc_info=task.exception(), extra={"event": "task_failed"})
+
+    def rejected(self, topic: str, error: ClusterError) -> None:
+        """Count a refused publish."""
+        self.metrics.rejected[topic, error.code] += 1

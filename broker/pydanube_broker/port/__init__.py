@@ -1,0 +1,27 @@
+"""The broker as the admin core and the status pages see it (`pydanube_core.cluster_port.ClusterPort`).
+
+One module for each area of operations; an operation needs one method here.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+
+from pydanube_broker.parts import BrokerParts
+from pydanube_broker.port.brokers import BrokersPart
+from pydanube_broker.port.objects import ObjectsPart
+from pydanube_broker.port.subscriptions import SubscriptionsPart
+from pydanube_broker.port.topics import TopicsPart
+
+__all__ = ["BrokerPort"]
+
+
+class BrokerPort(TopicsPart, SubscriptionsPart, BrokersPart, ObjectsPart):
+    """Facts, read at the moment they are asked for, and the changes an operation may make."""
+
+    def __init__(self, broker: BrokerParts) -> None:
+        self._broker = broker
+        try:
+            self.version = importlib.metadata.version("pydanube")
+        except importlib.metadata.PackageNotFoundError:
+            self.version = "0+source"

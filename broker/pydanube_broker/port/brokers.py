@@ -1,0 +1,143 @@
+"""This broker's status and metrics."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Sequence
+
+from pydanube_core.facts import (
+    BrokerFacts,
+    Reason,
+)
+
+from pydanube_broker.metrics import Gathered, SubscriptionSample, TopicSample
+from pydanube_broker.parts import BrokerParts
+from pydanube_broker.tier.tier import Tier
+from pydanube_broker.topics.topic import Topic, now_ms
+
+__all__ = ["BrokersPart"]
+
+
+class BrokersPart:
+    """Part of `BrokerPort`."""
+
+    _broker: BrokerParts
+    version: str
+
+    def not_ready(self) -> tuple[Reason, ...]:
+        return self._broker.health.reasons()
+
+    def degraded(self) -> tuple[Reason, ...]:
+        """What is not as it should be and keeps nobody from publishing or consuming."""
+        tier: Tier | None = getattr(self._broker, "tier", None)  # none before the journal has begun
+        return () if tier is None else tier.reasons()
+
+    async def status(self) -> BrokerFacts:
+        broker = self._broker
+        journal = broker.journal.statistics()
+        sync_s = sorted(journal.fsync_s)
+        reasons = broker.health.reasons()
+        listen = {"grpc": broker.broker_url, "admin": broker.admin_url, "metrics": broker.metrics_url}
+        if broker.http_url is not None:
+            listen["http"] = broker.http_url
+        return BrokerFacts(
+            version=self.version,
+            broker_id=str(broker.data_dir.broker_id),
+            pid=os.getpid(),
+            uptime_s=round(time.monotonic() - broker.started_at, 1),
+            durability=broker.durability,
+            grpc_runtime=broker.settings.server.grpc_runtime,
+            data_dir=None if broker.data_dir.memory else str(broker.data_dir.path),
+            data_dir_reason="memory_only" if broker.data_dir.memory else None,
+            listen=listen,
+            disk=dict(broker.health.disk),
+            journal={
+                "bytes": journal.bytes,
+                "segments": journal.segments,
+                "ready_segments": journal.ready_segments,
+                "durable_lsn": journal.durable_lsn,
+                "waiting_bytes": journal.waiting_bytes,
+                "tail_cache_bytes": journal.tail_cache_bytes,
+                "syncs": journal.syncs,
+                "fsync_p50_ms": _percentile_ms(sync_s, 0.5),
+                "fsync_p99_ms": _percentile_ms(sync_s, 0.99),
+            },
+            tier=broker.tier.status(),
+            topics=len(broker.registry.topics),
+            read_only=journal.read_only,
+            ready=not reasons,
+            reasons=reasons + self.degraded(),
+        )
+
+    def metrics(self) -> bytes:
+        broker = self._broker
+        journal = broker.journal.statistics()
+        now = now_ms()
+        tier: Tier | None = getattr(broker, "tier", None)
+        topics: list[TopicSample] = []
+        subscriptions: list[SubscriptionSample] = []
+        for topic in broker.registry.topics:
+            pumps = list(topic.subscriptions.values())
+            topics.append(
+                TopicSample(
+                    topic=topic.name,
+                    messages_in=topic.messages_in,
+                    bytes_in=topic.bytes_in,
+                    producers=topic.producers_connected,
+                    consumers=sum(len(pump.links) for pump in pumps) + topic.readers,
+                    subscriptions=len(pumps),
+                )
+            )
+            for pump in pumps:
+                floor = max(pump.cursor.floor, topic.start_offset)
+                acked = sum(end - start for start, end in pump.cursor.acknowledged)
+                lag = topic.commit - floor - acked
+                oldest = self._oldest_ms(topic, floor) if lag else None
+                statistics = pump.statistics()
+                subscriptions.append(
+                    SubscriptionSample(
+                        topic=topic.name,
+                        subscription=pump.name,
+                        lag_messages=lag,
+                        oldest_unread_age_s=0.0
+                        if not lag
+                        else None
+                        if oldest is None
+                        else (now - oldest) / 1000,
+                        active_consumers=len(pump.links),
+                        messages_out=pump.delivered,
+                        redelivered=0 if statistics is None else statistics.redelivered,
+                    )
+                )
+        return broker.metrics.render(
+            Gathered(
+                broker_id=str(broker.data_dir.broker_id),
+                version=self.version,
+                journal_bytes=journal.bytes,
+                journal_read_only=journal.read_only,
+                tier_backlog_bytes=0 if tier is None else tier.backlog_bytes,
+                tier_errors=0 if tier is None else tier.errors,
+                tier_objects={} if tier is None else tier.object_counts(),
+                topics=topics,
+                subscriptions=subscriptions,
+            )
+        )
+
+    def _oldest_ms(self, topic: Topic, offset: int) -> int | None:
+        """Append time at an offset, as far as it is in memory: that of a cursor in the cold tier may be looked up yet."""
+        if offset < topic.state.tiered_offset:
+            known = self._broker.tier.lag.known_time_ms(topic.topic_id, offset)
+            if known is not None:
+                return known
+            first = self._broker.journal.first_offset(topic.topic_id)
+            if first is None or offset < first:
+                return None
+        return self._broker.journal.time_at_offset(topic.topic_id, offset)
+
+
+def _percentile_ms(ascending_s: Sequence[float], share: float) -> float | None:
+    if not ascending_s:
+        return None
+    return round(ascending_s[min(len(ascending_s) - 1, math.floor(len(ascending_s) * share))] * 1000, 3)

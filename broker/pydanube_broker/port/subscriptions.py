@@ -1,0 +1,140 @@
+"""Subscriptions as the admin core sees and changes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydanube_core.errors import SubscriptionNotFound
+from pydanube_core.facts import (
+    ConsumerFacts,
+    SubscriptionFacts,
+)
+from pydanube_core.names import TopicName
+
+from pydanube_broker.delivery.any_pump import AnyPump
+from pydanube_broker.delivery.non_reliable import LivePump
+from pydanube_broker.parts import BrokerParts
+from pydanube_broker.serving.administration import Administration
+from pydanube_broker.tier.cold_lag import ColdPart
+from pydanube_broker.topics.topic import Topic, now_ms
+
+__all__ = ["SubscriptionsPart"]
+
+
+class SubscriptionsPart:
+    """Part of `BrokerPort`."""
+
+    _broker: BrokerParts
+
+    async def subscriptions(self, topic: str | None, subscription: str | None) -> Sequence[SubscriptionFacts]:
+        registry = self._broker.registry
+        if topic is None:
+            topics: Sequence[Topic] = sorted(registry.topics, key=lambda one: one.name)
+        else:
+            name = TopicName.parse(topic)
+            topics = registry.parts(name)[1]
+            if not topics:
+                raise registry.not_found(name)
+        found = [
+            self._subscription(one, pump, await self._cold_part(one, pump))
+            for one in topics
+            for pump in sorted(one.subscriptions.values(), key=lambda pump: pump.name)
+            if subscription is None or pump.name == subscription
+        ]
+        if not found and subscription is not None:
+            raise SubscriptionNotFound(
+                f"{topic or 'no topic'} has no subscription {subscription!r}",
+                field="subscription",
+                value=subscription,
+                existing=sorted({pump for one in topics for pump in one.subscriptions})[:20],
+            )
+        return found
+
+    @property
+    def _administration(self) -> Administration:
+        return Administration(self._broker.registry)
+
+    async def create_subscription(self, topic: str, subscription: str, *, type: str, start: str) -> None:
+        await self._administration.create_subscription(topic, subscription, type=type, start=start)
+
+    async def resolve_position(self, topic: str, position: str) -> Mapping[str, int]:
+        return await self._administration.resolve(topic, position)
+
+    async def seek_subscription(self, topic: str, subscription: str, position: str) -> None:
+        await self._administration.seek(topic, subscription, position)
+
+    async def skip_messages(self, topic: str, subscription: str, count: int) -> int:
+        return await self._administration.skip(topic, subscription, count)
+
+    async def purge_subscription(self, topic: str, subscription: str) -> None:
+        await self._administration.purge(topic, subscription)
+
+    async def delete_subscription(self, topic: str, subscription: str) -> None:
+        await self._administration.delete_subscription(topic, subscription)
+
+    async def failure_policy(self, topic: str, subscription: str) -> Mapping[str, Any]:
+        return self._administration.failure_policy(topic, subscription)
+
+    async def set_failure_policy(self, topic: str, subscription: str, changes: Mapping[str, Any]) -> None:
+        await self._administration.set_failure_policy(topic, subscription, changes)
+
+    async def _cold_part(self, topic: Topic, pump: AnyPump) -> ColdPart | None:
+        """What of its unread messages is not in the journal any more."""
+        offset = max(pump.cursor.floor, topic.start_offset)
+        if offset >= min(topic.state.tiered_offset, topic.commit):
+            return None
+        return await self._broker.tier.lag.part(topic, offset)
+
+    def _subscription(self, topic: Topic, pump: AnyPump, cold: ColdPart | None) -> SubscriptionFacts:
+        cursor = pump.cursor
+        statistics = pump.statistics()
+        floor = max(cursor.floor, topic.start_offset)
+        behind = floor < topic.commit
+        if not behind:
+            lag_bytes, oldest_ms = 0, None
+        elif cold is not None and floor <= cold.offset < topic.state.tiered_offset:
+            lag_bytes = cold.bytes + self._lag_bytes(topic, topic.state.tiered_offset)
+            oldest_ms = cold.append_time_ms
+        else:
+            lag_bytes = self._lag_bytes(topic, floor)
+            oldest_ms = self._broker.journal.time_at_offset(topic.topic_id, floor)
+        consumers = () if statistics is None else statistics.consumers
+        return SubscriptionFacts(
+            topic=topic.name,
+            partition=topic.options.partition,
+            subscription=pump.name,
+            subscription_id=pump.subscription_id,
+            type=pump.type.value,
+            start_offset=topic.start_offset,
+            next_offset=topic.commit,
+            next_unacked=cursor.floor,
+            acked_above=sum(end - start for start, end in cursor.acknowledged),
+            in_flight=0 if statistics is None else statistics.in_flight,
+            redelivered=0 if statistics is None else statistics.redelivered,
+            dead_lettered=0 if statistics is None else statistics.dead_lettered,
+            lag_bytes=lag_bytes,
+            oldest_unread_append_ms=oldest_ms,
+            consumers=tuple(
+                ConsumerFacts(
+                    consumer_id=str(consumer.consumer_id),
+                    name=consumer.name,
+                    active=consumer.active,
+                    credit_messages=consumer.credit_messages,
+                    in_flight=consumer.in_flight,
+                    connected_at_ms=pump.links[consumer.consumer_id].connected_at_ms
+                    if consumer.consumer_id in pump.links
+                    else now_ms(),
+                    dropped=pump.dropped_of(consumer.consumer_id) if isinstance(pump, LivePump) else 0,
+                )
+                for consumer in consumers
+            ),
+            blocked_reason=None
+            if statistics is None or statistics.blocked_by is None
+            else f"offset {statistics.blocked_by.offset}: {statistics.blocked_by.reason}",
+            created_at_ms=pump.created_at_ms,
+            dropped=0 if statistics is None else statistics.dropped,
+        )
+
+    def _lag_bytes(self, topic: Topic, offset: int) -> int:
+        return self._broker.journal.stored_bytes(topic.topic_id, offset)

@@ -1,0 +1,155 @@
+"""Topics and namespaces as the admin core sees and changes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydanube_core.facts import (
+    NamespaceFacts,
+    PolicyFacts,
+    TopicFacts,
+)
+from pydanube_core.names import TopicName
+
+from pydanube_broker.parts import BrokerParts
+from pydanube_broker.schema.administration import SchemaAdministration
+from pydanube_broker.serving.administration import Administration
+from pydanube_broker.topics.topic import Topic
+
+__all__ = ["TopicsPart"]
+
+
+class TopicsPart:
+    """Part of `BrokerPort`."""
+
+    _broker: BrokerParts
+
+    async def topics(self) -> Sequence[TopicFacts]:
+        registry = self._broker.registry
+        facts = [self._topic(topic) for topic in registry.topics]
+        facts += [self._parent(record.topic) for record in registry.catalog.index.all_partitioned()]
+        return sorted(facts, key=lambda fact: fact.topic)
+
+    async def topic(self, topic: str) -> Sequence[TopicFacts]:
+        name = TopicName.parse(topic)
+        partitioned, parts = self._broker.registry.parts(name)
+        if not parts:
+            raise self._broker.registry.not_found(name)
+        facts = [self._topic(part) for part in parts]
+        return [self._parent(name), *facts] if partitioned else facts
+
+    async def create_topic(
+        self,
+        topic: str,
+        *,
+        partitions: int,
+        dispatch_strategy: str,
+        durability: str,
+        options: Mapping[str, Any],
+    ) -> None:
+        self._broker.health.check_publish()
+        given = dict(options)
+        subject = given.pop("schema_subject", None)
+        if subject is not None:
+            given["schema"] = self._broker.registry.schemas.new_binding(subject).to_settings()
+        await self._broker.registry.create(
+            TopicName.parse(topic),
+            partitions=partitions,
+            dispatch_strategy=dispatch_strategy,
+            durability=durability,
+            options=given,
+            must_be_new=True,
+        )
+
+    @property
+    def schemas(self) -> SchemaAdministration:
+        return SchemaAdministration(self._broker.registry.schemas)
+
+    async def delete_topic(self, topic: str) -> None:
+        await self._broker.registry.delete(TopicName.parse(topic))
+
+    async def topic_policies(self, topic: str) -> PolicyFacts:
+        return self._administration.topic_policies(topic)
+
+    async def set_topic_policies(self, topic: str, changes: Mapping[str, int | None]) -> None:
+        await self._administration.set_topic_policies(topic, changes)
+
+    async def namespaces(self) -> Sequence[NamespaceFacts]:
+        return self._administration.namespaces()
+
+    async def create_namespace(self, namespace: str, policies: Mapping[str, int | None]) -> None:
+        await self._administration.create_namespace(namespace, policies)
+
+    async def namespace_policies(self, namespace: str) -> PolicyFacts:
+        return self._administration.namespace_policies(namespace)
+
+    async def set_namespace_policies(self, namespace: str, changes: Mapping[str, int | None]) -> None:
+        await self._administration.set_namespace_policies(namespace, changes)
+
+    @property
+    def _administration(self) -> Administration:
+        return Administration(self._broker.registry)
+
+    def _topic(self, topic: Topic) -> TopicFacts:
+        record, state = topic.options, topic.state
+        parent = record.parent
+        # Once: what is tiered and still in the journal counts as an object.
+        journal_bytes = self._broker.journal.stored_bytes(topic.topic_id, state.needed_offset)
+        object_bytes = self._broker.tier.object_bytes.get(topic.topic_id, 0)
+        tiers = self._broker.tier.missing is None and topic.durability != "memory"
+        return TopicFacts(
+            topic=topic.name,
+            topic_id=topic.topic_id,
+            parent=None if parent is None else str(parent),
+            partition=record.partition,
+            partitions=0,
+            dispatch_strategy=record.dispatch_strategy.value,
+            durability=topic.durability,
+            created_at_ms=record.created_at_ms,
+            owner=str(self._broker.data_dir.broker_id),
+            epoch=max(state.epoch, topic.assigned_epoch),
+            start_offset=topic.start_offset,
+            next_offset=topic.commit,
+            tiered_offset=state.tiered_offset if tiers or state.tiered_offset else None,
+            messages=topic.commit - topic.start_offset,
+            bytes=journal_bytes + object_bytes,
+            journal_bytes=journal_bytes,
+            object_bytes=object_bytes,
+            producers=topic.producers_connected,
+            consumers=sum(len(pump.links) for pump in topic.subscriptions.values()) + topic.readers,
+            subscriptions=tuple(sorted(topic.subscriptions)),
+            policies=dict(record.settings.policies),
+            schema=record.settings.schema,
+        )
+
+    def _parent(self, name: TopicName) -> TopicFacts:
+        """A partitioned topic as the sum of its parts."""
+        record = self._broker.registry.catalog.index.partitioned(name)
+        assert record is not None
+        parts = [self._topic(topic) for topic in self._broker.registry.parts(name)[1]]
+        settings = record.spec.settings
+        return TopicFacts(
+            topic=str(name),
+            topic_id=record.parent_id,
+            parent=None,
+            partition=None,
+            partitions=record.spec.partitions,
+            dispatch_strategy=settings.dispatch_strategy.value,
+            durability="memory" if self._broker.data_dir.memory else settings.durability.value,
+            created_at_ms=record.spec.created_at_ms,
+            owner=str(self._broker.data_dir.broker_id),
+            epoch=max((part.epoch for part in parts), default=0),
+            start_offset=0,
+            next_offset=0,
+            tiered_offset=None,
+            messages=sum(part.messages for part in parts),
+            bytes=sum(part.bytes for part in parts),
+            journal_bytes=sum(part.journal_bytes for part in parts),
+            object_bytes=sum(part.object_bytes for part in parts),
+            producers=sum(part.producers for part in parts),
+            consumers=sum(part.consumers for part in parts),
+            subscriptions=tuple(sorted({name for part in parts for name in part.subscriptions})),
+            policies=dict(settings.policies),
+            schema=settings.schema,
+        )
