@@ -37,7 +37,7 @@ def find_operation(name: str) -> Operation:
     """The operation of that name.
 
     Raises:
-        NotImplementedYet: a name of INTERFACE 6 whose piece of work is not done.
+        NotImplementedYet: a name of the interface that is planned (docs/interface.md#6-operations).
         InvalidArgument: no such name; says which are close.
     """
     operation = OPERATIONS.get(name)

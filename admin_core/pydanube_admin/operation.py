@@ -68,7 +68,7 @@ class Example:
 class Operation:
     """One operation.
 
-    `later_arguments` maps arguments of INTERFACE 6 that do not exist yet to the piece of work that brings them:
+    `later_arguments` maps arguments of the interface that do not exist yet to the piece of work that brings them:
     they are in no schema, and whoever passes one is told so.
     """
 
@@ -85,7 +85,7 @@ class Operation:
     examples: tuple[Example, ...]
     preview: Previewer | None = None  # what a change would do; None for reads
     default_profile: bool  # also in the MCP profile `default`
-    command_line_only: bool = False  # until plans exist: INTERFACE 6, the note beside an X
+    command_line_only: bool = False  # until plans exist: docs/interface.md#6-operations
     required_flags: tuple[str, ...] = ()  # required, but neither a name nor an id
     text_argument: str | None = None  # a long text, which the command line also takes by --file
     long_running: bool = False  # may take minutes: how far it is shows in `brokers.status`, under tier.work

@@ -65,7 +65,7 @@ def _names(group: str, verbs: str, piece: str) -> dict[str, str]:
     return {f"{group}.{verb}": piece for verb in verbs.split()}
 
 
-# Operations of INTERFACE 6 that other pieces of work bring: calling one answers NOT_IMPLEMENTED, and says which.
+# Planned operations of docs/interface.md#6-operations: calling one answers NOT_IMPLEMENTED, and says which.
 LATER: Final[Mapping[str, str]] = MappingProxyType(
     _names("topics", "truncate unload metrics", "admin")
     | _names("subscriptions", "describe", "admin")

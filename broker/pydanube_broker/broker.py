@@ -251,7 +251,7 @@ class Broker(BrokerParts):
         return await self._ops(request)
 
     def ready_info(self) -> dict[str, Any]:
-        """The fields of the ready line (INTERFACE chapter 3), but for `http`."""
+        """The fields of the ready line (docs/interface.md#3-starting-and-stopping), but for `http`."""
         return {
             "event": "ready",
             "version": self.port.version,

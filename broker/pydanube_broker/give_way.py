@@ -1,7 +1,7 @@
 """Let threads run: a loop that never sleeps keeps the interpreter lock from every thread of the process.
 
 While any thread has work, one callback releases the lock in each iteration of the loop. It is armed once, however
-many are waiting: armed once a request instead it brought everything to a halt (DESIGN 4).
+many are waiting: armed once a request instead it brought everything to a halt (docs/design.md#4-the-journal).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The settings of a broker: names and defaults of INTERFACE chapter 11, each value knowing where it came from.
+"""The settings of a broker: names, defaults, and where each value came from (docs/interface.md#11-configuration).
 
 Three places, later ones win: a TOML file, the environment (`DANUBE_<SECTION>__<KEY>`), flags. An unknown key is an
 error, since a misspelt limit that is silently ignored is found out in production. Durations are seconds (float),
@@ -92,7 +92,7 @@ class Server(Section):
     advertised_url: Text | None = Field(
         default=None, description="what clients dial, where that differs from host and grpc_port"
     )
-    # INTERFACE 11 says `own`. That server is a later piece of work: until it exists the default is the one that
+    # `own` is planned to be the default. Until that server exists the default is the one that
     # runs, and asking for `own` answers NOT_IMPLEMENTED rather than quietly starting something else.
     grpc_runtime: Runtime = Field(
         default="grpcio", description="gRPC server: grpcio; own (not implemented yet)"

@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 MEMORY_DIR: Final = ":memory:"
-MIN_SHORT_DURATION_S: Final = 0.1  # INTERFACE 11: checks need not wait, and below that a timer is a busy loop
+MIN_SHORT_DURATION_S: Final = 0.1  # short, so that checks need not wait; below that a timer is a busy loop
 _TRUE: Final = frozenset({"true", "yes", "on", "1"})
 _FALSE: Final = frozenset({"false", "no", "off", "0"})
 _BINARY: Final = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))

@@ -1,7 +1,7 @@
 """A command: a typed function, its examples, and the options that every command has.
 
 The function takes `common: Common` first and the rest as typer parameters. The decorator adds the options of
-INTERFACE chapter 4 and lets typer parse, for this one command only.
+docs/interface.md#4-commands and lets typer parse, for this one command only.
 """
 
 from __future__ import annotations

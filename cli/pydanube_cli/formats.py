@@ -84,7 +84,7 @@ def _json(batch: Received) -> bytes:
 
 
 def json_object(message: Any) -> dict[str, Any]:
-    """One line of `consume --json` (INTERFACE chapter 4)."""
+    """One line of `consume --json` (docs/interface.md#4-commands)."""
     body: dict[str, Any] = {
         "topic": message.topic,
         "partition": message.partition,

@@ -62,8 +62,8 @@ def main() -> None:
 def run(argv: Sequence[str]) -> int:
     """Run the command line `argv` (without the program's name) and return its exit code.
 
-    Nothing escapes: errors are shown as INTERFACE chapter 5 says, a closed pipe ends quietly with 0, an interrupt
-    with 130.
+    Nothing escapes: errors are shown as docs/interface.md#5-errors-and-exit-codes says, a closed pipe ends quietly
+    with 0, an interrupt with 130.
     """
     if list(argv) in (["--version"], ["-V"]):
         print(f"danube {version()}")

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 __all__ = ["READY_FIELDS", "program_name", "ready_line", "ready_text", "write_ready_file"]
 
-# INTERFACE chapter 3, in its order.
+# The ready line of docs/interface.md#3-starting-and-stopping, in its order.
 READY_FIELDS: Final = (
     "event",
     "version",

@@ -59,7 +59,7 @@ class SchemaRef(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetRange:
-    """Messages of one partition; both offsets are inclusive, as INTERFACE chapter 4 shows them."""
+    """Messages of one partition; both offsets are inclusive, as docs/interface.md#4-commands shows them."""
 
     partition: int | None
     first_offset: int

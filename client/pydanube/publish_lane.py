@@ -54,7 +54,7 @@ from pydanube.transport import Stream, Transport, copy_of
 
 __all__ = ["MAX_IN_FLIGHT", "LaneCounters", "LaneOptions", "PublishLane"]
 
-MAX_IN_FLIGHT: Final = 5  # the broker remembers the last 8 batches of a session (DESIGN 6)
+MAX_IN_FLIGHT: Final = 5  # the broker remembers the last 8 batches of a session (docs/design.md#6-delivery)
 assert MAX_IN_FLIGHT < 8
 UNKNOWN_OFFSET: Final = (
     1 << 64

@@ -1,7 +1,7 @@
 """The commit point: which part of a topic's log may be acknowledged, read and moved on from.
 
-One pure rule (DESIGN chapters 4 and 8). Alone, a broker commits what its own disk holds. With replicas, a message is
-committed when every member of the in-sync set *recorded in metadata* holds it; clocks decide nothing.
+One pure rule (docs/design.md#4-the-journal). Alone, a broker commits what its own disk holds. With replicas, a
+message is committed when every member of the in-sync set *recorded in metadata* holds it; clocks decide nothing.
 """
 
 from __future__ import annotations

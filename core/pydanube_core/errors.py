@@ -1,8 +1,8 @@
 """The one error tree: what every face shows and every client catches.
 
 A code decides everything else: its class, whether a retry may help, the gRPC status it travels as and the exit
-code of a command. `CODES` is that table, in one place (INTERFACE chapter 5). Errors carry facts in `details`
-(`field` and `value` for bad input) and, in `next`, the calls that would help.
+code of a command. `CODES` is that table, in one place (docs/interface.md#5-errors-and-exit-codes). Errors carry facts
+in `details` (`field` and `value` for bad input) and, in `next`, the calls that would help.
 
 On the wire between our own processes an error travels whole, as JSON (`to_json`, `from_json`); to foreign gRPC
 clients as status and `CODE: message`.
@@ -187,7 +187,7 @@ class ClusterError(Exception):
         return self
 
     def to_dict(self) -> dict[str, Any]:
-        """The error object of INTERFACE chapter 5."""
+        """The error object of docs/interface.md#5-errors-and-exit-codes."""
         body: dict[str, Any] = {
             "code": self.code,
             "message": self.message,
@@ -254,8 +254,8 @@ def error_for(
     return cls(message, next=next, retry_after_ms=retry_after_ms, **facts)
 
 
-# Class, code, gRPC status and exit code: INTERFACE chapter 5. CLOSED_RESOURCE and WINDOW_FULL never leave the SDK;
-# CONDITION_NOT_MET is a command's own.
+# Class, code, gRPC status and exit code: docs/interface.md#5-errors-and-exit-codes. CLOSED_RESOURCE and WINDOW_FULL
+# never leave the SDK; CONDITION_NOT_MET is a command's own.
 
 
 class TopicNotFound(Fatal):

@@ -1,4 +1,4 @@
-"""Times, durations and sizes as people write them (INTERFACE chapter 1)."""
+"""Times, durations and sizes as people write them (docs/interface.md#1-conventions)."""
 
 from __future__ import annotations
 

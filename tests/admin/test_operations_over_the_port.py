@@ -1,4 +1,4 @@
-"""The operations of the road, called as the broker calls them: results as in INTERFACE chapters 6 and 7."""
+"""Operations, called as the broker calls them: results as in docs/interface.md#6-operations."""
 
 from __future__ import annotations
 

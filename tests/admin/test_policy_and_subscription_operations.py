@@ -1,4 +1,4 @@
-"""Policies, namespaces and changes of subscriptions, called as the broker calls them (INTERFACE chapter 6)."""
+"""Policies, namespaces and changes of subscriptions, as the broker calls them (docs/interface.md#6-operations)."""
 
 from __future__ import annotations
 

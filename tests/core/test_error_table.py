@@ -1,4 +1,4 @@
-"""Every code of INTERFACE chapter 5, with its exit code and its gRPC status; and errors that survive their journeys."""
+"""Every code of docs/interface.md#5-errors-and-exit-codes, its exit code and gRPC status; and how errors travel."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from pydanube_core.errors import (
 
 from tests.core.batches import steady
 
-# Transcribed from INTERFACE chapter 5: exit code, then status and codes. Codes under "" stand there without a status:
-# they end a command before any call is made.
+# Transcribed from docs/interface.md#5-errors-and-exit-codes: exit code, then status and codes. Codes under "" stand
+# there without a status: they end a command before any call is made.
 TABLE: dict[int, dict[str, str]] = {
     1: {
         "NOT_FOUND": "TOPIC_NOT_FOUND SUBSCRIPTION_NOT_FOUND SCHEMA_NOT_FOUND NAMESPACE_NOT_FOUND PLAN_NOT_FOUND",

@@ -1,4 +1,4 @@
-"""INTERFACE chapter 13, the lines under "clients", typed as there: good input, then bad input."""
+"""docs/interface.md#13-a-walk, official clients and schemas, typed as there: good input, then bad input."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OBJECT = {
 }
 OTHER_TYPE = {**OBJECT, "properties": {"id": {"type": "integer"}, "n": {"type": "integer"}}}
 
-#: wire/client-matrix.md 6.1: what an application does with the client, nothing of ours imported
+#: docs/wire/client-matrix.md#61-python: what an application does with the client, nothing of ours imported
 SMOKE = """
 import asyncio, sys
 from danube import DanubeClientBuilder, DispatchStrategy, SubType

@@ -1,4 +1,4 @@
-"""INTERFACE chapter 13, the lines under "road", typed as there: good input, then bad input."""
+"""The first lines of docs/interface.md#13-a-walk, typed as there: good input, then bad input."""
 
 from __future__ import annotations
 

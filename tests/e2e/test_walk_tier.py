@@ -1,4 +1,4 @@
-"""INTERFACE chapter 13, the lines under "tier", typed as there, with a real DuckDB; good input, then bad input."""
+"""docs/interface.md#13-a-walk, the cold tier, typed as there, with a real DuckDB; good input, then bad input."""
 
 from __future__ import annotations
 

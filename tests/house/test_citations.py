@@ -20,6 +20,7 @@ SKIP = ("core/pydanube_core/generated/", "tests/data/", "tests/conformance/offic
 MAX_BYTES = 1 << 20  # nothing we write by hand is larger
 
 CITATION = re.compile(r"(?<![\w/.])(docs/[\w./-]+\.md)(?:#([\w-]+))?")
+THIS = Path(__file__).relative_to(ROOT).as_posix()  # quotes what it refuses
 # A page by its name alone, or the notes from before the repository had pages.
 OUTSIDE = re.compile(
     r"\b(?:DESIGN|INTERFACE|STYLE)\b(?! =)|\bchapter 27\b|\.\./shared\b|(?<!docs/)\bwire/[\w-]+\.md|\bbroker-behaviour\b",
@@ -66,7 +67,14 @@ def test_cited_pages_and_anchors_exist() -> None:
     assert wrong == []
 
 
-THIS = Path(__file__).relative_to(ROOT).as_posix()
+def test_nothing_outside_the_repository_is_cited() -> None:
+    wrong = [
+        f"{name}: {word}"
+        for name, text in tracked()
+        if name not in (THIS, "CHANGELOG.md")
+        for word in outside(name, text)
+    ]
+    assert wrong == []
 
 
 def test_citations_are_read_with_and_without_anchor() -> None:

@@ -1,4 +1,4 @@
-"""Who may import whom (DESIGN 2), read from the syntax trees of the built wheel.
+"""Who may import whom (ARCHITECTURE.md), read from the syntax trees of the built wheel.
 
 The rules are the tables below. Imports inside functions and under TYPE_CHECKING count for the direction: a
 dependency that is hidden is still one. Only the third-party table looks at import time alone.
@@ -73,7 +73,8 @@ THIRD_PARTY_OF_MODULE: dict[str, set[str]] = {
     "pydanube_cli.bench.tally": {"numpy"},
 }
 
-# Decisions without I/O, clock, chance or logging: time and facts come in as arguments (STYLE, "Decide, then act").
+# Decisions without I/O, clock, chance or logging: time and facts come in as arguments
+# (docs/style.md#decide-then-act).
 PURE = (
     "pydanube_core",
     "pydanube_core.*",

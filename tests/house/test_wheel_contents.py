@@ -17,7 +17,7 @@ PACKAGES = (
     "pydanube_mcp",
     "pydanube_cli",
 )
-# Words that say nothing about what a module knows (STYLE, "Layout").
+# Words that say nothing about what a module knows (docs/style.md#layout).
 VAGUE = re.compile(r"(^|_)(utils?|helpers|common|manager|misc|stuff)(_|$)")
 LINES_MAX = 500
 # The warn list: modules past that, and how long they may be. Look for the second reason to change; raise no number

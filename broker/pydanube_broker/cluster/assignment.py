@@ -5,8 +5,8 @@ the topic. Every assignment raises the counter in the same guarded transaction, 
 later, and no epoch of a name is ever given twice, not even after deletion. The transaction guards the topic's key
 too: a topic deleted meanwhile is not assigned.
 
-A topic with one replica is not given to another broker by itself (DESIGN 8): only the broker that had it, or sealed
-(`sealed_at_ms`), or taken over on purpose.
+A topic with one replica is not given to another broker by itself (docs/design.md#8-metadata-and-the-cluster): only
+the broker that had it, or sealed (`sealed_at_ms`), or taken over on purpose.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class Assigner:
         self._leadership = leadership
 
     async def take_stock(self, topics: Iterable[TopicRecord]) -> OfficeView:
-        """Read members and assignments: the scan on taking office (chapter 27, row 9)."""
+        """Read members and assignments: the scan on taking office (docs/behaviours.md#row-9)."""
         member_items, _ = await read_all(self._store, keys.MEMBERS)
         members = {
             BrokerId(keys.number_in_key(item.key)): MemberRecord.from_json(item.value, key=item.key)

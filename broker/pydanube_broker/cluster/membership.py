@@ -1,7 +1,7 @@
 """A broker's place in the cluster: registered under a lease, renewed at a third of it, given up before it can end.
 
 Each registration has an incarnation, counted in a key that outlives it, so that what an earlier life of the same
-broker id wrote can be told apart and fenced. Clocks never decide safety (DESIGN 8); the lease only bounds how long
+broker id wrote can be told apart and fenced. Clocks never decide safety; the lease only bounds how long
 others wait. It is counted from *sending* the last renewal that was answered, so we stop before the store does.
 
 A lone broker on the embedded store has no ttl: its directory lock is the lease, and the key stays when it dies.

@@ -46,7 +46,7 @@ class DispatchStrategy(StrEnum):
 
 
 class Durability(StrEnum):
-    """How safe an acknowledged message is (DESIGN 1)."""
+    """How safe an acknowledged message is (docs/design.md#1-promises)."""
 
     MEMORY = "memory"
     FSYNCED = "fsynced"

@@ -1,4 +1,4 @@
-"""One write-ahead log for all topics of a broker (DESIGN chapter 4)."""
+"""One write-ahead log for all topics of a broker (docs/design.md#4-the-journal)."""
 
 from pydanube_broker.journal.disk import Disk
 from pydanube_broker.journal.helper import HelperPreparer, HelperSyncer, InlinePreparer, InlineSyncer

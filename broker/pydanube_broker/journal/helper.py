@@ -1,8 +1,8 @@
 """The broker's side of the helper processes: ask for a sync, ask for a segment, hear the answer in the loop.
 
 A thread in the broker would starve: a loop that serves a catch-up reader never sleeps, and a thread that needs the
-interpreter lock after `fdatasync` got 60-210 acknowledgements a second beside it (DESIGN 4). A process needs no lock.
-Its death counts as a failed sync, since an error that it had seen would be lost with it.
+interpreter lock after `fdatasync` got 60-210 acknowledgements a second beside it (docs/design.md#4-the-journal). A
+process needs no lock. Its death counts as a failed sync, since an error that it had seen would be lost with it.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """What a journal holds after a crash: the newest head, the records behind it, and whether the end is torn or rotten.
 
 A disk may have kept any subset of the sectors that were written since the last completed sync. So the first bad
-record at address p means one of two things, and the proof decides (DESIGN 4): if any valid record, also one behind
-p, was written when everything below some address > p was already durable, then p was durable once and is damaged
-now: `CORRUPT_JOURNAL`. Otherwise p belongs to the last group, of which nothing says that it was ever durable: it is
-torn if a 512-byte sector of it was never written (see `records`), and what follows it is dropped; if it is whole but
-wrong, it is damage too.
+record at address p means one of two things, and the proof decides (docs/design.md#4-the-journal): if any valid
+record, also one behind p, was written when everything below some address > p was already durable, then p was durable
+once and is damaged now: `CORRUPT_JOURNAL`. Otherwise p belongs to the last group, of which nothing says that it was
+ever durable: it is torn if a 512-byte sector of it was never written (see `records`), and what follows it is dropped;
+if it is whole but wrong, it is damage too.
 
 Segments are made whole and synced before they are used. A short file, or one that is missing behind the mark that
 announces it, is therefore never the work of a power cut: somebody cut it, and what it held may have been promised.

@@ -1,4 +1,4 @@
-"""The shape of hot handlers, whatever server stands in front of them (DESIGN chapter 7).
+"""The shape of hot handlers, whatever server stands in front of them (docs/design.md#7-grpc).
 
 A hot stream is an object that is told what happens; nothing in it awaits between reading a publish and giving out
 its offset. It answers through a `StreamReply`. A hot call is a function that takes the request and a `UnaryReply`, to be

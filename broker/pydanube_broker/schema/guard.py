@@ -6,7 +6,8 @@
 | payload validation is on, and the payload does not conform | log, count | refuse |
 
 Policy `none` has no guard: such topics, like those without a schema, pay one comparison with None. (The reference
-broker refuses two of these cases under `warn`; a policy of that name warns here, wire/broker-behaviour.md 18.)
+broker refuses two of these cases under `warn`; a policy of that name warns here,
+docs/behaviours.md#18-schema-registry.)
 
 Payloads are held against the version that each message names. The small are checked at once; a large batch goes in
 slices between which the loop turns, a large payload in a thread.
@@ -35,7 +36,7 @@ __all__ = ["GuardCounters", "SchemaGuard"]
 log = logging.getLogger("pydanube.schema")
 
 LIGHT_BYTES: Final = 4096  # of payloads: ≈ 100 µs of JSON, the slowest of the formats
-SLICE_S: Final = 0.000_15  # no callback runs longer than 200 µs (DESIGN 4)
+SLICE_S: Final = 0.000_15  # no callback runs longer than 200 µs (docs/design.md#4-the-journal)
 THREAD_BYTES: Final = 16_384  # one payload that takes longer than a slice
 LOG_INTERVAL_S: Final = (
     10.0  # of one topic and reason: a producer that goes wrong does so thousands of times a second

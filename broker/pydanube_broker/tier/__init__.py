@@ -1,1 +1,1 @@
-"""The cold tier on the owner's side: what leaves the journal, what comes back, what is kept (DESIGN chapter 5)."""
+"""The cold tier on the owner's side: what leaves the journal, comes back, is kept (docs/design.md#5-the-cold-tier)."""

@@ -1,1 +1,1 @@
-"""Topics on their owner: log state, producers, commit (DESIGN chapters 4 and 6)."""
+"""Topics on their owner: log state, producers, commit (docs/design.md#6-delivery)."""

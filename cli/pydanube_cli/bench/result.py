@@ -1,4 +1,7 @@
-"""The result object of INTERFACE chapter 12: medians over the runs, sums of what was verified, ratios to the raw."""
+"""The result of a benchmark: medians over the runs, sums of what was verified, ratios to the raw.
+
+Its fields are those of docs/interface.md#12-objects-metrics-benchmarks-make.
+"""
 
 from __future__ import annotations
 

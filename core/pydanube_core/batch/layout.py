@@ -1,4 +1,4 @@
-"""The batch on the wire, in the journal and in a delivery: the table of its bytes (DESIGN chapter 3).
+"""The batch on the wire, in the journal and in a delivery: the table of its bytes (docs/design.md#3-the-batch).
 
 Little-endian. A stored batch is two fixed parts and a body::
 

@@ -7,8 +7,8 @@ is safe because nobody is answered before the commit. If the commit fails nothin
 A full disk refuses the group and changes nothing. Any other error of the disk stops writing until the store is
 opened again: a failed fsync is never retried on the same file. Reading goes on as far as SQLite lets it.
 
-The event loop may be busy enough to starve every thread of the process (DESIGN 4). While a call waits for the
-thread, the `pending` hook is held, so that the broker's loop can give way.
+The event loop may be busy enough to starve every thread of the process (docs/design.md#4-the-journal). While a call
+waits for the thread, the `pending` hook is held, so that the broker's loop can give way.
 """
 
 from __future__ import annotations

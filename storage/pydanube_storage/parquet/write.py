@@ -21,7 +21,7 @@ from pydanube_storage.parquet.encode import Buffer, RowGroup
 
 __all__ = ["ROW_GROUP_BYTES", "ObjectWriter", "WrittenObject"]
 
-ROW_GROUP_BYTES: Final = 12 << 20  # raw; DESIGN 5 asks for 8 to 16 MB
+ROW_GROUP_BYTES: Final = 12 << 20  # raw; 8 to 16 MB: docs/design.md#5-the-cold-tier
 _MAX_ROW_GROUP_BYTES: Final = 16 << 20
 _DICTIONARY: Final = ["producer.id", "producer.name", "key", "schema_id", "schema_version"]
 _DELTA: Final = dict.fromkeys(("offset", "append_time", "publish_time", "sequence"), "DELTA_BINARY_PACKED")

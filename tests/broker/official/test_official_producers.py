@@ -1,4 +1,4 @@
-"""`danube.ProducerService` on the wire: wire/data-plane.md 5, 7, 10."""
+"""`danube.ProducerService` on the wire: docs/wire/data-plane.md#7-producers."""
 
 from __future__ import annotations
 

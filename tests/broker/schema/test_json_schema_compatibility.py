@@ -1,7 +1,8 @@
 """JSON Schema: named cases of both profiles.
 
-The default profile's clauses are lines of wire/data-plane.md 11.5; the strict profile's are sections of JSON Schema
-2020-12 Validation (V) and Core (C): every instance of the old schema must be valid for the new one.
+The default profile's clauses are lines of docs/wire/data-plane.md#115-results-per-rpc; the strict profile's are
+sections of JSON Schema 2020-12 Validation (V) and Core (C): every instance of the old schema must be valid for the
+new one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The registry on the wire, and topics that are held against it: a real broker, raw calls (wire/data-plane.md 11)."""
+"""The registry on the wire, and topics that are held against it: a real broker, raw calls.
+
+The calls are those of docs/wire/data-plane.md#11-package-danube_schema.
+"""
 
 from __future__ import annotations
 
@@ -213,7 +216,7 @@ async def test_a_topics_configuration_survives_a_restart(tmp_path: Path) -> None
 async def test_a_second_producer_with_another_subject_is_refused_be_it_in_the_same_instant(
     schemas: RegistryClient, official: RawClient
 ) -> None:
-    """Row 33 of wire/broker-behaviour.md 27."""
+    """The row docs/behaviours.md#row-33."""
     for subject in ("one", "two"):
         await register(schemas, subject, "string", b"")
     outcomes: dict[str, Any] = {}
@@ -295,7 +298,7 @@ async def test_enforced_payloads_of_every_format(
     good: bytes,
     bad: bytes | None,
 ) -> None:
-    """By official clients and by our SDK; row 27 of wire/broker-behaviour.md 27: Protobuf works, and never a panic."""
+    """By official clients and by our SDK; docs/behaviours.md#row-27: Protobuf works, and never a panic."""
     made = await register(schemas, "s", kind, definition)
     producer = await official.create_producer("/default/t", schema_ref={"subject": "s"})
     await schemas.UpdateTopicValidationPolicy(

@@ -1,4 +1,4 @@
-"""The data plane of Danube's own clients: package `danube` on port 6650 (`wire/data-plane.md`).
+"""The data plane of Danube's own clients: package `danube` on port 6650 (`docs/wire/data-plane.md`).
 
 `OfficialServices(broker, store)`, `load(topics)` before the port opens, `start()` and `close()` around its life; `cold`,
 `hot` and `server_streams` are the methods to serve, by path.

@@ -8,7 +8,8 @@ disk works on one group at a time, and batches of one would each pay for encodin
 
 A message is checked, whole, before it is queued, so that a group can only be refused for a reason that holds for all of
 it (the disk, the journal). These batches carry producer id 0 in their producer part: sends of official clients are never
-deduplicated, because their ids derive from names and their request ids begin anew with each process (DESIGN 6).
+deduplicated, because their ids derive from names and their request ids begin anew with each process
+(docs/design.md#6-delivery).
 """
 
 from __future__ import annotations

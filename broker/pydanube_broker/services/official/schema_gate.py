@@ -86,7 +86,8 @@ class RegistrySchemas:
         try:
             done = guard.check_message(schema_id, version, payload)
         except SchemaMismatch as error:
-            # FAILED_PRECONDITION puts Java into a loop without end or delay (wire/data-plane.md 10.2).
+            # FAILED_PRECONDITION puts Java into a loop without end or delay
+            # (docs/wire/data-plane.md#102-unary-reactions).
             raise InvalidArgument(f"{error.code}: {error.message}", **error.details) from error
         return None if done else guard.check_payload(schema_id, version, payload)
 
