@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import faulthandler
 import gc
 import logging
 import os
@@ -39,6 +40,7 @@ _log = logging.getLogger("pydanube.command")
 EXIT_INTERRUPTED: Final = 130
 EXIT_STUCK: Final = 1
 HTTP_GRACE_S: Final = 2.0  # calls there take milliseconds
+LAST_WORD_S: Final = 1.0  # the watchdog that can say why comes first
 AFTER_GRACE_S: Final = 2.0  # closing files and ports comes after what --grace is for
 
 
@@ -123,7 +125,9 @@ class _Stop:
     """The wish to stop, as signals bring it.
 
     Handlers are set with `signal.signal`, which also run while the loop is busy, as in recovery. The first signal
-    starts a watchdog: a stop that hangs must not leave a process that only SIGKILL ends.
+    starts a watchdog: a stop that hangs must not leave a process that only SIGKILL ends. The watchdog is a thread and
+    needs the interpreter; behind it stands a timer of the C library's kind (`faulthandler`), which ends the process
+    even while an expression is matched for ever and no other thread gets its turn.
     """
 
     def __init__(self, grace_s: float) -> None:
@@ -147,6 +151,7 @@ class _Stop:
                 signal.signal(number, handler)
             if self._watchdog is not None:
                 self._watchdog.cancel()
+                faulthandler.cancel_dump_traceback_later()
 
     @asynccontextmanager
     async def watched(self) -> AsyncIterator[None]:
@@ -185,6 +190,7 @@ class _Stop:
         self._watchdog = threading.Timer(self.grace_s + AFTER_GRACE_S, _give_up)
         self._watchdog.daemon = True
         self._watchdog.start()
+        faulthandler.dump_traceback_later(self.grace_s + AFTER_GRACE_S + LAST_WORD_S, file=2, exit=True)
         self._wake()
 
 

@@ -18,7 +18,7 @@ from pydanube_broker.delivery.non_reliable import LiveReader
 from pydanube_broker.delivery.reader_pump import ReaderPump
 from pydanube_broker.parts import BrokerParts
 from pydanube_broker.rpc.hot import StreamReply
-from pydanube_broker.subscription.key_filters import check_key_filters
+from pydanube_broker.subscription.key_filters import check_filter_sizes, check_key_filters
 from pydanube_broker.topics.memory_topic import MemoryTopic
 from pydanube_broker.topics.topic import Topic, now_ms
 
@@ -162,6 +162,7 @@ class ConsumeStream:
         consumer_name = request.consumer_name or f"consumer-{self.consumer_id}"
         if request.type:  # before a subscription is made that its maker cannot use
             check_key_filters(request.type, request.key_filters)
+        check_filter_sizes(request.key_filters)
         topic = await self._broker.access.consumer_topic(name)
         pump = await self._broker.access.subscription(
             topic, request.subscription, type=request.type, start=start, start_given=request.start_given

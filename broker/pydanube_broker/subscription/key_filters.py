@@ -1,4 +1,9 @@
-"""Key filters: globs that a consumer's keys must match."""
+"""Key filters: globs that a consumer's keys must match.
+
+Filters and keys come from different strangers, so their worst pair counts. A filter becomes an expression that never
+goes back: what stands between two stars is found at its first place and stays there (an atomic group), since a later
+place leaves less for the rest and so helps no match. The cost is at most the filter's length times the key's.
+"""
 
 from __future__ import annotations
 
@@ -8,26 +13,63 @@ from typing import Final
 
 from pydanube_core.errors import InvalidArgument
 
-__all__ = ["check_key_filters", "key_pattern"]
+__all__ = ["check_filter_sizes", "check_key_filters", "key_pattern"]
 
-_GLOB: Final = {"*": ".*", "?": "."}
+MAX_KEY_FILTERS: Final = 100
+MAX_FILTER_CHARS: Final = 256
 
 
 def check_key_filters(type: str, filters: Sequence[str]) -> None:
-    """Refuse filters where nothing goes by keys.
+    """Refuse filters where nothing goes by keys, and more than matching may cost.
 
     Raises:
-        InvalidArgument: there are some, and the subscription's type is not key-shared.
+        InvalidArgument: there are some and the subscription's type is not key-shared; too many; one of a length
+            that is not taken.
     """
     if filters and type != "key-shared":
         raise InvalidArgument(
             f"key_filters: a subscription of type {type} has none; subscribe as key-shared",
             field="key_filters",
-            value=list(filters),
+            value=list(filters)[:MAX_KEY_FILTERS],
         )
+    check_filter_sizes(filters)
+
+
+def check_filter_sizes(filters: Sequence[str]) -> None:
+    """As `check_key_filters`, whatever the type."""
+    if len(filters) > MAX_KEY_FILTERS:
+        raise InvalidArgument(
+            f"{len(filters)} key filters, at most {MAX_KEY_FILTERS} are taken",
+            field="key_filters",
+            value=len(filters),
+        )
+    for text in filters:
+        if not 1 <= len(text) <= MAX_FILTER_CHARS:
+            raise InvalidArgument(
+                f"a key filter of {len(text)} characters: use 1 to {MAX_FILTER_CHARS}",
+                field="key_filters",
+                value=text[:32],
+            )
 
 
 def key_pattern(filters: Sequence[str]) -> re.Pattern[str]:
     """One expression for key filters: globs with `*` and `?`, every other character stands for itself."""
-    translated = ("".join(_GLOB.get(c) or re.escape(c) for c in glob) for glob in filters)
-    return re.compile("|".join(f"(?:{part})" for part in translated), re.DOTALL)
+    return re.compile("|".join(f"(?:{_translated(glob)})" for glob in filters), re.DOTALL)
+
+
+def _translated(glob: str) -> str:
+    first, *others = re.split(r"\*+", glob)
+    if not others:
+        return _fixed(first)
+    *middle, last = others
+    found = "".join(f"(?>.*?{_fixed(part)})" for part in middle)
+    return f"{_fixed(first)}{found}{_ending(last)}"
+
+
+def _ending(last: str) -> str:
+    """The end of the key is where it is: greedy from there, it is tried once for each character at most."""
+    return f".*{_fixed(last)}" if last else ".*"
+
+
+def _fixed(part: str) -> str:
+    return "".join("." if character == "?" else re.escape(character) for character in part)

@@ -25,14 +25,13 @@ from pydanube_broker.services.official.requests import (
 )
 from pydanube_broker.services.official.seat import seat_after_subscribing
 from pydanube_broker.services.official.stream_messages import DecodedBatches
+from pydanube_broker.subscription.key_filters import check_filter_sizes
 from pydanube_broker.topics.memory_topic import MemoryTopic
 from pydanube_broker.topics.topic import Topic
 
 __all__ = ["ConsumerService"]
 
 TYPES: Final = ("exclusive", "shared", "failover", "key-shared")
-MAX_KEY_FILTERS: Final = 100
-MAX_FILTER_CHARS: Final = 256
 MAX_OFFSET: Final = (1 << 63) - 1
 
 
@@ -55,7 +54,8 @@ class ConsumerService:
         check_name(request.consumer_name, field="consumer_name")
         check_subscription(request.subscription)
         wanted = enum_value(TYPES, request.subscription_type, field="subscription_type")
-        filters = _key_filters(list(request.key_filters))
+        filters = list(request.key_filters)
+        check_filter_sizes(filters)
         self._broker.health.check_consume()
         registry = self._broker.registry
         topic = registry.find(name)
@@ -154,20 +154,3 @@ class ConsumerService:
         """The broker is shutting down: end every stream as retryable."""
         for stream in tuple(self.streams):
             stream.end(error)
-
-
-def _key_filters(filters: list[str]) -> list[str]:
-    if len(filters) > MAX_KEY_FILTERS:
-        raise InvalidArgument(
-            f"{len(filters)} key filters, at most {MAX_KEY_FILTERS} are taken",
-            field="key_filters",
-            value=len(filters),
-        )
-    for text in filters:
-        if not 1 <= len(text) <= MAX_FILTER_CHARS:
-            raise InvalidArgument(
-                f"a key filter of {len(text)} characters: use 1 to {MAX_FILTER_CHARS}",
-                field="key_filters",
-                value=text[:32],
-            )
-    return filters
