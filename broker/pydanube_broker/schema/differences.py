@@ -52,6 +52,8 @@ class Findings:
     found: list[Difference] = field(default_factory=list)
 
     def add(self, path: str, rule: str, *, writer: Any, reader: Any) -> None:
+        if len(self.found) >= MAX_DIFFERENCES:
+            return
         old, new = (writer, reader) if self.direction is Direction.BACKWARD else (reader, writer)
         self.found.append(Difference(path=path, rule=rule, before=_shown(old), after=_shown(new)))
 

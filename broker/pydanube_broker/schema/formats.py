@@ -20,6 +20,7 @@ from pydanube_broker.schema.avro.parse import parse_avro
 from pydanube_broker.schema.avro.payload import AvroPayload
 from pydanube_broker.schema.avro.resolution import resolve
 from pydanube_broker.schema.differences import Difference, Direction, directions, merged
+from pydanube_broker.schema.json_schema.admission import admit, weight
 from pydanube_broker.schema.json_schema.default_profile import compare_by_default
 from pydanube_broker.schema.json_schema.document import Document, parse_json_schema
 from pydanube_broker.schema.json_schema.payload import JsonPayload
@@ -38,6 +39,7 @@ __all__ = [
     "PayloadCheck",
     "PlainSchema",
     "ProtobufSchema",
+    "admit_schema",
     "differences_between",
     "parse_schema",
     "payload_check",
@@ -46,8 +48,27 @@ __all__ = [
 MAX_DEFINITION_BYTES: Final = 200_000  # a value of the metadata store holds 256 KiB, a transaction 512
 NUMBER_BYTES: Final = (4, 8)
 
-#: raises `PayloadInvalid`
-PayloadCheck = Callable[[bytes], None]
+MAX_WORK: Final = 2_000_000  # looks × bytes that are done in the broker itself: ≈ 25 ms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PayloadCheck:
+    """What payloads of a version are held against.
+
+    `weight` is what one byte may cost at most. A payload that may cost more than the loop can bear is held against
+    `schema` in another process (`payload_process`).
+    """
+
+    run: Callable[[bytes], None]
+    weight: float = 0.0
+    schema: bytes = b""
+
+    def __call__(self, payload: bytes) -> None:
+        """Raises `PayloadInvalid`."""
+        self.run(payload)
+
+    def is_costly(self, payload_bytes: int) -> bool:
+        return self.weight * payload_bytes > MAX_WORK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +92,7 @@ class AvroSchema:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JsonSchema:
+    text: bytes
     document: Document
     validator: jsonschema_rs.Validator
     fingerprint: str
@@ -117,7 +139,9 @@ def parse_schema(kind: SchemaType, definition: bytes, *, descriptors: bytes | No
         case SchemaType.JSON_SCHEMA:
             value = parse_definition(definition, what="the JSON Schema")
             document, validator = parse_json_schema(value)
-            return JsonSchema(document=document, validator=validator, fingerprint=_sha256(canonical(value)))
+            return JsonSchema(
+                text=definition, document=document, validator=validator, fingerprint=_sha256(canonical(value))
+            )
         case SchemaType.PROTOBUF:
             assert descriptors is not None, "a Protobuf schema is compiled before it is parsed"
             return ProtobufSchema(
@@ -173,21 +197,27 @@ def _one_way(
             return []
 
 
+def admit_schema(parsed: ParsedSchema) -> None:
+    """Refuse what may be a schema but costs too much to use; before it is registered. Raises `SchemaInvalid`."""
+    if isinstance(parsed, JsonSchema):
+        admit(parsed.document)
+
+
 def payload_check(schema: ParsedSchema) -> PayloadCheck:
     """What payloads of a schema are held against; made once a version, and used for all its payloads."""
     match schema:
         case PlainSchema(type=SchemaType.STRING):
-            return _check_string
+            return PayloadCheck(run=_check_string)
         case PlainSchema(type=SchemaType.NUMBER):
-            return _check_number
+            return PayloadCheck(run=_check_number)
         case PlainSchema():
-            return _check_nothing
+            return PayloadCheck(run=_check_nothing)
         case AvroSchema(tree=tree, text=text):
-            return AvroPayload(tree, text).check
-        case JsonSchema(validator=validator):
-            return JsonPayload(validator).check
+            return PayloadCheck(run=AvroPayload(tree, text).check)
+        case JsonSchema(validator=validator, document=document, text=text):
+            return PayloadCheck(run=JsonPayload(validator).check, weight=weight(document), schema=text)
         case ProtobufSchema(file=file):
-            return ProtoPayload(file).check
+            return PayloadCheck(run=ProtoPayload(file).check)
 
 
 def _check_nothing(payload: bytes) -> None:

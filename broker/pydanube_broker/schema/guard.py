@@ -10,7 +10,7 @@ broker refuses two of these cases under `warn`; a policy of that name warns here
 docs/behaviours.md#18-schema-registry.)
 
 Payloads are held against the version that each message names. The small are checked at once; a large batch goes in
-slices between which the loop turns, a large payload in a thread.
+slices between which the loop turns, a large payload in a thread, and what a schema makes costly in another process.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from pydanube_core.errors import ClusterError, PayloadInvalid, SchemaMismatch
 
 from pydanube_broker.schema.binding import Binding
 from pydanube_broker.schema.formats import PayloadCheck
+from pydanube_broker.schema.payload_process import check_apart
 from pydanube_broker.schema.registry import SchemaRegistry
 from pydanube_broker.schema.vocabulary import SchemaType, ValidationPolicy
 
@@ -95,7 +96,7 @@ class SchemaGuard:
                 self._failed("missing_schema_id" if not identity[0] else "subject_mismatch", error)
         if self._unread:
             return True
-        if part.raw_bytes > LIGHT_BYTES:
+        if part.raw_bytes > LIGHT_BYTES or any(self._is_costly(one, part.raw_bytes) for one in table):
             return False
         payloads = BatchView(data, part=part).payloads()
         for index, payload in enumerate(payloads):
@@ -109,7 +110,7 @@ class SchemaGuard:
         turn_until = time.perf_counter() + SLICE_S
         for index, payload in enumerate(payloads):
             identity = table[0 if which is None else which[index]]
-            if len(payload) > THREAD_BYTES:
+            if len(payload) > THREAD_BYTES or self._is_costly(identity, len(payload)):
                 await self._check_large(identity, payload, index)
             else:
                 self._check_payload(identity, payload, index)
@@ -128,13 +129,13 @@ class SchemaGuard:
             self._failed("missing_schema_id" if not schema_id else "subject_mismatch", error)
         if self._unread:
             return True
-        if len(payload) > LIGHT_BYTES:
+        if len(payload) > LIGHT_BYTES or self._is_costly((schema_id, version), len(payload)):
             return False
         self._check_payload((schema_id, version), payload, None)
         return True
 
     async def check_payload(self, schema_id: int, version: int, payload: bytes) -> None:
-        """The rest of `check_message`, in a thread. Raises `PayloadInvalid`."""
+        """The rest of `check_message`, beside the loop. Raises `PayloadInvalid`."""
         await self._check_large((schema_id, version), payload, None)
 
     # -- parts ---------------------------------------------------------------------------------------------------
@@ -182,12 +183,19 @@ class SchemaGuard:
         except PayloadInvalid as error:
             self._payload_failed(error, index)
 
+    def _is_costly(self, identity: Identity, payload_bytes: int) -> bool:
+        check = self._check_for(identity)
+        return check is not None and check.is_costly(payload_bytes)
+
     async def _check_large(self, identity: Identity, payload: bytes, index: int | None) -> None:
         check = self._check_for(identity)
         if check is None:
             return
         try:
-            await anyio.to_thread.run_sync(check, payload)
+            if check.is_costly(len(payload)):
+                await check_apart(check.schema, bytes(payload))
+            else:
+                await anyio.to_thread.run_sync(check, payload)
         except PayloadInvalid as error:
             self._payload_failed(error, index)
 

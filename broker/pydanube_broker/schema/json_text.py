@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any, Final, NoReturn
 
 from pydanube_core.errors import SchemaInvalid
 
-__all__ = ["MAX_SCHEMA_NESTING", "canonical", "loads_strict", "parse_definition"]
+__all__ = ["MAX_SCHEMA_NESTING", "canonical", "loads_strict", "parse_definition", "value_key"]
 
 MAX_SCHEMA_NESTING: Final = 128  # brackets within brackets: who compares schemas goes down by recursion
 
@@ -16,7 +17,7 @@ def loads_strict(data: bytes | str) -> Any:
     """Parse UTF-8 JSON. Raises `ValueError` for anything that RFC 8259 does not have, and for absurd nesting."""
     try:
         text = data if isinstance(data, str) else data.decode()
-        return json.loads(text, parse_constant=_no_constant)
+        return json.loads(text, parse_constant=_no_constant, parse_float=_finite)
     except RecursionError:
         raise ValueError("nested too deeply") from None
     except UnicodeDecodeError as error:
@@ -27,11 +28,35 @@ def _no_constant(text: str) -> NoReturn:
     raise ValueError(f"{text} is not JSON")
 
 
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"the number {text[:40]} is too large")
+    return value
+
+
 def canonical(value: Any) -> bytes:
     """One rendering for all spellings of the same value: keys sorted, no blanks."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode(
         "utf-8", "surrogatepass"
     )
+
+
+def value_key(value: Any) -> bytes:
+    """The same for equal JSON values only: 1 and 1.0 are one number, true is none."""
+    return canonical(_plain(value))
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case float() if value.is_integer():
+            return int(value)
+        case list():
+            return [_plain(item) for item in value]
+        case dict():
+            return {name: _plain(item) for name, item in value.items()}
+        case _:
+            return value
 
 
 def parse_definition(definition: bytes, *, what: str) -> Any:

@@ -32,6 +32,7 @@ from pydanube_broker.schema.differences import Difference, merged
 from pydanube_broker.schema.formats import (
     ParsedSchema,
     PayloadCheck,
+    admit_schema,
     differences_between,
     parse_schema,
     payload_check,
@@ -214,8 +215,13 @@ class SchemaRegistry:
         descriptors: bytes | None = None
         if kind is SchemaType.PROTOBUF:
             descriptors = self._compiled_before(subject, definition) or await self._compile(definition)
-        parsed = await self._in_thread(lambda: parse_schema(kind, definition, descriptors=descriptors))
-        return parsed, descriptors
+
+        def work() -> ParsedSchema:
+            parsed = parse_schema(kind, definition, descriptors=descriptors)
+            admit_schema(parsed)
+            return parsed
+
+        return await self._in_thread(work), descriptors
 
     async def _compile(self, definition: bytes) -> bytes:
         with self._pending():

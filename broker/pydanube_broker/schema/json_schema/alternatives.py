@@ -12,17 +12,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
+from urllib.parse import quote
 
 import jsonschema_rs
 
-from pydanube_broker.schema.json_schema.document import MAX_REFERENCES, Document, Schema
-from pydanube_broker.schema.json_text import canonical
+from pydanube_broker.schema.json_schema.admission import weight
+from pydanube_broker.schema.json_schema.budget import Budget, TooComplex
+from pydanube_broker.schema.json_schema.document import MAX_REFERENCES, Document, Schema, pointer
+from pydanube_broker.schema.json_text import value_key
 
 __all__ = [
     "KINDS",
     "Alternative",
     "Judge",
-    "TooComplex",
     "alternatives",
     "finite_values",
     "kind_of",
@@ -41,13 +43,8 @@ _KINDS_OF_TYPE: Final = {
 }
 _ALL: Final = frozenset(KINDS)
 _SILENT: Final = frozenset({"$ref", "$comment", "title", "description", "default", "examples"})
-_VALUES: Final = frozenset({"enum", "const", "default", "examples"})
-_MAPS: Final = frozenset({"properties", "patternProperties", "dependentSchemas", "dependencies"})
-_OUT_OF_PLACE: Final = frozenset({"$defs", "definitions", "$id", "id", "$schema", "$anchor"})
-
-
-class TooComplex(Exception):
-    """The comparison would take too long to be worth it."""
+_WHOLE: Final = "urn:pydanube:document"
+MAX_JUDGED: Final = 5_000_000  # looks × bytes of one value
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,40 +58,42 @@ class Alternative:
         return frozenset(map(id, self.parts))
 
 
-def alternatives(document: Document, schemas: Sequence[Schema]) -> list[Alternative]:
-    """The alternatives of a conjunction; none if nothing can hold."""
+def alternatives(document: Document, schemas: Sequence[Schema], budget: Budget) -> list[Alternative]:
+    """The alternatives of a conjunction; none if nothing can hold. Raises `TooComplex`."""
     done: list[Alternative] = []
     # what is still to look at, what was taken, choices still to make, references followed
-    work: list[tuple[list[Schema], list[Mapping[str, Any]], list[list[Schema]], int]] = [
-        (list(schemas), [], [], 0)
+    work: list[tuple[list[Schema], dict[int, Mapping[str, Any]], list[list[Schema]], int]] = [
+        (list(schemas), {}, [], 0)
     ]
     while work:
         todo, taken, choices, followed = work.pop()
         possible = True
         while todo and possible:
             schema = todo.pop()
+            budget.spend(1)
             if isinstance(schema, bool):
                 possible = schema
                 continue
-            if any(schema is known for known in taken):
+            if id(schema) in taken:
                 continue
             reference = schema.get("$ref")
             if isinstance(reference, str):
                 followed += 1
-                target = document.target(reference)
+                target = document.target(reference, schema)
                 if target is not None and followed <= MAX_REFERENCES:
                     todo.append(target)
                 if document.ref_hides_siblings or schema.keys() <= _SILENT:
                     continue
-            taken.append(schema)
+            taken[id(schema)] = schema
             if isinstance(schema.get("allOf"), list):
                 todo += schema["allOf"]
             choices += [schema[word] for word in ("anyOf", "oneOf") if isinstance(schema.get(word), list)]
         if possible and choices:
             *others, branches = choices
-            work += [([branch], list(taken), list(others), followed) for branch in branches]
+            budget.spend(len(branches) * (1 + len(taken)))
+            work += [([branch], dict(taken), list(others), followed) for branch in branches]
         elif possible:
-            done.append(Alternative(tuple(taken)))
+            done.append(Alternative(tuple(taken.values())))
         if len(work) + len(done) > MAX_ALTERNATIVES:
             raise TooComplex
     return done
@@ -141,86 +140,65 @@ def finite_values(document: Document, schema: Schema) -> list[Any] | None:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Equality of JSON values: 1 and 1.0 are one number, true is none."""
-    return _key(one) == _key(other)
-
-
-def _key(value: Any) -> bytes:
-    return canonical(_plain(value))
-
-
-def _plain(value: Any) -> Any:
-    match value:
-        case float() if value.is_integer():
-            return int(value)
-        case list():
-            return [_plain(item) for item in value]
-        case dict():
-            return {name: _plain(item) for name, item in value.items()}
-        case _:
-            return value
+    """Equality of JSON values."""
+    return value_key(one) == value_key(other)
 
 
 class Judge:
-    """Holds single values against schemas of one document."""
+    """Holds single values against schemas of one document, each where it stands in the whole."""
 
-    def __init__(self, document: Document) -> None:
+    def __init__(self, document: Document, budget: Budget) -> None:
         self._document = document
+        self._budget = budget
         self._validators: dict[int, jsonschema_rs.Validator | None] = {}
+        self._weight: float | None = None
+        self._compiling = 0
 
     def accepts(self, schema: Schema, value: Any) -> bool | None:
-        """Whether the value is valid; None if we cannot tell (recursion, references we do not follow)."""
+        """Whether the value is valid; None if we cannot tell, or not in time."""
         if isinstance(schema, bool):
             return schema
+        if self._weight is None:
+            self._weight = weight(self._document)
+            self._compiling = 100 + len(value_key(self._document.root)) // 32  # the whole is read each time
+        work = self._weight * len(value_key(value))
+        if work > MAX_JUDGED:
+            return None
+        self._budget.spend(20 + int(work) // 64)
         if id(schema) not in self._validators:
+            self._budget.spend(self._compiling)
             self._validators[id(schema)] = self._compile(schema)
         validator = self._validators[id(schema)]
-        return None if validator is None else validator.is_valid(value)
-
-    def _compile(self, schema: Mapping[str, Any]) -> jsonschema_rs.Validator | None:
         try:
-            whole = self._inlined(schema, 0)
-            if not isinstance(whole, dict):
-                return None
-            if self._document.dialect:
-                whole["$schema"] = self._document.dialect
-            return jsonschema_rs.validator_for(whole, retriever=_no_network)
-        except (ValueError, TypeError, RecursionError, jsonschema_rs.ValidationError):
+            return None if validator is None else validator.is_valid(value)
+        except (ValueError, OverflowError):  # a number or a nesting beyond the library's
             return None
 
-    def _inlined(self, schema: Any, depth: int) -> Any:
-        """The schema with its references put in place. Raises `ValueError` where that does not end."""
-        if depth > MAX_REFERENCES:
-            raise ValueError("recursive")
-        if isinstance(schema, list):
-            return [self._inlined(item, depth) for item in schema]
-        if not isinstance(schema, Mapping):
-            return schema
-        made: dict[str, Any] = {}
-        for word, value in schema.items():
-            if word in _VALUES:
-                made[word] = value
-            elif word in _MAPS and isinstance(
-                value, Mapping
-            ):  # its keys are names, whatever they are spelled
-                made[word] = {name: self._inlined(inner, depth) for name, inner in value.items()}
-            elif word not in _OUT_OF_PLACE:
-                made[word] = self._inlined(value, depth)
-        reference = made.get("$ref")
-        if isinstance(reference, str):
-            target = self._document.target(reference)
-            if target is None:
-                raise ValueError("not known")
-            del made["$ref"]
-            inner = self._inlined(target, depth + 1)
-            if self._document.ref_hides_siblings:
-                return inner
-            made["allOf"] = [*made.get("allOf", ()), inner]
-        return made
+    def _compile(self, schema: Mapping[str, Any]) -> jsonschema_rs.Validator | None:
+        path = self._document.references.paths.get(id(schema))
+        if path is None:
+            return None
+        place = quote(pointer("", *path), safe="/~")
+        whole: dict[str, Any] = {"$ref": f"{_WHOLE}#{place}"}
+        if self._document.dialect:
+            whole["$schema"] = self._document.dialect
+        try:
+            return jsonschema_rs.validator_for(
+                whole, retriever=self._retrieved, pattern_options=jsonschema_rs.RegexOptions()
+            )
+        except (
+            ValueError,
+            TypeError,
+            RecursionError,
+            jsonschema_rs.ValidationError,
+            jsonschema_rs.ReferencingError,
+        ):
+            return None
 
-
-def _no_network(uri: str) -> Any:
-    raise ValueError(uri)
+    def _retrieved(self, uri: str) -> Any:
+        if uri.rstrip("#") != _WHOLE:
+            raise ValueError(uri)
+        return self._document.root
 
 
 def listed(schema: Mapping[str, Any], word: str) -> list[Any]:

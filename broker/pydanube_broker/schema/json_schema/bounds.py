@@ -65,4 +65,5 @@ def is_multiple(step: float, of: float) -> bool:
     """Whether every multiple of `step` is one of `of`; floats only where they are the same, since division rounds."""
     if step == of:
         return True
-    return all(float(x).is_integer() for x in (step, of)) and int(step) % int(of) == 0
+    whole = [int(x) for x in (step, of) if isinstance(x, int) or x.is_integer()]
+    return len(whole) == 2 and whole[1] != 0 and whole[0] % whole[1] == 0

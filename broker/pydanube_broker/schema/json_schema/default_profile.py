@@ -103,7 +103,7 @@ def _resolved(document: Document, schema: Schema) -> Schema:
     for _ in range(MAX_REFERENCES):
         if not isinstance(schema, Mapping) or not isinstance(schema.get("$ref"), str):
             break
-        target = document.target(schema["$ref"])
+        target = document.target(schema["$ref"], schema)
         if target is None:
             break
         schema = target

@@ -12,9 +12,9 @@ from typing import Any, Final, NoReturn
 import jsonschema_rs
 from pydanube_core.errors import SchemaInvalid
 
-__all__ = ["Document", "Schema", "parse_json_schema", "pointer"]
+from pydanube_broker.schema.json_schema.references import References, Schema
 
-Schema = Mapping[str, Any] | bool
+__all__ = ["Document", "Schema", "parse_json_schema", "pointer"]
 
 # The first dialect that knows a keyword; in an older one it says nothing.
 _SINCE: Final = {
@@ -38,19 +38,30 @@ _SINCE: Final = {
 _YEARS: Final = (("draft-04", 4), ("draft-06", 6), ("draft-07", 7), ("2019-09", 2019))
 # Dialects in which `$ref` hides its siblings ("JSON Reference"); from 2019-09 on it stands beside them.
 _REF_ALONE: Final = ("draft-03", "draft-04", "draft-06", "draft-07")
+# `admission` refuses what needs backtracking at all; this bounds it for what was registered before it did.
+_PATTERNS: Final = jsonschema_rs.FancyRegexOptions(backtrack_limit=2_000)
 MAX_REFERENCES: Final = 32  # followed one after another without going deeper
 
 
 class Document:
     """One document; `root` is what instances are held against."""
 
-    __slots__ = ("_year", "dialect", "root")
+    __slots__ = ("_year", "dialect", "ref_hides_siblings", "references", "root")
 
     def __init__(self, root: Schema) -> None:
         self.root = root
         declared = root.get("$schema") if isinstance(root, Mapping) else None
         self.dialect = declared if isinstance(declared, str) else ""
         self._year = next((year for name, year in _YEARS if name in self.dialect), 2020)
+        self.ref_hides_siblings = any(draft in self.dialect for draft in _REF_ALONE)
+        self.references = References(
+            root, id_word="id" if self._year == 4 else "$id", ref_alone=self.ref_hides_siblings
+        )
+
+    @property
+    def year(self) -> int:
+        """Of its dialect; those before 2019 by their number."""
+        return self._year
 
     def knows(self, keyword: str) -> bool:
         """Whether the keyword is one of this dialect's."""
@@ -60,26 +71,14 @@ class Document:
         """The value of a keyword, None where it is absent or this dialect does not know it."""
         return schema.get(keyword) if self.knows(keyword) else None
 
-    @property
-    def ref_hides_siblings(self) -> bool:
-        return any(draft in self.dialect for draft in _REF_ALONE)
+    def target(self, reference: str, within: Mapping[str, Any] | None = None) -> Schema | None:
+        """What a reference in the schema `within` points at; None where that is not in the document."""
+        return self.references.target(reference, within)
 
-    def target(self, reference: str) -> Schema | None:
-        """What a reference within the document points at; None where we cannot tell."""
-        if reference == "#":
-            return self.root
-        if not reference.startswith("#/"):
-            return None  # an anchor, or relative to some $id: rare, and judged as "not known"
-        found: Any = self.root
-        for token in reference[2:].split("/"):
-            token = token.replace("%25", "%").replace("~1", "/").replace("~0", "~")
-            if isinstance(found, Mapping) and token in found:
-                found = found[token]
-            elif isinstance(found, list) and token.isdigit() and int(token) < len(found):
-                found = found[int(token)]
-            else:
-                return None
-        return found if isinstance(found, (Mapping, bool)) else None
+    @property
+    def is_plain(self) -> bool:
+        """Whether every reference means the same wherever its schema is asked from."""
+        return not self.references.is_dynamic
 
 
 def pointer(path: str, *tokens: str | int) -> str:
@@ -96,7 +95,7 @@ def parse_json_schema(value: Any) -> tuple[Document, jsonschema_rs.Validator]:
     if not isinstance(value, (dict, bool)):
         raise _bad("", "a JSON Schema is an object, or true or false", value)
     try:
-        validator = jsonschema_rs.validator_for(value, retriever=_no_network)
+        validator = jsonschema_rs.validator_for(value, retriever=_no_network, pattern_options=_PATTERNS)
     except jsonschema_rs.ValidationError as error:
         first = str(error).split("\n", 1)[0]
         raise _bad(pointer("", *error.instance_path), first, None) from None

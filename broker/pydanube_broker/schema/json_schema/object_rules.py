@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from pydanube_broker.schema.differences import Findings
+from pydanube_broker.schema.json_schema.admission import matches
 from pydanube_broker.schema.json_schema.alternatives import (
     Alternative,
     Judge,
@@ -93,7 +93,7 @@ class ObjectRules:
         if name in reader.get("properties", {}):
             wanted.append((reader["properties"][name], pointer(path, "properties", name)))
         for pattern, schema in reader.get("patternProperties", {}).items():
-            fits = _fits(pattern, name)
+            fits = matches(pattern, name)
             if fits is None:
                 findings.add(
                     pointer(path, "patternProperties", pattern), "not_comparable", writer=None, reader=pattern
@@ -202,7 +202,7 @@ def _of_name(part: Mapping[str, Any], name: str) -> list[Schema]:
     if name in part.get("properties", {}):
         found.append(part["properties"][name])
     for pattern, schema in part.get("patternProperties", {}).items():
-        fits = _fits(pattern, name)
+        fits = matches(pattern, name)
         if fits:
             found.append(schema)
         elif fits is None:
@@ -210,13 +210,6 @@ def _of_name(part: Mapping[str, Any], name: str) -> list[Schema]:
     if not found and sure and "additionalProperties" in part:
         found.append(part["additionalProperties"])
     return found
-
-
-def _fits(pattern: str, name: str) -> bool | None:
-    try:
-        return re.search(pattern, name, re.ASCII) is not None
-    except (re.error, RecursionError):
-        return None
 
 
 def of_property(alternative: Alternative, name: str) -> list[Schema]:

@@ -22,7 +22,6 @@ from pydanube_broker.schema.json_schema.alternatives import (
     KINDS,
     Alternative,
     Judge,
-    TooComplex,
     alternatives,
     finite_values,
     kind_of,
@@ -39,12 +38,16 @@ from pydanube_broker.schema.json_schema.bounds import (
     lowest_count,
     upper_bound,
 )
+from pydanube_broker.schema.json_schema.budget import Budget, TooComplex
+from pydanube_broker.schema.json_schema.dialects import changed_meanings
 from pydanube_broker.schema.json_schema.document import MAX_REFERENCES, Document, Schema, pointer
+from pydanube_broker.schema.json_schema.likeness import Likeness, bare
 from pydanube_broker.schema.json_schema.object_rules import ObjectRules, forbids, of_property
+from pydanube_broker.schema.json_text import value_key
 
 __all__ = ["compare_strictly"]
 
-MAX_STEPS: Final = 20_000
+STEP_COST: Final = 50
 Parts = Sequence[Schema]
 
 
@@ -52,24 +55,36 @@ def compare_strictly(old: Document, new: Document, direction: Direction) -> list
     """Why not every instance of the writer is one of the reader; empty if it was proved that they are."""
     writer, reader = (old, new) if direction is Direction.BACKWARD else (new, old)
     findings = Findings(direction)
+    for path, value in changed_meanings(old, new):
+        findings.add(path, "dialect_changed", writer=shown(value), reader=shown(value))
     try:
-        _Prover(writer, reader).contained((writer.root,), reader.root, "", findings)
+        if findings.ok:
+            _compare(writer, reader, findings)
     except (TooComplex, RecursionError):
         findings.add("", "too_complex_to_prove", writer=None, reader=None)
     return findings.found
+
+
+def _compare(writer: Document, reader: Document, findings: Findings) -> None:
+    prover = _Prover(writer, reader)
+    if writer.is_plain and reader.is_plain:
+        prover.contained((writer.root,), reader.root, "", findings)
+    elif not prover.said_again():
+        findings.add("", "not_comparable", writer="dynamic references", reader="dynamic references")
 
 
 class _Prover:
     def __init__(self, writer: Document, reader: Document) -> None:
         self._writer = writer
         self.reader = reader
-        self._writer_judge = Judge(writer)
-        self.reader_judge = Judge(reader)
+        self._budget = Budget()
+        self._writer_judge = Judge(writer, self._budget)
+        self.reader_judge = Judge(reader, self._budget)
+        self._likeness = Likeness(writer, reader, self._budget)
         self._open: dict[
             tuple[frozenset[int], str, int], int
         ] = {}  # pair being proved → level in the instance
         self._level = 0
-        self._steps = 0
         self._objects = ObjectRules(self)
 
     # -- entry: any schemas ------------------------------------------------------------------------------------
@@ -78,7 +93,9 @@ class _Prover:
         """Add what keeps values for which all of `parts` hold from being valid for `reader`."""
         if reader is True or (not reader and reader is not False):
             return
-        for alternative in alternatives(self._writer, parts):
+        for alternative in alternatives(self._writer, parts, self._budget):
+            if self._is_said(alternative, reader):
+                continue
             kinds = frozenset(KINDS).intersection(*(kinds_of(part) for part in alternative.parts))
             values = self._finite(alternative)
             if values is not None:
@@ -88,6 +105,15 @@ class _Prover:
             for kind in KINDS:
                 if kind in kinds:
                     self.proved(alternative, kind, reader, path, findings)
+
+    def _is_said(self, alternative: Alternative, reader: Schema) -> bool:
+        """Whether a part of the writer's is the reader's schema over again."""
+        self._budget.spend(4 * len(alternative.parts))
+        return any(self._likeness.schemas(part, reader) for part in alternative.parts)
+
+    def said_again(self) -> bool:
+        """Whether the two documents are the same but for remarks, definitions and anchors included."""
+        return value_key(bare(self._writer.root)) == value_key(bare(self.reader.root))
 
     def below(self, parts: Parts, reader: Schema, path: str, findings: Findings) -> None:
         """The same one level further down in the instance."""
@@ -120,13 +146,13 @@ class _Prover:
     def proved(
         self, alternative: Alternative, kind: str, reader: Schema, path: str, findings: Findings
     ) -> None:
-        self._steps += 1
-        if self._steps > MAX_STEPS:
-            raise TooComplex
+        self._budget.spend(STEP_COST + len(alternative.parts))
         if reader is True:
             return
         if reader is False:
             findings.add(path, "nothing_accepted", writer=_described(alternative), reader=False)
+            return
+        if self._is_said(alternative, reader):
             return
         if kind in ("null", "boolean") and (kind in kinds_of(reader) or "$ref" in reader):
             values: list[Any] = [None] if kind == "null" else [True, False]
@@ -162,7 +188,7 @@ class _Prover:
     ) -> None:
         reference = reader.get("$ref")
         if isinstance(reference, str):
-            target = self.reader.target(reference)
+            target = self.reader.target(reference, reader)
             if target is None:
                 findings.add(pointer(path, "$ref"), "not_comparable", writer=None, reader=reference)
             else:
@@ -191,13 +217,11 @@ class _Prover:
                 self._objects.check(alternative, reader, path, findings)
 
     def said_alike(self, alternative: Alternative, reader: Mapping[str, Any], *words: str) -> bool:
-        """Whether a part of the writer's says the very same with these keywords, as far as no reference is in them."""
-        wanted = {word: reader[word] for word in words if word in reader}
-        return _is_closed(wanted) and any(
-            all(
-                self._writer.get(part, word) is not None and same(part[word], wanted[word]) for word in wanted
-            )
-            and all(word in wanted or word not in part for word in words)
+        """Whether a part of the writer's says the very same with these keywords."""
+        self._budget.spend(4 * len(alternative.parts))
+        return any(
+            all(self._writer.get(part, word) is not None for word in words if word in reader)
+            and self._likeness.keywords(part, reader, words)
             for part in alternative.parts
         )
 
@@ -229,9 +253,8 @@ class _Prover:
                         writer=None,
                         reader=shown(reader.get(word)),
                     )
-        same_in_whole = _is_closed(reader) and any(same(part, reader) for part in alternative.parts)
-        for word in ("$dynamicRef", "$recursiveRef", "unevaluatedItems", "unevaluatedProperties"):
-            if reader.get(word, True) is not True and not same_in_whole:
+        for word in ("unevaluatedItems", "unevaluatedProperties"):  # they speak of the schema as a whole
+            if reader.get(word, True) is not True:
                 findings.add(pointer(path, word), "not_comparable", writer=None, reader=shown(reader[word]))
 
     def _any_of(
@@ -259,11 +282,12 @@ class _Prover:
 
     def _disjoint(self, alternative: Alternative, kind: str, schema: Schema, followed: int) -> bool:
         """Whether no value of the alternative can be valid for a schema of the reader's; False if not proved."""
+        self._budget.spend(10)
         if isinstance(schema, bool):
             return not schema
         reference = schema.get("$ref")
         if isinstance(reference, str):
-            target = self.reader.target(reference) if followed < MAX_REFERENCES else None
+            target = self.reader.target(reference, schema) if followed < MAX_REFERENCES else None
             if target is not None and self._disjoint(alternative, kind, target, followed + 1):
                 return True
             if self.reader.ref_hides_siblings:
@@ -419,19 +443,6 @@ def _items(document: Document, part: Mapping[str, Any]) -> tuple[list[Schema], S
         return items, part.get("additionalItems", True), "items", "additionalItems"
     firsts = document.get(part, "prefixItems")
     return firsts if isinstance(firsts, list) else [], items, "prefixItems", "items"
-
-
-def _is_closed(value: Any) -> bool:
-    """Whether nothing in it depends on what is elsewhere in its document."""
-    match value:
-        case dict():
-            return not any(word in value for word in ("$ref", "$dynamicRef", "$recursiveRef")) and all(
-                map(_is_closed, value.values())
-            )
-        case list():
-            return all(map(_is_closed, value))
-        case _:
-            return True
 
 
 def _types(alternative: Alternative) -> Any:

@@ -1,0 +1,236 @@
+"""What a JSON Schema may cost: how often one place of an instance is looked at.
+
+References make small texts into large work. Forty definitions of which each names the one before twice are 2^40
+looks at one place; properties that are described twice do the same a level at a time. So before a library gets to
+see a payload, the looks are counted without making them: subschemas in place (`allOf`, `$ref`, …) multiply at the
+same place, those below lead to the places of their names. A place is the multiset of schemas that describe it; new
+places are looked for until there are none, or too many.
+
+The count is an upper bound: every branch is taken, every pattern meets every name, a dynamic reference leads to all
+its anchors.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import inf
+from typing import Any, Final
+
+from pydanube_broker.schema.json_schema.document import Document, Schema
+
+__all__ = ["MAX_IN_PLACE", "EndlessReference", "TooManyLooks", "looks"]
+
+MAX_IN_PLACE: Final = 20_000  # ≈ 0.5 ms a place of the instance
+MAX_PLACES: Final = 5_000
+MAX_STEPS: Final = 300_000  # of counting: ≈ 0.2 s, in a thread
+FOREIGN_LOOKS: Final = 300  # a reference to a dialect's own schema, the only one that leaves a document
+_PROPERTY, _ITEM, _NAME = "property", "item", "name"
+_REST: Final = (
+    (_PROPERTY, "additionalProperties"),
+    (_PROPERTY, "unevaluatedProperties"),
+    (_ITEM, "items"),
+    (_ITEM, "additionalItems"),
+    (_ITEM, "unevaluatedItems"),
+)
+
+# Whoever asks what is left unevaluated goes over the subschemas in place once more.
+_AGAIN: Final = ("unevaluatedItems", "unevaluatedProperties")
+
+
+class EndlessReference(Exception):
+    """A schema that refers to itself without going down in the instance."""
+
+
+class TooManyLooks(Exception):
+    """More than `MAX_IN_PLACE` for a single place."""
+
+
+def looks(document: Document) -> float:
+    """Looks at one place of an instance, at most; `inf` where deeper instances have ever more of them.
+
+    Raises:
+        EndlessReference, TooManyLooks: nothing can be held against such a schema.
+    """
+    if not isinstance(document.root, Mapping):
+        return 1.0
+    count = _Count(document)
+    for schema in document.references.schemas:
+        count.in_place(schema)
+    return count.largest(document.root)
+
+
+class _Count:
+    def __init__(self, document: Document) -> None:
+        self._document = document
+        self._all: dict[int, Counter[int]] = {}  # schema → how often it and others in place are looked at
+        self._kept: dict[int, Mapping[str, Any]] = {}
+        self._below: dict[int, _Below] = {}
+        self._steps = 0
+
+    def in_place(self, schema: Mapping[str, Any]) -> Counter[int]:
+        """The schemas that are looked at where this one is, with their numbers. No recursion: chains are long."""
+        path: list[tuple[Mapping[str, Any], Iterator[Mapping[str, Any]]]] = []
+        opened: set[int] = set()
+
+        def enter(entered: Mapping[str, Any]) -> None:
+            opened.add(id(entered))
+            self._kept[id(entered)] = entered
+            path.append((entered, iter(_beside(self._document, entered))))
+
+        if id(schema) not in self._all:
+            enter(schema)
+        while path:
+            current, rest = path[-1]
+            inner = next(rest, None)
+            if inner is None:
+                path.pop()
+                opened.discard(id(current))
+                self._all[id(current)] = self._summed(current)
+            elif id(inner) in opened:
+                raise EndlessReference
+            elif id(inner) not in self._all:
+                enter(inner)
+        return self._all[id(schema)]
+
+    def _summed(self, schema: Mapping[str, Any]) -> Counter[int]:
+        found: Counter[int] = Counter({id(schema): 1})
+        times = 1 + sum(word in schema for word in _AGAIN)
+        total = 1
+        for inner in _beside(self._document, schema):
+            for one, number in self._all[id(inner)].items():
+                found[one] += number * times
+                total += number * times
+            self._spend(len(self._all[id(inner)]))
+            if total > MAX_IN_PLACE:
+                raise TooManyLooks
+        return found
+
+    def _spend(self, steps: int) -> None:
+        self._steps += steps
+        if self._steps > 20 * MAX_STEPS:
+            raise TooManyLooks
+
+    def largest(self, root: Mapping[str, Any]) -> float:
+        """Of all places that instances can have."""
+        start = frozenset({(id(root), 1)})
+        seen = {start}
+        work = [start]
+        most = 1.0
+        steps = 0
+        while work:
+            place = work.pop()
+            everything: Counter[int] = Counter()
+            for schema, number in place:
+                for one, times in self._all[schema].items():
+                    everything[one] += times * number
+            steps += len(everything)
+            most = max(most, sum(self._weight(one) * number for one, number in everything.items()))
+            if most > MAX_IN_PLACE * 10 or len(seen) > MAX_PLACES or steps > MAX_STEPS:
+                return inf
+            for below in self._places_below(everything):
+                steps += len(below)
+                if below not in seen:
+                    seen.add(below)
+                    work.append(below)
+        return most
+
+    def _weight(self, schema: int) -> float:
+        found = self._kept[schema]
+        if found.get("format") == "regex":
+            return inf  # compiles what the payload says
+        reference = found.get("$ref")
+        foreign = isinstance(reference, str) and self._document.target(reference, found) is None
+        pattern = found.get("pattern")
+        return 1 + FOREIGN_LOOKS * foreign + (len(pattern) / 8 if isinstance(pattern, str) else 0)
+
+    def _places_below(self, everything: Counter[int]) -> list[frozenset[tuple[int, int]]]:
+        any_name: dict[str, Counter[int]] = {}
+        named: dict[tuple[str, str], Counter[int]] = {}
+        for one, number in everything.items():
+            below = self._below.get(one)
+            if below is None:
+                below = self._below[one] = _below(self._kept[one])
+                for schema in (*below.named.values(), *below.always.values(), *below.rest.values()):
+                    for each in schema:
+                        self.in_place(each)
+            for group in (below.always, below.rest):
+                for kind, schemas in group.items():
+                    counter = any_name.setdefault(kind, Counter())
+                    for each in schemas:
+                        counter[id(each)] += number
+            for (kind, name), schemas in below.named.items():
+                counter = named.setdefault((kind, name), Counter())
+                for each in schemas:
+                    counter[id(each)] += number
+                for each in below.rest.get(kind, ()):  # what is listed is not of the rest
+                    counter[id(each)] -= number
+        places = list(any_name.values())
+        for (kind, _), counter in named.items():
+            counter.update(any_name.get(kind, Counter()))
+            places.append(counter)
+        return [frozenset((one, n) for one, n in place.items() if n > 0) for place in places if place]
+
+
+@dataclass(frozen=True, slots=True)
+class _Below:
+    """Object schemas one level further down, by kind of place (property, item, name of a property)."""
+
+    named: dict[tuple[str, str], list[Mapping[str, Any]]]
+    always: dict[str, list[Mapping[str, Any]]]  # whatever the name
+    rest: dict[str, list[Mapping[str, Any]]]  # for names that are not listed
+
+
+def _beside(document: Document, schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Object schemas that are held against the same value."""
+    found: list[Schema | None] = []
+    reference = schema.get("$ref")
+    if isinstance(reference, str):
+        found.append(document.target(reference, schema))
+        if document.ref_hides_siblings:
+            return [each for each in found if isinstance(each, Mapping)]
+    dynamic = schema.get("$dynamicRef")
+    if isinstance(dynamic, str):
+        anchors = document.references.dynamic_anchors.get(dynamic.rpartition("#")[2], [])
+        target = document.target(dynamic, schema)
+        found += anchors if any(target is each for each in anchors) else [*anchors, target]
+    if "$recursiveRef" in schema:
+        recursive = [each for each in document.references.schemas if each.get("$recursiveAnchor") is True]
+        target = document.target("#", schema)
+        found += recursive if any(target is each for each in recursive) else [*recursive, target]
+    for word in ("allOf", "anyOf", "oneOf"):
+        if isinstance(schema.get(word), list):
+            found += schema[word]
+    found += [schema.get(word) for word in ("not", "if", "then", "else")]
+    for word in ("dependentSchemas", "dependencies"):
+        if isinstance(schema.get(word), Mapping):
+            found += schema[word].values()
+    return [each for each in found if isinstance(each, Mapping)]
+
+
+def _below(schema: Mapping[str, Any]) -> _Below:
+    below = _Below({}, {}, {})
+    for name, inner in _objects(schema.get("properties")):
+        below.named[_PROPERTY, name] = [inner]
+    for word in ("prefixItems", "items"):
+        if isinstance(schema.get(word), list):
+            for index, inner in enumerate(schema[word]):
+                if isinstance(inner, Mapping):
+                    below.named.setdefault((_ITEM, str(index)), []).append(inner)
+    for kind, word in _REST:
+        if isinstance(schema.get(word), Mapping):
+            below.rest.setdefault(kind, []).append(schema[word])
+    for kind, word in ((_ITEM, "contains"), (_NAME, "propertyNames")):
+        if isinstance(schema.get(word), Mapping):
+            below.always.setdefault(kind, []).append(schema[word])
+    patterns = [inner for _, inner in _objects(schema.get("patternProperties"))]
+    if patterns:
+        below.always.setdefault(_PROPERTY, []).extend(patterns)
+    return below
+
+
+def _objects(value: Any) -> list[tuple[str, Mapping[str, Any]]]:
+    if not isinstance(value, Mapping):
+        return []
+    return [(name, inner) for name, inner in value.items() if isinstance(inner, Mapping)]

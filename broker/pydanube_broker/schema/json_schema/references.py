@@ -1,0 +1,164 @@
+"""What a reference within a document points at: JSON pointers, anchors, and resources with an `$id` of their own.
+
+A schema with an `$id` is a resource: `#/…` below it begins there, not at the document's root (Core 8.2). Documents
+are read as the newest dialects do; where an older one differs (`$id` beside `$ref` says nothing there) the caller
+knows the dialect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, TypeAlias
+from urllib.parse import unquote, urldefrag, urljoin
+
+__all__ = ["DYNAMIC", "References", "Schema", "inner_schemas"]
+
+Schema: TypeAlias = Mapping[str, Any] | bool
+
+DYNAMIC: Final = frozenset({"$dynamicRef", "$recursiveRef", "$recursiveAnchor", "$dynamicAnchor"})
+_ONE: Final = (
+    "not",
+    "if",
+    "then",
+    "else",
+    "items",
+    "additionalItems",
+    "unevaluatedItems",
+    "contains",
+    "additionalProperties",
+    "unevaluatedProperties",
+    "propertyNames",
+    "contentSchema",
+)
+_LISTS: Final = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
+_MAPS: Final = (
+    "properties",
+    "patternProperties",
+    "dependentSchemas",
+    "dependencies",
+    "$defs",
+    "definitions",
+)
+
+
+def inner_schemas(schema: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], Mapping[str, Any]]]:
+    """(keys on the way, schema) of the object schemas directly within one."""
+    for word in _ONE:
+        if isinstance(schema.get(word), Mapping):
+            yield (word,), schema[word]
+    for word in _LISTS:
+        if isinstance(schema.get(word), list):
+            for index, inner in enumerate(schema[word]):
+                if isinstance(inner, Mapping):
+                    yield (word, index), inner
+    for word in _MAPS:
+        if isinstance(schema.get(word), Mapping):
+            for name, inner in schema[word].items():
+                if isinstance(inner, Mapping):
+                    yield (word, name), inner
+
+
+class References:
+    """Index of one document.
+
+    Args:
+        id_word: `$id`, in draft 4 `id`.
+        ref_alone: of old dialects, in which nothing stands beside `$ref`.
+    """
+
+    __slots__ = (
+        "_homes",
+        "_named",
+        "_resources",
+        "_root_uri",
+        "dynamic_anchors",
+        "is_dynamic",
+        "paths",
+        "root",
+        "schemas",
+    )
+
+    def __init__(self, root: Schema, *, id_word: str = "$id", ref_alone: bool = False) -> None:
+        self.root = root
+        self.schemas: list[Mapping[str, Any]] = []  # all objects that stand where schemas stand
+        self.paths: dict[int, tuple[str | int, ...]] = {}  # of a schema: its keys from the root
+        self.dynamic_anchors: dict[str, list[Mapping[str, Any]]] = {}
+        self.is_dynamic = False  # what a reference means depends on who came by
+        self._homes: dict[int, str] = {}  # id of a schema → address of its resource
+        self._resources: dict[str, Schema] = {}
+        self._named: dict[str, Mapping[str, Any]] = {}  # address#anchor
+        self._root_uri = ""
+        if not isinstance(root, Mapping):
+            return
+        work: list[tuple[Mapping[str, Any], str, tuple[str | int, ...]]] = [(root, "", ())]
+        while work:
+            schema, home, path = work.pop()
+            if id(schema) in self._homes:
+                continue
+            alone = ref_alone and "$ref" in schema
+            home = self._entered(schema, home, None if alone else schema.get(id_word), first=not path)
+            self._homes[id(schema)] = home
+            self.paths[id(schema)] = path
+            self.schemas.append(schema)
+            self.is_dynamic = self.is_dynamic or not DYNAMIC.isdisjoint(schema)
+            work += [(inner, home, (*path, *keys)) for keys, inner in inner_schemas(schema)]
+
+    def _entered(self, schema: Mapping[str, Any], home: str, named: Any, *, first: bool) -> str:
+        """The resource that a schema is of, which it may begin."""
+        if isinstance(named, str):
+            address, fragment = urldefrag(_joined(home, named))
+            if fragment and not fragment.startswith("/"):  # an anchor, as drafts 4 to 7 spell it
+                self._named.setdefault(f"{address}#{fragment}", schema)
+            if address != home or first:
+                home = address
+                self._resources.setdefault(home, schema)
+        if first:
+            self._root_uri = home
+            self._resources.setdefault(home, schema)
+        for word in ("$anchor", "$dynamicAnchor"):
+            anchor = schema.get(word)
+            if isinstance(anchor, str):
+                self._named.setdefault(f"{home}#{anchor}", schema)
+                if word == "$dynamicAnchor":
+                    self.dynamic_anchors.setdefault(anchor, []).append(schema)
+        return home
+
+    @property
+    def has_resources(self) -> bool:
+        """Whether a schema within the document has an address of its own."""
+        return len(self._resources) > 1
+
+    def target(self, reference: str, within: Mapping[str, Any] | None = None) -> Schema | None:
+        """What a reference in the schema `within` points at; None where that is not in the document."""
+        home = self._root_uri if within is None else self._homes.get(id(within), self._root_uri)
+        try:
+            address, fragment = urldefrag(_joined(home, reference))
+        except ValueError:
+            return None
+        resource = self.root if address == self._root_uri else self._resources.get(address)
+        if resource is None:
+            return None
+        fragment = unquote(fragment)
+        if fragment and not fragment.startswith("/"):
+            return self._named.get(f"{address}#{fragment}")
+        return _at(resource, fragment)
+
+
+def _joined(home: str, reference: str) -> str:
+    """`urljoin`, which does not know addresses like `urn:…`."""
+    if reference.startswith("#"):
+        return home + reference
+    return urljoin(home, reference)
+
+
+def _at(schema: Schema, pointer: str) -> Schema | None:
+    found: Any = schema
+    for token in pointer.split("/")[1:]:
+        token = token.replace("~1", "/").replace("~0", "~")
+        if isinstance(found, Mapping) and token in found:
+            found = found[token]
+        elif isinstance(found, list) and token.isdecimal() and int(token[:9]) < len(found):
+            found = found[int(token[:9])]
+        else:
+            return None
+    return found if isinstance(found, (Mapping, bool)) else None

@@ -1,0 +1,65 @@
+"""Payloads whose check may take long, held against their JSON Schema in a process of their own.
+
+The library works without giving way to other threads, so a thread would stop the broker as the loop would. A worker
+process is ended when the time is over; the next check begins another.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, Final
+
+import anyio
+import anyio.to_process
+from anyio.lowlevel import RunVar
+from pydanube_core.errors import PayloadInvalid
+
+from pydanube_broker.schema.json_schema.document import parse_json_schema
+from pydanube_broker.schema.json_schema.payload import JsonPayload
+from pydanube_broker.schema.json_text import loads_strict
+
+__all__ = ["LIMIT_S", "check_apart"]
+
+LIMIT_S: Final = 5.0
+WORKERS: Final = 2
+
+_limiter: RunVar[anyio.CapacityLimiter] = RunVar("pydanube_json_schema_workers")
+
+
+async def check_apart(schema: bytes, payload: bytes, *, limit_s: float = LIMIT_S) -> None:
+    """Raises `PayloadInvalid`: it does not conform, or that was not found out in `limit_s` seconds."""
+    limiter = _limiter.get(None)
+    if limiter is None:
+        limiter = anyio.CapacityLimiter(WORKERS)
+        _limiter.set(limiter)
+    async with limiter:
+        verdict: tuple[str, dict[str, Any]] | None = (_too_long(limit_s), {"path": "/"})
+        with anyio.move_on_after(limit_s):
+            try:
+                verdict = await anyio.to_process.run_sync(_verdict, schema, payload, cancellable=True)
+            except anyio.BrokenWorkerProcess:
+                verdict = ("the payload cannot be held against its schema: the check ended its process", {})
+    if verdict is not None:
+        message, details = verdict
+        raise PayloadInvalid(message, **{"field": "payload", "value": None, **details})
+
+
+def _too_long(limit_s: float) -> str:
+    return (
+        f"the payload could not be held against its JSON Schema in {limit_s:g} s: send less in one message, or "
+        "simplify the schema"
+    )
+
+
+def _verdict(schema: bytes, payload: bytes) -> tuple[str, dict[str, Any]] | None:
+    """In the worker."""
+    try:
+        _check(schema).check(payload)
+    except PayloadInvalid as error:
+        return error.message, dict(error.details)
+    return None
+
+
+@lru_cache(maxsize=32)
+def _check(schema: bytes) -> JsonPayload:
+    return JsonPayload(parse_json_schema(loads_strict(schema))[1])
