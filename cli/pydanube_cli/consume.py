@@ -28,7 +28,7 @@ from pydanube_cli.render import prose
 from pydanube_cli.runtime import run_async, terminate_like_interrupt
 
 if TYPE_CHECKING:
-    from pydanube import Batch, Client
+    from pydanube import Batch, Client, SubscriptionType
 
 __all__ = ["consume"]
 
@@ -42,7 +42,7 @@ QUIET_S: Final = 0.5  # without a message this long, ask whether there is anythi
 class _Job:
     topic: str
     subscription: str | None
-    type: str
+    type: SubscriptionType
     consumer: str | None
     start: str | None
     until: Position | None

@@ -9,31 +9,37 @@ import time
 import warnings
 import weakref
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import replace
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, Unpack
 
 from pydanube_core.errors import ClosedResource, DispatchMismatch, InvalidArgument, Retryable
 from pydanube_core.generated import danube_stream_pb2 as pb
-from pydanube_core.names import TopicName, check_client_name, check_subscription
-from pydanube_core.positions import Position
+from pydanube_core.names import TopicName, check_subscription
 
 from pydanube.consumer import Consumer, Reader, Receiver
 from pydanube.events import EventHub
 from pydanube.facts import ClientEvent, ClientEventKind, ClientStatistics, SchemaRef, from_ms
 from pydanube.grpc_transport import GrpcTransport, Tls, parse_url
+from pydanube.options import (
+    ClientSide,
+    ConsumerArguments,
+    ConsumerOptions,
+    ProducerArguments,
+    ProducerOptions,
+    ReaderArguments,
+    ReaderOptions,
+)
 from pydanube.producer import Producer
 from pydanube.retry import Retry
-from pydanube.schemas import Schema, SchemaLike, Schemas, schema_of
+from pydanube.schemas import Schema, Schemas, schema_of
 from pydanube.transport import Transport, TransportFactory
 
 __all__ = ["DEFAULT_URL", "Client", "connect"]
 
 DEFAULT_URL: Final = "http://127.0.0.1:6650"
 _RESOLVE_TIMEOUT_S: Final = 10.0
-_TYPES: Final = ("exclusive", "shared", "failover", "key-shared")
-_STRATEGIES: Final = ("reliable", "non_reliable")
-_ACCESS_MODES: Final = ("shared", "exclusive")
 
 _Partitions = tuple[str, list[tuple[int | None, str]]]
 
@@ -119,86 +125,30 @@ class Client:
     # -- what it is for --------------------------------------------------------------------------------------
 
     def producer(
-        self,
-        topic: str,
-        *,
-        name: str | None = None,
-        partitions: int | None = None,
-        dispatch_strategy: str | None = "reliable",
-        routing: str = "key",
-        access_mode: str = "shared",
-        schema: SchemaLike | None = None,
-        compression: str = "none",
-        linger_ms: float = 0.0,
-        batch_bytes: int = 262_144,
-        window_messages: int = 100_000,
-        window_bytes: int = 67_108_864,
+        self, topic: str, options: ProducerOptions | None = None, **changes: Unpack[ProducerArguments]
     ) -> Producer:
         """A producer; `async with` opens it and creates the topic where the cluster allows that.
 
         Args:
             topic: `/ns/topic`, `ns/topic` or `topic` (in `default`).
-            name: shown with each message; need not be unique. None: the broker makes one up.
-            partitions: create the topic with that many if it does not exist; an existing topic must agree.
-                None: whatever the topic has.
-            dispatch_strategy: `reliable` or `non_reliable`, of the topic to create; an existing one must agree.
-                None: whatever the topic has.
-            routing: `key` (messages without a key in turn), `round-robin`, or `explicit` (`partition=` in each send).
-            access_mode: `shared`, or `exclusive`: nobody else writes while this producer is connected. Opening another
-                while it is raises `ProducerFenced`; opening the same `name` again takes over and fences the former.
-            schema: subject whose latest version the messages carry, or (subject, version). The first producer that
-                names one makes it the topic's; another is refused with `SchemaMismatch`.
-            compression: of payloads: `none`, `lz4` or `zstd`.
-            linger_ms: wait that long for company. At 0 a lone message leaves at once, and load makes batches by
-                itself: while 5 are in flight, the next one gathers.
-            batch_bytes: a batch is closed at this size, 1 MiB at most.
-            window_messages, window_bytes: how much may be handed over and unanswered.
+            options: None: the defaults.
+            changes: fields of `ProducerOptions` by name, instead of those of `options`.
+
+        Raises:
+            InvalidArgument, InvalidName: nothing was asked of the broker.
         """
-        name_of = TopicName.parse(topic)
-        if name is not None:
-            check_client_name(name, field="name")
-        if partitions is not None and partitions < 1:
-            raise InvalidArgument(
-                f"partitions is at least 1, got {partitions}", field="partitions", value=partitions
-            )
-        if dispatch_strategy is not None and dispatch_strategy not in _STRATEGIES:
-            raise InvalidArgument(
-                f"dispatch_strategy {dispatch_strategy!r}: use reliable or non_reliable",
-                field="dispatch_strategy", value=dispatch_strategy,
-            )  # fmt: skip
-        if access_mode not in _ACCESS_MODES:
-            raise InvalidArgument(
-                f"access_mode {access_mode!r}: use shared or exclusive",
-                field="access_mode",
-                value=access_mode,
-            )
-        subject, version = schema_of(schema)
+        chosen = replace(options or ProducerOptions(), **changes)
+        name = str(TopicName.parse(topic))
+        subject, version = schema_of(chosen.schema)
         request = pb.ResolveRequest(
-            topic=str(name_of),
+            topic=name,
             create=True,
-            partitions=partitions or 0,
-            dispatch_strategy=dispatch_strategy or "",
+            partitions=chosen.partitions or 0,
+            dispatch_strategy=chosen.dispatch_strategy or "",
             schema_subject=subject,
             schema_version=version,
         )
-        producer = Producer(
-            topic=str(name_of),
-            prepare=self._preparer(request),
-            locate=self._locate,
-            emit=self._emit,
-            closed=self._producers.discard,
-            retry=self._retry,
-            name=name,
-            dispatch_strategy=dispatch_strategy or "",
-            routing=routing,
-            access_mode=access_mode,
-            schema=schema,
-            compression=compression,
-            linger_ms=linger_ms,
-            batch_bytes=batch_bytes,
-            window_messages=window_messages,
-            window_bytes=window_bytes,
-        )
+        producer = Producer(name, chosen, self._side(request), self._producers.discard)
         self._producers.add(producer)
         return producer
 
@@ -206,100 +156,44 @@ class Client:
         self,
         topic: str,
         subscription: str,
-        *,
-        type: str = "exclusive",
-        name: str | None = None,
-        start: str = "earliest",
-        start_must_apply: bool = False,
-        key_filters: Sequence[str] = (),
-        credit_messages: int = 10_000,
-        credit_bytes: int = 33_554_432,
-        ack_timeout_ms: int | None = None,
+        options: ConsumerOptions | None = None,
+        **changes: Unpack[ConsumerArguments],
     ) -> Consumer:
         """A consumer of a subscription, over all partitions; `async with` opens it and makes the subscription.
 
         Args:
+            topic: as for `producer`.
             subscription: its name; the cursor belongs to it and stays.
-            type: `exclusive`, `shared`, `failover` or `key-shared`.
-            name: of this consumer; the same name takes over from itself.
-            start: where a new subscription begins; an existing one goes on where it is.
-            start_must_apply: refuse a subscription that exists, instead of leaving `start` out of account.
-            key_filters: glob patterns; only for key-shared.
-            credit_messages, credit_bytes: how much may be on its way and not taken, over all partitions together.
-            ack_timeout_ms: when an unacknowledged message comes again; None: the subscription's policy.
+            options: None: the defaults.
+            changes: fields of `ConsumerOptions` by name, instead of those of `options`.
 
-        Raises (on entering):
-            ConsumerBusy: somebody else has the exclusive subscription.
+        Raises:
+            InvalidArgument, InvalidName: nothing was asked of the broker.
+            ConsumerBusy: on entering; somebody else has the exclusive subscription.
         """
         check_subscription(subscription)
-        if type not in _TYPES:
-            raise InvalidArgument(f"type {type!r}: use {', '.join(_TYPES)}", field="type", value=type)
-        if ack_timeout_ms is not None and ack_timeout_ms < 1:
-            raise InvalidArgument(
-                f"ack_timeout_ms is at least 1, got {ack_timeout_ms}",
-                field="ack_timeout_ms",
-                value=ack_timeout_ms,
-            )
-        if name is not None:
-            check_client_name(name, field="name")
-        full = str(TopicName.parse(topic))
-        consumer = Consumer(
-            topic=full,
-            subscription=subscription,
-            role="consumer",
-            prepare=self._preparer(pb.ResolveRequest(topic=full)),
-            locate=self._locate,
-            emit=self._emit,
-            closed=self._receivers.discard,
-            retry=self._retry,
-            type=type,
-            name=name or "",
-            start=_position(start, "start", "earliest"),
-            start_given=start_must_apply,
-            stop="",
-            key_filters=tuple(key_filters),
-            credit_messages=credit_messages,
-            credit_bytes=credit_bytes,
-            ack_timeout_ms=ack_timeout_ms or 0,
-        )
+        name = str(TopicName.parse(topic))
+        chosen = replace(options or ConsumerOptions(), **changes).receiver(name, subscription)
+        consumer = Consumer(chosen, self._side(pb.ResolveRequest(topic=name)), self._receivers.discard)
         self._receivers.add(consumer)
         return consumer
 
     def reader(
-        self,
-        topic: str,
-        *,
-        start: str = "earliest",
-        stop: str | None = None,
-        credit_messages: int = 10_000,
-        credit_bytes: int = 33_554_432,
+        self, topic: str, options: ReaderOptions | None = None, **changes: Unpack[ReaderArguments]
     ) -> Reader:
         """A plain reader over all partitions: no subscription, nothing left behind.
 
         Args:
-            start: position of the first message.
-            stop: position to end before; `head`: what is there when it opens. None: follow the topic for ever.
+            topic: as for `producer`.
+            options: None: the defaults.
+            changes: fields of `ReaderOptions` by name, instead of those of `options`.
+
+        Raises:
+            InvalidArgument, InvalidName: nothing was asked of the broker.
         """
-        full = str(TopicName.parse(topic))
-        reader = Reader(
-            topic=full,
-            subscription="",
-            role="reader",
-            prepare=self._preparer(pb.ResolveRequest(topic=full)),
-            locate=self._locate,
-            emit=self._emit,
-            closed=self._receivers.discard,
-            retry=self._retry,
-            type="",
-            name="",
-            start=_position(start, "start", "earliest"),
-            start_given=True,
-            stop=stop if stop == "head" else _position(stop, "stop", ""),
-            key_filters=(),
-            credit_messages=credit_messages,
-            credit_bytes=credit_bytes,
-            ack_timeout_ms=0,
-        )
+        name = str(TopicName.parse(topic))
+        chosen = replace(options or ReaderOptions(), **changes).receiver(name)
+        reader = Reader(chosen, self._side(pb.ResolveRequest(topic=name)), self._receivers.discard)
         self._receivers.add(reader)
         return reader
 
@@ -314,6 +208,7 @@ class Client:
         return Schemas(self._call, self._known_schemas)
 
     def statistics(self) -> ClientStatistics:
+        """Connections, producers and consumers at this moment, and reconnects so far."""
         return ClientStatistics(
             url=self._url,
             connections=len(self._transports),
@@ -334,6 +229,11 @@ class Client:
         if transport is None:
             transport = self._transports[url] = self._make(url)
         return transport
+
+    def _side(self, request: pb.ResolveRequest) -> ClientSide:
+        return ClientSide(
+            prepare=self._preparer(request), locate=self._locate, emit=self._emit, retry=self._retry
+        )
 
     def _preparer(self, request: pb.ResolveRequest) -> Callable[[], Coroutine[Any, Any, _Partitions]]:
         async def prepare() -> _Partitions:
@@ -409,13 +309,6 @@ class Client:
                 reason=reason,
             )
         )
-
-
-def _position(text: str | None, field: str, default: str) -> str:
-    """A position in the form for the wire, where relative times are absolute."""
-    if text is None:
-        return default
-    return str(Position.parse(text, now_ms=time.time_ns() // 1_000_000, field=field))
 
 
 def _warn_unclosed(url: str) -> None:

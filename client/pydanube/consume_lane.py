@@ -35,6 +35,7 @@ from pydanube.acks import AckGatherer
 from pydanube.control import ControlQueue
 from pydanube.facts import ClientEventKind
 from pydanube.message import DecodedBatch, Delivered
+from pydanube.options import ReceiverOptions
 from pydanube.retry import Retry
 from pydanube.tasks import TaskOwner
 from pydanube.transport import Stream, Transport, copy_of
@@ -52,19 +53,12 @@ SETTLED_S: Final = 1.0  # a stream that lasted this long, or delivered, ends an 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumeOptions:
-    """What a lane needs from its consumer and its client. `subscription` is empty for a reader."""
+    """What a lane needs from its receiver and its client; its credit is its share of the receiver's."""
 
     topic: str
     partition: int | None
     concrete_topic: str
-    subscription: str
-    type: str
-    consumer_name: str
-    start: str
-    start_given: bool
-    stop: str
-    key_filters: tuple[str, ...]
-    ack_timeout_ms: int
+    receiver: ReceiverOptions
     credit_messages: int
     credit_bytes: int
     retry: Retry
@@ -92,7 +86,7 @@ class ConsumeLane:
         self.epoch = 0
         self.ended = False
         self.error: ClusterError | None = None
-        self.consumer_name = options.consumer_name
+        self.consumer_name = options.receiver.name
         self.active = False
         self.unconfirmed = False  # acks were sent in this session since the broker last confirmed
         # A nack or a terminate was written since then: a stream that is cancelled right behind it may take it along.
@@ -125,7 +119,7 @@ class ConsumeLane:
 
     @property
     def reader(self) -> bool:
-        return not self._options.subscription
+        return not self._options.receiver.subscription
 
     @property
     def acked_messages(self) -> int:
@@ -167,8 +161,10 @@ class ConsumeLane:
     def _arm(self) -> None:
         if self._timer is None:
             wait_s = ACK_FLUSH_S
-            if self._options.ack_timeout_ms:  # waiting for company must not be what makes an ack late
-                wait_s = min(wait_s, self._options.ack_timeout_ms / 10_000)
+            if (
+                self._options.receiver.ack_timeout_ms
+            ):  # waiting for company must not be what makes an ack late
+                wait_s = min(wait_s, self._options.receiver.ack_timeout_ms / 10_000)
             self._timer = asyncio.get_running_loop().call_later(wait_s, self._flush_by_timer)
 
     def _flush_by_timer(self) -> None:
@@ -362,14 +358,14 @@ class ConsumeLane:
         again = self.opened.done()
         request = pb.OpenConsumer(
             topic=options.concrete_topic,
-            subscription=options.subscription,
-            type=options.type,
+            subscription=options.receiver.subscription,
+            type=options.receiver.type,
             consumer_name=self.consumer_name,
-            start=options.start,
-            start_given=options.start_given and not again,
-            stop=options.stop,
-            key_filters=options.key_filters,
-            ack_timeout_ms=options.ack_timeout_ms,
+            start=options.receiver.start,
+            start_given=options.receiver.start_given and not again,
+            stop=options.receiver.stop,
+            key_filters=options.receiver.key_filters,
+            ack_timeout_ms=options.receiver.ack_timeout_ms,
         )
         # A reader keeps what it has buffered, so it may not get its whole credit anew.
         kept_messages = kept_bytes = 0
@@ -400,7 +396,7 @@ class ConsumeLane:
                 raise Internal(f"the broker answered a consumer's open with {other}", topic=options.topic)
         self.consumer_name = opened.consumer_name or self.consumer_name
         self.active = opened.active
-        if options.stop:
+        if options.receiver.stop:
             self._stop_offset = opened.stop_offset
         if self._next_offset < 0:
             self._next_offset = opened.start_offset

@@ -22,9 +22,9 @@ from pydanube_core.positions import Position
 from pydanube.consume_lane import ConsumeLane, ConsumeOptions
 from pydanube.facts import ClientEventKind, ConsumerStatistics
 from pydanube.message import Batch, Delivered, Message
-from pydanube.retry import Retry
+from pydanube.options import ClientSide, ReceiverOptions
 from pydanube.tasks import TaskOwner
-from pydanube.transport import Transport, copy_of
+from pydanube.transport import copy_of
 
 __all__ = ["Consumer", "Reader", "Receiver"]
 
@@ -41,46 +41,13 @@ class Receiver:
     """
 
     def __init__(
-        self,
-        *,
-        topic: str,
-        subscription: str,
-        role: str,
-        prepare: Callable[[], Coroutine[Any, Any, tuple[str, list[tuple[int | None, str]]]]],
-        locate: Callable[[str], Coroutine[Any, Any, Transport]],
-        emit: Callable[[ClientEventKind, str, str, str, int, str], None],
-        closed: Callable[[Receiver], None],
-        retry: Retry,
-        type: str,
-        name: str,
-        start: str,
-        start_given: bool,
-        stop: str,
-        key_filters: tuple[str, ...],
-        credit_messages: int,
-        credit_bytes: int,
-        ack_timeout_ms: int,
+        self, options: ReceiverOptions, side: ClientSide, closed: Callable[[Receiver], None]
     ) -> None:
-        for field, value in (("credit_messages", credit_messages), ("credit_bytes", credit_bytes)):
-            if value < 1:
-                raise InvalidArgument(f"{field} is at least 1, got {value}", field=field, value=value)
-        self._topic = topic
-        self._subscription = subscription
-        self._role = role
-        self._prepare = prepare
-        self._locate = locate
-        self._emit = emit
+        self._options = options
+        self._side = side
         self._closed_callback = closed
-        self._retry = retry
-        self._type = type
-        self._name = name
-        self._start = start
-        self._start_given = start_given
-        self._stop = stop
-        self._key_filters = key_filters
-        self._credit_messages = credit_messages
-        self._credit_bytes = credit_bytes
-        self._ack_timeout_ms = ack_timeout_ms
+        self._topic = options.topic
+        self._subscription = options.subscription
         self._tasks = TaskOwner()
         self._lanes: list[ConsumeLane] = []
         self._ready: deque[Delivered] = deque()
@@ -98,10 +65,10 @@ class Receiver:
 
     async def __aenter__(self) -> Self:
         try:
-            self._topic, partitions = await self._prepare()
+            self._topic, partitions = await self._side.prepare()
             self._lanes = [self._lane(index, concrete, len(partitions)) for index, concrete in partitions]
             for lane in self._lanes:
-                self._tasks.start(lane.run(), name=f"{self._role} {self._topic}")
+                self._tasks.start(lane.run(), name=f"{self._options.role} {self._topic}")
             for lane in self._lanes:
                 await lane.opened
         except BaseException:
@@ -113,25 +80,18 @@ class Receiver:
 
     def _lane(self, index: int | None, concrete: str, lanes: int) -> ConsumeLane:
         def emit(kind: ClientEventKind, url: str, attempt: int, reason: str) -> None:
-            self._emit(kind, self._role, concrete, url, attempt, reason)
+            self._side.emit(kind, self._options.role, concrete, url, attempt, reason)
 
         return ConsumeLane(
             ConsumeOptions(
                 topic=self._topic,
                 partition=index,
                 concrete_topic=concrete,
-                subscription=self._subscription,
-                type=self._type,
-                consumer_name=self._name,
-                start=self._start,
-                start_given=self._start_given,
-                stop=self._stop,
-                key_filters=self._key_filters,
-                ack_timeout_ms=self._ack_timeout_ms,
-                credit_messages=max(1, self._credit_messages // lanes),
-                credit_bytes=max(1, self._credit_bytes // lanes),
-                retry=self._retry,
-                locate=self._locate,
+                receiver=self._options,
+                credit_messages=max(1, self._options.credit_messages // lanes),
+                credit_bytes=max(1, self._options.credit_bytes // lanes),
+                retry=self._side.retry,
+                locate=self._side.locate,
                 ready=self._arrived,
                 changed=self._changed,
                 emit=emit,
@@ -176,7 +136,7 @@ class Receiver:
     @property
     def name(self) -> str:
         """The consumer's name; the broker's choice if none was given."""
-        return self._lanes[0].consumer_name if self._lanes else self._name
+        return self._lanes[0].consumer_name if self._lanes else self._options.name
 
     # -- taking messages -------------------------------------------------------------------------------------
 
@@ -286,7 +246,7 @@ class Receiver:
     def _check_usable(self) -> None:
         if not self._open:
             what = "closed" if self._entered else "used outside its block"
-            raise ClosedResource(f"the {self._role} of {self._topic} is {what}", topic=self._topic)
+            raise ClosedResource(f"the {self._options.role} of {self._topic} is {what}", topic=self._topic)
 
     def _arrived(self, delivered: Delivered) -> None:
         self._ready.append(delivered)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from types import TracebackType
 from typing import Any, Final, NoReturn, Self
@@ -19,13 +19,12 @@ from pydanube_core.errors import ClosedResource, ClusterError, InvalidArgument, 
 from pydanube.facts import ClientEventKind, ProducerStatistics, Receipt, SendSummary
 from pydanube.ledger import Ledger
 from pydanube.message import Message, columns_to_send
+from pydanube.options import ClientSide, ProducerOptions
 from pydanube.outbound import OutBatch, PendingSend
 from pydanube.publish_lane import LaneCounters, LaneOptions, PublishLane
-from pydanube.retry import Retry
 from pydanube.routing import Router, Routing, encode_key
-from pydanube.schemas import SchemaLike, schema_of
 from pydanube.tasks import TaskOwner
-from pydanube.transport import Transport, copy_of
+from pydanube.transport import copy_of
 
 __all__ = ["Payload", "Producer"]
 
@@ -56,49 +55,18 @@ class Producer:
     """
 
     def __init__(
-        self,
-        *,
-        topic: str,
-        prepare: Callable[[], Coroutine[Any, Any, tuple[str, list[tuple[int | None, str]]]]],
-        locate: Callable[[str], Coroutine[Any, Any, Transport]],
-        emit: Callable[[ClientEventKind, str, str, str, int, str], None],
-        closed: Callable[[Producer], None],
-        retry: Retry,
-        name: str | None,
-        dispatch_strategy: str,
-        access_mode: str,
-        routing: str,
-        schema: SchemaLike | None,
-        compression: str,
-        linger_ms: float,
-        batch_bytes: int,
-        window_messages: int,
-        window_bytes: int,
+        self, topic: str, options: ProducerOptions, side: ClientSide, closed: Callable[[Producer], None]
     ) -> None:
-        for field, value, low in (
-            ("linger_ms", linger_ms, 0),
-            ("batch_bytes", batch_bytes, 1),
-            ("window_messages", window_messages, 1),
-            ("window_bytes", window_bytes, 1),
-        ):
-            if not value >= low:
-                raise InvalidArgument(f"{field} is at least {low}, got {value}", field=field, value=value)
         self._topic = topic
-        self._prepare = prepare
-        self._locate = locate
-        self._emit = emit
+        self._options = options
+        self._side = side
         self._closed = closed
-        self._retry = retry
-        self._name = name or ""
-        self._dispatch_strategy = dispatch_strategy
-        self._access_mode = access_mode
-        self._routing = Routing.parse(routing)
-        self._schema, self._schema_version = schema_of(schema)
-        self._codec = parse_codec(compression)
-        self._linger_s = linger_ms / 1000
-        self._batch_bytes = min(batch_bytes, BATCH_TARGET_BYTES)
-        self._window_messages = window_messages
-        self._window_bytes = window_bytes
+        self._name = options.name or ""
+        self._routing = Routing.parse(options.routing)
+        self._codec = parse_codec(options.compression)
+        self._batch_bytes = options.batch_bytes
+        self._window_messages = options.window_messages
+        self._window_bytes = options.window_bytes
         self._free_messages = 0  # no room: a producer outside its block takes the slow path, which says why
         self._free_bytes = 0
         self._shut: ClusterError | None = ClosedResource(
@@ -124,7 +92,7 @@ class Producer:
             ClusterError: the topic cannot be had, or the broker not be reached within the client's `Retry`.
         """
         try:
-            self._topic, partitions = await self._prepare()
+            self._topic, partitions = await self._side.prepare()
             self._router = Router(self._routing, len(partitions))
             self._lanes = [self._lane(index, concrete) for index, concrete in partitions]
             for lane in self._lanes:
@@ -144,23 +112,17 @@ class Producer:
 
     def _lane(self, index: int | None, concrete: str) -> PublishLane:
         def emit(kind: ClientEventKind, url: str, attempt: int, reason: str) -> None:
-            self._emit(kind, "producer", concrete, url, attempt, reason)
+            self._side.emit(kind, "producer", concrete, url, attempt, reason)
 
         return PublishLane(
             LaneOptions(
                 topic=self._topic,
                 partition=index,
                 concrete_topic=concrete,
-                producer_name=self._name,
-                dispatch_strategy=self._dispatch_strategy,
-                access_mode=self._access_mode,
-                schema_subject=self._schema,
-                schema_version=self._schema_version,
+                producer=self._options,
                 codec=self._codec,
-                linger_s=self._linger_s,
-                batch_bytes=self._batch_bytes,
-                retry=self._retry,
-                locate=self._locate,
+                retry=self._side.retry,
+                locate=self._side.locate,
                 released=self._release,
                 died=self._shut_down,
                 emit=emit,

@@ -33,7 +33,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pydanube_core.batch import BATCH_TARGET_BYTES, Codec
+from pydanube_core.batch import Codec
 from pydanube_core.errors import (
     ClosedResource,
     ClusterError,
@@ -47,8 +47,10 @@ from pydanube_core.errors import (
 from pydanube_core.generated import danube_stream_pb2 as pb
 
 from pydanube.facts import ClientEventKind
+from pydanube.options import ProducerOptions
 from pydanube.outbound import OutBatch, Session
 from pydanube.retry import Retry
+from pydanube.schemas import schema_of
 from pydanube.tasks import TaskOwner
 from pydanube.transport import Stream, Transport, copy_of
 
@@ -81,14 +83,8 @@ class LaneOptions:
     topic: str  # as the user knows it
     partition: int | None
     concrete_topic: str
-    producer_name: str
-    dispatch_strategy: str
-    access_mode: str
-    schema_subject: str
-    schema_version: int  # 0: the latest
+    producer: ProducerOptions
     codec: Codec
-    linger_s: float
-    batch_bytes: int
     retry: Retry
     locate: Callable[[str], Coroutine[Any, Any, Transport]]
     released: Callable[[OutBatch], None]  # the batch was answered: its room in the window is free again
@@ -96,16 +92,13 @@ class LaneOptions:
     emit: Callable[[ClientEventKind, str, int, str], None]
     counters: LaneCounters = field(default_factory=LaneCounters)
 
-    def __post_init__(self) -> None:
-        assert 1 <= self.batch_bytes <= BATCH_TARGET_BYTES
-
 
 class PublishLane:
     """Takes messages (`gathering`), sends them, and answers their batches. Everything but `run` is synchronous."""
 
     def __init__(self, options: LaneOptions) -> None:
         self._options = options
-        self.limit_bytes = options.batch_bytes
+        self.limit_bytes = options.producer.batch_bytes
         self.gathering = OutBatch(options.topic, options.partition)
         self.waker: asyncio.Future[None] | None = None  # set while the lane waits for a first message
         self.max_message_bytes = 0
@@ -234,13 +227,15 @@ class PublishLane:
 
     async def _open(self, stream: Stream) -> None:
         options, session = self._options, self.session
+        asked = options.producer
+        subject, version = schema_of(asked.schema)
         request = pb.OpenProducer(
             topic=options.concrete_topic,
-            producer_name=session.producer_name if session else options.producer_name,
-            dispatch_strategy=options.dispatch_strategy,
-            access_mode=options.access_mode,
-            schema_subject=options.schema_subject,
-            schema_version=options.schema_version,
+            producer_name=session.producer_name if session else asked.name,
+            dispatch_strategy=asked.dispatch_strategy or "",
+            access_mode=asked.access_mode,
+            schema_subject=subject,
+            schema_version=version,
         )
         # also when a new session is due: first the old one's batches have to be answered
         resume = session is not None and (bool(self._in_flight) or not self._renew)
@@ -276,7 +271,7 @@ class PublishLane:
                 producer_id=opened.producer_id,
                 epoch=opened.producer_epoch,
                 next_sequence=opened.next_sequence,
-                producer_name=opened.producer_name or options.producer_name,
+                producer_name=opened.producer_name or asked.name or "",
                 durability=opened.durability,
                 schema=(opened.schema_id, opened.schema_version),
             )
@@ -331,11 +326,12 @@ class PublishLane:
         return batch
 
     def _linger_left_s(self) -> float:
-        if self._options.linger_s == 0 or self._hurry:
+        if self._options.producer.linger_ms == 0 or self._hurry:
             return 0.0
         age_s = time.time() - self.gathering.publish_time_ms / 1000
         # a wall clock that was set back must not hold a message for longer than asked
-        return min(self._options.linger_s - age_s, self._options.linger_s)
+        linger_s = self._options.producer.linger_ms / 1000
+        return min(linger_s - age_s, linger_s)
 
     async def _sleep(self) -> None:
         """Wait for a message, an answer or a failure. The sleeper of a full pipe is not woken by messages."""

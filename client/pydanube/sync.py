@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import Generic, Self, TypeVar
+from typing import Generic, Self, TypeVar, Unpack
 
 from pydanube_core.errors import ClosedResource
 
@@ -35,11 +35,18 @@ from pydanube.facts import (
 from pydanube.grpc_transport import Tls
 from pydanube.message import Batch as _Batch
 from pydanube.message import Message as _Message
+from pydanube.options import (
+    ConsumerArguments,
+    ConsumerOptions,
+    ProducerArguments,
+    ProducerOptions,
+    ReaderArguments,
+    ReaderOptions,
+)
 from pydanube.outbound import PendingSend as _PendingSend
 from pydanube.producer import Payload
 from pydanube.producer import Producer as _Producer
 from pydanube.retry import Retry
-from pydanube.schemas import SchemaLike
 from pydanube.sync_loop import Loop
 from pydanube.sync_message import Acks, Batch, Message
 from pydanube.sync_schemas import Schemas
@@ -111,85 +118,29 @@ class Client:
         return Schemas(loop, inner.schemas)
 
     def producer(
-        self,
-        topic: str,
-        *,
-        name: str | None = None,
-        partitions: int | None = None,
-        dispatch_strategy: str | None = "reliable",
-        routing: str = "key",
-        access_mode: str = "shared",
-        schema: SchemaLike | None = None,
-        compression: str = "none",
-        linger_ms: float = 0.0,
-        batch_bytes: int = 262_144,
-        window_messages: int = 100_000,
-        window_bytes: int = 67_108_864,
+        self, topic: str, options: ProducerOptions | None = None, **changes: Unpack[ProducerArguments]
     ) -> Producer:
+        """As `pydanube.Client.producer`, to be used as `with client.producer(…)`."""
         loop, inner = self._both()
-        return Producer(
-            loop,
-            inner.producer(
-                topic,
-                name=name,
-                partitions=partitions,
-                dispatch_strategy=dispatch_strategy,
-                routing=routing,
-                access_mode=access_mode,
-                schema=schema,
-                compression=compression,
-                linger_ms=linger_ms,
-                batch_bytes=batch_bytes,
-                window_messages=window_messages,
-                window_bytes=window_bytes,
-            ),
-        )
+        return Producer(loop, inner.producer(topic, options, **changes))
 
     def consumer(
         self,
         topic: str,
         subscription: str,
-        *,
-        type: str = "exclusive",
-        name: str | None = None,
-        start: str = "earliest",
-        start_must_apply: bool = False,
-        key_filters: Sequence[str] = (),
-        credit_messages: int = 10_000,
-        credit_bytes: int = 33_554_432,
-        ack_timeout_ms: int | None = None,
+        options: ConsumerOptions | None = None,
+        **changes: Unpack[ConsumerArguments],
     ) -> Consumer:
+        """As `pydanube.Client.consumer`, to be used as `with client.consumer(…)`."""
         loop, inner = self._both()
-        return Consumer(
-            loop,
-            inner.consumer(
-                topic,
-                subscription,
-                type=type,
-                name=name,
-                start=start,
-                start_must_apply=start_must_apply,
-                key_filters=key_filters,
-                credit_messages=credit_messages,
-                credit_bytes=credit_bytes,
-                ack_timeout_ms=ack_timeout_ms,
-            ),
-        )
+        return Consumer(loop, inner.consumer(topic, subscription, options, **changes))
 
     def reader(
-        self,
-        topic: str,
-        *,
-        start: str = "earliest",
-        stop: str | None = None,
-        credit_messages: int = 10_000,
-        credit_bytes: int = 33_554_432,
+        self, topic: str, options: ReaderOptions | None = None, **changes: Unpack[ReaderArguments]
     ) -> Reader:
+        """As `pydanube.Client.reader`, to be used as `with client.reader(…)`."""
         loop, inner = self._both()
-        reader = inner.reader(
-            topic, start=start, stop=stop, credit_messages=credit_messages, credit_bytes=credit_bytes
-        )
-        return Reader(loop, reader)
+        return Reader(loop, inner.reader(topic, options, **changes))
 
     def events(self) -> Iterator[ClientEvent]:
         """Blocks between events; ends when the client closes."""

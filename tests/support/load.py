@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import anyio
-from pydanube import Client, ClusterError, Consumer, Retry, connect
+from pydanube import Client, ClusterError, Compression, Consumer, Retry, connect
 from pydanube_core.errors import Unavailable
 
 from tests.support.history import ConsumerLog, History, Row
@@ -51,7 +51,7 @@ class Load:
                 self.progressed()
 
     async def bursts(
-        self, name: str, topic: str, seed: object, *, style: str = "full", compression: str = "none"
+        self, name: str, topic: str, seed: object, *, style: str = "full", compression: Compression = "none"
     ) -> None:
         """Bursts of `send_nowait`, awaited together: several batches in flight, cut wherever the client cuts."""
         rng = random.Random(f"{seed}/{name}")
@@ -91,7 +91,7 @@ class Load:
         seed: object,
         *,
         style: str = "plain",
-        compression: str = "none",
+        compression: Compression = "none",
         partitions: int | None = None,
     ) -> None:
         """`send_many` of lists of all sizes, by a producer that is opened anew from time to time."""

@@ -1,0 +1,285 @@
+"""What producers, consumers and readers are asked for, as values.
+
+Each is a frozen dataclass that refuses what cannot be, and a `TypedDict` with the same keys: `client.consumer(topic,
+subscription, type="shared")` and `client.consumer(topic, subscription, ConsumerOptions(type="shared"))` are the same
+call, and `client.consumer(topic, subscription, usual, name="b")` takes `usual` with another name.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypedDict, get_args
+
+from pydanube_core.batch import BATCH_TARGET_BYTES
+from pydanube_core.errors import InvalidArgument
+from pydanube_core.names import check_client_name
+from pydanube_core.positions import Position
+
+from pydanube.facts import ClientEventKind
+from pydanube.retry import Retry
+from pydanube.schemas import SchemaLike, schema_of
+from pydanube.transport import Transport
+
+__all__ = [
+    "AccessMode",
+    "ClientSide",
+    "Compression",
+    "ConsumerArguments",
+    "ConsumerOptions",
+    "DispatchStrategy",
+    "ProducerArguments",
+    "ProducerOptions",
+    "ReaderArguments",
+    "ReaderOptions",
+    "ReceiverOptions",
+    "RoutingMode",
+    "SubscriptionType",
+]
+
+SubscriptionType = Literal["exclusive", "shared", "failover", "key-shared"]
+DispatchStrategy = Literal["reliable", "non_reliable"]
+AccessMode = Literal["shared", "exclusive"]
+RoutingMode = Literal["key", "round-robin", "explicit"]
+Compression = Literal["none", "lz4", "zstd"]
+
+CREDIT_MESSAGES: Final = 10_000
+CREDIT_BYTES: Final = 33_554_432
+
+
+class ProducerArguments(TypedDict, total=False):
+    """The fields of `ProducerOptions`, as keywords of `client.producer(…)`."""
+
+    name: str | None
+    partitions: int | None
+    dispatch_strategy: DispatchStrategy | None
+    routing: RoutingMode
+    access_mode: AccessMode
+    schema: SchemaLike | None
+    compression: Compression
+    linger_ms: float
+    batch_bytes: int
+    window_messages: int
+    window_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerOptions:
+    """How a producer writes.
+
+    Attributes:
+        name: shown with each message; need not be unique. None: the broker makes one up.
+        partitions: create the topic with that many if it does not exist; an existing topic must agree.
+            None: whatever the topic has.
+        dispatch_strategy: of the topic to create; an existing one must agree. None: whatever the topic has.
+        routing: `key` (messages without a key in turn), `round-robin`, or `explicit` (`partition=` in each send).
+        access_mode: `shared`, or `exclusive`: nobody else writes while this producer is connected. Opening another
+            while it is raises `ProducerFenced`; opening the same `name` again takes over and fences the former.
+        schema: subject whose latest version the messages carry, or (subject, version). The first producer that
+            names one makes it the topic's; another is refused with `SchemaMismatch`.
+        compression: of payloads.
+        linger_ms: wait that long for company. At 0 a lone message leaves at once, and load makes batches by
+            itself: while 5 are in flight, the next one gathers.
+        batch_bytes: a batch is closed at this size, 1 MiB at most.
+        window_messages: how many may be handed over and unanswered.
+        window_bytes: their bytes.
+    """
+
+    name: str | None = None
+    partitions: int | None = None
+    dispatch_strategy: DispatchStrategy | None = "reliable"
+    routing: RoutingMode = "key"
+    access_mode: AccessMode = "shared"
+    schema: SchemaLike | None = None
+    compression: Compression = "none"
+    linger_ms: float = 0.0
+    batch_bytes: int = 262_144
+    window_messages: int = 100_000
+    window_bytes: int = 67_108_864
+
+    def __post_init__(self) -> None:
+        if self.name is not None:
+            check_client_name(self.name, field="name")
+        if self.partitions is not None:
+            _check_number("partitions", self.partitions, 1)
+        if self.dispatch_strategy is not None:
+            _check_choice("dispatch_strategy", self.dispatch_strategy, DispatchStrategy)
+        _check_choice("routing", self.routing, RoutingMode)
+        _check_choice("access_mode", self.access_mode, AccessMode)
+        _check_choice("compression", self.compression, Compression)
+        schema_of(self.schema)
+        _check_number("linger_ms", self.linger_ms, 0)
+        _check_number("batch_bytes", self.batch_bytes, 1, BATCH_TARGET_BYTES)
+        _check_number("window_messages", self.window_messages, 1)
+        _check_number("window_bytes", self.window_bytes, 1)
+
+
+class ConsumerArguments(TypedDict, total=False):
+    """The fields of `ConsumerOptions`, as keywords of `client.consumer(…)`."""
+
+    type: SubscriptionType
+    name: str | None
+    start: str
+    start_must_apply: bool
+    key_filters: Sequence[str]
+    credit_messages: int
+    credit_bytes: int
+    ack_timeout_ms: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerOptions:
+    """How a consumer takes part in its subscription.
+
+    Attributes:
+        type: of the subscription.
+        name: of this consumer; the same name takes over from itself. None: the broker makes one up.
+        start: where a new subscription begins; an existing one goes on where it is.
+        start_must_apply: refuse a subscription that exists, instead of leaving `start` out of account.
+        key_filters: glob patterns; only for key-shared.
+        credit_messages: how many may be on their way and not taken, over all partitions together.
+        credit_bytes: their bytes.
+        ack_timeout_ms: when an unacknowledged message comes again; None: the subscription's policy.
+    """
+
+    type: SubscriptionType = "exclusive"
+    name: str | None = None
+    start: str = "earliest"
+    start_must_apply: bool = False
+    key_filters: Sequence[str] = ()
+    credit_messages: int = CREDIT_MESSAGES
+    credit_bytes: int = CREDIT_BYTES
+    ack_timeout_ms: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_choice("type", self.type, SubscriptionType)
+        if self.name is not None:
+            check_client_name(self.name, field="name")
+        _check_number("credit_messages", self.credit_messages, 1)
+        _check_number("credit_bytes", self.credit_bytes, 1)
+        if self.ack_timeout_ms is not None:
+            _check_number("ack_timeout_ms", self.ack_timeout_ms, 1)
+
+    def receiver(self, topic: str, subscription: str) -> ReceiverOptions:
+        """As it is asked of the broker."""
+        return ReceiverOptions(
+            topic=topic,
+            subscription=subscription,
+            type=self.type,
+            name=self.name or "",
+            start=_position(self.start, "start"),
+            start_given=self.start_must_apply,
+            key_filters=tuple(self.key_filters),
+            credit_messages=self.credit_messages,
+            credit_bytes=self.credit_bytes,
+            ack_timeout_ms=self.ack_timeout_ms or 0,
+        )
+
+
+class ReaderArguments(TypedDict, total=False):
+    """The fields of `ReaderOptions`, as keywords of `client.reader(…)`."""
+
+    start: str
+    stop: str | None
+    credit_messages: int
+    credit_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReaderOptions:
+    """What a plain reader reads.
+
+    Attributes:
+        start: position of the first message.
+        stop: position to end before; `head`: what is there when it opens. None: follow the topic for ever.
+        credit_messages: how many may be on their way and not taken, over all partitions together.
+        credit_bytes: their bytes.
+    """
+
+    start: str = "earliest"
+    stop: str | None = None
+    credit_messages: int = CREDIT_MESSAGES
+    credit_bytes: int = CREDIT_BYTES
+
+    def __post_init__(self) -> None:
+        _check_number("credit_messages", self.credit_messages, 1)
+        _check_number("credit_bytes", self.credit_bytes, 1)
+
+    def receiver(self, topic: str) -> ReceiverOptions:
+        """As it is asked of the broker."""
+        stop = self.stop if self.stop in (None, "head") else _position(self.stop, "stop")
+        return ReceiverOptions(
+            topic=topic,
+            start=_position(self.start, "start"),
+            start_given=True,
+            stop=stop or "",
+            credit_messages=self.credit_messages,
+            credit_bytes=self.credit_bytes,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReceiverOptions:
+    """A consumer's or a reader's options in the form of the wire: times are absolute, what is not given is empty.
+
+    `subscription` is empty for a reader.
+    """
+
+    topic: str
+    subscription: str = ""
+    type: str = ""
+    name: str = ""
+    start: str
+    start_given: bool
+    stop: str = ""
+    key_filters: tuple[str, ...] = ()
+    credit_messages: int
+    credit_bytes: int
+    ack_timeout_ms: int = 0
+
+    @property
+    def role(self) -> str:
+        """`consumer` or `reader`."""
+        return "consumer" if self.subscription else "reader"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientSide:
+    """What a producer or receiver asks of its client.
+
+    Attributes:
+        prepare: its topic's whole name, and (index, concrete topic) of each partition; index None: not partitioned.
+        locate: the transport to the owner of a concrete topic.
+        emit: tell (kind, role, concrete topic, url, attempt, reason) to who follows `client.events()`.
+        retry: how long retryable failures are tried again.
+    """
+
+    prepare: Callable[[], Coroutine[Any, Any, tuple[str, list[tuple[int | None, str]]]]]
+    locate: Callable[[str], Coroutine[Any, Any, Transport]]
+    emit: Callable[[ClientEventKind, str, str, str, int, str], None]
+    retry: Retry
+
+
+def _position(text: str | None, field: str) -> str:
+    """A position in the form for the wire, where relative times are absolute."""
+    return str(Position.parse(text or "", now_ms=time.time_ns() // 1_000_000, field=field))
+
+
+def _check_choice(field: str, value: object, choices: Any) -> None:
+    words = get_args(choices)
+    if value not in words:
+        listed = f"{', '.join(words[:-1])} or {words[-1]}"
+        raise InvalidArgument(f"{field} {value!r}: use {listed}", field=field, value=_shown(value))
+
+
+def _check_number(field: str, value: object, low: float, high: float | None = None) -> None:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not value >= low or (high is not None and value > high):  # type: ignore[operator]
+        bounds = f"at least {low}" if high is None else f"from {low} to {high}"
+        raise InvalidArgument(f"{field} is {bounds}, got {value!r}", field=field, value=_shown(value))
+
+
+def _shown(value: object) -> object:
+    """The value as an error may carry it."""
+    return value if isinstance(value, bool | int | float | str) else repr(value)[:200]
