@@ -1,7 +1,7 @@
 """What the journal must give back of a topic after a crash, and its bytes in heads and records.
 
 Pure. Little-endian. A head is a count of topics and, for each, the fields below; cursors are opaque here
-(`delivery.cursor_codec`). Bodies of the records that belong to a topic (ids are in the record's header)::
+(`subscription.cursor_codec`). Bodies of the records that belong to a topic (ids are in the record's header)::
 
     TOPIC_OPEN    u64 epoch, u64 start offset          PRODUCER   u64 producer id, u32 epoch, name (UTF-8)
     TRIM_PREFIX   u64 new start offset                 CURSOR     u64 subscription id, cursor delta

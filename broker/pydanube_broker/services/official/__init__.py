@@ -1,7 +1,8 @@
 """The data plane of Danube's own clients: package `danube` on port 6650 (`docs/wire/data-plane.md`).
 
-`OfficialServices(broker, store)`, `load(topics)` before the port opens, `start()` and `close()` around its life; `cold`,
-`hot` and `server_streams` are the methods to serve, by path.
+Whoever serves them makes one `OfficialServices`, calls `load` before the port opens, `start` and `close` around its life,
+and `end` to end its streams as retryable. Its properties `cold`, `hot` and `server_streams` are the gRPC methods to
+serve, by path. The modules beside this one hold a service each; `client_book` knows who an id belongs to.
 """
 
 from __future__ import annotations
