@@ -317,12 +317,27 @@ class Broker(BrokerParts):
         await asyncio.gather(*self.tasks, return_exceptions=True)
 
     async def _maintain(self) -> None:
-        """Retention and the journal's clean-up, every few seconds."""
+        """Retention, the journal's clean-up and open questions to the metadata, every few seconds, whatever fails."""
+        steps: Sequence[Callable[[], Awaitable[None]]] = (self._apply_retention, self.registry.settle)
+        failing: set[int] = set()
         while True:
             await asyncio.sleep(MAINTENANCE_S)
-            if self.journal.read_only is None:
-                self.retention.apply()
-                self.hub.collect()
+            for number, step in enumerate(steps):
+                try:
+                    await step()
+                except Exception as error:  # said once, until it goes well again: the next round is seconds away
+                    if number not in failing:
+                        log.exception(
+                            "maintenance_failed", extra={"event": "maintenance_failed", "error": str(error)}
+                        )
+                    failing.add(number)
+                else:
+                    failing.discard(number)
+
+    async def _apply_retention(self) -> None:
+        if self.journal.read_only is None:
+            self.retention.apply()
+            self.hub.collect()
 
     def _journal_failed(self, error: ClusterError) -> None:
         self.health.journal_error = self.hub.failure

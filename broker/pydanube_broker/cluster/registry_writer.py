@@ -43,6 +43,7 @@ class RegistryWriter:
         self.index = RegistryIndex()
         self._store = store
         self._wall_ms = wall_ms
+        self.unsettled: set[str] = set()  # keys of changes of which nobody knows whether they happened
 
     def _topic_by_id(self, topic_id: TopicId) -> TopicRecord:
         topic = self.index.topic_by_id(topic_id)
@@ -69,16 +70,38 @@ class RegistryWriter:
             self.index.remove(key, page.revision)
 
     async def _change(self, writes: Sequence[Write], guards: Sequence[Guard]) -> None:
-        """One transaction, and the index after it. Not cancelled once begun: what happened must be known."""
+        """One transaction, and the index after it. Not cancelled once begun: what happened must be known.
+
+        Where it cannot be known yet, the keys are `unsettled`, and `settle` looks again.
+        """
+        keys_changed = {write.key for write in writes if not isinstance(write, DeleteRange)}
         with anyio.move_on_after(_STORE_S, shield=True):
-            revision = await self._store.transact(writes, guards=guards)
+            try:
+                revision = await self._store.transact(writes, guards=guards)
+            except StoreUnavailable as error:
+                if error.details.get("outcome") == "unknown":
+                    self.unsettled |= keys_changed
+                raise
             for write in writes:
                 self._follow(write, revision)
             return
+        self.unsettled |= keys_changed
         raise StoreUnavailable(
             f"the metadata store has not answered for {_STORE_S:.0f} s; the change may have happened",
             outcome="unknown",
         )
+
+    async def settle(self) -> None:
+        """Bring the index up to date where a change has an unknown outcome: what the store says now is what happened.
+
+        Its operations are carried out in order, so that an answer now has seen the change or proves that there was none.
+
+        Raises:
+            StoreUnavailable: it does not answer; what is unsettled stays so.
+        """
+        for key in sorted(self.unsettled):
+            await self._refresh(key)
+            self.unsettled.discard(key)
 
     def _follow(self, write: Write, revision: Revision) -> None:
         match write:

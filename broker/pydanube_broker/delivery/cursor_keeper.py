@@ -9,7 +9,7 @@ import asyncio
 import logging
 from typing import Final, Protocol
 
-from pydanube_core.errors import ClusterError
+from pydanube_core.errors import ClusterError, JournalReadOnly
 
 __all__ = ["CursorKeeper", "KeptCursor"]
 
@@ -35,6 +35,7 @@ class CursorKeeper:
         self._dirty: list[KeptCursor] = []
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
+        self._failing = False  # said once, until one is written again
 
     def note(self, cursor: KeptCursor) -> None:
         """Something was acknowledged."""
@@ -49,20 +50,24 @@ class CursorKeeper:
         self.flush()
 
     def flush(self) -> None:
-        """Append every dirty cursor; one that finds no room is tried again."""
+        """Append every dirty cursor; one that cannot be written is tried again, unless the journal has failed for good."""
         dirty, self._dirty = self._dirty, []
         for cursor in dirty:
             try:
                 cursor.write_cursor()
+            except JournalReadOnly:
+                continue  # it stays dirty: nothing is written until the restart
+            except Exception as error:
                 cursor.dirty = False
-            except ClusterError as error:
-                if error.retryable:
-                    cursor.dirty = False
-                    self.note(cursor)
-                else:
-                    log.error(
+                self.note(cursor)
+                if not (isinstance(error, ClusterError) and error.retryable) and not self._failing:
+                    self._failing = True
+                    log.exception(
                         "cursor_not_written", extra={"event": "cursor_not_written", "error": str(error)}
                     )
+            else:
+                cursor.dirty = False
+                self._failing = False
 
     def close(self) -> None:
         if self._timer is not None:

@@ -329,10 +329,11 @@ class SubscriptionPump:
         if self._core is None or self.closed is not None:
             return
         self.topic.check_writable()
-        delta = self._core.take_dirty()
+        delta = self._core.changes()
         if delta is not None:
             body = encode_cursor_body(self.subscription_id, encode_delta(delta))
             self._cursor_lsn = self.topic.append_record(Kind.CURSOR, body)
+            self._core.kept()  # not before: a record that found no room is written with the next try
 
     # -- deliver ---------------------------------------------------------------------------------------------
 

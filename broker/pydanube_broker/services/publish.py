@@ -206,7 +206,12 @@ class PublishStream:
         self._waiting_bytes += size
         if self._waiting_bytes > WAITING_BYTES:
             self._reply.pause_reading()
-        end = 0 if appended.base_offset is None else appended.base_offset + appended.count
+        # A duplicate of which only the sequence is remembered was appended before now, and is perhaps not durable yet.
+        end = (
+            topic.state.next_offset
+            if appended.base_offset is None
+            else appended.base_offset + appended.count
+        )
         topic.when_committed(end, lambda error: self._answer(appended, duplicate, size, error))
 
     def _rejected(

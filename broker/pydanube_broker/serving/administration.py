@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import anyio
 from pydanube_core.errors import ClusterError, SubscriptionNotFound
 from pydanube_core.facts import NamespaceFacts, PolicyFacts
 from pydanube_core.names import TopicName, check_namespace, check_subscription
@@ -174,17 +175,13 @@ class Administration:
     async def delete_subscription(self, topic: str, subscription: str) -> None:
         """Delete it on every partition; its consumers' streams end."""
         for part, pump in self._pumps(topic, subscription):
-            await self._registry.catalog.delete_subscription(part.options.topic_id, subscription)
-            if part.subscriptions.get(subscription) is pump:
-                del part.subscriptions[subscription]
-            part.state.cursors.pop(pump.subscription_id, None)
-            pump.close(
-                SubscriptionNotFound(
-                    f"subscription {subscription!r} of {part.name} was deleted",
-                    field="subscription",
-                    value=subscription,
-                )
-            )
+            index = self._registry.catalog.index
+            with anyio.CancelScope(shield=True):
+                try:
+                    await self._registry.catalog.delete_subscription(part.options.topic_id, subscription)
+                finally:  # what the catalog does not have any more is not served, however the call ended
+                    if index.find_subscription(part.options.topic_id, subscription) is None:
+                        self._registry.drop_subscription(part, pump)
 
     def failure_policy(self, topic: str, subscription: str) -> Mapping[str, Any]:
         """The seven fields as they hold."""

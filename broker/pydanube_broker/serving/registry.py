@@ -18,9 +18,12 @@ from typing import Any
 import anyio
 from pydanube_core.errors import (
     AlreadyExists,
+    Conflict,
     DispatchMismatch,
     InvalidArgument,
     NotImplementedYet,
+    StoreUnavailable,
+    SubscriptionNotFound,
     TopicNotFound,
 )
 from pydanube_core.names import TopicName
@@ -30,6 +33,7 @@ from pydanube_storage.metadata import MetadataStore
 
 from pydanube_broker.cluster.assignment import Assignment
 from pydanube_broker.cluster.ids import TopicId
+from pydanube_broker.cluster.keys import topic_key
 from pydanube_broker.cluster.lone import LoneBroker
 from pydanube_broker.cluster.records import (
     DispatchStrategy,
@@ -329,11 +333,22 @@ class Registry:
                 if must_be_new or not records:
                     raise
             await self._open(records)
-        return [self._topics[record.topic] for record in records]
+        found = [self._topics[record.topic] for record in records if record.topic in self._topics]
+        if len(found) < len(records):
+            raise Conflict(f"topic {name} was deleted while it was being made: try again", topic=str(name))
+        return found
 
     async def _open(self, records: Sequence[TopicRecord]) -> None:
-        """Own and serve these topics. Who asks for one that is being opened waits for that: it has one owner's epoch."""
-        while missing := [record for record in records if record.topic not in self._topics]:
+        """Own and serve these topics, but for those that are deleted meanwhile.
+
+        Who asks for one that is being opened waits for that: it has one owner's epoch.
+        """
+        gone: set[TopicId] = set()
+        while missing := [
+            record
+            for record in records
+            if record.topic not in self._topics and record.topic_id not in gone
+        ]:
             mine = [record for record in missing if record.topic not in self._opening]
             if not mine:
                 await self._opening[missing[0].topic].wait()
@@ -341,35 +356,107 @@ class Registry:
             opened = anyio.Event()
             self._opening |= dict.fromkeys((record.topic for record in mine), opened)
             try:
-                await self.lone.assign(mine)
+                owned = {assignment.topic_id for assignment in await self.lone.assign(mine)}
                 for record in mine:
-                    self._adopt(record)
+                    # A deletion that came in between has not found it among the served ones: it must not become one.
+                    now = self.catalog.index.topic_by_id(record.topic_id)
+                    if now is not None and record.topic_id in owned:
+                        self._adopt(now)
+                    else:
+                        gone.add(record.topic_id)
+                        self.lone.forget(record.topic_id)
             finally:
                 for record in mine:
                     del self._opening[record.topic]
                 opened.set()
 
     async def delete(self, name: TopicName) -> None:
-        """Delete a topic with all its partitions, subscriptions and messages."""
-        if self.catalog.index.find_topic(name) is None and self.catalog.index.partitioned(name) is None:
+        """Delete a topic with all its partitions, subscriptions and messages.
+
+        Raises:
+            TopicNotFound.
+            StoreUnavailable: with outcome `unknown` nobody knows yet; the topic takes nothing until `settle` does.
+        """
+        index = self.catalog.index
+        found = index.find_topic(name)
+        records = [found] if found is not None else list(index.partitions(name))
+        if found is None and index.partitioned(name) is None:
             raise self.not_found(name)
-        for record in await self.catalog.delete_topic(name):
-            self.lone.forget(record.topic_id)
-            topic = self._topics.pop(record.topic, None)
-            if topic is None:
+        # Shielded: what the catalog does not have any more must not be served, whoever stopped waiting.
+        with anyio.CancelScope(shield=True):
+            try:
+                records += await self.catalog.delete_topic(name)
+            finally:
+                self._follow_deletions(records)
+
+    def _follow_deletions(self, records: Sequence[TopicRecord]) -> None:
+        """Serve no topic that the catalog has no more, and let none take messages that it may have no more."""
+        for record in records:
+            if self.catalog.index.topic_by_id(record.topic_id) is None:
+                self._drop(record)
+            elif topic_key(record.topic) in self.catalog.unsettled:
+                topic = self._topics.get(record.topic)
+                if topic is not None and topic.closed is None:
+                    topic.closed = StoreUnavailable(
+                        f"nobody knows yet whether {record.name} was deleted: the metadata store has not answered. "
+                        "This batch was not stored; it goes on by itself",
+                        topic=record.name,
+                        retry_after_ms=1000,
+                    )
+
+    async def settle(self) -> None:
+        """Learn how changes ended of which nobody knew, and serve what there is.
+
+        Raises:
+            StoreUnavailable: the store still does not answer.
+        """
+        if not self.catalog.unsettled:
+            return
+        await self.catalog.settle()
+        index = self.catalog.index
+        for topic in list(self._topics.values()):
+            if index.topic_by_id(topic.options.topic_id) is None:
+                self._drop(topic.options)
                 continue
-            error = TopicNotFound(f"topic {record.name} was deleted", field="topic", value=record.name)
-            topic.closed = error
+            if isinstance(topic.closed, StoreUnavailable):
+                topic.closed = None
             for pump in list(topic.subscriptions.values()):
-                pump.close(error)
-            topic.subscriptions.clear()
-            for listener in tuple(topic.listeners):
-                listener.grew()
-                wake = getattr(listener, "wake", None)
-                if wake is not None:
-                    wake()
-            topic.fail(error)
-            self._hub.drop(topic.topic_id)
+                if index.find_subscription(topic.options.topic_id, pump.name) is None:
+                    self.drop_subscription(topic, pump)
+        await self._open([record for record in index.topics() if record.topic not in self._topics])
+
+    def _drop(self, record: TopicRecord) -> None:
+        """The topic was deleted: end whoever is at it, and forget what is stored."""
+        self.lone.forget(record.topic_id)
+        topic = self._topics.get(record.topic)
+        if topic is None or topic.topic_id != record.topic_id:
+            return
+        del self._topics[record.topic]
+        error = TopicNotFound(f"topic {record.name} was deleted", field="topic", value=record.name)
+        topic.closed = error
+        for pump in list(topic.subscriptions.values()):
+            pump.close(error)
+        topic.subscriptions.clear()
+        for listener in tuple(topic.listeners):
+            listener.grew()
+            wake = getattr(listener, "wake", None)
+            if wake is not None:
+                wake()
+        topic.fail(error)
+        self._hub.drop(topic.topic_id)
+
+    def drop_subscription(self, topic: Topic, pump: AnyPump) -> None:
+        """The subscription was deleted: end its consumers and forget its cursor."""
+        if topic.subscriptions.get(pump.name) is pump:
+            del topic.subscriptions[pump.name]
+        topic.state.cursors.pop(pump.subscription_id, None)
+        pump.close(
+            SubscriptionNotFound(
+                f"subscription {pump.name!r} of {topic.name} was deleted",
+                field="subscription",
+                value=pump.name,
+            )
+        )
 
     async def subscribe(
         self, topic: Topic, name: str, *, type: str, start: Position, start_given: bool
@@ -396,6 +483,13 @@ class Registry:
             if pump is None:
                 if topic.closed is not None:
                     raise topic.closed
+                now = self.catalog.index.find_subscription(record.topic_id, name)
+                if now is None or now.subscription_id != record.subscription_id:
+                    raise Conflict(
+                        f"subscription {name} of {topic.name} was deleted while it was being made: try again",
+                        topic=topic.name,
+                        subscription=name,
+                    )
                 pump = self._pump(topic, record)
             if created:
                 return pump

@@ -552,6 +552,14 @@ class Subscription:
         """
         return self._window.take_dirty()
 
+    def changes(self) -> CursorDelta | None:
+        """What changed since the last `kept`; `take_dirty` in two steps, for a record that may find no room."""
+        return self._window.changes()
+
+    def kept(self) -> None:
+        """What `changes` said has been appended to the journal."""
+        self._window.kept()
+
     # -- looking ---------------------------------------------------------------------------------------------
 
     def statistics(self, now_ms: int) -> SubscriptionStatistics:

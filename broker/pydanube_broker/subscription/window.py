@@ -581,30 +581,42 @@ class Window:
             attempts=tuple(merge_attempts(self._attempts_of(self.chunks), self._ahead_attempts)),
         )
 
-    def take_dirty(self) -> CursorDelta | None:
-        """What changed since the last call; None if nothing. O(changed chunks)."""
+    def changes(self) -> CursorDelta | None:
+        """What changed since the last `kept`; None if nothing. O(changed chunks)."""
         if not self._durable:
             return None
         if not self._dirty and not self._dirty_ranges and self._dirty_floor == self.floor:
             return None
         acknowledged = [(max(s, self.floor), e) for s, e in self._dirty_ranges if e > self.floor]
         tried: list[Chunk] = []
-        for chunk in self._dirty:
+        for chunk in dict.fromkeys(self._dirty):
             if chunk.end > self.floor and chunk.dirty:
                 acknowledged += ranges_of(chunk.dirty, chunk.start)
-            chunk.dirty = 0
             if chunk.history_dirty:
                 tried.append(chunk)
-                chunk.history_dirty = False
-        delta = CursorDelta(
+        return CursorDelta(
             generation=self.generation,
             floor=self.floor,
             acknowledged=tuple((s, e) for s, e in normalise(acknowledged) if s >= self.floor),
             attempts=tuple(merge_attempts((), self._attempts_of(tried))),
         )
+
+    def kept(self) -> None:
+        """What `changes` said is on its way to the disk: begin anew from here.
+
+        Not before the record is appended: what was taken out for a record that found no room is in none.
+        """
+        for chunk in self._dirty:
+            chunk.dirty = 0
+            chunk.history_dirty = False
         self._dirty.clear()
         self._dirty_ranges.clear()
         self._dirty_floor = self.floor
+
+    def take_dirty(self) -> CursorDelta | None:
+        """`changes` and `kept` in one."""
+        delta = self.changes()
+        self.kept()
         return delta
 
 
