@@ -22,7 +22,7 @@ from pydanube_core.names import TopicName
 from tests.broker.delivery.conftest import Opener
 from tests.broker.delivery.waiting import facts_of, take, until
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(15)]
 
 
 class NoRoom:
