@@ -325,7 +325,8 @@ class Broker(BrokerParts):
             for number, step in enumerate(steps):
                 try:
                     await step()
-                except Exception as error:  # said once, until it goes well again: the next round is seconds away
+                except Exception as error:
+                    # said once, until it goes well again: the next round is seconds away
                     if number not in failing:
                         log.exception(
                             "maintenance_failed", extra={"event": "maintenance_failed", "error": str(error)}

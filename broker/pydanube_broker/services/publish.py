@@ -208,9 +208,7 @@ class PublishStream:
             self._reply.pause_reading()
         # A duplicate of which only the sequence is remembered was appended before now, and is perhaps not durable yet.
         end = (
-            topic.state.next_offset
-            if appended.base_offset is None
-            else appended.base_offset + appended.count
+            topic.state.next_offset if appended.base_offset is None else appended.base_offset + appended.count
         )
         topic.when_committed(end, lambda error: self._answer(appended, duplicate, size, error))
 

@@ -345,9 +345,7 @@ class Registry:
         """
         gone: set[TopicId] = set()
         while missing := [
-            record
-            for record in records
-            if record.topic not in self._topics and record.topic_id not in gone
+            record for record in records if record.topic not in self._topics and record.topic_id not in gone
         ]:
             mine = [record for record in missing if record.topic not in self._opening]
             if not mine:

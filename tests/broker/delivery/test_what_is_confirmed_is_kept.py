@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +30,9 @@ class NoRoom:
     def __init__(self, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
         self.refused = 0
         self._append = broker.journal.append
-        self._patch = lambda append: monkeypatch.setattr(broker.journal, "append", append)
-        self._patch(self._full)
+        self._journal = broker.journal
+        self._monkeypatch = monkeypatch
+        monkeypatch.setattr(broker.journal, "append", self._full)
 
     def _full(self, kind: Kind, topic_id: int, body: Any) -> int:
         if kind is not Kind.CURSOR:
@@ -41,7 +41,7 @@ class NoRoom:
         raise DiskFull("no room", field="data.dir", value="")
 
     def heal(self) -> None:
-        self._patch(self._append)
+        self._monkeypatch.setattr(self._journal, "append", self._append)
 
 
 async def fill(client: Client, count: int = 10) -> None:
@@ -106,7 +106,7 @@ async def test_a_duplicate_is_answered_when_it_is_durable_however_old_it_is(
 ) -> None:
     await fill(client, 1)
     reply = Reply()
-    stream = PublishStream(reply, broker)  # type: ignore[arg-type]
+    stream = PublishStream(reply, broker, lambda stream: None)  # type: ignore[arg-type]
     stream.on_message(pb.PublishRequest(open=pb.OpenProducer(topic="/default/t")).SerializeToString())
     await until(lambda: reply.sent)
     producer_id = reply.sent.pop().opened.producer_id

@@ -1,0 +1,149 @@
+"""What the catalog does not have is not served, whatever happened at the same time and however the call ended."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import anyio
+import pytest
+from pydanube import Client
+from pydanube_broker import broker as broker_module
+from pydanube_broker.broker import Broker
+from pydanube_broker.cluster import registry_writer
+from pydanube_core.errors import ClusterError, Conflict, StoreUnavailable, TopicNotFound
+from pydanube_core.names import TopicName
+
+from tests.broker.delivery.conftest import Opener
+from tests.broker.delivery.waiting import until
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
+
+NAME = TopicName.parse("/default/t")
+
+
+def agree(broker: Broker) -> None:
+    """The catalog, the owned, the served and the stored are the same topics."""
+    catalog = {record.topic_id for record in broker.registry.catalog.index.topics()}
+    assert {topic.topic_id for topic in broker.registry.topics} == catalog
+    assert set(broker.hub.topics) == catalog
+    assert set(broker.registry.lone.assignments) == catalog
+
+
+@pytest.mark.parametrize("partitions", [0, 3])
+async def test_a_topic_deleted_while_it_is_being_made_is_not_served(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, partitions: int
+) -> None:
+    lone = broker.registry.lone
+    assign = lone.assign
+
+    async def deleted_meanwhile(records: Any) -> Any:
+        found = await assign(records)
+        await broker.registry.delete(NAME)
+        return found
+
+    monkeypatch.setattr(lone, "assign", deleted_meanwhile)
+    with pytest.raises(Conflict):
+        await broker.registry.create(NAME, partitions=partitions, dispatch_strategy="reliable")
+    monkeypatch.setattr(lone, "assign", assign)
+    agree(broker)
+    await broker.registry.create(NAME, partitions=partitions, dispatch_strategy="reliable")
+    agree(broker)
+
+
+async def test_many_who_make_and_delete_one_topic_leave_what_a_restart_finds(opened: Opener) -> None:
+    async with opened() as broker:
+
+        async def make() -> None:
+            for _ in range(6):
+                with suppress(Conflict):
+                    await broker.registry.create(NAME, partitions=0, dispatch_strategy="reliable")
+
+        async def delete() -> None:
+            for _ in range(12):
+                try:
+                    await broker.registry.delete(NAME)
+                except (TopicNotFound, Conflict):
+                    await anyio.sleep(0.001)
+
+        async with anyio.create_task_group() as group:
+            for work in (make, delete, make, delete):
+                group.start_soon(work)
+        agree(broker)
+        left = {topic.name for topic in broker.registry.topics}
+    async with opened() as broker:
+        agree(broker)
+        assert {topic.name for topic in broker.registry.topics} == left
+
+
+async def test_a_deletion_that_nobody_waits_for_any_more_is_a_whole_one(broker: Broker) -> None:
+    await broker.registry.create(NAME, partitions=0, dispatch_strategy="reliable")
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await broker.registry.delete(NAME)
+    agree(broker)
+
+
+async def test_a_deletion_with_an_unknown_end_takes_no_message_until_it_is_known(
+    broker: Broker, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store answers after the caller has given up; what was sent meanwhile is in the new topic or refused."""
+    monkeypatch.setattr(registry_writer, "_STORE_S", 0.05)
+    await broker.registry.create(NAME, partitions=0, dispatch_strategy="reliable")
+    (topic,) = broker.registry.topics
+    store = broker.registry.catalog._store
+    transact = store.transact
+
+    async def slow(writes: Any, *, guards: Any = ()) -> Any:
+        if guards and "/topics/" in getattr(guards[0], "key", ""):
+            with anyio.CancelScope(shield=True):
+                await transact(writes, guards=guards)  # it happens
+            await anyio.sleep_forever()  # and its answer does not come in time
+        return await transact(writes, guards=guards)
+
+    monkeypatch.setattr(store, "transact", slow)
+    with pytest.raises(StoreUnavailable):
+        await broker.registry.delete(NAME)
+    assert isinstance(topic.closed, StoreUnavailable)
+    monkeypatch.setattr(store, "transact", transact)
+    await broker.registry.settle()  # as the broker does every few seconds
+    assert not broker.registry.topics
+    assert isinstance(topic.closed, TopicNotFound)
+    agree(broker)
+
+
+async def test_maintenance_goes_on_after_a_failure(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(broker_module, "MAINTENANCE_S", 0.01)
+    rounds: list[int] = []
+
+    def fail() -> None:
+        rounds.append(1)
+        raise ClusterError("it was made to fail")
+
+    monkeypatch.setattr(broker.retention, "apply", fail)
+    monkeypatch.setattr(broker.hub, "collect", lambda: 0)
+    broker.spawn(broker._maintain())
+    await until(lambda: len(rounds) > 3)
+    assert sum("maintenance_failed" in record.message for record in caplog.records) == 1
+
+
+async def test_a_subscription_deleted_while_it_is_being_made_is_not_served(
+    broker: Broker, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await broker.registry.create(NAME, partitions=0, dispatch_strategy="reliable")
+    catalog = broker.registry.catalog
+    ensure = catalog.ensure_subscription
+
+    async def deleted_meanwhile(topic_id: Any, name: str, **given: Any) -> Any:
+        made = await ensure(topic_id, name, **given)
+        await catalog.delete_subscription(topic_id, name)
+        return made
+
+    monkeypatch.setattr(catalog, "ensure_subscription", deleted_meanwhile)
+    with pytest.raises(Conflict):
+        await broker.port.create_subscription("t", "s", type="exclusive", start="earliest")
+    (topic,) = broker.registry.topics
+    assert topic.subscriptions == {}
+    assert topic.state.cursors == {}
