@@ -149,7 +149,7 @@ class Topics(Section):
 
 
 class Policies(Section):
-    """Limits that new namespaces get; 0 means no limit."""
+    """Limits of topics for which neither the topic nor its namespace sets one; 0 means no limit."""
 
     max_producers_per_topic: Limit = Field(default=0, description="producers connected to a topic")
     max_subscriptions_per_topic: Limit = Field(default=0, description="subscriptions of a topic")
@@ -165,7 +165,7 @@ class Policies(Section):
 
 
 class Delivery(Section):
-    """Defaults of new subscriptions."""
+    """What holds for subscriptions that have no failure policy of their own."""
 
     max_unacked_messages: Count = Field(default=1000, description="in flight to one official consumer")
     ack_timeout: ShortDuration = Field(
