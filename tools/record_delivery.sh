@@ -1,5 +1,6 @@
 #!/bin/bash
 # Record docs/delivery.md's transcript: a consumer of each type is killed, and what the others then receive.
+# Every line that begins with a dollar sign can be typed in a clone, beside a broker of `make run`.
 #
 #     tools/record_delivery.sh [PORT-OFFSET]      (needs jq; prints the transcript)
 #
@@ -35,10 +36,15 @@ show() { # FILE
     say "jq -c '$shown' $1.json"
     jq -c "$shown" "$1.json"
 }
-attached() { # TOPIC COUNT
+create() { # TOPIC: a consumer does not make a topic
+    say "./danube topics create $1 --json | jq -c '{topic}'"
+    danube topics create "$1" --json | jq -c '{topic}'
+}
+attached() { # TOPIC COUNT: until so many consumers are there, as whoever types this sees for himself
+    say "./danube subscriptions list --topic $1 --json | jq '.items[0].consumers'"
     for _ in $(seq 600); do
         n=$(danube subscriptions list --topic "$1" --json | jq '[.items[].consumers] | add // 0')
-        [ "$n" -ge "$2" ] && return
+        [ "$n" -ge "$2" ] && echo "$n" && return
         sleep 0.1
     done
     exit 1
@@ -46,7 +52,7 @@ attached() { # TOPIC COUNT
 consume() { # NAME WORDS: in the background; its pid is in the variable NAME
     local name=$1
     shift
-    say "danube consume $* --consumer $name --json > $name.json &"
+    say "./danube consume $* --consumer $name --json > $name.json & $name=\$!"
     : >"$name.json"
     "$root/danube" consume "$@" --consumer "$name" --json >"$name.json" 2>"$name.err" &
     eval "$name=\$!"
@@ -54,7 +60,7 @@ consume() { # NAME WORDS: in the background; its pid is in the variable NAME
 fill() { # TOPIC TEXTS
     local topic=$1
     shift
-    say "printf '%s\\n' $* | danube produce $topic --rate 20 --json | jq -c '{acknowledged}'"
+    say "printf '%s\\n' $* | ./danube produce $topic --rate 20 --json | jq -c '{acknowledged}'"
     printf '%s\n' "$@" | danube produce "$topic" --rate 20 --json | jq -c '{acknowledged}'
 }
 kill_it() {
@@ -67,13 +73,14 @@ echo "## Exclusive"
 fill ex zero one two
 consume a1 ex -s s --ack none
 until_lines a1.json 3
-say "danube consume ex -s s --consumer b1 --count 1 --json"
-danube consume ex -s s --consumer b1 --count 1 --timeout 1s --json 2>&1 >/dev/null | jq -c '.error | {code, message}'
+say "./danube consume ex -s s --consumer b1 --count 1 --timeout 1s --json 2>&1 | jq -c '.error | {code, message}'"
+danube consume ex -s s --consumer b1 --count 1 --timeout 1s --json 2>&1 | jq -c '.error | {code, message}'
 show a1
 kill_it a1
 consume b1 ex -s s --timeout 60s
 until_lines b1.json 3
 show b1
+say "kill \$b1"
 kill $b1
 
 echo "## Failover"
@@ -89,10 +96,11 @@ until_lines b2.json 3
 fill fo three four
 until_lines b2.json 5
 show b2
+say "kill \$b2"
 kill $b2
 
 echo "## Shared"
-danube topics create sh >/dev/null
+create sh
 consume a3 sh -s s --sub-type shared --ack none
 consume b3 sh -s s --sub-type shared
 attached sh 2
@@ -103,15 +111,16 @@ show b3
 kill_it a3
 until_lines b3.json 6
 show b3
+say "kill \$b3"
 kill $b3
 
 echo "## Key-shared"
-danube topics create ks >/dev/null
+create ks
 consume a4 ks -s s --sub-type key-shared --ack none
 consume b4 ks -s s --sub-type key-shared
 attached ks 2
 for text in red:1 blue:1 green:1 red:2 blue:2 green:2; do
-    say "danube produce ks --key ${text%:*} -m ${text#*:}"
+    say "./danube produce ks --key ${text%:*} -m ${text#*:}"
     danube produce ks --key "${text%:*}" -m "${text#*:}" >/dev/null
 done
 for _ in $(seq 600); do [ "$(cat a4.json b4.json | wc -l)" -ge 6 ] && break; sleep 0.1; done
@@ -119,13 +128,15 @@ show a4
 show b4
 kill_it a4
 until_lines b4.json 6
-say "danube produce ks --key red -m 3"
+say "./danube produce ks --key red -m 3"
 danube produce ks --key red -m 3 >/dev/null
 until_lines b4.json 7
 show b4
-say "danube subscriptions lag --topic ks --json | jq -c '.items[0] | {lag_messages, in_flight, redelivered}'"
+say "./danube subscriptions lag --topic ks --json | jq -c '.items[0] | {lag_messages, in_flight, redelivered}'"
 for _ in $(seq 100); do
     danube subscriptions lag --topic ks --json | jq -e '.items[0].lag_messages == 0' >/dev/null && break
 done
 danube subscriptions lag --topic ks --json | jq -c '.items[0] | {lag_messages, in_flight, redelivered}'
+say "kill \$b4"
 kill $b4
+
