@@ -8,17 +8,20 @@ crash in between is found at the next start.
 from __future__ import annotations
 
 import logging
+import random
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from pydanube_storage.catalog import ObjectCatalog
+from pydanube_core.errors import ClusterError
+from pydanube_storage.catalog import ObjectCatalog, Resting
+from pydanube_storage.metadata.clock import BootClock, Clock, boot_id
 from pydanube_storage.objects import ObjectName
 
 from pydanube_broker.long_work import Work
 from pydanube_broker.tier.child import TierChild
 from pydanube_broker.tier.flushing import Flusher
 from pydanube_broker.tier.steps import Step, reached
-from pydanube_broker.topics.topic import Topic, now_ms
+from pydanube_broker.topics.topic import Topic
 
 __all__ = ["GRACE_MS", "Collector"]
 
@@ -32,31 +35,70 @@ class Collector:
     """Single user: the loop. Each method raises what catalog and child raise; what it did until then is done."""
 
     def __init__(
-        self, catalog: ObjectCatalog, child: TierChild, folders: dict[int, str], flusher: Flusher
+        self,
+        catalog: ObjectCatalog,
+        child: TierChild,
+        folders: dict[int, str],
+        flusher: Flusher,
+        *,
+        clock: Clock | None = None,
     ) -> None:
         self._catalog = catalog
         self._child = child
         self._folders = folders
         self._flusher = flusher
+        self._clock = clock or BootClock()
+        # when objects of other runs of the machine were met: bounded by what rests, and that by the grace time
+        self._first_seen: dict[tuple[int, str], int] = {}
         self.deleted = 0
 
     async def delete_retired(self, topic: Topic, *, grace_ms: int) -> int:
-        """Delete retired objects that are older than the grace time."""
-        held = await self._catalog.head(topic.topic_id)
-        if held is None:
-            return 0
-        due = [each.name for each in held.head.retired if each.at_ms + grace_ms <= now_ms()]
-        return await self._delete(topic, due[:_DELETE_AT_ONCE])
+        """Delete retired objects that have rested for the grace time; returns how many.
 
-    async def _delete(self, topic: Topic, names: Sequence[str]) -> int:
-        if not names:
-            return 0
+        Raises:
+            StoreUnavailable: some could not be deleted; the others are.
+        """
+        deleted, failed = 0, None
+        for group in await self._catalog.resting(topic.topic_id):
+            if self._rested_ms(topic.topic_id, group) < grace_ms:
+                continue
+            gone, error = await self._delete(topic, group.names)
+            await self._catalog.forget_resting(topic.topic_id, group, gone, epoch=topic.assigned_epoch)
+            if len(gone) == len(group.names):
+                self._first_seen.pop((topic.topic_id, group.group), None)
+            deleted += len(gone)
+            failed = failed or error
+        if deleted:
+            reached(Step.FORGOTTEN)
+        if failed is not None:
+            raise failed
+        return deleted
+
+    def _rested_ms(self, topic_id: int, group: Resting) -> int:
+        """How long objects have rested, at least. The wall clock has no part in it: a step would end the grace."""
+        now = self._clock.now_ms()
+        if group.since.boot and group.since.boot == boot_id():
+            return now - group.since.boot_ms
+        return now - self._first_seen.setdefault((topic_id, group.group), now)
+
+    async def _delete(self, topic: Topic, names: Sequence[str]) -> tuple[list[str], ClusterError | None]:
+        """Delete objects of a topic's folder: which are gone, and why others are not.
+
+        In no particular order: a few that cannot be deleted must not stand before the others for ever.
+        """
         folder = self._folders[topic.topic_id]
-        await self._child.call("delete", {"keys": [f"{folder}/{name}" for name in names]})
-        await self._catalog.forget_retired(topic.topic_id, names, epoch=topic.assigned_epoch)
-        reached(Step.FORGOTTEN)
-        self.deleted += len(names)
-        return len(names)
+        gone: list[str] = []
+        failed: ClusterError | None = None
+        for part in _cut([f"{folder}/{name}" for name in random.sample(list(names), len(names))]):
+            deleted, error = await self._delete_keys(part)
+            gone += (key.rpartition("/")[2] for key in deleted)
+            failed = failed or error
+        return gone, failed
+
+    async def _delete_keys(self, keys: list[str]) -> tuple[list[str], ClusterError | None]:
+        said, _ = await self._child.call("delete", {"keys": keys})
+        self.deleted += len(said["deleted"])
+        return said["deleted"], None if said["error"] is None else ClusterError.from_dict(said["error"])
 
     async def orphans(self, topic: Topic, *, grace_ms: int) -> list[dict[str, Any]]:
         """Objects in the topic's folder that are not the topic: {key, bytes, modified_ms}, retired ones after `grace_ms`."""
@@ -65,10 +107,13 @@ class Collector:
         said, _ = await self._child.call("list", {"folder": folder})
         # In this order: what is committed between the listing and here is in the catalog by now.
         under_way = {*self._flusher.in_flight.values(), *self._flusher.merging}
-        held = await self._catalog.head(topic.topic_id)
-        assert held is not None
         listed = {entry.name async for entry in self._catalog.entries(topic.topic_id)}
-        resting = {each.name for each in held.head.retired if each.at_ms + grace_ms > now_ms()}
+        resting = {
+            name
+            for group in await self._catalog.resting(topic.topic_id)
+            if self._rested_ms(topic.topic_id, group) < grace_ms
+            for name in group.names
+        }
         found = []
         for fact in said["objects"]:
             name = ObjectName.parse(fact["key"])
@@ -86,14 +131,16 @@ class Collector:
         names = [fact["key"].rpartition("/")[2] for fact in gone]
         if work is not None:
             work.total = len(names)
-        for first in range(0, len(names), _DELETE_AT_ONCE):
-            done = await self._delete(topic, names[first : first + _DELETE_AT_ONCE])
+        failed = None
+        for part in _cut(names):
+            deleted, error = await self._delete(topic, part)
+            failed = failed or error
             if work is not None:
-                work.done += done
-        held = await self._catalog.head(topic.topic_id)
-        if held is not None:  # deleted by hand, or by a life that died before it said so
-            left = [each.name for each in held.head.retired if each.at_ms + grace_ms <= now_ms()]
-            await self._catalog.forget_retired(topic.topic_id, left, epoch=topic.assigned_epoch)
+                work.done += len(deleted)
+        # those that are gone already: deleted by hand, here, or by a life that died before it said so
+        await self.delete_retired(topic, grace_ms=grace_ms)
+        if failed is not None:
+            raise failed
         return gone
 
     def busy(self, topic_id: int) -> bool:
@@ -113,9 +160,12 @@ class Collector:
         assert folder.endswith(f"/{topic_id}"), f"{folder} is not the folder of topic {topic_id} alone"
         said, _ = await self._child.call("list", {"folder": folder})
         keys = [fact["key"] for fact in said["objects"]]
-        for part in _cut(keys):
-            await self._child.call("delete", {"keys": part})
-            self.deleted += len(part)
+        failed = None
+        for part in _cut(random.sample(keys, len(keys))):
+            _, error = await self._delete_keys(part)
+            failed = failed or error
+        if failed is not None:
+            raise failed
         reached(Step.DISCARDED)
         await self._catalog.forget_topic(topic_id)
         self._folders.pop(topic_id, None)

@@ -18,21 +18,22 @@ from typing import Any, Final, Self
 
 from pydanube_core.errors import ClusterError, StoreUnavailable
 from pydanube_core.facts import Reason
-from pydanube_storage.catalog import CatalogEntry, ObjectCatalog
-from pydanube_storage.metadata import Absent, GuardFailed, MetadataStore, Put
+from pydanube_storage.catalog import CatalogEntry, Moment, ObjectCatalog
+from pydanube_storage.metadata import Absent, BootClock, GuardFailed, MetadataStore, Put
+from pydanube_storage.metadata.clock import boot_id
 
 from pydanube_broker.long_work import LongWork
 from pydanube_broker.settings import Settings
 from pydanube_broker.tier.child import TierChild
 from pydanube_broker.tier.cold_lag import ColdLag
 from pydanube_broker.tier.cold_reads import ColdReads
-from pydanube_broker.tier.collecting import GRACE_MS, Collector
+from pydanube_broker.tier.collecting import Collector
 from pydanube_broker.tier.flushing import Due, Flusher
 from pydanube_broker.tier.options import missing_extra, store_options
 from pydanube_broker.tier.steps import Step, reached
+from pydanube_broker.tier.tending import Tending
 from pydanube_broker.tier.upkeep import Upkeep
 from pydanube_broker.topics.hub import Hub
-from pydanube_broker.topics.retention import Keep
 from pydanube_broker.topics.topic import Topic, now_ms
 
 __all__ = ["Tier"]
@@ -41,16 +42,18 @@ log = logging.getLogger("pydanube.tier")
 
 OBJECTS_PER_S: Final = 10.0
 CONCURRENT: Final = 2
-COMPACT_AT: Final = 16  # small neighbours that are merged without being asked
 _SLICE: Final = 200  # topics looked at before others get a turn
 _HELD_UP_SEGMENTS: Final = (
     8  # sealed segments beyond which topics that hold up deletion are flushed at any size
 )
 _STORE_PAUSE_S: Final = 30.0
-_TEND_S: Final = 0.5  # looking after topics before the tier looks at what is due again
 _LAG_INTERVAL_S: Final = 15.0
 _UNDER_WAY_PAUSE_S: Final = 0.02
 _CLUSTER_KEY: Final = "/cluster/name"
+
+
+def _moment() -> Moment:
+    return Moment(wall_ms=now_ms(), boot=boot_id(), boot_ms=BootClock().now_ms())
 
 
 class Tier:
@@ -68,7 +71,7 @@ class Tier:
     ) -> None:
         self.options = store_options(settings, folder)
         self.missing = missing_extra(self.options)
-        self.catalog = ObjectCatalog(metadata, wall_ms=now_ms)
+        self.catalog = ObjectCatalog(metadata, wall_ms=now_ms, moment=_moment)
         self.child = TierChild(self.options)
         self.folders: dict[int, str] = {}
         self.object_bytes: dict[int, int] = {}
@@ -84,19 +87,18 @@ class Tier:
         self.flusher: Flusher
         self.collector: Collector
         self.upkeep: Upkeep
+        self.tending: Tending
         self.cluster = ""
         self._wake = asyncio.Event()
         self._tokens = OBJECTS_PER_S
-        self._fresh: dict[int, int] = {}  # topic id → objects committed since its neighbours were looked at
         self._was_deleted = was_deleted  # whether the cluster's registry has no topic of that id any more
-        self._deleted: deque[int] = deque()  # topics that are gone and whose objects may not be
         self._tending: asyncio.Task[None] | None = None
-        self._collected: set[int] = set()
-        self._retired: set[int] = set()  # topics that have objects to delete when their grace time is over
-        self._to_tend: deque[Topic] = deque()
+        self._due: deque[Due] = deque()  # what the last look found and is not flushed yet
         self._backlog_bytes = 0
         self._oldest_ms: int | None = None
+        self._look_again_s = 0.0
         self._store_again_s = 0.0
+        self._store_failures = 0  # flushes that the store refused, with none that it took in between
         self._lag_again_s = 0.0
         self._running: set[asyncio.Task[None]] = set()
         self._loop_task: asyncio.Task[None] | None = None
@@ -121,10 +123,10 @@ class Tier:
             self.folders,
             self.flusher,
             self.cold,
-            self.collector,
             cluster=self.cluster,
             object_bytes=self._settings.object_bytes,
         )
+        self.tending = Tending(self._hub, self.folders, self.flusher, self.upkeep, self.collector, self.note)
         for topic_id, head in (await self.catalog.heads()).items():
             self.folders[topic_id] = head.folder
             self.object_bytes[topic_id] = head.bytes
@@ -132,7 +134,7 @@ class Tier:
             if topic is None:
                 # Another broker's, or deleted in a life that ended before its objects were gone.
                 if self._was_deleted(topic_id):
-                    self._deleted.append(topic_id)
+                    self.tending.topic_deleted(topic_id)
             else:
                 state = topic.state
                 state.tiered_offset = max(state.tiered_offset, head.tiered_offset)
@@ -175,6 +177,7 @@ class Tier:
     # -- the loop --------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
+        """Look what is due, start what may be started, look after topics. Waits for none of it: each has its own task."""
         pause = min(1.0, self._settings.flush_age / 4)
         clock = asyncio.get_running_loop().time
         looked_s = clock()
@@ -183,9 +186,11 @@ class Tier:
             self._tokens = min(OBJECTS_PER_S, self._tokens + OBJECTS_PER_S * (now_s - looked_s))
             looked_s = now_s
             try:
-                due = await self._look()
-                await self._flush_all(due)
-                if self._tending is None and self.flusher.store_error() is None:
+                if now_s >= self._look_again_s:
+                    self._look_again_s = now_s + pause
+                    self._due = deque(await self._look())
+                self._flush_some()
+                if self._tending is None and now_s >= self._store_again_s:
                     self._tending = asyncio.get_running_loop().create_task(self._tend())
                     self._tending.add_done_callback(self._tended)
             except ClusterError as error:
@@ -230,17 +235,15 @@ class Tier:
             if topic_id in self._hub.topics and run.end > self._hub.topics[topic_id].state.tiered_offset
         }
 
-    async def _flush_all(self, due: list[Due]) -> None:
+    def _flush_some(self) -> None:
+        """Start what is due, as far as the budget and the number under way allow."""
         loop = asyncio.get_running_loop()
-        if loop.time() < self._store_again_s:
-            return
-        for each in due:
-            if self._tokens < 1:
+        while self._due and self._tokens >= 1 and len(self._running) < CONCURRENT:
+            if loop.time() < self._store_again_s:
                 return
-            while len(self._running) >= CONCURRENT:
-                await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
-                if loop.time() < self._store_again_s:
-                    return
+            each = self._due.popleft()
+            if self.flusher.due(each.topic, now_ms(), force=each.forced) is None:
+                continue  # flushed, failed or deleted since the look
             self._tokens -= 1
             task = loop.create_task(self._flush_one(each.topic))
             self._running.add(task)
@@ -253,28 +256,8 @@ class Tier:
             log.warning("tier_upkeep_failed", extra={"event": "tier_upkeep_failed", "error": str(error)})
 
     async def _tend(self) -> None:
-        """Look after topics for a moment: retention, compaction, what crashes, compaction and deletion left."""
         await self._refresh_lag()
-        for _ in range(len(self._deleted)):
-            topic_id = self._deleted.popleft()
-            if self.collector.busy(topic_id):
-                self._deleted.append(topic_id)  # its turn comes when nothing is uploaded for it any more
-            else:
-                try:
-                    await self.collector.discard(topic_id)
-                except BaseException:
-                    self._deleted.append(topic_id)
-                    raise
-        if not self._to_tend:
-            self._to_tend.extend(
-                topic for topic in self._hub.topics.values() if topic.topic_id in self.folders
-            )
-        loop = asyncio.get_running_loop()
-        until = loop.time() + _TEND_S
-        while self._to_tend and loop.time() < until:
-            topic = self._to_tend.popleft()
-            if topic.closed is None and topic.topic_id not in self.flusher.in_flight:
-                await self._tend_one(topic)
+        await self.tending.turn()
 
     async def _refresh_lag(self) -> None:
         """Look up how old the first unread message of cursors in the cold tier is, for the metrics."""
@@ -288,54 +271,32 @@ class Tier:
                 if offset < topic.state.tiered_offset and topic.closed is None:
                     await self.lag.part(topic, offset)
 
-    async def _tend_one(self, topic: Topic) -> None:
-        first = topic.topic_id not in self._collected
-        keep = Keep.of(topic.gate.limits)
-        fresh = self._fresh.get(topic.topic_id, 0) >= COMPACT_AT
-        retired = topic.topic_id in self._retired
-        if not (first or fresh or retired or not keep.everything):
-            return
-        await self.flusher.claim(topic)
-        if await self.upkeep.retain(topic, keep):
-            self._retired.add(topic.topic_id)
-        if first or fresh:
-            self._fresh[topic.topic_id] = 0
-            if await self.upkeep.compact(topic, at_least=COMPACT_AT):
-                self._retired.add(topic.topic_id)
-        if retired:
-            await self.collector.delete_retired(topic, grace_ms=GRACE_MS)
-        if first:  # once a life: what the last one left half-way
-            gone = await self.collector.collect(topic)
-            self._collected.add(topic.topic_id)
-            self._retired.add(topic.topic_id)
-            if gone:
-                log.info(
-                    "tier_orphans_deleted",
-                    extra={"event": "tier_orphans_deleted", "topic": topic.name, "objects": len(gone)},
-                )
-        await self.note(topic)
-
     async def _flush_one(self, topic: Topic) -> None:
+        loop = asyncio.get_running_loop()
         urgent = self._backlog_bytes >= self.flusher.urgent_bytes
         if await self.flusher.flush(topic, urgent=urgent):
             self._store_again_s = 0.0
+            self._store_failures = 0
             if self.flusher.due(topic, now_ms()) is not None:
-                self._wake.set()  # a backlog is not worked off an object a look
+                self._look_again_s = 0.0  # a backlog is not worked off an object a look
         else:
             failure = self.flusher.failures.get(topic.topic_id)
             if failure is not None and isinstance(failure.error, StoreUnavailable):
-                # The store is away for everyone; another topic is the next to try it.
-                pause = min(_STORE_PAUSE_S, 0.5 * 2 ** min(failure.count, 6))
-                self._store_again_s = asyncio.get_running_loop().time() + pause
+                # The store may be away for everyone: another topic is the next to try it. The pause grows while
+                # nobody succeeds; one topic that alone cannot be written must not hold up the others.
+                self._store_failures += 1
+                pause = min(_STORE_PAUSE_S, 0.5 * 2 ** min(self._store_failures, 6))
+                self._store_again_s = loop.time() + pause
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
+        self._wake.set()
         if not task.cancelled() and task.exception() is not None:
             log.error("tier_failed", exc_info=task.exception(), extra={"event": "tier_failed"})
 
     def _committed(self, topic: Topic) -> None:
         self._start(self.note(topic))
-        self._fresh[topic.topic_id] = self._fresh.get(topic.topic_id, 0) + 1
+        self.tending.committed(topic.topic_id)
         if self._hub.collect():
             reached(Step.TRIMMED)
 
@@ -344,7 +305,8 @@ class Tier:
         held = await self.catalog.head(topic.topic_id)
         if held is not None:
             self.object_bytes[topic.topic_id] = held.head.bytes
-            (self._retired.add if held.head.retired else self._retired.discard)(topic.topic_id)
+            resting = await self.catalog.resting(topic.topic_id)
+            (self.tending.retired.add if resting else self.tending.retired.discard)(topic.topic_id)
 
     def forget(self, topic_id: int) -> None:
         """The topic was deleted: its objects and what the catalog knows of it go, now or at a later start."""
@@ -352,10 +314,7 @@ class Tier:
         self.cold.forget(topic_id)
         self.cold.cache.drop(topic_id)
         self.object_bytes.pop(topic_id, None)
-        for kept in (self._collected, self._retired):
-            kept.discard(topic_id)
-        self._fresh.pop(topic_id, None)
-        self._deleted.append(topic_id)
+        self.tending.topic_deleted(topic_id)
         self.wake()
 
     def where(self, topic_id: int, entry: CatalogEntry) -> dict[str, Any]:
@@ -389,6 +348,7 @@ class Tier:
 
     def wake(self) -> None:
         """Look again at once."""
+        self._look_again_s = 0.0
         self._wake.set()
 
     # -- what operations ask for -----------------------------------------------------------------------------
@@ -436,6 +396,11 @@ class Tier:
         if others:
             found.append(
                 Reason(code="TIER_TOPIC_FAILING", message=f"{len(others)} topics: {others[0].message}")
+            )
+        troubles = [trouble.error for trouble in self.tending.troubles.values()]
+        if troubles:
+            found.append(
+                Reason(code="TIER_UPKEEP_FAILING", message=f"{len(troubles)} topics: {troubles[0].message}")
             )
         return tuple(found)
 

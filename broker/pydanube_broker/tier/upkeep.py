@@ -10,6 +10,7 @@ import secrets
 from collections.abc import Sequence
 from typing import Any
 
+from pydanube_core.errors import Conflict
 from pydanube_storage.catalog import CatalogEntry, ObjectCatalog
 from pydanube_storage.catalog.catalog import MAX_CHANGED
 from pydanube_storage.objects import ObjectName
@@ -17,7 +18,6 @@ from pydanube_storage.objects import ObjectName
 from pydanube_broker.long_work import Work
 from pydanube_broker.tier.child import TierChild
 from pydanube_broker.tier.cold_reads import ColdReads
-from pydanube_broker.tier.collecting import GRACE_MS, Collector
 from pydanube_broker.tier.flushing import Flusher, entry_of
 from pydanube_broker.tier.steps import Step, reached
 from pydanube_broker.topics.retention import Keep, slowest_cursor
@@ -74,7 +74,6 @@ class Upkeep:
         folders: dict[int, str],
         flusher: Flusher,
         cold: ColdReads,
-        collector: Collector,
         *,
         cluster: str,
         object_bytes: int,
@@ -84,7 +83,6 @@ class Upkeep:
         self._folders = folders
         self._flusher = flusher
         self._cold = cold
-        self._collector = collector
         self._cluster = cluster
         self._object_bytes = object_bytes
         self.merged = 0
@@ -95,20 +93,23 @@ class Upkeep:
 
     async def compact(self, topic: Topic, *, at_least: int = 2, work: Work | None = None) -> int:
         """Merge small neighbours, as long as there are any; returns how many objects went into others."""
-        await self._flusher.claim(topic)
         total = 0
-        while runs := neighbours(
-            await self.entries(topic), object_bytes=self._object_bytes, at_least=at_least
-        ):
-            if work is not None:
-                work.total = work.done + sum(len(run) for run in runs)
-            for run in runs:
-                await self._merge(topic, run)
-                total += len(run)
-                if work is not None:
-                    work.done += len(run)
-                await self._collector.delete_retired(topic, grace_ms=GRACE_MS)
+        while merged := await self.compact_some(topic, at_least=at_least, work=work):
+            total += merged
         return total
+
+    async def compact_some(self, topic: Topic, *, at_least: int, work: Work | None = None) -> int:
+        """Merge one run of small neighbours, the first; returns how many objects went into another."""
+        await self._flusher.claim(topic)
+        runs = neighbours(await self.entries(topic), object_bytes=self._object_bytes, at_least=at_least)
+        if work is not None:
+            work.total = work.done + sum(len(run) for run in runs)
+        if not runs:
+            return 0
+        await self._merge(topic, runs[0])
+        if work is not None:
+            work.done += len(runs[0])
+        return len(runs[0])
 
     async def _merge(self, topic: Topic, run: Sequence[CatalogEntry]) -> None:
         folder, epoch = self._folders[topic.topic_id], topic.assigned_epoch
@@ -146,7 +147,13 @@ class Upkeep:
                 str(name), facts, start=start, end=end, epoch=run[-1].epoch, generation=generation
             )
             assert entry.messages == sum(each.messages for each in run), "a merge keeps every message"
-            await self._catalog.replace(topic.topic_id, run, entry, epoch=epoch)
+            try:
+                await self._catalog.replace(topic.topic_id, run, entry, epoch=epoch)
+            except (
+                Conflict
+            ):  # retention took a source meanwhile, or the topic is gone: nobody will list this one
+                await self._child.call("delete", {"keys": [key]})
+                raise
         finally:
             self._flusher.merging.discard(key)
         reached(Step.REPLACED)

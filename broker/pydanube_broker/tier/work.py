@@ -42,6 +42,7 @@ _READ_BYTES: Final = 4 << 20  # of a journal segment at once
 _GAP_BYTES: Final = 32 << 10  # reading on costs less than another read
 _SIZE: Final = 0xFFFFFFFF
 _OPEN_OBJECTS: Final = 32
+_DELETE_FAILURES: Final = 3
 _DECODED_GROUPS: Final = 8  # of 8 to 16 MB each
 
 
@@ -162,13 +163,26 @@ class TierWork:
         return _facts(written), b""
 
     def delete(self, arguments: dict[str, Any], blob: bytes) -> Answer:
-        """Remove objects: `keys`."""
+        """Remove objects: `keys`. Which are gone, and the first error; a few that fail do not keep the others.
+
+        A store that is away is not asked for all of them.
+        """
+        deleted: list[str] = []
+        error: ClusterError | None = None
+        failed = 0
         for key in arguments["keys"]:
-            self._store.delete(key)
+            try:
+                self._store.delete(key)
+            except StoreUnavailable as each:
+                error, failed = error or each, failed + 1
+                if failed == _DELETE_FAILURES:
+                    break
+                continue
+            deleted.append(key)
             with self._lock:
                 self._readers.pop(key, None)
             reached(Step.DELETED)
-        return {}, b""
+        return {"deleted": deleted, "error": None if error is None else error.to_dict()}, b""
 
     # -- back ------------------------------------------------------------------------------------------------
 

@@ -2,6 +2,15 @@
 
 from pydanube_storage.catalog.catalog import Committed, ObjectCatalog
 from pydanube_storage.catalog.errors import CatalogFenced
-from pydanube_storage.catalog.records import CatalogEntry, CatalogHead, Retired
+from pydanube_storage.catalog.records import CatalogEntry, CatalogHead, Moment, Resting, Retired
 
-__all__ = ["CatalogEntry", "CatalogFenced", "CatalogHead", "Committed", "ObjectCatalog", "Retired"]
+__all__ = [
+    "CatalogEntry",
+    "CatalogFenced",
+    "CatalogHead",
+    "Committed",
+    "Moment",
+    "ObjectCatalog",
+    "Resting",
+    "Retired",
+]

@@ -4,22 +4,26 @@
 |---|---|
 | `/catalog/<topic id>/<end offset>` | `CatalogEntry` of the object that ends there |
 | `/catalog-heads/<topic id>` | `CatalogHead`; a tree of its own, so that a start reads them all in a few pages |
+| `/catalog-retired/<topic id>/<change>` | `Resting`: the objects that a change took out of the topic and that are not deleted yet |
 
 The object that holds offset x is the first key above x: one range request of one key, whatever the number of objects.
 Every change is one transaction guarded by the head's revision, so two writers cannot both succeed, and a writer of a
-lower epoch than the head's is refused before that. A call whose answer was lost is settled by reading the head again.
+lower epoch than the head's is refused before that. Who loses such a race looks at the new head and tries again: an
+owner flushes, merges and drops objects of one topic side by side. A call whose answer was lost is settled by reading
+the head again.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from functools import wraps
+from typing import Any, Concatenate, Final, ParamSpec
 
 from pydanube_core.errors import Conflict, StoreUnavailable
 
 from pydanube_storage.catalog.errors import CatalogFenced
-from pydanube_storage.catalog.records import CatalogEntry, CatalogHead, Retired
+from pydanube_storage.catalog.records import CatalogEntry, CatalogHead, Moment, Resting
 from pydanube_storage.metadata import (
     MAX_OPERATIONS,
     MAX_VALUE_BYTES,
@@ -42,12 +46,15 @@ __all__ = ["MAX_CHANGED", "Committed", "ObjectCatalog"]
 MAX_CHANGED: Final = (
     MAX_OPERATIONS - 4
 )  # entries that one change may remove: beside them a guard, the head, one new
-MAX_RETIRED: Final = 400  # ≈ 100 bytes each in the head
 _PAGE: Final = 500
+_RACES: Final = 16  # lost to changes of the same owner before the caller is told
 _PRODUCERS_BYTES: Final = 80 << 10
 _TEXTS_BYTES: Final = 40 << 10  # subscriptions, schemas
 
-assert MAX_RETIRED * 130 + _PRODUCERS_BYTES + 2 * _TEXTS_BYTES < MAX_VALUE_BYTES
+assert _PRODUCERS_BYTES + 2 * _TEXTS_BYTES < MAX_VALUE_BYTES
+assert MAX_CHANGED * 130 < MAX_VALUE_BYTES  # names of objects in one `Resting`
+
+P = ParamSpec("P")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,12 +65,35 @@ class Committed:
     revision: Revision
 
 
-class ObjectCatalog:
-    """`wall_ms` gives milliseconds since 1970."""
+def _raced(
+    change: Callable[Concatenate[ObjectCatalog, P], Awaitable[Committed]],
+) -> Callable[Concatenate[ObjectCatalog, P], Awaitable[Committed]]:
+    """A change that is tried again, from its first look at the head, when another one came in between."""
 
-    def __init__(self, store: MetadataStore, *, wall_ms: Callable[[], int]) -> None:
+    @wraps(change)
+    async def changed(self: ObjectCatalog, /, *args: P.args, **kwargs: P.kwargs) -> Committed:
+        for _ in range(_RACES):
+            try:
+                return await change(self, *args, **kwargs)
+            except GuardFailed:
+                continue
+        return await change(self, *args, **kwargs)
+
+    return changed
+
+
+class ObjectCatalog:
+    """`wall_ms` gives milliseconds since 1970; `moment` the same with the machine's own time beside it."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        *,
+        wall_ms: Callable[[], int],
+        moment: Callable[[], Moment] | None = None,
+    ) -> None:
         self._store = store
-        self._wall_ms = wall_ms
+        self._moment = moment or (lambda: Moment(wall_ms=wall_ms(), boot="", boot_ms=0))
 
     # -- reading ---------------------------------------------------------------------------------------------
 
@@ -125,6 +155,7 @@ class ObjectCatalog:
 
     # -- changing --------------------------------------------------------------------------------------------
 
+    @_raced
     async def claim(self, topic_id: int, *, epoch: int, folder: str, start_offset: int) -> Committed:
         """Make `epoch` the one that may change this topic, from now on.
 
@@ -142,6 +173,7 @@ class ObjectCatalog:
         self._check_epoch(topic_id, held, epoch)
         return await self._change(topic_id, held, replace(held.head, epoch=epoch), [])
 
+    @_raced
     async def append(
         self,
         topic_id: int,
@@ -186,6 +218,7 @@ class ObjectCatalog:
         )
         return await self._change(topic_id, held, changed, [_put(topic_id, entry)])
 
+    @_raced
     async def replace(
         self, topic_id: int, sources: Sequence[CatalogEntry], merged: CatalogEntry, *, epoch: int
     ) -> Committed:
@@ -205,17 +238,16 @@ class ObjectCatalog:
                 f"the objects of topic {topic_id} from {merged.start} to {merged.end} have changed",
                 topic_id=str(topic_id),
             )
-        now = self._wall_ms()
         changed = replace(
             held.head,
             objects=held.head.objects - len(sources) + 1,
             bytes=held.head.bytes - sum(entry.bytes for entry in sources) + merged.bytes,
-            retired=(*held.head.retired, *(Retired(name=entry.name, at_ms=now) for entry in sources)),
         )
-        self._check_retired(topic_id, changed)
         writes: list[Write] = [Delete(entry_key(topic_id, entry.end)) for entry in sources[:-1]]
-        return await self._change(topic_id, held, changed, [*writes, _put(topic_id, merged)])
+        rest = self._rest(topic_id, sources)
+        return await self._change(topic_id, held, changed, [*writes, _put(topic_id, merged), rest])
 
+    @_raced
     async def drop(
         self, topic_id: int, entries: Sequence[CatalogEntry], *, start_offset: int, epoch: int
     ) -> Committed:
@@ -224,19 +256,30 @@ class ObjectCatalog:
         assert all(entry.end <= start_offset for entry in entries)
         held = await self._held(topic_id, epoch)
         head = held.head
-        now = self._wall_ms()
+        present = await self.entries_page(topic_id, limit=len(entries)) if entries else []
+        if [entry.name for entry in present] != [entry.name for entry in entries]:
+            if head.start_offset >= start_offset:
+                return held  # done already, by a call whose answer was lost
+            raise Conflict(f"the first objects of topic {topic_id} have changed", topic_id=str(topic_id))
         changed = replace(
             head,
             start_offset=max(head.start_offset, min(start_offset, head.tiered_offset)),
             objects=head.objects - len(entries),
             bytes=head.bytes - sum(entry.bytes for entry in entries),
-            retired=(*head.retired, *(Retired(name=entry.name, at_ms=now) for entry in entries)),
         )
-        self._check_retired(topic_id, changed)
-        return await self._change(
-            topic_id, held, changed, [Delete(entry_key(topic_id, entry.end)) for entry in entries]
-        )
+        writes: list[Write] = [Delete(entry_key(topic_id, entry.end)) for entry in entries]
+        if entries:
+            writes.append(self._rest(topic_id, entries))
+        return await self._change(topic_id, held, changed, writes)
 
+    def _rest(self, topic_id: int, entries: Sequence[CatalogEntry]) -> Put:
+        """Objects that this change takes out of the topic; the group's name is the last one's, which is used once."""
+        group = Resting(
+            group=entries[-1].name, names=tuple(entry.name for entry in entries), since=self._moment()
+        )
+        return Put(retired_key(topic_id, group.group), group.to_json())
+
+    @_raced
     async def skip(self, topic_id: int, *, start_offset: int, epoch: int) -> Committed:
         """The journal gave up what was never tiered: with nothing left before, the topic begins there."""
         held = await self._held(topic_id, epoch)
@@ -246,19 +289,46 @@ class ObjectCatalog:
         changed = replace(head, start_offset=start_offset, tiered_offset=start_offset)
         return await self._change(topic_id, held, changed, [])
 
-    async def forget_retired(self, topic_id: int, names: Sequence[str], *, epoch: int) -> Committed:
-        """These retired objects are deleted."""
-        held = await self._held(topic_id, epoch)
+    async def resting(self, topic_id: int) -> list[Resting]:
+        """Objects that left the topic and are not deleted yet, a group for each change, and those of old heads."""
+        items, _ = await read_all(self._store, KeyRange.prefix(f"/catalog-retired/{topic_id:020d}/"))
+        found = [Resting.from_json(item.value, key=item.key) for item in items]
+        held = await self.head(topic_id)
+        if held is not None and held.head.retired:
+            old = held.head.retired
+            since = Moment(wall_ms=max(each.at_ms for each in old), boot="", boot_ms=0)
+            found.append(Resting(group="", names=tuple(each.name for each in old), since=since))
+        return found
+
+    async def forget_resting(
+        self, topic_id: int, group: Resting, names: Sequence[str], *, epoch: int
+    ) -> None:
+        """These objects of a group are deleted."""
         gone = set(names)
+        kept = tuple(name for name in group.names if name not in gone)
+        if kept == group.names:
+            return
+        if not group.group:
+            await self._forget_old(topic_id, gone, epoch=epoch)
+            return
+        await self._held(topic_id, epoch)
+        key = retired_key(topic_id, group.group)
+        await self._store.transact([Put(key, replace(group, names=kept).to_json()) if kept else Delete(key)])
+
+    @_raced
+    async def _forget_old(self, topic_id: int, gone: Collection[str], *, epoch: int) -> Committed:
+        held = await self._held(topic_id, epoch)
         kept = tuple(each for each in held.head.retired if each.name not in gone)
-        if kept == held.head.retired:
-            return held
         return await self._change(topic_id, held, replace(held.head, retired=kept), [])
 
     async def forget_topic(self, topic_id: int) -> None:
         """The topic was deleted, and so are its objects."""
         await self._store.transact(
-            [Delete(head_key(topic_id)), DeleteRange(KeyRange.prefix(f"/catalog/{topic_id:020d}/"))]
+            [
+                Delete(head_key(topic_id)),
+                DeleteRange(KeyRange.prefix(f"/catalog/{topic_id:020d}/")),
+                DeleteRange(KeyRange.prefix(f"/catalog-retired/{topic_id:020d}/")),
+            ]
         )
 
     async def _held(self, topic_id: int, epoch: int) -> Committed:
@@ -277,14 +347,6 @@ class ObjectCatalog:
                 f"topic {topic_id} belongs to epoch {held.head.epoch}, this broker has {epoch}",
                 topic_id=str(topic_id),
                 epoch=held.head.epoch,
-            )
-
-    @staticmethod
-    def _check_retired(topic_id: int, head: CatalogHead) -> None:
-        if len(head.retired) > MAX_RETIRED:
-            raise Conflict(
-                f"topic {topic_id} has {len(head.retired)} retired objects: collect them first",
-                topic_id=str(topic_id),
             )
 
     async def _change(
@@ -311,6 +373,10 @@ def head_key(topic_id: int) -> str:
 
 def entry_key(topic_id: int, end: int) -> str:
     return f"/catalog/{topic_id:020d}/{end:020d}"
+
+
+def retired_key(topic_id: int, group: str) -> str:
+    return f"/catalog-retired/{topic_id:020d}/{group}"
 
 
 def _above(topic_id: int, offset: int) -> KeyRange:

@@ -16,7 +16,7 @@ from pydanube_core.errors import FormatTooNew
 
 from pydanube_storage.metadata import CorruptMetadata
 
-__all__ = ["CatalogEntry", "CatalogHead", "Retired"]
+__all__ = ["CatalogEntry", "CatalogHead", "Moment", "Resting", "Retired"]
 
 _VERSION: Final = 1
 _Json: TypeAlias = bytes  # the records have a field of that name
@@ -79,10 +79,46 @@ class CatalogEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retired:
-    """An object that counts no more; readers that opened it before have until `at_ms` + grace."""
+    """An object that counts no more, as heads of the first version kept it. New ones are `Resting`."""
 
     name: str
     at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """When something happened, so that its age can be told whatever the wall clock did meanwhile.
+
+    `boot_ms` counts from the start of the machine whose run is `boot`; in another run, or on another machine, it says
+    nothing, and `wall_ms` is for people.
+    """
+
+    wall_ms: int
+    boot: str
+    boot_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resting:
+    """Objects that one change took out of the topic; readers that listed them before have a grace time to finish.
+
+    A key of its own for each change, so that the head stays small however many objects rest.
+    """
+
+    group: str
+    names: tuple[str, ...]
+    since: Moment
+
+    def to_json(self) -> _Json:
+        return _dump(self)
+
+    @classmethod
+    def from_json(cls, data: _Json, *, key: str) -> Self:
+        body = _load(data, key)
+        try:
+            return cls(group=body["group"], names=tuple(body["names"]), since=Moment(**body["since"]))
+        except (TypeError, KeyError) as error:
+            raise CorruptMetadata(f"metadata key {key} cannot be read: {error!r}", key=key) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final, Protocol
 
 import anyio
 
-__all__ = ["BootClock", "Clock", "ManualClock"]
+__all__ = ["BootClock", "Clock", "ManualClock", "boot_id"]
 
 
 class Clock(Protocol):
@@ -31,6 +33,15 @@ _read_ns: Callable[[], int] = (
 _LONGEST_SLEEP_S: Final = (
     1.0  # timers of the loop stand still while the machine is suspended: look up now and then
 )
+
+
+@functools.cache
+def boot_id() -> str:
+    """Which run of the machine this is: `BootClock` times of two processes compare where it is the same; "" if unknown."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
 
 
 class BootClock:

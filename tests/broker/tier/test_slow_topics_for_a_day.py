@@ -163,7 +163,7 @@ class CountingChild(ChildInHere):
             case "delete":
                 for key in arguments["keys"]:
                     self._folder(key).pop(key, None)
-                return {}, memoryview(b"")
+                return {"deleted": arguments["keys"], "error": None}, memoryview(b"")
             case "list":
                 keys = list(self.folders.get(arguments["folder"], ()))
                 return {"objects": [{"key": key, "bytes": 1, "modified_ms": 0} for key in keys]}, b""
@@ -194,8 +194,10 @@ def a_day(
 ) -> tuple[dict[int, list[Any]], dict[int, int], int]:
     """Run it; returns the catalog's entries and the messages of each topic, and how many objects were ever written."""
     loop = VirtualLoop()
-    for module in (collecting, flushing, tier, upkeep):
+    for module in (flushing, tier, upkeep):
         monkeypatch.setattr(module, "now_ms", loop.wall_ms)
+    for module in (collecting, tier):
+        monkeypatch.setattr(module, "BootClock", lambda: SimpleNamespace(now_ms=loop.wall_ms))
     monkeypatch.setattr(tier, "OBJECTS_PER_S", objects_per_s)
     slow = {topic_id: SlowTopic(topic_id, loop.wall_ms) for topic_id in range(1, topics + 1)}
     hub = SimpleNamespace(

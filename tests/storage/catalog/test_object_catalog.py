@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import anyio
 import pytest
 from pydanube_core.errors import Conflict, StoreUnavailable
-from pydanube_storage.catalog import CatalogEntry, CatalogFenced, ObjectCatalog
-from pydanube_storage.catalog.catalog import MAX_CHANGED, entry_key
+from pydanube_storage.catalog import CatalogEntry, CatalogFenced, ObjectCatalog, Retired
+from pydanube_storage.catalog.catalog import MAX_CHANGED, entry_key, head_key
 from pydanube_storage.metadata import MemoryStore, MetadataStore, Put
 
 pytestmark = pytest.mark.anyio
@@ -106,12 +108,84 @@ async def test_compaction_is_one_change_and_its_sources_retire(catalog: ObjectCa
         merged = entry(10, 30, generation=1)
         held = await catalog.replace(TOPIC, made[1:3], merged, epoch=1)
         assert await names(catalog) == [made[0].name, merged.name, made[3].name]
-        assert [each.name for each in held.head.retired] == [made[1].name, made[2].name]
         assert held.head.objects == 3
+        (group,) = await catalog.resting(TOPIC)
+        assert group.names == (made[1].name, made[2].name)
         with pytest.raises(Conflict):
             await catalog.replace(TOPIC, made[2:4], entry(20, 40, generation=1), epoch=1)
-        held = await catalog.forget_retired(TOPIC, [made[1].name], epoch=1)
-        assert [each.name for each in held.head.retired] == [made[2].name]
+        await catalog.forget_resting(TOPIC, group, [made[1].name], epoch=1)
+        (group,) = await catalog.resting(TOPIC)
+        assert group.names == (made[2].name,)
+        await catalog.forget_resting(TOPIC, group, group.names, epoch=1)
+        assert await catalog.resting(TOPIC) == []
+
+
+async def test_any_number_of_objects_may_rest_and_no_merge_is_refused_for_it(catalog: ObjectCatalog) -> None:
+    with anyio.fail_after(60):
+        made = await filled(catalog, *range(10, 10 * 600 + 10, 10))
+        for first in range(0, 600, 50):
+            run = made[first : first + 50]
+            held = await catalog.replace(
+                TOPIC, run, entry(run[0].start, run[-1].end, generation=1), epoch=1
+            )
+        assert held.head.objects == 12
+        assert sum(len(group.names) for group in await catalog.resting(TOPIC)) == 600
+        await catalog.forget_topic(TOPIC)
+        assert await catalog.resting(TOPIC) == []
+
+
+async def test_objects_that_rest_in_an_old_head_are_found_and_forgotten(metadata: MetadataStore) -> None:
+    with anyio.fail_after(20):
+        catalog = ObjectCatalog(metadata, wall_ms=lambda: 5)
+        held = await catalog.claim(TOPIC, epoch=1, folder="f", start_offset=0)
+        old = replace(held.head, retired=(Retired(name="a", at_ms=1), Retired(name="b", at_ms=2)))
+        await metadata.transact([Put(head_key(TOPIC), old.to_json())])
+        (group,) = await catalog.resting(TOPIC)
+        assert (group.names, group.since.boot) == (("a", "b"), "")
+        await catalog.forget_resting(TOPIC, group, ["a"], epoch=1)
+        (group,) = await catalog.resting(TOPIC)
+        assert group.names == ("b",)
+
+
+class Slow(MemoryStore):
+    """Others come in between a look and the change that was decided on it."""
+
+    async def get(self, key: str) -> Any:
+        found = await super().get(key)
+        await anyio.sleep(0)
+        return found
+
+
+async def test_an_owner_flushes_merges_and_drops_side_by_side() -> None:
+    with anyio.fail_after(60):
+        async with Slow() as store:
+            catalog = ObjectCatalog(store, wall_ms=lambda: 5)
+            made = await filled(catalog, *range(10, 410, 10))
+
+            async def flush() -> None:
+                for start in range(400, 600, 10):
+                    await catalog.append(TOPIC, entry(start, start + 10), epoch=1)
+
+            async def merge() -> None:
+                for first in range(20, 40, 4):
+                    run = made[first : first + 4]
+                    await catalog.replace(
+                        TOPIC, run, entry(run[0].start, run[-1].end, generation=1), epoch=1
+                    )
+
+            async def drop() -> None:
+                for gone in made[:10]:
+                    await catalog.drop(TOPIC, [gone], start_offset=gone.end, epoch=1)
+
+            async with anyio.create_task_group() as group:
+                for part in (flush, merge, drop):
+                    group.start_soon(part)
+            held = await catalog.head(TOPIC)
+            assert held is not None
+            listed = [each async for each in catalog.entries(TOPIC)]
+            assert [(a.end, a.start) for a in listed[:-1]] == [(b.start, a.start) for a, b in pairwise(listed)]
+            assert (held.head.start_offset, held.head.tiered_offset) == (100, 600)
+            assert held.head.objects == len(listed) == 10 + 5 + 20
 
 
 async def test_retention_moves_the_start(catalog: ObjectCatalog) -> None:

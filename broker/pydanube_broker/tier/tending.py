@@ -1,0 +1,192 @@
+"""Looking after topics, a moment at a time: retention, compaction, retired objects, what crashes left, deleted topics.
+
+Every topic has its turn, a busy one as well, and a turn is short: one page of retention, one merge. What fails is that
+topic's alone: it is noted, shown, and tried again later, while the others go on. Each part of a turn is tried whatever
+became of the part before, so that an object which cannot be deleted keeps nothing but itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from pydanube_core.errors import ClusterError, Internal
+
+from pydanube_broker.tier.collecting import GRACE_MS, Collector
+from pydanube_broker.tier.flushing import Flusher
+from pydanube_broker.tier.upkeep import Upkeep
+from pydanube_broker.topics.hub import Hub
+from pydanube_broker.topics.retention import Keep
+from pydanube_broker.topics.topic import Topic
+
+__all__ = ["COMPACT_AT", "Tending", "Trouble"]
+
+log = logging.getLogger("pydanube.tier")
+
+COMPACT_AT: Final = 16  # small neighbours that are merged without being asked
+_TURN_S: Final = 0.5  # looking after topics before the tier looks at what is due again
+_FIRST_PAUSE_S: Final = 1.0
+_LONGEST_PAUSE_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble:
+    """A topic whose upkeep failed, and when (of the loop's clock) it is tried again."""
+
+    error: ClusterError
+    count: int
+    again_s: float
+
+
+class Tending:
+    """Single user: the loop. `note` takes over what the catalog says of a topic after something was changed."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        folders: dict[int, str],
+        flusher: Flusher,
+        upkeep: Upkeep,
+        collector: Collector,
+        note: Callable[[Topic], Awaitable[None]],
+    ) -> None:
+        self._hub = hub
+        self._folders = folders
+        self._flusher = flusher
+        self._upkeep = upkeep
+        self._collector = collector
+        self._note = note
+        self._waiting: deque[Topic] = deque()  # whose turn comes
+        self._fresh: dict[int, int] = {}  # topic id → objects committed since its neighbours were looked at
+        self._collected: set[int] = set()
+        self._deleted: deque[int] = deque()  # topics that are gone and whose objects may not be
+        self.retired: set[int] = set()  # topics that have objects to delete when their grace time is over
+        self.troubles: dict[int, Trouble] = {}  # topic id → why its upkeep failed
+
+    def committed(self, topic_id: int) -> None:
+        """One more object."""
+        self._fresh[topic_id] = self._fresh.get(topic_id, 0) + 1
+
+    def topic_deleted(self, topic_id: int) -> None:
+        """Its objects go, now or at a later start."""
+        self._collected.discard(topic_id)
+        self.retired.discard(topic_id)
+        self._fresh.pop(topic_id, None)
+        self.troubles.pop(topic_id, None)
+        self._deleted.append(topic_id)
+
+    async def turn(self) -> None:
+        """Look after topics for a moment. Never raises but when cancelled."""
+        clock = asyncio.get_running_loop().time
+        until = clock() + _TURN_S
+        for _ in range(len(self._deleted)):
+            topic_id = self._deleted.popleft()
+            if self._collector.busy(topic_id) or self._pausing(topic_id):
+                self._deleted.append(topic_id)  # its turn comes when nothing is uploaded for it any more
+            elif await self._try(topic_id, f"deleted topic {topic_id}", self._collector.discard(topic_id)):
+                self.troubles.pop(topic_id, None)
+            else:
+                self._deleted.append(topic_id)
+            if clock() >= until:
+                break
+        if not self._waiting:
+            self._waiting.extend(t for t in self._hub.topics.values() if t.topic_id in self._folders)
+        until = clock() + _TURN_S  # the living have theirs, however many were deleted
+        while self._waiting and clock() < until:
+            topic = self._waiting.popleft()
+            if topic.closed is None and not self._pausing(topic.topic_id):
+                await self._tend(topic)
+
+    async def _tend(self, topic: Topic) -> None:
+        parts = list(self._due(topic))
+        if not parts:
+            return
+        went_well = True
+        for part in (self._flusher.claim, *parts, self._note):
+            if not await self._try(topic.topic_id, topic.name, part(topic)):
+                went_well = False
+                if part == self._flusher.claim:
+                    return
+            if topic.closed is not None:
+                return
+        if went_well:
+            self.troubles.pop(topic.topic_id, None)
+
+    def _due(self, topic: Topic) -> Iterator[Callable[[Topic], Awaitable[object]]]:
+        topic_id = topic.topic_id
+        first = topic_id not in self._collected
+        if not Keep.of(topic.gate.limits).everything:
+            yield self._retain
+        if first or self._fresh.get(topic_id, 0) >= COMPACT_AT:
+            yield self._compact
+        if topic_id in self.retired:
+            yield self._delete_retired
+        if first:
+            yield self._collect
+
+    async def _retain(self, topic: Topic) -> None:
+        if await self._upkeep.retain(topic, Keep.of(topic.gate.limits)):
+            self.retired.add(topic.topic_id)
+
+    async def _compact(self, topic: Topic) -> None:
+        fresh = self._fresh.pop(topic.topic_id, 0)
+        try:
+            merged = await self._upkeep.compact_some(topic, at_least=COMPACT_AT)
+        except BaseException:
+            self._fresh[topic.topic_id] = max(fresh, COMPACT_AT)
+            raise
+        if merged:
+            self.retired.add(topic.topic_id)
+            self._fresh[topic.topic_id] = COMPACT_AT  # there may be more: at its next turn
+
+    async def _delete_retired(self, topic: Topic) -> None:
+        await self._collector.delete_retired(topic, grace_ms=GRACE_MS)
+
+    async def _collect(self, topic: Topic) -> None:
+        """Once a life: what the last one left half-way."""
+        gone = await self._collector.collect(topic)
+        self._collected.add(topic.topic_id)
+        self.retired.add(topic.topic_id)
+        if gone:
+            log.info(
+                "tier_orphans_deleted",
+                extra={"event": "tier_orphans_deleted", "topic": topic.name, "objects": len(gone)},
+            )
+
+    def _pausing(self, topic_id: int) -> bool:
+        trouble = self.troubles.get(topic_id)
+        return trouble is not None and asyncio.get_running_loop().time() < trouble.again_s
+
+    async def _try(self, topic_id: int, name: str, part: Awaitable[object]) -> bool:
+        try:
+            await part
+        except ClusterError as error:
+            self._failed(topic_id, name, error)
+        except Exception as error:
+            log.exception("tier_upkeep_failed", extra={"event": "tier_upkeep_failed", "topic": name})
+            self._failed(topic_id, name, Internal(f"looking after {name} failed: {error!r}"))
+        else:
+            return True
+        return False
+
+    def _failed(self, topic_id: int, name: str, error: ClusterError) -> None:
+        now_s = asyncio.get_running_loop().time()
+        former = self.troubles.get(topic_id)
+        count = 1 if former is None else former.count + (former.again_s <= now_s)  # once a turn
+        pause_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** min(count - 1, 6))
+        self.troubles[topic_id] = Trouble(error=error, count=count, again_s=now_s + pause_s)
+        log.warning(
+            "tier_upkeep_failed",
+            extra={
+                "event": "tier_upkeep_failed",
+                "topic": name,
+                "code": error.code,
+                "error": error.message,
+                "attempts": count,
+                "again_in_s": pause_s,
+            },
+        )

@@ -1,0 +1,235 @@
+"""Upkeep is each topic's own: a busy topic has its turn, and what cannot be done for one keeps nobody else waiting."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import anyio
+import pytest
+from pydanube_broker.tier.collecting import Collector
+from pydanube_broker.tier.flushing import Flusher
+from pydanube_broker.tier.tending import COMPACT_AT, Tending
+from pydanube_broker.tier.upkeep import Upkeep
+from pydanube_broker.topics.hub import Hub
+from pydanube_core.errors import StoreUnavailable
+from pydanube_storage.catalog import CatalogEntry, Moment, ObjectCatalog
+from pydanube_storage.metadata import ManualClock, MemoryStore
+from pydanube_storage.metadata.clock import boot_id
+
+pytestmark = pytest.mark.anyio
+EPOCH = 1
+
+
+class Store:
+    """The child's part in deletion: names in `stuck` cannot be deleted."""
+
+    def __init__(self) -> None:
+        self.stuck: set[str] = set()
+        self.deleted: list[str] = []
+        self.listed: dict[str, list[str]] = {}
+
+    async def call(self, name: str, arguments: dict[str, Any], blob: bytes = b"") -> Any:
+        if name == "list":
+            keys = self.listed.get(arguments["folder"], [])
+            return {"objects": [{"key": key, "bytes": 1, "modified_ms": 0} for key in keys]}, b""
+        assert name == "delete"
+        error = None
+        gone = []
+        for key in arguments["keys"]:
+            if key.rpartition("/")[2] in self.stuck:
+                error = StoreUnavailable(f"{key} cannot be deleted", key=key).to_dict()
+            else:
+                gone.append(key)
+        self.deleted += gone
+        return {"deleted": gone, "error": error}, b""
+
+
+def a_topic(number: int, *, retention_offset: int = 0) -> Any:
+    limits = SimpleNamespace(
+        retention_bytes=0, retention_age_s=0, retention_offset=retention_offset, drop_unread=1
+    )
+    return SimpleNamespace(
+        topic_id=number, name=f"/default/t{number}", closed=None, assigned_epoch=EPOCH, start_offset=0,
+        subscriptions={}, gate=SimpleNamespace(limits=limits),
+        state=SimpleNamespace(tiered_offset=1000, stored_bytes=0),
+    )  # fmt: skip
+
+
+class Bench:
+    def __init__(self, metadata: MemoryStore, topics: Sequence[Any], clock: ManualClock) -> None:
+        self.store = Store()
+        self.clock = clock
+        boot = boot_id()
+        self.catalog = ObjectCatalog(
+            metadata, wall_ms=lambda: 0, moment=lambda: Moment(wall_ms=0, boot=boot, boot_ms=clock.now_ms())
+        )
+        self.folders = {topic.topic_id: f"c/{topic.topic_id}" for topic in topics}
+        self.retained: list[str] = []
+        self.merged: list[str] = []
+        self.failing: dict[str, Exception] = {}
+        self.flusher: Any = SimpleNamespace(
+            in_flight={topic.topic_id: "under way" for topic in topics},
+            merging=set(),
+            claim=self._claim,
+        )
+        self.collector = Collector(
+            self.catalog, cast("Any", self.store), self.folders, cast("Flusher", self.flusher), clock=clock
+        )
+        upkeep = SimpleNamespace(retain=self._retain, compact_some=self._compact)
+        self.hub: Any = SimpleNamespace(topics={topic.topic_id: topic for topic in topics})
+        self.tending = Tending(
+            cast("Hub", self.hub),
+            self.folders,
+            cast("Flusher", self.flusher),
+            cast("Upkeep", upkeep),
+            self.collector,
+            self._note,
+        )
+
+    async def _claim(self, topic: Any) -> None:
+        await self.catalog.claim(
+            topic.topic_id, epoch=EPOCH, folder=self.folders[topic.topic_id], start_offset=0
+        )
+
+    async def _note(self, topic: Any) -> None:
+        pass
+
+    async def _retain(self, topic: Any, keep: Any) -> int:
+        if topic.name in self.failing:
+            raise self.failing[topic.name]
+        self.retained.append(topic.name)
+        return 0
+
+    async def _compact(self, topic: Any, *, at_least: int) -> int:
+        self.merged.append(topic.name)
+        return 0
+
+    async def rest(self, topic: Any, *names: str) -> None:
+        """The topic's first objects, which retention has taken out."""
+        await self._claim(topic)
+        held = await self.catalog.head(topic.topic_id)
+        assert held is not None
+        at = held.head.tiered_offset
+        made = []
+        for name in names:
+            made.append(
+                CatalogEntry(
+                    name=name, start=at, end=at + 1, messages=1, bytes=1, min_append_time_ms=0,
+                    max_append_time_ms=0, epoch=EPOCH, generation=0, digest="", footer_bytes=1, footer_crc=0,
+                    committed_at_ms=0,
+                )
+            )  # fmt: skip
+            await self.catalog.append(topic.topic_id, made[-1], epoch=EPOCH)
+            at += 1
+        await self.catalog.drop(topic.topic_id, made, start_offset=at, epoch=EPOCH)
+
+
+async def test_a_topic_that_is_always_being_flushed_is_retained_and_merged() -> None:
+    with anyio.fail_after(30):
+        async with MemoryStore() as metadata:
+            topics = [a_topic(1, retention_offset=5)]
+            bench = Bench(metadata, topics, ManualClock())
+            await bench.tending.turn()
+            for _ in range(COMPACT_AT):
+                bench.tending.committed(1)
+            bench.merged.clear()
+            await bench.tending.turn()
+            assert bench.retained == ["/default/t1", "/default/t1"]
+            assert bench.merged == ["/default/t1"]
+
+
+async def test_one_object_that_cannot_be_deleted_holds_up_nothing_else() -> None:
+    with anyio.fail_after(30):
+        async with MemoryStore() as metadata:
+            clock = ManualClock()
+            topics = [a_topic(number, retention_offset=5) for number in (1, 2, 3)]
+            bench = Bench(metadata, topics, clock)
+            await bench.rest(topics[0], "a", "stuck", "b")
+            await bench.rest(topics[1], "c")
+            bench.tending.topic_deleted(9)  # a deleted topic whose object cannot be deleted either
+            await bench.catalog.claim(9, epoch=EPOCH, folder="c/9", start_offset=0)
+            bench.store.listed["c/9"] = ["c/9/stuck", "c/9/d"]
+            bench.store.stuck = {"stuck"}
+            clock.advance(400_000)
+            for _ in range(2):
+                await bench.tending.turn()
+                bench.tending.retired |= {1, 2, 3}
+            assert sorted(bench.store.deleted) == ["c/1/a", "c/1/b", "c/2/c", "c/9/d"]
+            assert set(bench.retained) == {"/default/t1", "/default/t2", "/default/t3"}
+            assert set(bench.tending.troubles) == {1, 9}  # said, and by whom
+            assert "cannot be deleted" in bench.tending.troubles[1].error.message
+            assert [group.names for group in await bench.catalog.resting(1)] == [("stuck",)]
+            bench.store.stuck.clear()
+            for topic_id in (1, 9):  # when its pause is over
+                former = bench.tending.troubles[topic_id]
+                bench.tending.troubles[topic_id] = type(former)(
+                    error=former.error, count=former.count, again_s=0.0
+                )
+            bench.store.listed["c/9"] = ["c/9/stuck"]
+            await bench.tending.turn()
+            assert {"c/1/stuck", "c/9/stuck"} <= set(bench.store.deleted)
+            assert await bench.catalog.resting(1) == []
+            assert not bench.tending.troubles
+
+
+async def test_a_topic_that_fails_is_tried_again_after_a_pause_that_grows() -> None:
+    with anyio.fail_after(30):
+        async with MemoryStore() as metadata:
+            bench = Bench(metadata, [a_topic(1, retention_offset=5)], ManualClock())
+            bench.failing["/default/t1"] = StoreUnavailable("away")
+            await bench.tending.turn()
+            first = bench.tending.troubles[1]
+            now_s = asyncio.get_running_loop().time()
+            assert 0 < first.again_s - now_s <= 1.0
+            bench.tending.troubles[1] = type(first)(error=first.error, count=1, again_s=now_s - 0.1)
+            await bench.tending.turn()
+            assert bench.tending.troubles[1].count == 2
+            assert bench.tending.troubles[1].again_s - asyncio.get_running_loop().time() > 1.0
+
+
+async def test_objects_rest_for_the_whole_grace_time_whatever_the_wall_clock_says() -> None:
+    with anyio.fail_after(30):
+        async with MemoryStore() as metadata:
+            clock = ManualClock()
+            topic = a_topic(1)
+            bench = Bench(metadata, [topic], clock)
+            await bench.rest(topic, "a")  # at wall time 0: for the wall clock that is half a century ago
+            assert await bench.collector.delete_retired(topic, grace_ms=300_000) == 0
+            clock.advance(299_999)
+            assert await bench.collector.delete_retired(topic, grace_ms=300_000) == 0
+            clock.advance(1)
+            assert await bench.collector.delete_retired(topic, grace_ms=300_000) == 1
+
+
+async def test_objects_of_another_run_of_the_machine_rest_from_when_they_are_met() -> None:
+    with anyio.fail_after(30):
+        async with MemoryStore() as metadata:
+            clock = ManualClock()
+            topic = a_topic(1)
+            bench = Bench(metadata, [topic], clock)
+            bench.catalog._moment = lambda: Moment(wall_ms=0, boot="another", boot_ms=0)
+            await bench.rest(topic, "a")
+            clock.advance(10**9)
+            assert await bench.collector.delete_retired(topic, grace_ms=300_000) == 0
+            clock.advance(300_000)
+            assert await bench.collector.delete_retired(topic, grace_ms=300_000) == 1
+
+
+def test_the_child_deletes_what_it_can_and_says_what_it_could_not(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    from pydanube_broker.tier.work import TierWork
+    from pydanube_storage.objects import LocalStore
+
+    store = LocalStore(tmp_path)
+    for name in ("a", "b"):
+        store.put(f"t/{name}.parquet", b"x")
+    (tmp_path / "t" / "stuck.parquet").mkdir()
+    work = TierWork(store)
+    said, _ = work.delete({"keys": ["t/stuck.parquet", "t/a.parquet", "t/b.parquet"]}, b"")
+    assert said["deleted"] == ["t/a.parquet", "t/b.parquet"]
+    assert said["error"]["code"] == "STORE_UNAVAILABLE"
+    assert [fact.key for fact in store.list("t")] == []
