@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 from pydanube_core.errors import Conflict, StoreUnavailable
 from pydanube_storage.catalog import CatalogEntry, CatalogFenced, ObjectCatalog, Retired
@@ -125,9 +126,7 @@ async def test_any_number_of_objects_may_rest_and_no_merge_is_refused_for_it(cat
         made = await filled(catalog, *range(10, 10 * 600 + 10, 10))
         for first in range(0, 600, 50):
             run = made[first : first + 50]
-            held = await catalog.replace(
-                TOPIC, run, entry(run[0].start, run[-1].end, generation=1), epoch=1
-            )
+            held = await catalog.replace(TOPIC, run, entry(run[0].start, run[-1].end, generation=1), epoch=1)
         assert held.head.objects == 12
         assert sum(len(group.names) for group in await catalog.resting(TOPIC)) == 600
         await catalog.forget_topic(TOPIC)
@@ -152,7 +151,7 @@ class Slow(MemoryStore):
 
     async def get(self, key: str) -> Any:
         found = await super().get(key)
-        await anyio.sleep(0)
+        await anyio.lowlevel.checkpoint()
         return found
 
 
@@ -169,9 +168,7 @@ async def test_an_owner_flushes_merges_and_drops_side_by_side() -> None:
             async def merge() -> None:
                 for first in range(20, 40, 4):
                     run = made[first : first + 4]
-                    await catalog.replace(
-                        TOPIC, run, entry(run[0].start, run[-1].end, generation=1), epoch=1
-                    )
+                    await catalog.replace(TOPIC, run, entry(run[0].start, run[-1].end, generation=1), epoch=1)
 
             async def drop() -> None:
                 for gone in made[:10]:
@@ -183,7 +180,9 @@ async def test_an_owner_flushes_merges_and_drops_side_by_side() -> None:
             held = await catalog.head(TOPIC)
             assert held is not None
             listed = [each async for each in catalog.entries(TOPIC)]
-            assert [(a.end, a.start) for a in listed[:-1]] == [(b.start, a.start) for a, b in pairwise(listed)]
+            assert [(a.end, a.start) for a in listed[:-1]] == [
+                (b.start, a.start) for a, b in pairwise(listed)
+            ]
             assert (held.head.start_offset, held.head.tiered_offset) == (100, 600)
             assert held.head.objects == len(listed) == 10 + 5 + 20
 
