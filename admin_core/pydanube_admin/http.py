@@ -25,7 +25,7 @@ from pydanube_core.errors import ClusterError, InvalidArgument, MissingExtra, Pe
 
 from pydanube_admin.jsonrpc import JsonRpc
 
-__all__ = ["MAX_BODY_BYTES", "AsgiApp", "HttpFace", "http_server", "serve_http"]
+__all__ = ["MAX_BODY_BYTES", "AsgiApp", "HttpFace", "http_server"]
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -330,9 +330,3 @@ async def http_server(sock: socket.socket, app: AsgiApp, *, grace_s: float = 5.0
         raise
     finally:
         sock.close()
-
-
-async def serve_http(sock: socket.socket, app: AsgiApp, *, grace_s: float = 5.0) -> None:
-    """Serve until cancelled."""
-    async with http_server(sock, app, grace_s=grace_s):
-        await anyio.sleep_forever()

@@ -54,7 +54,6 @@ class Receiver:
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._open = False
         self._entered = False
-        self._close_requested = False
         # the delivery that is being handed out: its messages, as an iterator; the offsets under it tell what is left
         self._current: Iterator[Message] = _NOTHING
         self._offsets: Iterator[int] = iter(())
@@ -131,6 +130,7 @@ class Receiver:
 
     @property
     def topic(self) -> str:
+        """The full name, `/ns/topic`."""
         return self._topic
 
     @property
@@ -222,6 +222,7 @@ class Receiver:
         self._changed()
 
     def statistics(self) -> ConsumerStatistics:
+        """What was received, acknowledged and given back so far, and what waits; counts are messages."""
         lanes = self._lanes
         received = sum(lane.received_messages for lane in lanes)
         stale = sum(lane.stale_messages for lane in lanes)
@@ -343,6 +344,7 @@ class Consumer(Receiver):
 
     @property
     def subscription(self) -> str:
+        """Its name."""
         return self._subscription
 
     @property

@@ -76,6 +76,8 @@ class SendSummary:
 
 
 class ClientEventKind(StrEnum):
+    """What happened to a connection."""
+
     CONNECTED = "connected"
     DISCONNECTED = "disconnected"
     RECONNECTING = "reconnecting"
@@ -98,6 +100,8 @@ class ClientEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientStatistics:
+    """What a client has open, and how often it had to connect again."""
+
     url: str
     connections: int
     producers: int

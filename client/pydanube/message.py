@@ -16,7 +16,7 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import Final, Protocol, Self
 
-from pydanube_core.batch import BROKER_PART_BYTES, PRODUCER_PART_BYTES, BatchView, Codec, Column
+from pydanube_core.batch import BROKER_PART_BYTES, PRODUCER_PART_BYTES, BatchView, Codec
 from pydanube_core.batch.layout import padded
 from pydanube_core.errors import InvalidArgument, Misuse
 from pydanube_core.frames import DeliveryPart
@@ -128,10 +128,6 @@ class DecodedBatch:
         pairs, rows = ([(part.schema_id, part.schema_version)], None) if found is None else found
         return [SchemaRef(number, version) if number else None for number, version in pairs], rows
 
-    @property
-    def has_keys(self) -> bool:
-        return bool(self.view.part.columns & Column.KEY)
-
 
 class Delivered:
     """The messages [low, high) of a batch, as one delivery brought them."""
@@ -238,10 +234,12 @@ class Message:
 
     @property
     def partition(self) -> int | None:
+        """Index of the partition it came from; None for a topic without partitions."""
         return self._from.lane.partition
 
     @property
     def key(self) -> str | None:
+        """The routing key; None where none was given, which is not the empty text."""
         delivered = self._delivered
         if isinstance(delivered, _Unsent):
             return delivered.key
@@ -251,6 +249,7 @@ class Message:
 
     @property
     def attributes(self) -> Mapping[str, str]:
+        """Headers of the producer, text by text; empty where none were given."""
         delivered = self._delivered
         if isinstance(delivered, _Unsent):
             return delivered.attributes
@@ -259,6 +258,7 @@ class Message:
 
     @property
     def producer(self) -> str:
+        """Name of the producer that sent it."""
         delivered = self._from
         return delivered.batch.producer(delivered.index(self.offset))
 
@@ -280,6 +280,7 @@ class Message:
 
     @property
     def schema(self) -> SchemaRef | None:
+        """Schema id and version it was written by; None without a schema."""
         delivered = self._from
         return delivered.batch.schema(delivered.index(self.offset))
 
@@ -374,10 +375,12 @@ class Batch:
 
     @property
     def topic(self) -> str:
+        """The full name, `/ns/topic`."""
         return self._delivered.lane.topic
 
     @property
     def partition(self) -> int | None:
+        """Index of the partition all of them came from; None for a topic without partitions."""
         return self._delivered.lane.partition
 
     @property
@@ -387,6 +390,7 @@ class Batch:
 
     @property
     def keys(self) -> list[str | None]:
+        """Routing key of each message, None where none was given."""
         delivered = self._delivered
         keys = delivered.batch.keys
         if keys is None:
@@ -396,19 +400,23 @@ class Batch:
 
     @property
     def attributes(self) -> list[Mapping[str, str]]:
+        """Headers of each message."""
         delivered = self._delivered
         table = delivered.batch.attributes
         return [{}] * len(self) if table is None else [*table[delivered.low + self._low : delivered.high]]
 
     @property
     def append_time(self) -> datetime:
+        """When the broker stored the batch, UTC."""
         return from_ms(self._delivered.batch.view.append_time_ms)
 
     @property
     def delivery_count(self) -> int:
+        """How often these messages have been delivered with this time, from 1."""
         return self._delivered.delivery_count
 
     def messages(self) -> list[Message]:
+        """Each as a `Message`, for what is asked of single ones."""
         return [*map(Message, repeat(self._delivered), self.offsets, self.payloads)]
 
     def _flat_ranges(self) -> tuple[int, ...]:
@@ -420,10 +428,13 @@ class Batch:
             self._delivered.acks.note(first, end)
 
     async def nack(self, delay_ms: int | None = None, reason: str = "") -> None:
+        """Give all of them back: they come again after `delay_ms`, or as the subscription's policy says."""
         await self._delivered.lane.nack(self._delivered.acks, self._flat_ranges(), delay_ms, reason)
 
     async def extend(self, ms: int) -> None:
+        """Move the ack deadline of all of them to `ms` from now."""
         await self._delivered.lane.extend(self._delivered.acks, self._flat_ranges(), ms)
 
     async def terminate(self, reason: str = "") -> None:
+        """Give all of them up: they are dropped, blocked or dead-lettered as the policy says."""
         await self._delivered.lane.terminate(self._delivered.acks, self._flat_ranges(), reason)

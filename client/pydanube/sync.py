@@ -99,6 +99,7 @@ class Client:
         self.close()
 
     def close(self) -> None:
+        """Close every connection. Producers that are still open drop what they have not stored."""
         loop, self._loop = self._loop, None
         if loop is not None and self._inner is not None:
             try:
@@ -154,6 +155,7 @@ class Client:
             yield event
 
     def statistics(self) -> ClientStatistics:
+        """As `pydanube.Client.statistics`."""
         loop, inner = self._both()
         return loop.call(_call(inner.statistics))
 
@@ -170,6 +172,7 @@ class PendingSend:
         self._inner = inner
 
     def done(self) -> bool:
+        """Whether it was answered."""
         return self._inner.done()
 
     def result(self, timeout_s: float | None = None) -> Receipt:
@@ -204,14 +207,17 @@ class Producer:
 
     @property
     def topic(self) -> str:
+        """As `pydanube.Producer.topic`."""
         return self._inner.topic
 
     @property
     def name(self) -> str:
+        """As `pydanube.Producer.name`."""
         return self._inner.name
 
     @property
     def partitions(self) -> int | None:
+        """As `pydanube.Producer.partitions`."""
         return self._inner.partitions
 
     def send(
@@ -222,6 +228,7 @@ class Producer:
         attributes: Mapping[str, str] | None = None,
         partition: int | None = None,
     ) -> Receipt:
+        """As `pydanube.Producer.send`."""
         return self._loop.call(self._inner.send(payload, key=key, attributes=attributes, partition=partition))
 
     def send_nowait(
@@ -244,9 +251,11 @@ class Producer:
         return self._loop.call(self._inner.send_many(_unwrapped(messages)))
 
     def flush(self) -> None:
+        """As `pydanube.Producer.flush`."""
         self._loop.call(self._inner.flush())
 
     def statistics(self) -> ProducerStatistics:
+        """As `pydanube.Producer.statistics`."""
         return self._loop.call(_call(self._inner.statistics))
 
 
@@ -282,10 +291,12 @@ class _Receiving(Generic[R]):
 
     @property
     def topic(self) -> str:
+        """As `pydanube.Consumer.topic`."""
         return self._inner.topic
 
     @property
     def name(self) -> str:
+        """As `pydanube.Consumer.name`."""
         return self._inner.name
 
     def __iter__(self) -> Self:
@@ -309,6 +320,7 @@ class _Receiving(Generic[R]):
     def receive(
         self, max_messages: int = 100, max_bytes: int | None = None, max_wait_s: float = 1.0
     ) -> list[Message]:
+        """As `pydanube.Consumer.receive`."""
         self._acks.check()
         self._forget_void()
         if not self._fetched:
@@ -324,6 +336,8 @@ class _Receiving(Generic[R]):
         return taken
 
     def batches(self) -> Iterator[Batch]:
+        """As `pydanube.Consumer.batches`."""
+
         async def following() -> _Batch | None:
             async for batch in self._inner.batches():
                 return batch
@@ -348,6 +362,8 @@ class _Receiving(Generic[R]):
             self._fetched.clear()
 
     def seek(self, position: str) -> None:
+        """As `pydanube.Consumer.seek`."""
+
         async def seek() -> None:
             await self._acks.drain()
             await self._inner.seek(position)
@@ -356,6 +372,7 @@ class _Receiving(Generic[R]):
         self._fetched.clear()
 
     def statistics(self) -> ConsumerStatistics:
+        """As `pydanube.Consumer.statistics`."""
         return self._loop.call(_call(self._inner.statistics))
 
 
@@ -364,13 +381,17 @@ class Consumer(_Receiving[_Consumer]):
 
     @property
     def subscription(self) -> str:
+        """As `pydanube.Consumer.subscription`."""
         return self._inner.subscription
 
     @property
     def active(self) -> bool:
+        """As `pydanube.Consumer.active`."""
         return self._inner.active
 
     def flush_acks(self) -> None:
+        """As `pydanube.Consumer.flush_acks`."""
+
         async def flush() -> None:
             await self._acks.drain()
             await self._inner.flush_acks()

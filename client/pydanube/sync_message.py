@@ -24,6 +24,7 @@ class Acks:
         self._error: Exception | None = None
 
     def give(self, item: _Message | _Batch) -> None:
+        """Acknowledge a message with the next exchange."""
         self.check()
         self._given.append(item)
         if not self._scheduled:  # two threads may both see this and schedule twice, which does no harm
@@ -31,6 +32,7 @@ class Acks:
             self._loop.soon(self._start)
 
     def check(self) -> None:
+        """Raise what an earlier acknowledgement met with."""
         if self._error is not None:
             error, self._error = self._error, None
             raise error
@@ -47,6 +49,7 @@ class Acks:
                 self._error = error
 
     async def drain(self) -> None:
+        """Hand over what was acknowledged, in the loop."""
         self._start()
 
 
@@ -64,46 +67,57 @@ class Message:
 
     @property
     def payload(self) -> bytes:
+        """As `pydanube.Message.payload`."""
         return self._inner.payload
 
     @property
     def offset(self) -> int:
+        """As `pydanube.Message.offset`."""
         return self._inner.offset
 
     @property
     def topic(self) -> str:
+        """As `pydanube.Message.topic`."""
         return self._inner.topic
 
     @property
     def partition(self) -> int | None:
+        """As `pydanube.Message.partition`."""
         return self._inner.partition
 
     @property
     def key(self) -> str | None:
+        """As `pydanube.Message.key`."""
         return self._inner.key
 
     @property
     def attributes(self) -> Mapping[str, str]:
+        """As `pydanube.Message.attributes`."""
         return self._inner.attributes
 
     @property
     def producer(self) -> str:
+        """As `pydanube.Message.producer`."""
         return self._inner.producer
 
     @property
     def publish_time(self) -> datetime:
+        """As `pydanube.Message.publish_time`."""
         return self._inner.publish_time
 
     @property
     def append_time(self) -> datetime:
+        """As `pydanube.Message.append_time`."""
         return self._inner.append_time
 
     @property
     def delivery_count(self) -> int:
+        """As `pydanube.Message.delivery_count`."""
         return self._inner.delivery_count
 
     @property
     def schema(self) -> SchemaRef | None:
+        """As `pydanube.Message.schema`."""
         return self._inner.schema
 
     def ack(self) -> None:
@@ -111,12 +125,15 @@ class Message:
         self._acks.give(self._inner)
 
     def nack(self, delay_ms: int | None = None, reason: str = "") -> None:
+        """As `pydanube.Message.nack`."""
         self._acks._loop.call(self._inner.nack(delay_ms, reason))
 
     def extend(self, ms: int) -> None:
+        """As `pydanube.Message.extend`."""
         self._acks._loop.call(self._inner.extend(ms))
 
     def terminate(self, reason: str = "") -> None:
+        """As `pydanube.Message.terminate`."""
         self._acks._loop.call(self._inner.terminate(reason))
 
 
@@ -134,41 +151,52 @@ class Batch:
 
     @property
     def topic(self) -> str:
+        """As `pydanube.Batch.topic`."""
         return self._inner.topic
 
     @property
     def partition(self) -> int | None:
+        """As `pydanube.Batch.partition`."""
         return self._inner.partition
 
     @property
     def payloads(self) -> list[bytes]:
+        """As `pydanube.Batch.payloads`."""
         return self._inner.payloads
 
     @property
     def offsets(self) -> Sequence[int]:
+        """As `pydanube.Batch.offsets`."""
         return self._inner.offsets
 
     @property
     def keys(self) -> list[str | None]:
+        """As `pydanube.Batch.keys`."""
         return self._inner.keys
 
     @property
     def attributes(self) -> list[Mapping[str, str]]:
+        """As `pydanube.Batch.attributes`."""
         return self._inner.attributes
 
     @property
     def append_time(self) -> datetime:
+        """As `pydanube.Batch.append_time`."""
         return self._inner.append_time
 
     @property
     def delivery_count(self) -> int:
+        """As `pydanube.Batch.delivery_count`."""
         return self._inner.delivery_count
 
     def messages(self) -> list[Message]:
+        """As `pydanube.Batch.messages`."""
         return [Message(message, self._acks) for message in self._inner.messages()]
 
     def ack(self) -> None:
+        """As `pydanube.Batch.ack`."""
         self._acks.give(self._inner)
 
     def nack(self, delay_ms: int | None = None, reason: str = "") -> None:
+        """As `pydanube.Batch.nack`."""
         self._acks._loop.call(self._inner.nack(delay_ms, reason))

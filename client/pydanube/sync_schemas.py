@@ -30,6 +30,7 @@ class Schemas:
         created_by: str = "",
         tags: tuple[str, ...] = (),
     ) -> Registered:
+        """As `pydanube.Schemas.register`."""
         return self._loop.call(
             self._inner.register(
                 subject, schema_type, definition, description=description, created_by=created_by, tags=tags
@@ -37,10 +38,13 @@ class Schemas:
         )
 
     def latest(self, subject: str) -> Schema:
+        """As `pydanube.Schemas.latest`."""
         return self._loop.call(self._inner.latest(subject))
 
     def get(self, ref: SchemaRef) -> Schema:
+        """As `pydanube.Schemas.get`."""
         return self._loop.call(self._inner.get(ref))
 
     def decode(self, message: Any, *, into: Callable[..., Any] | None = None) -> Any:
+        """As `pydanube.Schemas.decode`."""
         return self._loop.call(self._inner.decode(message, into=into))

@@ -156,14 +156,17 @@ class ClusterError(Exception):
 
     @property
     def retryable(self) -> bool:
+        """Whether the same call may succeed later."""
         return CODES[self.code].retryable
 
     @property
     def grpc_status(self) -> GrpcStatus:
+        """The status a gRPC call ends with."""
         return CODES[self.code].grpc
 
     @property
     def exit_code(self) -> int:
+        """The exit code of a command that ends with it."""
         return CODES[self.code].exit
 
     def suggest(
@@ -200,6 +203,7 @@ class ClusterError(Exception):
         return body
 
     def to_json(self) -> str:
+        """`to_dict` as text, for a gRPC trailer or a line of a program."""
         return json.dumps(self.to_dict(), ensure_ascii=False, default=str)
 
     @staticmethod

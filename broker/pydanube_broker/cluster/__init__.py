@@ -1,4 +1,8 @@
-"""The broker's place in the cluster: membership, election, assignment, and the registry of topics."""
+"""The broker's place in the cluster: membership, election, assignment, and the catalog of topics.
+
+The protocol is complete and written for several brokers over one metadata store; today one broker follows it alone
+(`lone`), so that a cluster on etcd changes who takes part and nothing else.
+"""
 
 from pydanube_broker.cluster.assignment import Assigner, Assignment, OfficeView
 from pydanube_broker.cluster.election import Election, ElectionState, Leadership

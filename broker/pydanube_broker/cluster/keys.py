@@ -11,7 +11,6 @@
 | watched | `/registry/subscriptions/<topic id>/<name>` | `SubscriptionSpec`; create revision = its id | with the topic |
 | quiet | `/incarnations/<broker>` | counter of registrations | for ever |
 | quiet | `/epochs/<ns>/<name>` | counter of assignments of a topic name | for ever |
-| busy | `/cursors/<topic id>/<subscription id>` | delivery's | with the subscription |
 | busy | `/catalog/<topic id>/<end offset>` | the cold tier's | with the object |
 | quiet | `/clients/<topic id>/p/<producer id>` | who an official producer's id is | with the topic |
 | quiet | `/clients/<topic id>/c/<subscription>/<consumer id>` | who an official consumer's id is | with the subscription |
@@ -27,7 +26,7 @@ from typing import Final
 from pydanube_core.names import TopicName
 from pydanube_storage.metadata import KeyRange
 
-from pydanube_broker.cluster.ids import BrokerId, SubscriptionId, TopicId
+from pydanube_broker.cluster.ids import BrokerId, TopicId
 
 __all__ = [
     "ASSIGNMENTS",
@@ -45,8 +44,6 @@ __all__ = [
     "clients_range",
     "consumer_client_key",
     "consumer_clients_range",
-    "cursor_key",
-    "cursors_range",
     "epoch_key",
     "incarnation_key",
     "member_key",
@@ -123,14 +120,6 @@ def subscription_key(topic_id: TopicId, subscription: str) -> str:
 
 def subscriptions_range(topic_id: TopicId) -> KeyRange:
     return KeyRange.prefix(f"{_SUBSCRIPTIONS}{_digits(topic_id)}/")
-
-
-def cursor_key(topic_id: TopicId, subscription_id: SubscriptionId) -> str:
-    return f"/cursors/{_digits(topic_id)}/{_digits(subscription_id)}"
-
-
-def cursors_range(topic_id: TopicId) -> KeyRange:
-    return KeyRange.prefix(f"/cursors/{_digits(topic_id)}/")
 
 
 def topics_range(namespace: str) -> KeyRange:

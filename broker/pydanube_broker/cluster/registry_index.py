@@ -20,7 +20,7 @@ from pydanube_core.errors import (
     TopicNotFound,
 )
 from pydanube_core.names import TopicName
-from pydanube_storage.metadata import Event, EventKind, KeyValue, Revision
+from pydanube_storage.metadata import KeyValue, Revision
 
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.ids import TopicId
@@ -107,13 +107,6 @@ class RegistryIndex:
             del self._partitioned[keys.topic_of_key(key)]
         else:
             del self._namespaces[keys.namespace_of_key(key)]
-
-    def feed(self, event: Event) -> None:
-        """Take in an event of a watch."""
-        if event.kind is EventKind.PUT:
-            self.put(event.key_value)
-        else:
-            self.remove(event.key, event.revision)
 
     def create_revision(self, key: str) -> Revision | None:
         """The create revision of a key of the registry; None if it is not known."""

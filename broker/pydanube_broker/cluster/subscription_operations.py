@@ -93,14 +93,13 @@ class SubscriptionOperations(RegistryWriter):
         return await self._retry(attempt)
 
     async def delete_subscription(self, topic_id: TopicId, subscription: str) -> SubscriptionRecord:
-        """Delete a subscription and its cursor in the store. Raises `TopicNotFound`, `SubscriptionNotFound`."""
+        """Delete a subscription in the store. Raises `TopicNotFound`, `SubscriptionNotFound`."""
 
         async def attempt() -> SubscriptionRecord:
             former = self.index.subscription(self._topic_by_id(topic_id), subscription)
             key = keys.subscription_key(topic_id, subscription)
-            cursor = keys.cursor_key(topic_id, former.subscription_id)
             clients = DeleteRange(keys.consumer_clients_range(topic_id, subscription))
-            await self._change([Delete(key), Delete(cursor), clients], [ModRevision(key, former.revision)])
+            await self._change([Delete(key), clients], [ModRevision(key, former.revision)])
             return former
 
         return await self._retry(attempt)

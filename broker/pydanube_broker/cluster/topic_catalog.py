@@ -276,7 +276,6 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations):
         writes: list[Write] = [
             Delete(key),
             DeleteRange(keys.subscriptions_range(former.topic_id)),
-            DeleteRange(keys.cursors_range(former.topic_id)),
             DeleteRange(keys.clients_range(former.topic_id)),
             Delete(keys.assignment_key(former.topic_id)),
         ]

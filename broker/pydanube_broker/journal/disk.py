@@ -85,9 +85,6 @@ class Disk:
     def unlink(self, path: Path) -> None:
         os.unlink(path)
 
-    def truncate(self, fd: int, length: int) -> None:
-        os.ftruncate(fd, length)
-
     def free_bytes(self, path: Path) -> int:
         stat = os.statvfs(path)
         return stat.f_bavail * stat.f_frsize

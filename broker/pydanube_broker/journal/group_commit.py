@@ -42,7 +42,6 @@ class _Target:
 @dataclass(slots=True)
 class WriterStatistics:
     syncs: int = 0
-    written_bytes: int = 0
     #: seconds of the last syncs, newest last
     sync_s: deque[float] = field(default_factory=lambda: deque(maxlen=512))
 
@@ -157,7 +156,6 @@ class GroupCommit:
         if self.failed is not None:
             return
         self.statistics.syncs += 1
-        self.statistics.written_bytes += lsn - self.durable
         self.statistics.sync_s.append(seconds)
         self.on_sync(seconds)
         self.durable = lsn

@@ -29,7 +29,7 @@ from pydanube_core.batch import BROKER_PART_BYTES, read_broker_part
 from pydanube_core.errors import CorruptJournal, JournalReadOnly, LimitReached
 
 from pydanube_broker.journal.disk import Disk
-from pydanube_broker.journal.group_commit import GroupCommit, WriterStatistics
+from pydanube_broker.journal.group_commit import GroupCommit
 from pydanube_broker.journal.helper import Preparer, Syncer
 from pydanube_broker.journal.index import (
     Run,
@@ -563,10 +563,6 @@ class Journal(StoredBatches):
     def when_synced(self, tell: Callable[[float], None]) -> None:
         """Tell how many seconds each sync took, from now on."""
         self._writer.on_sync = tell
-
-    @property
-    def writer_statistics(self) -> WriterStatistics:
-        return self._writer.statistics
 
     def statistics(self) -> JournalStatistics:
         live = self._files.live

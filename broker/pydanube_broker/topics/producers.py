@@ -62,10 +62,6 @@ class Producers:
     def sessions(self) -> list[ProducerSession]:
         return list(self._sessions.values())
 
-    @property
-    def connected(self) -> int:
-        return sum(1 for session in self._sessions.values() if session.connections)
-
     def add(self, producer_id: int, epoch: int, name: str) -> ProducerSession:
         """Note a session that was opened, or that a record tells of."""
         self.changes += 1

@@ -69,6 +69,7 @@ class InMemoryCluster:
         return SyncClient(lambda: self.connect(retry=retry))
 
     def create_topic(self, topic: str, *, partitions: int = 0, dispatch_strategy: str = "reliable") -> None:
+        """Make a topic; partitions 0: a topic without."""
         with self.lock:
             self._create(TopicName.parse(topic), partitions, dispatch_strategy)
 
@@ -106,6 +107,7 @@ class InMemoryCluster:
             self.drop_connections()
 
     def restart(self) -> None:
+        """End every connection, as a broker does that comes back with all it had stored."""
         with self.lock:
             self._down = None
 
@@ -148,14 +150,17 @@ class InMemoryCluster:
     # -- for the streams -------------------------------------------------------------------------------------
 
     def new_id(self) -> int:
+        """A number that was not given out yet."""
         self._ids += 1
         return self._ids
 
     def check_publish(self) -> None:
+        """Raise what refuses publishes now."""
         if self._refusals:
             raise self._refusals.popleft()
 
     def answer(self, pipe: Pipe, message: bytes) -> None:
+        """Send an answer to a connection, late where that was asked for."""
         if self._cut_before_answers:
             self._cut_before_answers -= 1
             pipe.cut(Unavailable("the connection was cut by the test"))
@@ -165,6 +170,7 @@ class InMemoryCluster:
             pipe.send(message)
 
     def topic(self, name: str) -> MemoryTopic:
+        """The concrete topic of that name. Raises `TopicNotFound`."""
         full = str(TopicName.parse(name))
         topic = self._topics.get(full)
         if topic is None:
@@ -172,6 +178,7 @@ class InMemoryCluster:
         return topic
 
     def subscription(self, topic: MemoryTopic, request: pb.OpenConsumer) -> MemorySubscription:
+        """The subscription that a consumer asks for, made if it is new."""
         found = self._subscriptions.get((topic.name, request.subscription))
         kind = request.type or "exclusive"
         if kind == "key-shared":
@@ -195,6 +202,7 @@ class InMemoryCluster:
         return found
 
     def resolve(self, request: pb.ResolveRequest) -> pb.ResolveResponse:
+        """Where a topic is; made if the request asks for it."""
         name = TopicName.parse(request.topic)
         full = str(name)
         if request.schema_subject:
@@ -220,6 +228,7 @@ class InMemoryCluster:
         )
 
     def check_up(self) -> None:
+        """Raise `Unavailable` while the cluster is down."""
         if self._down is not None:
             raise ClusterError.from_dict(self._down.to_dict())
 
@@ -259,7 +268,6 @@ class _MemoryTransport:
     def __init__(self, cluster: InMemoryCluster, url: str) -> None:
         self._cluster = cluster
         self._url = url
-        self._pipes: list[Pipe] = []
 
     @property
     def url(self) -> str:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydanube_broker.cluster import keys
-from pydanube_broker.cluster.ids import BrokerId, SubscriptionId, TopicId
+from pydanube_broker.cluster.ids import BrokerId, TopicId
 from pydanube_broker.cluster.records import (
     DispatchStrategy,
     Durability,
@@ -116,6 +116,6 @@ def test_keys_and_their_parts() -> None:
 
 
 def test_watched_trees_hold_nothing_that_changes_with_traffic() -> None:
-    busy = [keys.cursor_key(TopicId(1), SubscriptionId(2)), keys.catalog_range(TopicId(1)).start]
+    busy = [keys.catalog_range(TopicId(1)).start]
     for watched in (keys.MEMBERS, keys.ASSIGNMENTS, keys.REGISTRY, keys.only(keys.LEADER)):
         assert not any(key in watched for key in busy)

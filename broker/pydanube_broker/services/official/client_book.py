@@ -103,9 +103,6 @@ class ClientBook:
             return None
         return known
 
-    def consumers_of(self, topic: Topic, subscription: str) -> Sequence[KnownConsumer]:
-        return list(self._consumers_of.get((topic.topic_id, subscription), {}).values())
-
     # -- writing down ----------------------------------------------------------------------------------------
 
     async def remember_producer(self, topic: Topic, name: str, mode: AccessMode) -> KnownProducer:
