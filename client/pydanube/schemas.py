@@ -26,6 +26,16 @@ __all__ = ["Registered", "Schema", "SchemaLike", "Schemas", "schema_of"]
 TIMEOUT_S: Final = 30.0  # the compiler of a Protobuf schema may take its time
 KEPT: Final = 256  # versions a client remembers
 CONTAINER_MAGIC: Final = b"Obj\x01"
+_FAULTS: Final = (  # what fastavro raises over wrong data
+    ValueError,
+    EOFError,
+    IndexError,
+    KeyError,
+    TypeError,
+    OverflowError,
+    StopIteration,
+    ArithmeticError,
+)
 
 #: subject, or (subject, version)
 SchemaLike = str | tuple[str, int]
@@ -227,21 +237,23 @@ def _avro(schema: Schema, payload: bytes) -> Any:
     # fastavro goes down by recursion in C, and deep data of a recursive schema end the process (seen, 1.13): those
     # are read by its Python twin, which raises RecursionError.
     library: Any = _read_py if recursive else fastavro
-    source = io.BytesIO(payload)
     try:
         if payload.startswith(CONTAINER_MAGIC):
-            return list(library.reader(source, parsed))
-        datum = library.schemaless_reader(source, parsed, None)
-    except (
-        EOFError,
-        IndexError,
-        KeyError,
-        TypeError,
-        OverflowError,
-        StopIteration,
-        ArithmeticError,
-    ) as error:
+            try:
+                return list(library.reader(io.BytesIO(payload), parsed))
+            except _FAULTS as fault:
+                try:  # a datum may begin with the same four bytes
+                    return _datum(library, parsed, payload)
+                except _FAULTS:
+                    raise fault from None
+        return _datum(library, parsed, payload)
+    except _FAULTS as error:
         raise ValueError(str(error) or "it ends too early") from error
+
+
+def _datum(library: Any, parsed: Any, payload: bytes) -> Any:
+    source = io.BytesIO(payload)
+    datum = library.schemaless_reader(source, parsed, None)
     if source.tell() != len(payload):
         raise ValueError(f"{len(payload) - source.tell()} bytes are left over")
     return datum

@@ -106,6 +106,15 @@ async def test_every_format(url: str) -> None:
             await schemas.decode(Stored(refs["protobuf"], b"\xff"), into=StringValue)
 
 
+async def test_a_fixed_that_begins_like_a_container_file_is_read(url: str) -> None:
+    async with pydanube.connect(url) as client:
+        ref = (
+            await client.schemas.register("fixed", "avro", '{"type": "fixed", "name": "F", "size": 4}')
+        ).ref
+        message: Any = Stored(ref, b"Obj\x01")
+        assert await client.schemas.decode(message) == b"Obj\x01"
+
+
 async def test_hostile_avro_is_refused_and_the_process_lives(url: str) -> None:
     async with pydanube.connect(url) as client:
         ref = (await client.schemas.register("list", "avro", json.dumps(LIST))).ref

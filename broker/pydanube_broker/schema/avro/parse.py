@@ -51,6 +51,9 @@ class _Parser:
             set()
         )  # records whose fields are being read: their defaults cannot be checked yet
         self._heights: dict[str, int] = {}
+        self._fitting: dict[
+            tuple[int, int], bool
+        ] = {}  # (record, value) of the default that is being looked at
 
     def height(self, kind: AvroType, path: str) -> int:
         """How many types lie in one another, recursion counted once; names make towers that no JSON nesting shows.
@@ -213,6 +216,7 @@ class _Parser:
                 raise _bad(at, name, f"field {name!r} needs a type")
             kind = self.type(entry["type"], namespace, f"{at}/type", depth=depth + 1)
             has_default = "default" in entry
+            self._fitting.clear()
             if has_default and not self._fits(kind, entry["default"]):
                 raise _bad(
                     f"{at}/default", entry["default"], f"the default of {name!r} is no value of its type"
@@ -252,10 +256,15 @@ class _Parser:
                     return False
                 if full in self._open:  # its own fields are not all known yet
                     return True
-                return all(
-                    self._fits(field.type, value[field.name]) if field.name in value else field.has_default
-                    for field in fields
-                )
+                key = (id(kind), id(value))
+                if key not in self._fitting:  # else unions of records of unions are 2^n ways to fail
+                    self._fitting[key] = all(
+                        self._fits(field.type, value[field.name])
+                        if field.name in value
+                        else field.has_default
+                        for field in fields
+                    )
+                return self._fitting[key]
 
 
 def branch_name(kind: AvroType) -> str:

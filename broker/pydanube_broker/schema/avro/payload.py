@@ -3,8 +3,9 @@
 A datum is walked, not decoded: the schema is compiled into functions that step over a value and say where the next
 one begins ("Binary Encoding"). A library would build objects only to drop them, refuse what logical types cannot
 show (a timestamp of the year 20000 is a datum), and go down by recursion in C: 5 000 levels of a linked list end
-the process (seen, fastavro 1.13). Here nesting is bounded, and every step of a loop consumes a byte, so that the
-work is linear in the payload whatever its counts claim.
+the process (seen, fastavro 1.13). Here nesting is bounded, and every step of a loop and every record consumes a byte
+(types whose data take none are not walked), so that the work is linear in the payload whatever counts and schema
+claim.
 """
 
 from __future__ import annotations
@@ -62,16 +63,25 @@ class AvroPayload:
         self._writers: OrderedDict[bytes, Step | PayloadInvalid] = OrderedDict()
 
     def check(self, payload: bytes) -> None:
-        """Raises `PayloadInvalid`: `details["at"]` is the byte where the payload stops to be a datum."""
-        try:
-            if payload.startswith(CONTAINER_MAGIC):
-                self._check_container(payload)
-            elif payload.startswith(SINGLE_OBJECT_MAGIC) and payload[2:10] == self._fingerprint:
-                _whole(self._step, payload, 10)
-            else:
-                _whole(self._step, payload, 0)
-        except IndexError:
-            raise _invalid(len(payload), "the datum ends too early") from None
+        """Raises `PayloadInvalid`: `details["at"]` is the byte where the payload stops to be a datum.
+
+        A magic number may be the beginning of a bare datum, too (a fixed of four bytes is anything): a payload that
+        is wrong as what it looks like may be right as a datum.
+        """
+        if payload.startswith(CONTAINER_MAGIC):
+            fault = _fault(self._check_container, payload)
+        elif payload.startswith(SINGLE_OBJECT_MAGIC) and payload[2:10] == self._fingerprint:
+            fault = _fault(lambda data: _whole(self._step, data, 10), payload)
+        else:
+            fault = _fault(self._check_bare, payload)
+            if fault is not None:
+                raise fault
+            return
+        if fault is not None and _fault(self._check_bare, payload) is not None:
+            raise fault
+
+    def _check_bare(self, payload: bytes) -> None:
+        _whole(self._step, payload, 0)
 
     def _check_container(self, payload: bytes) -> None:
         """Every datum of every block is one of the file's own schema, which ours must be able to read."""
@@ -102,7 +112,8 @@ class AvroPayload:
                 block = _inflate(block, left, at)
             left -= len(block)
             end = 0
-            for _ in range(count if len(block) else 0):  # data that take no bytes need no look
+            # Data that take no bytes need no look, and their number is anybody's word.
+            for _ in range(count if len(block) and step is not _null else 0):
                 end = step(block, end, 0)
                 if end > len(block):
                     raise _invalid(at, "a block of the container file ends too early")
@@ -117,7 +128,7 @@ class AvroPayload:
                 tree = parse_avro(loads_strict(text))
                 differences = resolve(tree, self._tree, Direction.BACKWARD)
                 found = _compile(tree)
-            except (ClusterError, ValueError) as error:
+            except (ClusterError, ValueError, RecursionError) as error:
                 found = _invalid(4, f"the schema of the container file cannot be read: {error}")
             else:
                 if differences:
@@ -130,6 +141,16 @@ class AvroPayload:
         if isinstance(found, PayloadInvalid):
             raise found
         return found
+
+
+def _fault(check: Callable[[bytes], None], payload: bytes) -> PayloadInvalid | None:
+    try:
+        check(payload)
+    except PayloadInvalid as error:
+        return error
+    except IndexError:
+        return _invalid(len(payload), "the datum ends too early")
+    return None
 
 
 def _whole(step: Step, data: bytes, at: int) -> None:
@@ -214,42 +235,53 @@ def _compile(tree: AvroType) -> Step:
 class _Compiler:
     def __init__(self) -> None:
         self._records: dict[int, list[Step]] = {}
+        self._empty: dict[int, bool] = {}
 
     def step(self, kind: AvroType) -> Step:
         match kind:
             case Primitive(name=name):
                 return _PRIMITIVES[name]
             case Fixed(size=size):
-                return lambda data, at, nesting: at + size
+                return _fixed(size) if size else _null
             case Enumeration(symbols=symbols):
                 return _enumeration(len(symbols))
             case Union(branches=branches):
                 return _union([self.step(branch) for branch in branches])
             case Array(items=items):
-                if _takes_no_bytes(items, frozenset()):
+                if self._takes_no_bytes(items):
                     return _empty_items
                 return _items(self.step(items))
             case MapType(values=values):
                 return _entries(self.step(values))
             case Record(fields=fields):
+                if self._takes_no_bytes(kind):
+                    return _null
                 known = self._records.get(id(kind))
                 if known is None:
                     known = self._records[id(kind)] = []
                     known += [self.step(field.type) for field in fields]
                 return _record(known)
 
+    def _takes_no_bytes(self, kind: AvroType) -> bool:
+        """Asked once of each record: two fields of one type, which has two of another, are 2^n paths."""
+        match kind:
+            case Primitive(name=name):
+                return name == "null"
+            case Fixed(size=size):
+                return size == 0
+            case Record(fields=fields):
+                if id(kind) not in self._empty:
+                    self._empty[id(kind)] = (
+                        False  # one that lies in itself without a choice has no data at all
+                    )
+                    self._empty[id(kind)] = all(self._takes_no_bytes(field.type) for field in fields)
+                return self._empty[id(kind)]
+            case _:
+                return False
 
-def _takes_no_bytes(kind: AvroType, above: frozenset[int]) -> bool:
-    match kind:
-        case Primitive(name=name):
-            return name == "null"
-        case Fixed(size=size):
-            return size == 0
-        case Record(fields=fields):
-            inside = above | {id(kind)}
-            return id(kind) not in above and all(_takes_no_bytes(field.type, inside) for field in fields)
-        case _:
-            return False
+
+def _fixed(size: int) -> Step:
+    return lambda data, at, nesting: at + size
 
 
 def _null(data: bytes, at: int, nesting: int) -> int:
@@ -325,6 +357,8 @@ def _record(fields: list[Step]) -> Step:
         nesting += 1
         for field in fields:
             at = field(data, at, nesting)
+            if at > len(data):  # what does not look at its bytes, like a float, must not go on behind them
+                raise _invalid(len(data), "the datum ends too early")
         return at
 
     return step

@@ -3,10 +3,18 @@
 The specification resolves one datum; we ask about all of them. So every branch a writer's union may have chosen and
 every symbol it may have written has to be readable, and a reader's union is taken as it is at run time: the first
 branch that matches is the one that has to resolve.
+
+Where libraries differ, "compatible" means that Avro's own (Java) and fastavro both read the data:
+
+* a branch of the reader's union is the first that matches, or the first of the very type and name: both must resolve;
+* Java renames the writer's types and fields by the reader's aliases before it compares, wherever in the schema they
+  are: an alias that two fields share, a field with several sources, a type that is some other type's alias are read
+  by nobody for sure.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 from pydanube_broker.schema.avro.model import (
@@ -17,6 +25,7 @@ from pydanube_broker.schema.avro.model import (
     Field,
     Fixed,
     MapType,
+    Named,
     Primitive,
     Record,
     Union,
@@ -26,6 +35,8 @@ from pydanube_broker.schema.avro.parse import branch_name
 from pydanube_broker.schema.differences import Difference, Direction, Findings
 
 __all__ = ["PROMOTIONS", "resolve"]
+
+MAX_STEPS: Final = 1_000_000  # types and branches looked at: about a second, in a thread
 
 # writer -> readers that take it, beside itself
 PROMOTIONS: Final = {
@@ -40,16 +51,33 @@ PROMOTIONS: Final = {
 def resolve(writer: AvroType, reader: AvroType, direction: Direction) -> list[Difference]:
     """Everything that keeps `reader` from reading data of `writer`; empty if it reads all of it."""
     findings = Findings(direction)
-    _Resolver(findings).types(writer, reader, branch_name(reader))
+    if same_shape(writer, reader):
+        return []
+    try:
+        _Resolver(findings, reader).types(writer, reader, branch_name(reader))
+    except TooComplex:
+        findings.add("", "too_complex_to_compare", writer=None, reader=None)
     return findings.found
 
 
+class TooComplex(Exception):
+    """Unions of thousands of types against each other."""
+
+
 class _Resolver:
-    def __init__(self, findings: Findings) -> None:
+    def __init__(self, findings: Findings, reader: AvroType) -> None:
         self._findings = findings
+        self._left = MAX_STEPS
+        self._renamed: dict[str, set[str]] = {}  # alias → full names of the reader's types that have it
+        self._names: set[str] = set()  # of the reader's types
+        for named in _named_types(reader):
+            self._names.add(named.full_name)
+            for alias in named.aliases - {named.full_name}:
+                self._renamed.setdefault(alias, set()).add(named.full_name)
         self._seen: set[tuple[int, int]] = set()  # pairs of records: a recursive schema comes by again
 
     def types(self, writer: AvroType, reader: AvroType, path: str) -> None:
+        self._spend(1)
         if isinstance(writer, Union):
             for branch in writer.branches:
                 self.types(branch, reader, f"{path}<{branch_name(branch)}>")
@@ -83,17 +111,30 @@ class _Resolver:
             case _:
                 self._add(path, "type_changed", writer, reader)
 
-    def _into_union(self, writer: AvroType, reader: Union, path: str) -> None:
-        for branch in reader.branches:
-            if _matches(writer, branch):
-                self.types(writer, branch, path)
-                return
-        self._findings.add(path, "no_matching_branch", writer=describe(writer), reader=describe(reader))
+    def _spend(self, steps: int) -> None:
+        self._left -= steps
+        if self._left < 0:
+            raise TooComplex
 
-    def _named(
-        self, writer: Fixed | Enumeration | Record, reader: Fixed | Enumeration | Record, path: str
-    ) -> None:
-        if not _same_name(writer, reader):
+    def _into_union(self, writer: AvroType, reader: Union, path: str) -> None:
+        self._spend(len(reader.branches))
+        first = next((branch for branch in reader.branches if _matches(writer, branch)), None)
+        if first is None:
+            self._findings.add(path, "no_matching_branch", writer=describe(writer), reader=describe(reader))
+            return
+        self.types(writer, first, path)
+        exact = next((branch for branch in reader.branches if _is_exactly(writer, branch)), first)
+        if exact is not first:
+            self.types(writer, exact, path)
+
+    def _named(self, writer: Named, reader: Named, path: str) -> None:
+        renamed = self._renamed.get(writer.full_name, {writer.full_name})
+        astray = any(
+            name.rpartition(".")[2] != reader.simple_name
+            or (name in self._names and name != reader.full_name)
+            for name in renamed
+        )
+        if astray or not _same_name(writer, reader):
             self._findings.add(path, "name_changed", writer=writer.full_name, reader=reader.full_name)
 
     def _symbols(self, writer: Enumeration, reader: Enumeration, path: str) -> None:
@@ -111,11 +152,25 @@ class _Resolver:
 
     def _fields(self, writer: Record, reader: Record, path: str) -> None:
         written = {field.name: field for field in writer.fields}
+        aliases_count = _is_named_by(writer, reader)
+        taken: dict[str, str] = {}  # the writer's field → the reader's that takes it
+        also: dict[str, str] = {alias: field.name for field in reader.fields for alias in field.aliases}
         for field in reader.fields:
-            source = _source_of(field, written)
             at = f"{path}.{field.name}"
-            if source is not None:
-                self.types(source.type, field.type, at)
+            names = {field.name} | (field.aliases if aliases_count else frozenset())
+            sources = sorted(name for name in names if name in written)
+            if sources and aliases_count and also.get(field.name, field.name) != field.name:
+                self._findings.add(
+                    at, "alias_is_shared", writer=sources, reader=[field.name, also[field.name]]
+                )  # renamed to this field, and from here to the other
+            for source in sources:
+                other = taken.setdefault(source, field.name)
+                if other != field.name:
+                    self._findings.add(at, "alias_is_shared", writer=source, reader=[other, field.name])
+            if len(sources) > 1:
+                self._findings.add(at, "alias_is_ambiguous", writer=sources, reader=field.name)
+            elif sources:
+                self.types(written[sources[0]].type, field.type, at)
             elif not field.has_default:
                 self._findings.add(at, "field_without_default", writer=None, reader=describe(field.type))
 
@@ -123,15 +178,87 @@ class _Resolver:
         self._findings.add(path, rule, writer=describe(writer), reader=describe(reader))
 
 
-def _source_of(field: Field, written: dict[str, Field]) -> Field | None:
-    """The writer's field that a reader's field takes its value from: by name, else by the reader's aliases."""
-    if field.name in written:
-        return written[field.name]
-    return next((written[alias] for alias in sorted(field.aliases) if alias in written), None)
-
-
-def _same_name(writer: Fixed | Enumeration | Record, reader: Fixed | Enumeration | Record) -> bool:
+def _same_name(writer: Named, reader: Named) -> bool:
     return writer.simple_name == reader.simple_name or writer.full_name in reader.aliases
+
+
+def _is_named_by(writer: Named, reader: Named) -> bool:
+    return writer.full_name == reader.full_name or writer.full_name in reader.aliases
+
+
+def _is_exactly(writer: AvroType, reader: AvroType) -> bool:
+    """Whether Java takes this branch before it looks for one by promotion."""
+    match writer, reader:
+        case Primitive(), Primitive():
+            return writer.name == reader.name
+        case Named(), Named():
+            return type(writer) is type(reader) and _is_named_by(writer, reader)
+        case _:
+            return False
+
+
+def _named_types(root: AvroType) -> Iterator[Named]:
+    seen: set[int] = set()
+    work = [root]
+    while work:
+        kind = work.pop()
+        match kind:
+            case Array(items=inner) | MapType(values=inner):
+                work.append(inner)
+            case Union(branches=branches):
+                work += branches
+            case Fixed() | Enumeration() | Record() if id(kind) not in seen:
+                seen.add(id(kind))
+                yield kind
+                if isinstance(kind, Record):
+                    work += [field.type for field in kind.fields]
+
+
+def same_shape(one: AvroType, other: AvroType) -> bool:
+    """Whether two schemas are the same but for aliases and texts: then every library reads without looking further."""
+    seen: set[tuple[int, int]] = set()
+    work = [(one, other)]
+    while work:
+        left, right = work.pop()
+        if type(left) is not type(right):
+            return False
+        if (id(left), id(right)) in seen:
+            continue
+        seen.add((id(left), id(right)))
+        match left, right:
+            case Primitive(), Primitive():
+                same = left == right
+            case Array(), Array():
+                same = True
+                work.append((left.items, right.items))
+            case MapType(), MapType():
+                same = True
+                work.append((left.values, right.values))
+            case Union(), Union():
+                same = len(left.branches) == len(right.branches)
+                work += zip(left.branches, right.branches, strict=False)
+            case Fixed(), Fixed():
+                same = (left.full_name, left.size, left.decimal) == (
+                    right.full_name,
+                    right.size,
+                    right.decimal,
+                )
+            case Enumeration(), Enumeration():
+                same = (left.full_name, left.symbols) == (right.full_name, right.symbols)
+            case Record(), Record():
+                same = left.full_name == right.full_name and [_fact(field) for field in left.fields] == [
+                    _fact(field) for field in right.fields
+                ]
+                work += [(mine.type, its.type) for mine, its in zip(left.fields, right.fields, strict=False)]
+            case _:
+                same = False
+        if not same:
+            return False
+    return True
+
+
+def _fact(field: Field) -> tuple[str, bool, str]:
+    return field.name, field.has_default, repr(field.default)
 
 
 def _matches(writer: AvroType, reader: AvroType) -> bool:
@@ -146,9 +273,9 @@ def _matches(writer: AvroType, reader: AvroType) -> bool:
         case MapType(), MapType():
             return _matches(writer.values, reader.values)
         case Fixed(), Fixed():
-            return writer.size == reader.size and _same_name(writer, reader)
+            return writer.size == reader.size and _is_named_by(writer, reader)
         case Enumeration(), Enumeration():
-            return _same_name(writer, reader)
+            return _is_named_by(writer, reader)
         case Record(), Record():
             return _same_name(writer, reader)
         case _:
