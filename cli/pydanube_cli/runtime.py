@@ -36,11 +36,27 @@ def terminate_like_interrupt() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, lambda _signal, _frame: signal.raise_signal(signal.SIGINT))
+
+    before = signal.signal(signal.SIGTERM, lambda _signal, _frame: _interrupt())
+    ignored = sys.platform != "win32" and signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    if ignored:
+        # So begins a background job of a script (`danube consume … &`). It goes on ignoring Ctrl-C, since the signal is
+        # held back; but asyncio must find a handler to take over, or SIGTERM would have nothing to raise.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+        if ignored:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+
+def _interrupt() -> None:
+    signal.raise_signal(signal.SIGINT)
+    if sys.platform != "win32":
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 def require(*extras: str, what: str) -> None:

@@ -196,6 +196,25 @@ def test_interrupted_consume_is_130_and_keeps_its_acks(
     assert lag(live, topic) == 0
 
 
+def test_a_background_job_that_ignores_interrupts_ends_when_it_is_asked_to(
+    live: Danube, broker: BrokerProcess
+) -> None:
+    """`danube consume … & kill $!` in a script: the shell starts such a job with SIGINT ignored."""
+    live("produce", "background", stdin=b"a\n")
+    words = ("consume", "background", "-s", "s")
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # what is ignored stays so in the new process
+    try:
+        process = begin(broker, *words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"a\n"
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=60)
+    assert (process.returncode, said) == (130, b"")
+    assert lag(live, "background") == 0
+
+
 def test_typed_lines_are_sent_as_they_are_entered(live: Danube, broker: BrokerProcess) -> None:
     ours, theirs = pty.openpty()
     process = begin(broker, "produce", "typed", stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
