@@ -42,12 +42,12 @@ from pydanube_broker.schema.records import (
     SubjectRecord,
     SubjectSpec,
     VersionRecord,
-    VersionSpec,
     check_subject,
     check_texts,
     removed,
 )
 from pydanube_broker.schema.store import SchemaStore
+from pydanube_broker.schema.turns import Turns
 from pydanube_broker.schema.vocabulary import CompatibilityMode, JsonProfile, SchemaType
 
 __all__ = ["Compatibility", "Registration", "SchemaRegistry"]
@@ -101,6 +101,7 @@ class SchemaRegistry:
         self.index = self._store.index
         self._wall_ms = wall_ms
         self._pending = pending
+        self._turns = Turns()
         self._parsed: OrderedDict[tuple[int, int], ParsedSchema] = OrderedDict()
         self._checks: OrderedDict[tuple[int, int], PayloadCheck] = OrderedDict()
         self.on_change: Callable[[int], None] = lambda schema_id: None  # a subject got or lost a version
@@ -149,7 +150,8 @@ class SchemaRegistry:
         Raises:
             InvalidArgument, SchemaInvalid: the name, the texts or the definition.
             SchemaIncompatible: `details["differences"]` has all of them; nothing was stored.
-            Conflict: too many others register under the subject at once.
+            Conflict: other brokers change the subject all the time.
+            Overloaded: a thousand others wait for their turn.
         """
         check_subject(subject)
         labels = tuple(tags)
@@ -170,17 +172,8 @@ class SchemaRegistry:
                 if not verdict.is_compatible:
                     raise _incompatible(subject, verdict)
             now = self._wall_ms()
-            spec = _next_spec(known, subject, created_by, now)
-            version = VersionSpec(
-                subject=subject,
-                version=spec.last_version,
-                schema_type=kind,
-                fingerprint=parsed.fingerprint,
-                description=description,
-                created_by=created_by,
-                created_at_ms=now,
-                tags=labels,
-            )
+            spec = _next_spec(known, subject, told.created_by, now)
+            version = replace(told, version=spec.last_version, created_at_ms=now)
             record = await self._store.add_version(known, spec, version, definition, descriptors)
             if record is not None:
                 _remember(self._parsed, record.identity, parsed)
@@ -334,6 +327,10 @@ class SchemaRegistry:
 
         Messages that carry it stay as they are; nobody can look up their schema any more.
         """
+        async with self._turns.of(subject):
+            return await self._deleted(subject, version)
+
+    async def _deleted(self, subject: str, version: int) -> VersionRecord:
         for _ in range(_ATTEMPTS):
             known = self.index.subject(subject)
             doomed = self.index.version(known.schema_id, version)
@@ -356,6 +353,10 @@ class SchemaRegistry:
     # -- the store -----------------------------------------------------------------------------------------------
 
     async def _update(self, subject: str, changed: Callable[[SubjectSpec], SubjectSpec]) -> SubjectRecord:
+        async with self._turns.of(subject):
+            return await self._updated(subject, changed)
+
+    async def _updated(self, subject: str, changed: Callable[[SubjectSpec], SubjectSpec]) -> SubjectRecord:
         for _ in range(_ATTEMPTS):
             known = self.index.subject(subject)
             key = keys.subject_key(subject)

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 from pydanube_broker.schema.registry import Registration, SchemaRegistry
 from pydanube_broker.schema.vocabulary import CompatibilityMode, JsonProfile, SchemaType
@@ -223,3 +224,32 @@ async def test_a_failed_store_changes_nothing_in_the_index(store: MemoryStore) -
     with pytest.raises(OSError, match="disk"):
         await registry.register("orders", SchemaType.BYTES, b"")
     assert registry.index.subjects() == []
+
+
+async def test_a_hot_subject_takes_the_registrations_of_many_at_once(registry: SchemaRegistry) -> None:
+    """Each of a hundred is compared with the one before it, and none is told to come again."""
+    made: list[Registration] = []
+
+    async def register(index: int) -> None:
+        made.append(await registry.register("hot", AVRO, avro(f"f{index}", default=0)))
+
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as tasks:
+            for index in range(100):
+                tasks.start_soon(register, index)
+                tasks.start_soon(registry.register, "hot", AVRO, avro(f"f{index}", default=0))
+            await anyio.lowlevel.checkpoint()
+            tasks.start_soon(registry.register, "other", AVRO, avro("a"))
+    assert len({each.version for each in made}) == 100
+    assert registry.index.subject("hot").spec.last_version == 100
+
+
+async def test_who_gives_up_waiting_leaves_the_turn_to_the_next(registry: SchemaRegistry) -> None:
+    await registry.register("hot", AVRO, avro("a"))
+    async with registry._turns.of("hot"):
+        with anyio.move_on_after(0.05) as scope:
+            await registry.set_compatibility("hot", CompatibilityMode.NONE)
+        assert scope.cancelled_caught
+    with anyio.fail_after(30):
+        await registry.set_compatibility("hot", CompatibilityMode.FULL)
+    assert not registry._turns._locks

@@ -4,21 +4,26 @@ Rules: protobuf.dev, "Updating A Message Type", "Encoding" and "Reserved Fields"
 both files and what they reach, by field number; names of messages are not on the wire and may change. Closed
 unknown enum values and numbers that lose their field go to the unknown fields, so they count as not read.
 
+Extensions are fields of the message they extend, wherever in the files they stand. A field that is absent is read as
+its default, so a default is part of what was written.
+
 A number that was used once must never mean something else. Versions are compared with their neighbour only, so
-what protects a number beyond that is its `reserved` line: a removed field leaves one behind, and it stays. These two
-rules (`field_removed_not_reserved`, `reservation_removed`) hold whatever the direction.
+what protects a number beyond that is its `reserved` line (`reservations`): a removed field leaves one behind, and it
+stays, whatever the direction.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from google.protobuf.descriptor import FieldDescriptor
-from google.protobuf.descriptor_pb2 import DescriptorProto
+from google.protobuf.descriptor_pb2 import DescriptorProto, EnumDescriptorProto, FeatureSet
 
 from pydanube_broker.schema.differences import Difference, Direction, Findings
-from pydanube_broker.schema.protobuf.model import ProtoFile
+from pydanube_broker.schema.protobuf.model import ProtoFile, fields_of, label
+from pydanube_broker.schema.protobuf.reservations import Reserved, broken_reservations
 
 __all__ = ["compare_protobuf"]
 
@@ -37,6 +42,12 @@ _GROUPS: Final[tuple[frozenset[int], ...]] = (
 # bytes if the bytes contain an encoded instance": so much is certain in one direction only. (writer, reader)
 _ONE_WAY: Final = frozenset({(_F.TYPE_STRING, _F.TYPE_BYTES), (_F.TYPE_MESSAGE, _F.TYPE_BYTES)})
 _LENGTH_DELIMITED: Final = frozenset({_F.TYPE_STRING, _F.TYPE_BYTES, _F.TYPE_MESSAGE})
+# Of the types that may be keys; a narrower key that is wide enough keeps different keys different.
+_BITS: Final = {
+    _F.TYPE_BOOL: 1,
+    **dict.fromkeys((_F.TYPE_INT32, _F.TYPE_UINT32, _F.TYPE_SINT32, _F.TYPE_FIXED32, _F.TYPE_SFIXED32), 32),
+    **dict.fromkeys((_F.TYPE_INT64, _F.TYPE_UINT64, _F.TYPE_SINT64, _F.TYPE_FIXED64, _F.TYPE_SFIXED64), 64),
+}
 _NAMES: Final = {
     getattr(_F, name): name.removeprefix("TYPE_").lower() for name in dir(_F) if name.startswith("TYPE_")
 }
@@ -70,21 +81,22 @@ class _Comparison:
             work += self._message(one, other, at)
 
     def _message(self, writer: Any, reader: Any, path: str) -> list[tuple[Any, Any, str]]:
-        written = {field.number: field for field in writer.fields}
-        read = {field.number: field for field in reader.fields}
+        written, read = fields_of(writer), fields_of(reader)
         below: list[tuple[Any, Any, str]] = []
         for number, field in written.items():
             other = read.get(number)
             if other is not None:
-                below += self._field(field, other, f"{path}.{other.name}")
+                below += self._field(field, other, f"{path}.{label(other)}")
         for number, field in read.items():
             if number not in written and field.is_required:
                 self._findings.add(
-                    f"{path}.{field.name}", "required_field_not_written", writer=None, reader=_shown(field)
+                    f"{path}.{label(field)}", "required_field_not_written", writer=None, reader=_shown(field)
                 )
         self._renumbered(written, read, path)
         self._oneofs(writer, reader, path)
-        self._reservations(writer, reader, path)
+        self._reservations(of_message, writer, reader, path)
+        if _is_map_entry(writer) and _is_map_entry(reader):
+            self._map_keys(writer, reader, path)
         return below
 
     def _field(self, writer: Any, reader: Any, path: str) -> list[tuple[Any, Any, str]]:
@@ -104,17 +116,42 @@ class _Comparison:
                 return []
             if reader.type == _F.TYPE_ENUM and reader.enum_type.is_closed:
                 self._add(path, "closed_enum_reads_numbers", writer, reader)
+        if writer.type == reader.type == _F.TYPE_STRING and _checks_utf8(reader) and not _checks_utf8(writer):
+            self._add(path, "utf8_enforced", writer, reader)
+        self._defaults(writer, reader, path)
         if writer.type == reader.type == _F.TYPE_ENUM:
             self._enums(writer.enum_type, reader.enum_type, path)
         if writer.message_type is not None and reader.message_type is not None:
-            if _is_map(writer) != _is_map(reader) and not (writer.is_repeated and reader.is_repeated):
+            if _is_map(reader) and not _is_map(writer):
+                self._add(path, "became_map", writer, reader)  # what has the same key is one entry only
+                return []
+            if _is_map(writer) and not reader.is_repeated:
                 self._add(path, "map_changed", writer, reader)
                 return []
             return [(writer.message_type, reader.message_type, path)]
         return []
 
+    def _defaults(self, writer: Any, reader: Any, path: str) -> None:
+        """ "Changing a default value is generally OK, as long as you remember that default values are never sent": what
+        was absent is then read as another value."""
+        if writer.is_repeated or reader.is_repeated or writer.is_required:
+            return
+        if writer.message_type is not None or reader.message_type is not None:
+            return
+        if _default(writer) != _default(reader):
+            self._findings.add(path, "default_changed", writer=_default(writer), reader=_default(reader))
+
+    def _map_keys(self, writer: Any, reader: Any, path: str) -> None:
+        """Keys that are cut to fewer bits become the same key, and all but one of their entries are lost."""
+        mine, its = writer.fields_by_name["key"], reader.fields_by_name["key"]
+        if _BITS.get(mine.type, 0) > _BITS.get(its.type, 64):
+            self._add(f"{path}.key", "map_key_narrowed", mine, its)
+
     def _enums(self, writer: Any, reader: Any, path: str) -> None:
         """Unknown values survive in an open enum and are set aside in a closed one ("Enum Behavior")."""
+        if reader.is_closed and not writer.is_closed:
+            self._findings.add(path, "enum_became_closed", writer="open", reader="closed")
+        self._reservations(of_enum, writer, reader, path)
         known = {value.name: value.number for value in reader.values}
         numbers = set(known.values())
         for value in writer.values:
@@ -132,12 +169,12 @@ class _Comparison:
 
     def _renumbered(self, written: Mapping[int, Any], read: Mapping[int, Any], path: str) -> None:
         """ "This is equivalent to deleting the field and creating a new one with the same type": its data is lost."""
-        by_name = {field.name: field for field in read.values()}
+        by_name = {label(field): field for field in read.values()}
         for number, field in written.items():
-            other = by_name.get(field.name)
+            other = by_name.get(label(field))
             if other is not None and other.number != number:
                 self._findings.add(
-                    f"{path}.{field.name}", "field_renumbered", writer=number, reader=other.number
+                    f"{path}.{label(field)}", "field_renumbered", writer=number, reader=other.number
                 )
 
     def _oneofs(self, writer: Any, reader: Any, path: str) -> None:
@@ -158,29 +195,10 @@ class _Comparison:
                     reader=oneof.name,
                 )
 
-    def _reservations(self, writer: Any, reader: Any, path: str) -> None:
+    def _reservations(self, read: Callable[[Any], Reserved], writer: Any, reader: Any, path: str) -> None:
         old, new = (writer, reader) if self._writer_is_old else (reader, writer)
-        before, after = _proto(old), _proto(new)
-        numbers, names = _ranges(before), set(before.reserved_name)
-        for field in new.fields:
-            if _inside(field.number, numbers):
-                self._old_new(
-                    f"{path}.{field.name}", "reserved_number_used", f"reserved {field.number}", _shown(field)
-                )
-            if field.name in names:
-                self._old_new(
-                    f"{path}.{field.name}", "reserved_name_used", f"reserved {field.name!r}", _shown(field)
-                )
-        kept = _ranges(after)
-        for field in old.fields:
-            if field.number not in new.fields_by_number and not _inside(field.number, kept):
-                self._old_new(f"{path}.{field.name}", "field_removed_not_reserved", _shown(field), None)
-        used = new.fields_by_number
-        for start, end in numbers:
-            if not _covered(start, end, kept) and not any(start <= number < end for number in used):
-                self._old_new(path, "reservation_removed", _range_text(start, end), None)
-        for name in names - set(after.reserved_name) - {field.name for field in new.fields}:
-            self._old_new(path, "reservation_removed", name, None)
+        for place, rule, before, after in broken_reservations(read(old), read(new)):
+            self._old_new(f"{path}.{place}" if place else path, rule, before, after)
 
     def _add(self, path: str, rule: str, writer: Any, reader: Any) -> None:
         self._findings.add(path, rule, writer=_shown(writer), reader=_shown(reader))
@@ -224,31 +242,45 @@ def _real_oneofs(message: Any) -> list[Any]:
     ]
 
 
-def _proto(message: Any) -> DescriptorProto:
+def _is_map_entry(message: Any) -> bool:
+    return bool(message.GetOptions().map_entry)
+
+
+def _checks_utf8(field: Any) -> bool:
+    """Whether parsers of this field refuse what is not UTF-8 (proto3, editions; not proto2)."""
+    return bool(field._GetFeatures().utf8_validation == FeatureSet.VERIFY)
+
+
+def _default(field: Any) -> Any:
+    """What an absent field is read as, so that 0 and false, text and its bytes, are one."""
+    value = field.default_value
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "surrogateescape")
+    if isinstance(value, float) and math.isnan(value):
+        return "nan"
+    return value
+
+
+def of_message(message: Any) -> Reserved:
     proto = DescriptorProto()
     message.CopyToProto(proto)
-    return proto
+    return Reserved(
+        what="field",
+        used={number: (label(field), _shown(field)) for number, field in fields_of(message).items()},
+        ranges=[(each.start, each.end) for each in proto.reserved_range],
+        names=frozenset(proto.reserved_name),
+    )
 
 
-def _ranges(proto: DescriptorProto) -> list[tuple[int, int]]:
-    return [(each.start, each.end) for each in proto.reserved_range]
-
-
-def _inside(number: int, ranges: Iterable[tuple[int, int]]) -> bool:
-    return any(start <= number < end for start, end in ranges)
-
-
-def _covered(start: int, end: int, ranges: Iterable[tuple[int, int]]) -> bool:
-    """Whether [start, end) lies in the union of the ranges."""
-    at = start
-    for low, high in sorted(ranges):
-        if low <= at < high:
-            at = high
-    return at >= end
-
-
-def _range_text(start: int, end: int) -> str:
-    return f"reserved {start}" if end == start + 1 else f"reserved {start} to {end - 1}"
+def of_enum(enum: Any) -> Reserved:
+    proto = EnumDescriptorProto()
+    enum.CopyToProto(proto)
+    return Reserved(
+        what="enum_value",
+        used={value.number: (value.name, f"{value.name} = {value.number}") for value in enum.values},
+        ranges=[(each.start, each.end + 1) for each in proto.reserved_range],  # here the end is of the range
+        names=frozenset(proto.reserved_name),
+    )
 
 
 def _shown(field: Any) -> str:
@@ -261,10 +293,10 @@ def _shown(field: Any) -> str:
             kind = f"map<{_NAMES[key.type]}, {_type_name(value)}>"
     elif field.enum_type is not None:
         kind = field.enum_type.name
-    label = (
+    prefix = (
         "required " if field.is_required else "repeated " if field.is_repeated and not _is_map(field) else ""
     )
-    return f"{label}{kind} {field.name} = {field.number}"
+    return f"{prefix}{kind} {label(field)} = {field.number}"
 
 
 def _type_name(field: Any) -> str:

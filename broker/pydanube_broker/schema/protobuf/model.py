@@ -12,7 +12,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 from pydanube_core.errors import SchemaInvalid
 
-__all__ = ["ProtoFile", "parse_descriptors"]
+__all__ = ["ProtoFile", "fields_of", "label", "parse_descriptors"]
 
 
 class ProtoFile:
@@ -55,3 +55,19 @@ def parse_descriptors(serialized: bytes) -> ProtoFile:
     name = last.message_type[0].name
     full = f"{last.package}.{name}" if last.package else name
     return ProtoFile(pool, pool.FindMessageTypeByName(full))
+
+
+def fields_of(message: Any) -> dict[int, Any]:
+    """The fields of a message by number, extensions of its file among them."""
+    found = {field.number: field for field in message.fields}
+    if message.is_extendable:
+        found |= {field.number: field for field in message.file.pool.FindAllExtensions(message)}
+    return found
+
+
+def label(field: Any) -> str:
+    """A field's name; of an extension `[note]`, and `[Scope.note]` where it stands in a message."""
+    if not field.is_extension:
+        return str(field.name)
+    package = field.file.package
+    return f"[{field.full_name.removeprefix(package + '.') if package else field.full_name}]"
