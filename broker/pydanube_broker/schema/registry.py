@@ -42,6 +42,7 @@ from pydanube_broker.schema.records import (
     SubjectRecord,
     SubjectSpec,
     VersionRecord,
+    VersionSpec,
     check_subject,
     check_texts,
     removed,
@@ -157,6 +158,24 @@ class SchemaRegistry:
         labels = tuple(tags)
         check_texts(description, created_by, labels)
         parsed, descriptors = await self._parse(subject, kind, definition)
+        told = VersionSpec(
+            subject=subject,
+            version=1,
+            schema_type=kind,
+            fingerprint=parsed.fingerprint,
+            description=description,
+            created_by=created_by,
+            created_at_ms=self._wall_ms(),
+            tags=labels,
+        )
+        async with self._turns.of(subject):
+            return await self._registered(told, parsed, definition, descriptors)
+
+    async def _registered(
+        self, told: VersionSpec, parsed: ParsedSchema, definition: bytes, descriptors: bytes | None
+    ) -> Registration:
+        """`register` in one's turn; `told` is the version but for its number."""
+        subject = told.subject
         for _ in range(_ATTEMPTS):
             known = self.index.find_subject(subject)
             if known is not None:
