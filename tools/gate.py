@@ -44,6 +44,7 @@ PACKAGES: Final = (
     "pydanube_admin",
     "pydanube_mcp",
     "pydanube_cli",
+    "pydanube_spark",
 )
 
 # Budgets in seconds. They bound a hang, they are not goals: `make test` has 15 minutes. A loaded machine may take

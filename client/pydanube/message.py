@@ -62,6 +62,7 @@ class DecodedBatch:
     """A stored batch, verified; columns are decoded when first used and kept for its other parts."""
 
     def __init__(self, stored: bytes | memoryview) -> None:
+        self.stored = stored  # as the log has it; the columns are views into it
         self.stored_bytes = len(stored)
         self.view = BatchView.stored(stored)
         self._body = memoryview(stored)[BROKER_PART_BYTES:]

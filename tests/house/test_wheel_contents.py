@@ -16,6 +16,7 @@ PACKAGES = (
     "pydanube_admin",
     "pydanube_mcp",
     "pydanube_cli",
+    "pydanube_spark",
 )
 # Words that say nothing about what a module knows (docs/style.md#layout).
 VAGUE = re.compile(r"(^|_)(utils?|helpers|common|manager|misc|stuff)(_|$)")

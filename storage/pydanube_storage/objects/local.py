@@ -10,7 +10,7 @@ import contextlib
 import errno
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -117,6 +117,17 @@ class LocalStore:
         except OSError as error:
             self._fail(prefix, error)
         yield from sorted(found, key=lambda fact: fact.key)
+
+    def folders(self, prefix: str) -> Sequence[str]:
+        folder = self._root / check_key(prefix) if prefix else self._root
+        try:
+            with os.scandir(folder) as entries:
+                found = [entry.name for entry in entries if entry.is_dir()]
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            self._fail(prefix, error)
+        return sorted(name for name in found if prefix or name != _SPOOL)
 
     def delete(self, key: str) -> None:
         path = self._root / check_key(key)

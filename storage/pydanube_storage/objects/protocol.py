@@ -11,7 +11,7 @@ details name `store`, `key`, `cause` and `remedy`; none holds a secret.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -60,6 +60,10 @@ class ObjectStore(Protocol):
 
     def list(self, prefix: str) -> Iterator[ObjectFact]:
         """Every object below a folder (`a/b`, not `a/b*`), by key; nothing where there is none."""
+        ...
+
+    def folders(self, prefix: str) -> Sequence[str]:
+        """Names of the folders right below a folder, ascending; `""` is the top. Nothing where there is none."""
         ...
 
     def delete(self, key: str) -> None:

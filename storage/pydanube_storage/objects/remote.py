@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, NoReturn, TypeVar
@@ -107,6 +107,23 @@ class FsspecStore:
                 bytes=int(info["size"]),
                 modified_ms=int(modified.timestamp() * 1000) if isinstance(modified, datetime) else None,
             )
+
+    def folders(self, prefix: str) -> Sequence[str]:
+        folder = self._path(prefix) if prefix else self._root
+
+        def attempt() -> list[dict[str, Any]]:
+            self._fs.invalidate_cache()
+            try:
+                entries: list[dict[str, Any]] = self._fs.ls(folder, detail=True)
+            except FileNotFoundError:
+                return []
+            return entries
+
+        entries = self._call(prefix, attempt)
+        found = (
+            entry["name"].rstrip("/").rpartition("/")[2] for entry in entries if entry["type"] == "directory"
+        )
+        return sorted(name for name in found if name)
 
     def delete(self, key: str) -> None:
         path = self._path(key)

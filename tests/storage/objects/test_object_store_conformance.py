@@ -62,3 +62,11 @@ def test_a_missing_object_is_named_with_its_store(store: ObjectStore) -> None:
 def test_a_key_cannot_leave_the_store(store: ObjectStore, key: str) -> None:
     with pytest.raises(InvalidArgument):
         store.put(key, b"x")
+
+
+def test_folders_are_those_right_below(store: ObjectStore) -> None:
+    for key in ("b/topics/one", "a/telemetry/date=2026-01-01/x", "top.parquet"):
+        store.put(key, b"x")
+    assert list(store.folders("")) == ["a", "b"]
+    assert list(store.folders("a/telemetry")) == ["date=2026-01-01"]
+    assert list(store.folders("nowhere")) == []

@@ -1,0 +1,64 @@
+"""A Spark session with our data sources in it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+from pydanube_spark.java import find_java
+
+__all__ = ["open_session", "register"]
+
+_SETTINGS: Final = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",  # as everything else of ours
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
+_REMOTE: Final = ("spark.driver.host", "spark.driver.bindAddress")  # a cluster must reach the driver
+
+
+def open_session(
+    master: str | None = None, *, name: str = "danube", settings: Mapping[str, str] | None = None
+) -> SparkSession:
+    """A session, our data sources registered; the one of this process if there is one.
+
+    Args:
+        master: `local[*]` where nothing is said, neither here nor by spark-submit.
+        settings: Spark's own, over ours.
+
+    Raises:
+        MissingExtra: no Java 17 or newer.
+    """
+    running = SparkSession.getActiveSession()
+    if running is not None:
+        register(running)
+        return running
+    if "JAVA_HOME" not in os.environ or master is not None or "SPARK_ENV_LOADED" not in os.environ:
+        os.environ["JAVA_HOME"] = str(find_java().home)
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers need what the driver has
+    builder = SparkSession.builder.appName(name)
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # spark-submit has chosen the master
+    if master is not None or not submitted:
+        builder = builder.master(master or "local[*]")
+    local = not submitted and (master or "local").startswith("local")
+    for key, value in {**_SETTINGS, **(settings or {})}.items():
+        if local or key not in _REMOTE or key in (settings or {}):
+            builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    register(spark)
+    return spark
+
+
+def register(spark: SparkSession) -> None:
+    """Make the formats `danube` and `danube_telemetry` known to a session, and let it push filters down to them."""
+    from pydanube_spark.sources.topic_source import TopicSource
+
+    spark.dataSource.register(TopicSource)
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")

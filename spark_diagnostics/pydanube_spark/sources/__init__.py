@@ -1,0 +1,1 @@
+"""The data sources `danube` and `danube_telemetry`, and `read_topic`."""

@@ -1,0 +1,203 @@
+"""Where a topic is: asked of the broker, or read off the object store alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
+
+from pydanube_core.errors import InvalidArgument, StoreUnavailable, TopicNotFound
+from pydanube_core.names import TopicName
+from pydanube_core.units import parse_time_ms
+from pydanube_storage.objects import ObjectStore, StoreOptions, open_store
+from pydanube_storage.objects.names import ObjectName
+
+from pydanube_spark.sources.extent import ColdObject, Extent, cover_of
+from pydanube_spark.sources.options import TopicOptions, store_options
+
+__all__ = ["Located", "cluster_folder", "locate", "open_for_reading", "schema_of_topic"]
+
+_PAGE: Final = 1000
+_NOT_CLUSTERS: Final = ("exports",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Located:
+    """A topic's partitions as of one moment. `live`: a broker has what is behind the objects."""
+
+    topic: str
+    extents: tuple[Extent, ...]
+    store: StoreOptions | None  # None: nothing is tiered, or could be
+    live: bool
+
+
+def locate(options: TopicOptions) -> Located:
+    """Ask where the topic is.
+
+    Raises:
+        TopicNotFound, Unavailable, StoreUnavailable, InvalidArgument.
+    """
+    return _in_store(options) if options.offline else _by_broker(options)
+
+
+def open_for_reading(options: StoreOptions) -> ObjectStore:
+    """Open a store that should be there: a mistyped folder is not made, as a broker's first start would.
+
+    Raises:
+        StoreUnavailable: no such folder.
+    """
+    parts = urlsplit(options.url)
+    if "://" not in options.url or parts.scheme == "file":
+        folder = Path(unquote(parts.path) if "://" in options.url else options.url)
+        if not folder.is_dir():
+            raise StoreUnavailable(
+                f"there is no object store at {folder}: give the broker's tier.url, by default objects/ in its data "
+                "directory",
+                field="tier",
+                value=options.url,
+                store=options.url,
+                cause="missing",
+            )
+    return open_store(options)
+
+
+def cluster_folder(store: ObjectStore, wanted: str | None) -> str:
+    """The cluster's name, the first part of its keys; found where the store holds one cluster only.
+
+    Raises:
+        InvalidArgument: there are several, or it is not there.
+    """
+    found = [name for name in store.folders("") if name not in _NOT_CLUSTERS and not name.startswith(".")]
+    if wanted is not None:
+        if wanted not in found:
+            raise InvalidArgument(
+                f"{store.url} has no cluster {wanted!r}, it has {', '.join(found) or 'none'}",
+                field="cluster",
+                value=wanted,
+                existing=found,
+            )
+        return wanted
+    if len(found) != 1:
+        what = "nothing has been written there yet" if not found else f"say which cluster: {', '.join(found)}"
+        raise InvalidArgument(f"{store.url}: {what}", field="cluster", value=None, existing=found)
+    return found[0]
+
+
+def _by_broker(options: TopicOptions) -> Located:
+    from pydanube_admin.remote import call_sync
+
+    url = options.admin_url
+    described = call_sync(url, "topics.describe", {"topic": options.topic})
+    tier = call_sync(url, "brokers.status")["tier"]
+    store = None
+    if options.tier is not None or tier.get("enabled"):
+        store = store_options(options.tier or tier["url"], options.store)
+    parts = described["parts"] or [described]
+    extents = []
+    for part in parts:
+        objects: list[ColdObject] = []
+        if store is not None and part["next_offset"] > part["start_offset"]:
+            objects = [_listed(item, tier.get("url", "")) for item in _objects(url, part["topic"])]
+        start = part["start_offset"]
+        extents.append(
+            Extent(
+                topic=part["topic"],
+                partition=part.get("partition"),
+                start=start,
+                end=part["next_offset"],
+                objects=tuple(each for each in objects if each.end > start),
+            )
+        )
+    return Located(topic=described["topic"], extents=tuple(extents), store=store, live=True)
+
+
+def _objects(admin_url: str, topic: str) -> Iterator[Mapping[str, Any]]:
+    from pydanube_admin.remote import call_sync
+
+    arguments: dict[str, Any] = {"topic": topic, "limit": _PAGE}
+    while True:
+        page = call_sync(admin_url, "objects.list", arguments, timeout_s=60.0)
+        yield from page["items"]
+        if page["next_page"] is None:
+            return
+        arguments["page"] = page["next_page"]
+
+
+def _listed(item: Mapping[str, Any], tier_url: str) -> ColdObject:
+    path = str(item["path"])
+    root = tier_url.removeprefix("file://").rstrip("/") + "/"
+    assert path.startswith(root), f"{path} is not below {root}"
+    return ColdObject(
+        key=path.removeprefix(root),
+        start=item["start_offset"],
+        end=item["end_offset"],
+        bytes=item["bytes"],
+        min_append_time_ms=parse_time_ms(item["min_append_time"], field="min_append_time"),
+        max_append_time_ms=parse_time_ms(item["max_append_time"], field="max_append_time"),
+    )
+
+
+def _in_store(options: TopicOptions) -> Located:
+    assert options.tier is not None
+    where = store_options(options.tier, options.store)
+    store = open_for_reading(where)
+    name = TopicName.parse(options.topic)
+    cluster = cluster_folder(store, options.cluster)
+    namespace = f"{cluster}/topics/{name.namespace}"
+    concrete = []
+    for folder in store.folders(namespace):
+        found = TopicName(name.namespace, folder)
+        if found == name or (found.base == name and found.partition is not None):
+            concrete.append(found)
+    if not concrete:
+        raise TopicNotFound(
+            f"{store.url} has no objects of {name} in {cluster}: nothing of it was tiered, or it is another topic",
+            field="topic",
+            value=str(name),
+            store=store.url,
+        )
+    extents = []
+    for each in sorted(concrete, key=lambda one: (one.partition or 0, one.name)):
+        ids = store.folders(f"{namespace}/{each.name}")
+        newest = max(ids, key=lambda text: int(text) if text.isdigit() else -1)  # deleted and made again
+        objects = cover_of(
+            (fact.key, parsed, fact.bytes)
+            for fact in store.list(f"{namespace}/{each.name}/{newest}")
+            if (parsed := ObjectName.parse(fact.key)) is not None
+        )
+        start = objects[0].start if objects else 0
+        extents.append(
+            Extent(
+                topic=str(each),
+                partition=None if each == name else each.partition,
+                start=start,
+                end=max((one.end for one in objects), default=start),
+                objects=objects,
+            )
+        )
+    return Located(topic=str(name), extents=tuple(extents), store=where, live=False)
+
+
+def schema_of_topic(options: TopicOptions) -> Mapping[str, Any]:
+    """The topic's schema as the registry has it: {schema_id, version, type, definition}.
+
+    Raises:
+        InvalidArgument: the topic has none, or no broker may be asked.
+    """
+    from pydanube_admin.remote import call_sync
+
+    if options.offline:
+        raise InvalidArgument(
+            "decode needs the schema registry: name the broker as well", field="decode", value=True
+        )
+    bound = call_sync(options.admin_url, "topics.describe", {"topic": options.topic})["schema"]
+    if not bound:
+        raise InvalidArgument(
+            f"{options.topic} has no schema, so its payloads cannot be decoded: bind one with "
+            "`danube schemas configure-topic`, or read without decode",
+            field="decode",
+            value=True,
+        )
+    return call_sync(options.admin_url, "schemas.get", {"subject": bound["subject"]})

@@ -1,0 +1,143 @@
+"""What a topic is for a reader: for each partition, objects that hold a range of offsets each, and a tail. Pure.
+
+An object's name says which offsets it covers, and every object under such a name holds exactly what was committed
+there: nothing is tiered before it is committed, and an object is whole before anybody sees its name. So where the
+broker cannot be asked which objects count, any set of them without an overlap is the topic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from pydanube_storage.objects.names import ObjectName
+
+__all__ = ["ColdObject", "Extent", "Slice", "cover_of", "slices_of", "tails_of", "within"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColdObject:
+    """One object, which counts for offsets `[start, end)`; times are None where only its name is known.
+
+    `whole`: it holds nothing outside of them. One of a listing may overlap its neighbour.
+    """
+
+    key: str
+    start: int
+    end: int
+    bytes: int
+    min_append_time_ms: int | None = None
+    max_append_time_ms: int | None = None
+    whole: bool = True
+
+    def __post_init__(self) -> None:
+        assert 0 <= self.start < self.end
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extent:
+    """One concrete topic as of one moment: messages `[start, end)`, those below `cold_end` in `objects`."""
+
+    topic: str  # concrete: of a partition, its own name
+    partition: int | None
+    start: int
+    end: int
+    objects: tuple[ColdObject, ...] = ()
+
+    @property
+    def cold_end(self) -> int:
+        return min(self.end, max((each.end for each in self.objects), default=self.start))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    """What one task reads of an object: its row groups number `part` of `parts`, clipped to `[start, end)`."""
+
+    object: ColdObject
+    topic: str
+    partition: int | None
+    start: int
+    end: int
+    part: int = 0
+    parts: int = 1
+
+
+def cover_of(found: Iterable[tuple[str, ObjectName, int]]) -> tuple[ColdObject, ...]:
+    """Objects without an overlap from a listing of (key, name, bytes): merged ones first, since their sources go soon."""
+    named = sorted(found, key=lambda each: each[1].start)
+    chosen: list[ColdObject] = []
+    at, index = 0, 0
+    open_: list[tuple[str, ObjectName, int]] = []
+    while True:
+        while index < len(named) and named[index][1].start <= at:
+            open_.append(named[index])
+            index += 1
+        open_ = [each for each in open_ if each[1].end > at]
+        if not open_:
+            if index == len(named):
+                return tuple(chosen)
+            at = named[index][1].start
+            continue
+        key, name, size = max(
+            open_, key=lambda each: (each[1].generation, each[1].end, each[1].epoch, each[0])
+        )
+        chosen.append(
+            ColdObject(key=key, start=max(at, name.start), end=name.end, bytes=size, whole=at <= name.start)
+        )
+        at = name.end
+
+
+def within(extent: Extent, start: int, end: int) -> Extent:
+    """The part of an extent between two offsets; empty where there is none."""
+    low = max(extent.start, start)
+    high = max(low, min(extent.end, end))
+    kept = tuple(each for each in extent.objects if each.end > low and each.start < high)
+    return replace(extent, start=low, end=high, objects=kept)
+
+
+def slices_of(extents: Sequence[Extent], *, split_bytes: int) -> list[tuple[Slice, ...]]:
+    """The tasks of the cold part: large objects in parts of about `split_bytes`, small ones together."""
+    tasks: list[tuple[Slice, ...]] = []
+    gathered: list[Slice] = []
+    size = 0
+    for extent in extents:
+        for each in extent.objects:
+            start, end = max(each.start, extent.start), min(each.end, extent.end)
+            if start >= end:
+                continue
+            parts = -(-each.bytes // split_bytes)
+            made = [
+                Slice(
+                    object=each,
+                    topic=extent.topic,
+                    partition=extent.partition,
+                    start=start,
+                    end=end,
+                    part=part,
+                    parts=parts,
+                )
+                for part in range(parts)
+            ]
+            if parts > 1:
+                tasks += [(one,) for one in made]
+                continue
+            if gathered and size + each.bytes > split_bytes:
+                tasks.append(tuple(gathered))
+                gathered, size = [], 0
+            gathered += made
+            size += each.bytes
+    if gathered:
+        tasks.append(tuple(gathered))
+    return tasks
+
+
+def tails_of(extents: Sequence[Extent], *, messages: int) -> list[Extent]:
+    """The tasks of the live tail: at most `messages` offsets each."""
+    tails = []
+    for extent in extents:
+        at = max(extent.start, extent.cold_end)
+        while at < extent.end:
+            end = min(extent.end, at + messages)
+            tails.append(replace(extent, start=at, end=end, objects=()))
+            at = end
+    return tails

@@ -1,0 +1,142 @@
+"""Options of the data sources: what a reader says, as one checked value."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Self
+
+from pydanube_core.errors import InvalidArgument
+from pydanube_core.names import TopicName
+from pydanube_core.positions import Position
+from pydanube_core.units import parse_bytes
+from pydanube_storage.objects import StoreOptions
+
+__all__ = ["DEFAULT_ADMIN_URL", "DEFAULT_BROKER_URL", "TopicOptions", "store_options", "words_of"]
+
+DEFAULT_BROKER_URL: Final = "http://127.0.0.1:6650"
+DEFAULT_ADMIN_URL: Final = "http://127.0.0.1:50051"
+_STORE: Final = ("endpoint", "region", "path_style", "profile", "role", "anonymous")
+_TOPIC: Final = (
+    *("topic", "broker", "admin", "tier", "cluster", "start", "end", "decode"),
+    *("max_messages_per_batch", "split_bytes", "write_id", "dispatch_strategy", "schema"),
+    *_STORE,
+)
+SPLIT_BYTES: Final = (
+    32 << 20
+)  # of stored bytes for one Spark partition: about 100 MB in memory, seconds of work
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicOptions:
+    """What to read or write.
+
+    With `tier` and without `broker` and `admin` only the object store is asked; else the broker says what is committed
+    and has the live tail.
+    """
+
+    topic: str
+    broker: str | None = None
+    admin: str | None = None
+    tier: str | None = None
+    cluster: str | None = None
+    start: str = "earliest"
+    end: str | None = None
+    decode: bool = False
+    max_messages_per_batch: int | None = None  # of a micro-batch
+    split_bytes: int = SPLIT_BYTES
+    write_id: str | None = None
+    dispatch_strategy: str | None = "reliable"
+    schema: str | None = None  # subject, of what is written
+    store: Mapping[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "topic", str(TopicName.parse(self.topic)))
+        Position.parse(self.start, now_ms=0, field="start")
+        if self.end is not None:
+            Position.parse(self.end, now_ms=0, field="end")
+
+    @property
+    def offline(self) -> bool:
+        """Only the object store, no broker."""
+        return self.tier is not None and self.broker is None and self.admin is None
+
+    @property
+    def broker_url(self) -> str:
+        return self.broker or os.environ.get("DANUBE_BROKER_URL") or DEFAULT_BROKER_URL
+
+    @property
+    def admin_url(self) -> str:
+        return self.admin or os.environ.get("DANUBE_ADMIN_ENDPOINT") or DEFAULT_ADMIN_URL
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> Self:
+        """From a reader's or writer's options.
+
+        Raises:
+            InvalidArgument: an unknown option, or a value that is none; `field` is the option.
+        """
+        given = words_of(options, _TOPIC)
+        if not given.get("topic"):
+            raise InvalidArgument('say which topic: .option("topic", "orders")', field="topic", value=None)
+        return cls(
+            topic=given["topic"],
+            broker=given.get("broker"),
+            admin=given.get("admin"),
+            tier=given.get("tier"),
+            cluster=given.get("cluster"),
+            start=given.get("start", "earliest"),
+            end=given.get("end"),
+            decode=_switch(given, "decode"),
+            max_messages_per_batch=_count(given, "max_messages_per_batch"),
+            split_bytes=parse_bytes(given["split_bytes"], field="split_bytes")
+            if "split_bytes" in given
+            else SPLIT_BYTES,
+            write_id=given.get("write_id"),
+            dispatch_strategy=given.get("dispatch_strategy", "reliable"),
+            schema=given.get("schema"),
+            store={name: given[name] for name in _STORE if name in given},
+        )
+
+
+def words_of(options: Mapping[str, str], known: tuple[str, ...]) -> dict[str, str]:
+    """The options in lower case, checked against those that there are."""
+    given = {name.lower(): value for name, value in options.items()}
+    for name, value in given.items():
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(known)}"
+            raise InvalidArgument(f"option {name!r} is not known{hint}", field=name, value=value)
+    return given
+
+
+def store_options(url: str, given: Mapping[str, str] | None) -> StoreOptions:
+    """How to reach a store; keys and tokens come from where every AWS tool finds them."""
+    said = dict(given or {})
+    return StoreOptions(
+        url=url,
+        endpoint=said.get("endpoint"),
+        region=said.get("region"),
+        path_style=_switch(said, "path_style") if "path_style" in said else None,
+        profile=said.get("profile"),
+        role=said.get("role"),
+        anonymous=_switch(said, "anonymous"),
+    )
+
+
+def _switch(given: Mapping[str, str], name: str) -> bool:
+    text = str(given.get(name, "false")).lower()
+    if text not in ("true", "false"):
+        raise InvalidArgument(f"{name}: write true or false, not {text!r}", field=name, value=text)
+    return text == "true"
+
+
+def _count(given: Mapping[str, str], name: str) -> int | None:
+    text = given.get(name)
+    if text is None:
+        return None
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) < 2**53:
+        raise InvalidArgument(f"{name}: write a whole number from 1 on, not {text!r}", field=name, value=text)
+    return int(text)

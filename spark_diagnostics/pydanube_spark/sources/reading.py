@@ -1,0 +1,139 @@
+"""What tasks do: read slices of objects, or a range of the live tail, as record batches. Runs on the workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+
+from pydanube_core.errors import CorruptObject
+from pydanube_storage.objects import ObjectStore, StoreOptions
+from pydanube_storage.parquet.encode import RowGroup
+from pydanube_storage.parquet.read import ObjectReader
+
+from pydanube_spark.sources.cluster import open_for_reading
+from pydanube_spark.sources.columns import rows_of
+from pydanube_spark.sources.extent import Extent, Slice
+
+if TYPE_CHECKING:
+    from pydanube.message import DecodedBatch
+
+__all__ = ["Times", "read_slices", "read_tail"]
+
+BATCH_ROWS: Final = 32_768  # of one record batch: what the JVM holds at once
+_TAIL_ROWS: Final = 16_384
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """Append times `[start_ms, end_ms)` that are wanted."""
+
+    start_ms: int | None = None
+    end_ms: int | None = None
+
+    def may_hold(self, first_ms: int | None, last_ms: int | None) -> bool:
+        """Whether an object with these first and last append times can have some."""
+        if self.start_ms is not None and last_ms is not None and last_ms < self.start_ms:
+            return False
+        return not (self.end_ms is not None and first_ms is not None and first_ms >= self.end_ms)
+
+
+@lru_cache(maxsize=4)
+def _store(options: StoreOptions) -> ObjectStore:
+    return open_for_reading(options)
+
+
+def read_slices(options: StoreOptions, slices: tuple[Slice, ...], topic: str, times: Times) -> Iterator[Any]:
+    """The rows of a task.
+
+    Raises:
+        ObjectMissing, CorruptObject, StoreUnavailable.
+    """
+    store = _store(options)
+    for each in slices:
+        yield from _read_slice(store, each, topic, times)
+
+
+def _read_slice(store: ObjectStore, wanted: Slice, topic: str, times: Times) -> Iterator[Any]:
+    reader = ObjectReader(store, wanted.object.key)
+    meta = reader.meta
+    if meta.topic != wanted.topic or meta.start > wanted.object.start or meta.end < wanted.object.end:
+        raise CorruptObject(
+            f"object {reader.key} in {store.url} says it is {meta.topic} from {meta.start} to {meta.end}",
+            store=store.url,
+            key=reader.key,
+            cause="footer",
+        )
+    first = reader.row_groups * wanted.part // wanted.parts
+    end = reader.row_groups * (wanted.part + 1) // wanted.parts
+    for index in range(first, end):
+        if reader.first[index] >= wanted.end or reader.row_group_end(index) <= wanted.start:
+            continue
+        table = reader.read_row_group(index)
+        yield from _batches(table, wanted.start, wanted.end, times, topic, wanted.partition)
+
+
+def _batches(
+    table: Any, start: int, end: int, times: Times, topic: str, partition: int | None
+) -> Iterator[Any]:
+    """Offsets and append times ascend, so that what is wanted of a table is one piece of it."""
+    offsets = table.column("offset").to_numpy()
+    low, high = int(offsets.searchsorted(start)), int(offsets.searchsorted(end))
+    if times.start_ms is not None or times.end_ms is not None:
+        appended = table.column("append_time").cast("int64").to_numpy()
+        if times.start_ms is not None:
+            low = max(low, int(appended.searchsorted(times.start_ms)))
+        if times.end_ms is not None:
+            high = min(high, int(appended.searchsorted(times.end_ms)))
+    while low < high:
+        count = min(BATCH_ROWS, high - low)
+        yield rows_of(table.slice(low, count), topic=topic, partition=partition)
+        low += count
+
+
+def read_tail(broker_url: str, wanted: Extent, topic: str, times: Times) -> Iterator[Any]:
+    """What is not in an object yet, from the broker, by a plain reader: nothing is acknowledged, nothing left behind.
+
+    Raises:
+        ClusterError: what the reader met.
+    """
+    from pydanube.sync import connect
+
+    tail = _Tail(wanted, topic, times)
+    with (
+        connect(broker_url) as client,
+        client.reader(wanted.topic, start=f"offset:{wanted.start}", stop=f"offset:{wanted.end}") as reader,
+    ):
+        for batch in reader.batches():
+            yield from tail.add(batch._inner._delivered.batch)
+    yield from tail.rest()
+
+
+class _Tail:
+    """Stored batches on their way to being rows. A batch that comes in several deliveries is taken once, whole."""
+
+    def __init__(self, wanted: Extent, topic: str, times: Times) -> None:
+        self._wanted = wanted
+        self._topic = topic
+        self._times = times
+        self._group = RowGroup()
+        self._at = wanted.start  # below it everything was given out
+        self._taken = wanted.start  # or is in the group
+
+    def add(self, batch: DecodedBatch) -> Iterator[Any]:
+        first, last = batch.offsets[0], batch.offsets[-1]
+        if last < self._taken:
+            return
+        if first < self._taken or self._group.messages >= _TAIL_ROWS:
+            yield from self.rest()
+        self._group.add(batch.stored)
+        self._taken = last + 1
+
+    def rest(self) -> Iterator[Any]:
+        if self._group.messages:
+            table = self._group.to_arrow()
+            yield from _batches(
+                table, self._at, self._wanted.end, self._times, self._topic, self._wanted.partition
+            )
+        self._at, self._group = self._taken, RowGroup()

@@ -1,0 +1,151 @@
+"""`read_topic`: a topic as a table by Spark's own Parquet reader, which prunes columns and decodes in the JVM.
+
+The committed objects are read as files, what is behind them by the data source: one exact copy of each message, as of
+the moment of the call. Where Spark cannot open the store (S3 without the jar for it), the data source reads all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import reduce
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from pydanube_spark.session import register
+from pydanube_spark.sources.cluster import Located, locate
+from pydanube_spark.sources.columns import FILE_SCHEMA, TOPIC_SCHEMA
+from pydanube_spark.sources.extent import Extent
+from pydanube_spark.sources.options import TopicOptions
+from pydanube_spark.sources.positions import between
+from pydanube_spark.sources.reading import Times
+
+__all__ = ["read_topic"]
+
+_S3A: Final = "org.apache.hadoop.fs.s3a.S3AFileSystem"
+
+
+def read_topic(
+    spark: SparkSession,
+    topic: str,
+    *,
+    broker: str | None = None,
+    admin: str | None = None,
+    tier: str | None = None,
+    cluster: str | None = None,
+    start: str = "earliest",
+    end: str | None = None,
+    decode: bool = False,
+    **store: str,
+) -> DataFrame:
+    """The messages of a topic from `start` to `end`, in the columns of the data source `danube`.
+
+    Args:
+        broker, admin: the broker's addresses; without them, and with `tier`, only the object store is asked.
+        tier: where the objects are, if not where the broker says.
+        cluster: which cluster of the store, if it holds several.
+        start, end: positions; `end` is exclusive, None: what there is now.
+        decode: add the column `value`, the payload by the topic's schema.
+        store: endpoint, region, path_style, profile of an S3 store.
+
+    Raises:
+        ClusterError: TOPIC_NOT_FOUND, UNAVAILABLE, STORE_UNAVAILABLE, INVALID_ARGUMENT …
+    """
+    options = TopicOptions(
+        topic=topic,
+        broker=broker,
+        admin=admin,
+        tier=tier,
+        cluster=cluster,
+        start=start,
+        end=end,
+        decode=decode,
+        store=store,
+    )
+    register(spark)
+    located = locate(options)
+    extents, times = between(options, located)
+    if not decode and _spark_can_open(spark, located):
+        parts = [frame for each in extents for frame in _frames(spark, options, located, each, times)]
+    else:
+        parts = [_by_source(spark, options, each) for each in extents]
+    if not parts:
+        return spark.createDataFrame([], TOPIC_SCHEMA)
+    frame = reduce(DataFrame.unionAll, parts)
+    return frame.where(reduce(Column.__and__, conditions)) if (conditions := _by_time(times)) else frame
+
+
+def _frames(
+    spark: SparkSession, options: TopicOptions, located: Located, extent: Extent, times: Times
+) -> Iterable[DataFrame]:
+    cold_end = extent.cold_end
+    objects = [
+        each
+        for each in extent.objects
+        if times.may_hold(each.min_append_time_ms, each.max_append_time_ms) and each.start < extent.end
+    ]
+    if objects:
+        assert located.store is not None
+        root = located.store.url.rstrip("/")
+        paths = [f"{root}/{each.key}" for each in objects]
+        frame = spark.read.schema(FILE_SCHEMA).parquet(*paths)
+        # A filter costs nothing where statistics rule it out, and a little everywhere else: only where it is needed.
+        if objects[0].start < extent.start:
+            frame = frame.where(f.col("offset") >= extent.start)
+        if objects[-1].end > cold_end:
+            frame = frame.where(f.col("offset") < cold_end)
+        assert all(each.whole for each in objects)
+        yield frame.select(
+            f.lit(options.topic).alias("topic"),
+            f.lit(extent.partition).cast("int").alias("partition"),
+            *FILE_SCHEMA.names,
+        )
+    if located.live and cold_end < extent.end:
+        yield _by_source(spark, options, replace(extent, start=max(cold_end, extent.start)))
+
+
+def _by_source(spark: SparkSession, options: TopicOptions, extent: Extent) -> DataFrame:
+    """The data source over a range of one concrete topic, as a part of the whole topic."""
+    reader = spark.read.format("danube").option("topic", extent.topic)
+    given = {
+        "broker": options.broker,
+        "admin": options.admin,
+        "tier": options.tier,
+        "cluster": options.cluster,
+        "decode": str(options.decode).lower(),
+        "start": f"offset:{extent.start}",
+        "end": f"offset:{extent.end}",
+        **(options.store or {}),
+    }
+    frame = reader.options(**{name: value for name, value in given.items() if value is not None}).load()
+    return frame.withColumn("topic", f.lit(options.topic)).withColumn(
+        "partition", f.lit(extent.partition).cast("int")
+    )
+
+
+def _by_time(times: Times) -> list[Column]:
+    conditions = []
+    if times.start_ms is not None:
+        conditions.append(f.col("append_time") >= f.timestamp_millis(f.lit(times.start_ms)))
+    if times.end_ms is not None:
+        conditions.append(f.col("append_time") < f.timestamp_millis(f.lit(times.end_ms)))
+    return conditions
+
+
+def _spark_can_open(spark: SparkSession, located: Located) -> bool:
+    """Whether Spark's own reader can be used: it reaches the store, and no object overlaps its neighbour."""
+    if located.store is None:
+        return True
+    scheme, there, _ = located.store.url.partition("://")
+    if there and scheme == "memory":
+        return False
+    if not all(one.whole for each in located.extents for one in each.objects):
+        return False
+    if there and scheme in ("s3", "s3a"):
+        try:
+            spark._jvm.java.lang.Class.forName(_S3A)  # type: ignore[union-attr]
+        except Exception:
+            return False
+    return True

@@ -1,0 +1,79 @@
+"""Which objects are the topic, where no broker can be asked; and how they become tasks."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from pydanube_spark.sources.extent import ColdObject, Extent, cover_of, slices_of, tails_of, within
+from pydanube_storage.objects.names import ObjectName
+
+
+def named(start: int, end: int, *, generation: int = 0, epoch: int = 1, random: str = "a") -> ObjectName:
+    return ObjectName(start=start, end=end, epoch=epoch, generation=generation, random=random)
+
+
+def listed(*names: ObjectName) -> list[tuple[str, ObjectName, int]]:
+    return [(str(name), name, 100) for name in names]
+
+
+def test_a_merged_object_counts_and_its_sources_do_not() -> None:
+    merged = named(0, 20, generation=1)
+    cover = cover_of(listed(named(0, 10), named(10, 20), merged, named(20, 30)))
+    assert [each.key for each in cover] == [str(merged), str(named(20, 30))]
+    assert all(each.whole for each in cover)
+
+
+def test_an_orphan_that_reaches_into_the_next_object_gives_each_offset_once() -> None:
+    cover = cover_of(listed(named(0, 15, epoch=2), named(10, 20, epoch=3)))
+    assert [(each.start, each.end, each.whole) for each in cover] == [(0, 15, True), (15, 20, False)]
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 40), st.integers(1, 20), st.integers(0, 2), st.integers(0, 3)), max_size=12
+    )
+)
+def test_every_offset_of_a_listing_is_covered_exactly_once(drawn: list[tuple[int, int, int, int]]) -> None:
+    names = [
+        named(start, start + length, generation=generation, epoch=epoch, random=f"{number:x}")
+        for number, (start, length, generation, epoch) in enumerate(drawn)
+    ]
+    cover = cover_of(listed(*names))
+    covered = [offset for each in cover for offset in range(each.start, each.end)]
+    assert covered == sorted({offset for name in names for offset in range(name.start, name.end)})
+
+
+def extent(*sizes: int, end: int | None = None, start: int = 0) -> Extent:
+    objects = tuple(
+        ColdObject(key=str(number), start=10 * number, end=10 * number + 10, bytes=size)
+        for number, size in enumerate(sizes)
+    )
+    return Extent(
+        topic="/default/t",
+        partition=None,
+        start=start,
+        end=10 * len(sizes) if end is None else end,
+        objects=objects,
+    )
+
+
+def test_small_objects_share_a_task_and_a_large_one_is_cut() -> None:
+    tasks = slices_of([extent(10, 10, 95, 10)], split_bytes=40)
+    assert [[(each.object.key, each.part, each.parts) for each in task] for task in tasks] == [
+        [("2", 0, 3)],
+        [("2", 1, 3)],
+        [("2", 2, 3)],
+        [("0", 0, 1), ("1", 0, 1), ("3", 0, 1)],
+    ]
+
+
+def test_the_tail_begins_where_the_objects_end() -> None:
+    (tail, rest) = tails_of([extent(1, 1, end=30)], messages=6)
+    assert [(each.start, each.end) for each in (tail, rest)] == [(20, 26), (26, 30)]
+    assert tails_of([within(extent(1, 1, end=30), 0, 15)], messages=6) == []
+
+
+def test_a_range_beyond_the_end_is_empty() -> None:
+    cut = within(extent(1, 1), 50, 70)
+    assert (cut.start, cut.end, cut.objects) == (50, 50, ())
+    assert slices_of([cut], split_bytes=10) == []
