@@ -1,0 +1,213 @@
+"""The telemetry tables: columns, types, units, meaning. docs/telemetry.md is made from this.
+
+A row is one sample. What did not change is told again once a minute or so (`HOLD_ROUNDS`): the last row of a subject
+holds until its next one, for that long. Counters count since the broker started: a smaller number is a restart.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from pydanube_core.errors import InvalidArgument
+
+__all__ = ["HEADS_EVERY", "HOLD_ROUNDS", "LOAD_EVERY", "TABLES", "Column", "Kind", "Table", "table_named"]
+
+HEADS_EVERY: Final = 12  # rounds between two rows of a head
+LOAD_EVERY: Final = 60  # of a topic's load, of a consumer
+HOLD_ROUNDS: Final = 15  # a cursor's row holds for at most that long: a heartbeat, and two rounds that were late
+
+
+class Kind(StrEnum):
+    """Type of a column, as the files have it."""
+
+    INT = "int64"
+    FLOAT = "double"
+    TEXT = "string"
+    TIME = "timestamp(ms, UTC)"
+    FLAG = "boolean"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    name: str
+    kind: Kind
+    meaning: str
+    nullable: bool = False
+    unit: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """`key`: the columns that name a subject; rows of a file are in their order, then by time."""
+
+    name: str
+    meaning: str
+    key: tuple[str, ...]
+    columns: tuple[Column, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(column.name for column in self.columns)
+
+
+def _int(name: str, meaning: str, unit: str = "", *, nullable: bool = False) -> Column:
+    return Column(name=name, kind=Kind.INT, meaning=meaning, unit=unit, nullable=nullable)
+
+
+def _float(name: str, meaning: str, unit: str = "", *, nullable: bool = False) -> Column:
+    return Column(name=name, kind=Kind.FLOAT, meaning=meaning, unit=unit, nullable=nullable)
+
+
+def _text(name: str, meaning: str, *, nullable: bool = False) -> Column:
+    return Column(name=name, kind=Kind.TEXT, meaning=meaning, nullable=nullable)
+
+
+_TAKEN: Final = Column(
+    name="taken_at", kind=Kind.TIME, meaning="when the sample was taken, by the broker's clock"
+)
+_BROKER: Final = _text("broker_id", "the broker that took it: the owner of the topic then")
+_LOG: Final = (
+    _text("topic", "full name; of a partition its own"),
+    _int("topic_id", "of the log: a topic that was deleted and made again has another"),
+)
+_PARTITION: Final = _int("partition", "index; null: not partitioned", nullable=True)
+_SUBSCRIPTION: Final = (
+    _text("subscription", "name"),
+    _int("subscription_id", "one that was deleted and made again has another"),
+)
+
+HEADS: Final = Table(
+    name="heads",
+    meaning="Where each log begins and ends, every twelfth round; the cursors say it more often.",
+    key=("topic_id",),
+    columns=(
+        _TAKEN,
+        _BROKER,
+        *_LOG,
+        _PARTITION,
+        _int("start_offset", "what is below was trimmed", "offset"),
+        _int("next_offset", "one past the last committed message", "offset"),
+        _int("producers", "connected"),
+        _int("consumers", "connected, readers included"),
+    ),
+)
+CURSORS: Final = Table(
+    name="cursors",
+    meaning="Where each subscription of each log stands, every round in which that changed. The cursor was read before "
+    "the head beside it.",
+    key=("topic_id", "subscription_id"),
+    columns=(
+        _TAKEN,
+        _BROKER,
+        *_LOG,
+        _PARTITION,
+        *_SUBSCRIPTION,
+        _int("start_offset", "of the log at that moment", "offset"),
+        _int("next_offset", "of the log at that moment", "offset"),
+        _int(
+            "unread_offsets",
+            "next_offset - next_unacked, where everything below next_unacked is acknowledged",
+            "offsets",
+        ),
+        _int("acked_above", "acknowledged above next_unacked", "messages"),
+        _int("in_flight", "delivered and not answered", "messages"),
+        _int("members", "consumers attached"),
+        _int("redelivered", "since the broker started", "messages"),
+        _int("failed", "nacked or not answered in time, since the broker started", "messages"),
+        _int("dead_lettered", "since the broker started", "messages"),
+        _int("dropped", "lost on purpose since the broker started", "messages"),
+        _int("generation", "rises with every seek"),
+        _int(
+            "oldest_unread_age_ms",
+            "age of the message at next_unacked, to 100 ms; null: nothing is unread, or not known",
+            "ms",
+            nullable=True,
+        ),
+    ),
+)
+CONSUMERS: Final = Table(
+    name="consumers",
+    meaning="Each consumer of each subscription, every sixtieth round.",
+    key=("topic_id", "subscription_id", "consumer_id"),
+    columns=(
+        _TAKEN,
+        _BROKER,
+        *_LOG,
+        *_SUBSCRIPTION,
+        _int("consumer_id", "of this connection"),
+        _text("name", "as it called itself"),
+        Column(name="active", kind=Kind.FLAG, meaning="false: a standby of a failover subscription"),
+        Column(name="connected_at", kind=Kind.TIME, meaning="since when"),
+        _int("credit_messages", "what may still be sent to it", "messages"),
+        _int("in_flight", "delivered and not answered", "messages"),
+        _int("delivered", "since it connected", "messages"),
+        _int("oldest_in_flight_age_ms", "of what it has not answered", "ms", nullable=True),
+    ),
+)
+BROKERS: Final = Table(
+    name="brokers",
+    meaning="Each broker and what its machine has. Capacities that nobody declared are null, never guessed.",
+    key=("broker_id",),
+    columns=(
+        _TAKEN,
+        _BROKER,
+        _float("uptime_s", "since its start", "s"),
+        _int("topics", "logs it owns"),
+        _int("subscriptions", "of them"),
+        _float("cpu_s", "processor time of its process since its start", "s"),
+        _int("cpus", "processors it may use", nullable=True),
+        _int("rss_bytes", "memory of its process", "bytes"),
+        _int("memory_bytes", "of the machine", "bytes", nullable=True),
+        _int("disk_free_bytes", "where its data is", "bytes", nullable=True),
+        _int("disk_total_bytes", "where its data is", "bytes", nullable=True),
+        _int("disk_guard_bytes", "publishing stops below this", "bytes", nullable=True),
+        _int("journal_bytes", "of its journal", "bytes"),
+        Column(name="journal_read_only", kind=Kind.FLAG, meaning="a failed sync stopped publishing"),
+        _int("tier_backlog_bytes", "due and not in the object store", "bytes"),
+        _int("tier_errors", "since its start"),
+        _text("store_error", "what keeps the object store from working", nullable=True),
+        _int("messages_in", "published since its start", "messages"),
+        _int("bytes_in", "published since its start", "bytes"),
+        _int("messages_out", "delivered since its start", "messages"),
+        _int("bytes_out", "delivered since its start, estimated from sizes of what came in", "bytes"),
+        _float("network_in_bytes_per_s", "declared capacity", "bytes/s", nullable=True),
+        _float("network_out_bytes_per_s", "declared capacity", "bytes/s", nullable=True),
+        _text("state", "active, or draining"),
+    ),
+)
+TOPICS: Final = Table(
+    name="topics",
+    meaning="Load and owner of each log, every sixtieth round: what balance is judged by.",
+    key=("topic_id",),
+    columns=(
+        _TAKEN,
+        _BROKER,
+        *_LOG,
+        _PARTITION,
+        _int("messages_in", "published since the broker started", "messages"),
+        _int("bytes_in", "published since the broker started", "bytes"),
+        _int("messages_out", "delivered since the broker started", "messages"),
+        _int("bytes_out", "delivered since the broker started, estimated from sizes of what came in", "bytes"),
+        _int("unread_messages", "of all its subscriptions", "messages"),
+        _int("producers", "connected"),
+        _int("consumers", "connected"),
+        _int("subscriptions", "of it"),
+        _int("refused", "publishes that were refused since the broker started", "batches"),
+    ),
+)
+TABLES: Final[dict[str, Table]] = {table.name: table for table in (HEADS, CURSORS, CONSUMERS, BROKERS, TOPICS)}
+
+
+def table_named(name: str) -> Table:
+    """The table. Raises `InvalidArgument` naming those there are."""
+    found = TABLES.get(name)
+    if found is None:
+        raise InvalidArgument(
+            f"there is no telemetry table {name!r}; there are {', '.join(TABLES)}",
+            field="table",
+            value=name,
+            existing=list(TABLES),
+        )
+    return found

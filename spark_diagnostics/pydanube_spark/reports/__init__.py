@@ -1,0 +1,1 @@
+"""Reports over telemetry: consumer lag, cluster balance."""

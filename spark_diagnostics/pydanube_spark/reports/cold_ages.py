@@ -1,0 +1,48 @@
+"""Append time of a message by the cold tier: the object that holds its offset, one row group of it.
+
+Asked only where telemetry does not know: the message left the journal, or was unread before the broker started.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from pydanube_core.errors import CorruptObject, ObjectMissing, StoreUnavailable
+from pydanube_core.names import TopicName
+from pydanube_storage.objects import ObjectName, StoreOptions, topic_folder
+from pydanube_storage.parquet.read import ObjectReader
+
+from pydanube_spark.sources.cluster import open_for_reading
+from pydanube_spark.sources.extent import ColdObject, cover_of
+
+__all__ = ["ColdAges"]
+
+
+class ColdAges:
+    """One log's. Listed once, when first asked."""
+
+    def __init__(self, store: StoreOptions, cluster: str, topic: str, topic_id: int) -> None:
+        name = TopicName.parse(topic)
+        self._options = store
+        self._folder = topic_folder(cluster, name.namespace, name.name, topic_id)
+        self._store: Any = None
+        self._objects: tuple[ColdObject, ...] | None = None
+        self.append_time = lru_cache(maxsize=256)(self._append_time)
+
+    def _append_time(self, offset: int) -> int | None:
+        """Milliseconds since 1970; None where no object holds the offset, or it cannot be read."""
+        try:
+            if self._objects is None:
+                self._store = open_for_reading(self._options)
+                self._objects = cover_of(
+                    (fact.key, name, fact.bytes)
+                    for fact in self._store.list(self._folder)
+                    if (name := ObjectName.parse(fact.key)) is not None
+                )
+            for each in self._objects:
+                if each.start <= offset < each.end:
+                    return ObjectReader(self._store, each.key).time_at_offset(offset)
+        except (CorruptObject, ObjectMissing, StoreUnavailable):
+            return None
+        return None

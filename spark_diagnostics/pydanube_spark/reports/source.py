@@ -1,0 +1,180 @@
+"""Which telemetry a report reads, and how it gets into Spark: files as rows, each opened by the task that needs it.
+
+Spark moves one row for each subscription and file, its samples packed in one value: moving every sample as a row of
+its own costs ten times as much as judging them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import zstandard
+from pydanube_core.errors import CorruptObject, InvalidArgument, ObjectMissing
+from pydanube_core.names import TopicName
+from pydanube_core.telemetry import table_named
+from pydanube_storage.objects import StoreOptions
+from pydanube_storage.telemetry.reading import read_samples, stored_files
+
+from pydanube_spark.reports.history import ARRAYS
+from pydanube_spark.sources.cluster import cluster_folder, open_for_reading
+
+__all__ = ["PACKED_DDL", "Telemetry", "find_telemetry", "pack", "packed_samples", "topic_matches", "unpacked"]
+
+_SHORTEST_MS: Final = 100
+_LEVEL: Final = 1  # zstd
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Telemetry:
+    """The files of one table that a report reads. `interval_ms`: between two rounds of the brokers."""
+
+    store: StoreOptions
+    cluster: str
+    keys: tuple[str, ...]
+    interval_ms: int
+    thinned_ms: int  # 0: as sampled; else one sample in so much time, in the coarsest file
+    newest_ms: int
+
+
+def find_telemetry(
+    store: StoreOptions, cluster: str | None, table: str, *, start_ms: int, end_ms: int
+) -> Telemetry:
+    """The files with samples of `[start_ms, end_ms)`.
+
+    Raises:
+        InvalidArgument: there is none of it, and why: no telemetry at all, or none of that time.
+        StoreUnavailable: no such store.
+    """
+    opened = open_for_reading(store)
+    name = cluster_folder(opened, cluster)
+    wanted = table_named(table)
+    found = [(key, file) for key, file, _ in stored_files(opened, name, wanted, start_ms=start_ms, end_ms=end_ms)]
+    if not found:
+        days = [each.removeprefix("date=") for each in opened.folders(f"{name}/telemetry/{table}")]
+        why = (
+            f"it has telemetry of {days[0]} to {days[-1]}: choose another --since and --until"
+            if days
+            else "its brokers have written no telemetry yet: it comes within a minute, unless telemetry.enabled is false"
+        )
+        raise InvalidArgument(
+            f"cluster {name} in {opened.url} has no telemetry of that time; {why}",
+            field="since",
+            value=start_ms,
+            cluster=name,
+            days=[days[0], days[-1]] if days else [],
+        )
+    coarsest = max(file.generation for _, file in found)
+    return Telemetry(
+        store=store,
+        cluster=name,
+        keys=tuple(key for key, _ in found),
+        interval_ms=_interval_ms(opened, name, start_ms, end_ms),
+        thinned_ms={2: 60_000, 3: 3_600_000}.get(coarsest, 0),
+        newest_ms=min(end_ms, max(file.end_ms for _, file in found)),
+    )
+
+
+def _interval_ms(store: Any, cluster: str, start_ms: int, end_ms: int) -> int:
+    """Between two rounds: brokers are sampled in each. Of the newest file that is as it was sampled."""
+    table = table_named("brokers")
+    files = [
+        (file.end_ms, key)
+        for key, file, _ in stored_files(store, cluster, table, start_ms=start_ms, end_ms=end_ms)
+        if file.generation < 2
+    ]
+    for _, key in sorted(files, reverse=True)[:5]:
+        times = read_samples(store, key, table, columns=["taken_at"]).column("taken_at").cast(pa.int64())
+        gaps = np.diff(np.sort(times.to_numpy()))
+        if len(gaps):
+            return max(_SHORTEST_MS, int(np.median(gaps)))
+    return 5000
+
+
+def topic_matches(topic: str, glob: str | None) -> bool:
+    """Whether a concrete topic is asked for: by its own name, or by that of the partitioned topic it is a part of."""
+    if glob is None:
+        return True
+    full = glob if glob.startswith("/") else f"/{glob}" if "/" in glob else f"/default/{glob}"
+    return fnmatchcase(topic, full) or fnmatchcase(str(TopicName.parse(topic).base), full)
+
+
+PACKED: Final = pa.schema(
+    [
+        pa.field("topic", pa.string()),
+        pa.field("topic_id", pa.int64()),
+        pa.field("partition", pa.int64()),
+        pa.field("subscription", pa.string()),
+        pa.field("subscription_id", pa.int64()),
+        pa.field("first_ms", pa.int64()),
+        pa.field("samples", pa.binary()),
+        pa.field("damaged", pa.string()),
+    ]
+)
+PACKED_DDL: Final = (
+    "topic string, topic_id bigint, partition bigint, subscription string, subscription_id bigint, first_ms bigint, "
+    "samples binary, damaged string"
+)
+
+
+def packed_samples(
+    store: StoreOptions, keys: Sequence[str], topic: str | None, start_ms: int, end_ms: int
+) -> Iterator[Any]:
+    """For each file a batch of `PACKED`: one row for each subscription in it; a damaged file is a row that says so."""
+    opened = open_for_reading(store)
+    table = table_named("cursors")
+    names = ["topic", "topic_id", "partition", "subscription", "subscription_id"]
+    for key in keys:
+        try:
+            samples = read_samples(opened, key, table, columns=[*names, *ARRAYS])
+        except (CorruptObject, ObjectMissing) as error:
+            yield pa.RecordBatch.from_pylist([{"damaged": error.message}], schema=PACKED)
+            continue
+        rows = list(_packed(samples, names, topic, start_ms, end_ms))
+        if rows:
+            yield pa.RecordBatch.from_pylist(rows, schema=PACKED)
+
+
+def _packed(samples: Any, names: list[str], topic: str | None, start_ms: int, end_ms: int) -> Iterator[dict[str, Any]]:
+    arrays = {name: _numbers(samples.column(name)) for name in ARRAYS}
+    ids = np.stack([_numbers(samples.column("topic_id")), _numbers(samples.column("subscription_id"))])
+    if not ids.shape[1]:
+        return
+    edges = np.flatnonzero((ids[:, 1:] != ids[:, :-1]).any(axis=0)) + 1
+    firsts, ends = np.concatenate([[0], edges]), np.concatenate([edges, [ids.shape[1]]])
+    subjects = samples.select(names).take(pa.array(firsts)).to_pylist()
+    matrix = np.stack([arrays[name] for name in ARRAYS])
+    times = arrays["taken_at"]
+    for subject, first, end in zip(subjects, firsts, ends, strict=True):
+        low = first + int(np.searchsorted(times[first:end], start_ms))
+        high = first + int(np.searchsorted(times[first:end], end_ms))
+        if low < high and topic_matches(subject["topic"], topic):
+            yield {**subject, "first_ms": int(times[low]), "samples": pack(matrix[:, low:high])}
+
+
+def _numbers(column: Any) -> Any:
+    """A column of integers or times; null is -1."""
+    whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    return whole.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
+
+
+def pack(arrays: Any) -> bytes:
+    """Rows of integers as bytes: differences compress to a twentieth, and shuffles are what reports wait for."""
+    steps = np.diff(arrays, axis=1, prepend=0)
+    return zstandard.compress(np.ascontiguousarray(steps).tobytes(), _LEVEL)
+
+
+def unpacked(values: Sequence[bytes]) -> dict[str, Any]:
+    """The arrays of a subscription from its packed parts, in order of time."""
+    parts = [
+        np.frombuffer(zstandard.decompress(value), np.int64).reshape(len(ARRAYS), -1).cumsum(axis=1)
+        for value in values
+    ]
+    whole = np.concatenate(parts, axis=1)
+    if (np.diff(whole[0]) < 0).any():
+        whole = whole[:, np.argsort(whole[0], kind="stable")]
+    return dict(zip(ARRAYS, whole, strict=True))

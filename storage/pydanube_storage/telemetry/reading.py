@@ -1,0 +1,65 @@
+"""Files of samples back to Arrow, checked: their pages by checksums, their columns against the table."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydanube_core.errors import CorruptObject
+from pydanube_core.telemetry import Table, live_files, telemetry_folder
+from pydanube_core.telemetry.files import DAY_MS, TelemetryFile, date_of
+
+from pydanube_storage.objects.protocol import ObjectStore
+from pydanube_storage.telemetry.writing import arrow_schema
+
+__all__ = ["read_samples", "stored_files"]
+
+
+def stored_files(
+    store: ObjectStore, cluster: str, table: Table, *, start_ms: int = 0, end_ms: int = 1 << 62
+) -> Iterator[tuple[str, TelemetryFile, int]]:
+    """(key, name, bytes) of the files that count for samples of `[start_ms, end_ms)`, a day at a time."""
+    folder = telemetry_folder(cluster, table.name)
+    last_day = date_of(min(end_ms - 1, 253_402_300_799_000)) if end_ms < 1 << 62 else "9999"
+    first_day = date_of(max(0, start_ms - DAY_MS))
+    for name in store.folders(folder):
+        day = name.removeprefix("date=")
+        if not first_day <= day <= last_day:
+            continue
+        sizes = {fact.key: fact.bytes for fact in store.list(f"{folder}/{name}")}
+        for key, file in live_files(sizes, start_ms=start_ms, end_ms=end_ms):
+            yield key, file, sizes[key]
+
+
+def read_samples(store: ObjectStore, key: str, table: Table, *, columns: list[str] | None = None) -> Any:
+    """The samples of one file; columns that its writer did not know yet are null.
+
+    Raises:
+        ObjectMissing, StoreUnavailable. CorruptObject: it is not a whole file of this table.
+    """
+    data = store.read(key, 0, store.size(key))
+    wanted = arrow_schema(table)
+    if columns is not None:
+        wanted = pa.schema([wanted.field(name) for name in columns])
+    try:
+        file = pq.ParquetFile(io.BytesIO(data), page_checksum_verification=True)
+        known = set(file.schema_arrow.names)
+        found = file.read([name for name in wanted.names if name in known], use_threads=False)
+        count = found.num_rows
+        arrays = [
+            found.column(field.name).cast(field.type) if field.name in known else pa.nulls(count, field.type)
+            for field in wanted
+        ]
+    except (pa.ArrowException, OSError) as error:
+        raise CorruptObject(
+            f"telemetry file {key} in {store.url} is damaged: {error}. Delete it, or restore it from a copy of the "
+            "bucket; what it held is missing from reports then",
+            store=store.url,
+            key=key,
+            cause="page",
+        ) from error
+    return pa.Table.from_arrays(arrays, names=wanted.names)
+
