@@ -36,9 +36,13 @@ GROUPS: Final[dict[str, dict[str, _Leaf]]] = {
         "show": ("config", "show", "effective settings and where each came from"),
         "init": ("config", "init", "write a commented settings file"),
         "check": ("config", "check", "find mistakes in the settings"),
-    }
+    },
+    "report": {
+        "lag": ("report", "lag", "how far subscriptions were behind, hour by hour"),
+        "balance": ("report", "balance", "how evenly brokers are loaded, and what would help"),
+    },
 }
-GROUP_SUMMARIES: Final = {"config": "settings of a broker"}
+GROUP_SUMMARIES: Final = {"config": "settings of a broker", "report": "reports over telemetry, on Spark"}
 # Flags of every command that may also stand before the command's words; True: takes a value.
 _LEADING: Final = {
     "--json": False,

@@ -15,7 +15,6 @@ from typing import Any, Final
 import pyarrow as pa
 from pydanube_core.diagnosis import DiagnosisOptions
 from pydanube_core.errors import InvalidArgument
-from pydanube_core.names import TopicName
 from pydanube_storage.objects import StoreOptions
 from pyspark.sql import DataFrame, SparkSession
 
@@ -24,7 +23,7 @@ from pydanube_spark.reports.history import Grid, History
 from pydanube_spark.reports.lag_rows import LagRow, Span, rows_of_history
 from pydanube_spark.reports.source import PACKED_DDL, Telemetry, find_telemetry, packed_samples, unpacked
 
-__all__ = ["LAG_SCHEMA", "LagQuestion", "lag_table"]
+__all__ = ["DAMAGED", "LAG_SCHEMA", "LagQuestion", "lag_table"]
 
 _KINDS: Final = {"int": (pa.int64(), "bigint"), "float": (pa.float64(), "double"), "str": (pa.string(), "string")}
 _SUBJECT: Final = [
@@ -45,7 +44,8 @@ def _columns() -> list[tuple[str, Any, str]]:
 
 LAG_SCHEMA: Final = pa.schema([pa.field(name, kind) for name, kind, _ in _columns()])
 _LAG_DDL: Final = ", ".join(f"{name} {ddl}" for name, _, ddl in _columns())
-_DAMAGED: Final = "DAMAGED"
+#: status of a row that stands for a damaged file, which `evidence` names
+DAMAGED: Final = "DAMAGED"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +93,7 @@ def lag_table(spark: SparkSession, question: LagQuestion) -> tuple[DataFrame, Te
         first = table.slice(0, 1).to_pylist()[0]
         subject = {name: first[name] for name, _, _ in _SUBJECT}
         if first["topic"] is None:
-            return _table([{**_nothing(), "status": _DAMAGED, "evidence": text} for text in table["damaged"].to_pylist()])
+            return _table([{**_nothing(), "status": DAMAGED, "evidence": text} for text in table["damaged"].to_pylist()])
         history = History(unpacked(table["samples"].to_pylist()))
         append_time = ColdAges(store, cluster, first["topic"], first["topic_id"]).append_time if ages else None
         rows = rows_of_history(history, whole, grid, options, append_time)
@@ -112,7 +112,3 @@ def _nothing() -> dict[str, Any]:
 def _table(rows: Sequence[dict[str, Any]]) -> Any:
     return pa.Table.from_pylist(list(rows), schema=LAG_SCHEMA)
 
-
-def parent_of(topic: str) -> str:
-    """The partitioned topic that a partition is a part of; the topic itself if it is none."""
-    return str(TopicName.parse(topic).base)

@@ -1,0 +1,231 @@
+"""`danube report lag|balance`: reports on Spark over the telemetry in the object store; no broker is needed."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+from pydanube_core.errors import ClusterError, ConditionNotMet, InvalidArgument, Unavailable
+
+from pydanube_cli.command import Common, command
+from pydanube_cli.render import print_json, print_table
+
+__all__ = ["balance", "lag"]
+
+Since = Annotated[str, typer.Option("--since", metavar="TIME", help="A length before --until, or a time.")]
+Until = Annotated[str | None, typer.Option("--until", metavar="TIME", help="A time [default: now]")]
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", metavar="DIR", help="Write Parquet, JSON, HTML and PNG there."),
+]
+Master = Annotated[
+    str | None, typer.Option("--master", metavar="URL", help="Spark's master [default: local\\[*]]")
+]
+TierUrl = Annotated[
+    str | None,
+    typer.Option("--tier", metavar="URL", help="Object store [default: what the broker or its settings say]"),
+]
+TierCluster = Annotated[
+    str | None,
+    typer.Option("--tier-cluster", metavar="NAME", help="Which cluster of the store, if it holds several."),
+]
+Topic = Annotated[str | None, typer.Option("--topic", metavar="GLOB", help="Only these topics.")]
+FailOn = Annotated[
+    str | None, typer.Option("--fail-on", metavar="warning", help="Exit 6 if anything is in trouble.")
+]
+_TROUBLE: Final = ("DATA_LOST", "AT_RISK", "STUCK", "FALLING_BEHIND", "SLOW")
+
+
+@command(
+    examples=[
+        "danube report lag --since 24h --out report",
+        "danube report lag --tier s3://bucket/prefix --topic 'orders*' --json",
+        "danube report lag --since 7d --fail-on warning",
+    ]
+)
+def lag(
+    *,
+    common: Common,
+    since: Since = "24h",
+    until: Until = None,
+    topic: Topic = None,
+    out: Out = None,
+    master: Master = None,
+    tier: TierUrl = None,
+    tier_cluster: TierCluster = None,
+    fail_on: FailOn = None,
+) -> int:
+    """Report how far each subscription was behind, hour by hour, and which are in trouble."""
+    result = _run("lag", common, since, until, topic, out, master, tier, tier_cluster, fail_on)
+    if not common.as_json:
+        _say_lag(result)
+    trouble = {name: count for name, count in result["summary"]["statuses"].items() if name in _TROUBLE}
+    if fail_on and trouble:
+        what = ", ".join(f"{count} {name}" for name, count in trouble.items())
+        raise ConditionNotMet(f"subscriptions in trouble: {what}", statuses=trouble)
+    return 0
+
+
+@command(
+    examples=[
+        "danube report balance --since 24h --out report",
+        "danube report balance --tier s3://bucket/prefix --json",
+    ]
+)
+def balance(
+    *,
+    common: Common,
+    since: Since = "24h",
+    until: Until = None,
+    topic: Topic = None,
+    out: Out = None,
+    master: Master = None,
+    tier: TierUrl = None,
+    tier_cluster: TierCluster = None,
+    fail_on: FailOn = None,
+) -> int:
+    """Report how evenly the brokers are loaded, which moves would help, and when they are full."""
+    result = _run("balance", common, since, until, topic, out, master, tier, tier_cluster, fail_on)
+    summary = result["summary"]
+    if not common.as_json:
+        print_table(result["rows"][-20:])
+        print(f"\n{summary['verdict']}: {summary['because']}")
+        _say_files(result)
+    if fail_on and summary["verdict"] != "BALANCED":
+        raise ConditionNotMet(f"the cluster is {summary['verdict']}: {summary['because']}", verdict=summary["verdict"])
+    return 0
+
+
+def _run(
+    report: str,
+    common: Common,
+    since: str,
+    until: str | None,
+    topic: str | None,
+    out: Path | None,
+    master: str | None,
+    tier: str | None,
+    tier_cluster: str | None,
+    fail_on: str | None,
+) -> dict[str, Any]:
+    from pydanube_spark.reports.process import check_installed, run_in_process
+
+    if fail_on not in (None, "warning"):
+        raise InvalidArgument(f"--fail-on {fail_on}: there is only warning", field="fail-on", value=fail_on)
+    check_installed()
+    store = _store(common) if tier is None else {"tier": tier}
+    given = {
+        **store,
+        "since": since,
+        "until": until,
+        "topic": topic,
+        "out": None if out is None else str(out.absolute()),
+        "master": master,
+        "tier-cluster": tier_cluster or store.get("tier-cluster"),
+    }
+    words = [f"--{name}={value}" for name, value in given.items() if value is not None]
+    result = run_in_process([report, *words], _progress())
+    if common.as_json:
+        print_json(result)
+    return result
+
+
+def _store(common: Common) -> dict[str, str | None]:
+    """Where the objects are: as the broker says, else as its settings here say."""
+    from pydanube_admin.remote import call_sync
+
+    try:
+        tier = call_sync(common.admin_url, "brokers.status", timeout_s=common.timeout_s)["tier"]
+    except Unavailable as error:
+        return _store_of_settings(error)
+    if not tier.get("enabled"):
+        raise InvalidArgument(
+            f"the broker has no object store: {tier.get('reason')}", field="tier", value=None
+        )
+    return {"tier": tier["url"], "tier-cluster": tier["cluster"], **_connection()}
+
+
+def _store_of_settings(unavailable: Unavailable) -> dict[str, str | None]:
+    settings = _settings()
+    url = settings.tier.url or (None if settings.data.dir is None else str(settings.data.dir / "objects"))
+    if url is None or ("://" not in url and not Path(url).is_dir()):
+        raise InvalidArgument(
+            f"no broker answers ({unavailable.details.get('url')}), and there is no object store at {url}: "
+            "say where it is with --tier",
+            field="tier",
+            value=url,
+        )
+    return {"tier": url, **_connection()}
+
+
+def _settings() -> Any:
+    try:
+        from pydanube_broker.settings import load_settings
+    except ModuleNotFoundError as error:
+        raise InvalidArgument(
+            "say where the object store is with --tier", field="tier", value=None
+        ) from error
+    return load_settings(None, os.environ)
+
+
+def _connection() -> dict[str, str | None]:
+    """How the store is reached, by the settings in the environment."""
+    try:
+        tier = _settings().tier
+    except ClusterError:
+        return {}
+    return {
+        "endpoint": tier.endpoint,
+        "region": tier.region,
+        "path-style": None if tier.path_style is None else str(tier.path_style).lower(),
+        "profile": tier.profile,
+        "role": tier.role,
+        "anonymous": "true" if tier.anonymous else None,
+    }
+
+
+def _progress() -> Callable[[str, float], None]:
+    if not sys.stderr.isatty():
+        return lambda what, share: None
+
+    def show(what: str, share: float) -> None:
+        text = "" if share >= 1 else f"{share:4.0%} {what} …"
+        sys.stderr.write("\r" + text.ljust(60) + ("\r" if share >= 1 else ""))
+        sys.stderr.flush()
+
+    return show
+
+
+def _say_lag(result: Mapping[str, Any]) -> None:
+    from pydanube_cli.render import human_seconds
+
+    print_table(
+        [
+            {
+                "status": row["status"],
+                "topic": row["topic"],
+                "subscription": row["subscription"],
+                "unread": row["lag_messages"],
+                "oldest": None if row["oldest_unread_age_s"] is None else human_seconds(row["oldest_unread_age_s"]),
+                "in_per_s": None if row["produce_rate"] is None else round(row["produce_rate"], 1),
+                "out_per_s": None if row["consume_rate"] is None else round(row["consume_rate"], 1),
+                "why": row["stuck_reason"],
+            }
+            for row in result["rows"][:50]
+        ]
+    )
+    summary = result["summary"]
+    counts = ", ".join(f"{count} {name}" for name, count in summary["statuses"].items())
+    print(f"\n{summary['subscriptions']} subscriptions from {result['since']} to {result['until']}: {counts}")
+    for text in summary["damaged_files"]:
+        print(f"damaged: {text}")
+    _say_files(result)
+
+
+def _say_files(result: Mapping[str, Any]) -> None:
+    for path in result["files"].values():
+        print(path)

@@ -1,0 +1,80 @@
+"""Reports as a program: for spark-submit, and for whoever runs them as a process of their own.
+
+    spark-submit --master spark://host:7077 main.py lag --tier s3://bucket/prefix --since 24h --out DIR
+    python -m pydanube_spark.reports.main lag --tier ./danube-data/objects --out DIR --master local[2]
+
+The result is one JSON object on stdout. On stderr each step is a line `{"progress": 0.25, "doing": …}`, an error a line
+`{"error": {code, message, …}}`; the exit code is the error's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydanube_core.errors import ClusterError, Internal
+
+from pydanube_spark.reports.balance_run import run_balance
+from pydanube_spark.reports.progress import Progress, say_progress
+from pydanube_spark.reports.run import ReportRequest, run_lag
+from pydanube_spark.sources.options import store_options
+
+__all__ = ["main", "request_of"]
+
+_REPORTS: dict[str, Callable[[ReportRequest, Progress], dict[str, Any]]] = {"lag": run_lag, "balance": run_balance}
+_STORE = ("endpoint", "region", "path-style", "profile", "role", "anonymous")
+
+
+def request_of(arguments: Sequence[str]) -> tuple[str, ReportRequest]:
+    """(report, request) of a command line; argparse ends the program with 2 on a wrong one."""
+    parser = argparse.ArgumentParser(prog="pydanube_spark.reports.main", description=__doc__)
+    parser.add_argument("report", choices=sorted(_REPORTS))
+    parser.add_argument("--tier", required=True, help="folder or s3:// URL of the object store")
+    parser.add_argument("--tier-cluster", help="which cluster of the store, if it holds several")
+    parser.add_argument("--since", default="24h", help="a length before --until, or a time")
+    parser.add_argument("--until", help="a time; now if not given")
+    parser.add_argument("--topic", help="glob of topics")
+    parser.add_argument("--out", type=Path, help="folder for the report's files")
+    parser.add_argument("--master", help="Spark's master URL")
+    for name in _STORE:
+        parser.add_argument(f"--{name}", help="of an S3-compatible store")
+    given = parser.parse_args(arguments)
+    said = {name.replace("-", "_"): getattr(given, name.replace("-", "_")) for name in _STORE}
+    return given.report, ReportRequest(
+        store=store_options(given.tier, {name: value for name, value in said.items() if value is not None}),
+        cluster=given.tier_cluster,
+        since=given.since,
+        until=given.until,
+        topic=given.topic,
+        out=given.out,
+        master=given.master,
+    )
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run one report; returns the exit code."""
+    try:
+        name, request = request_of(arguments)
+        result = _REPORTS[name](request, say_progress)
+    except ClusterError as error:
+        failure = error
+    except Exception as error:
+        failure = Internal(f"the report failed: {_first_line(error)}", report=arguments[0] if arguments else None)
+    else:
+        print(json.dumps(result, default=str))
+        return 0
+    print(json.dumps({"error": failure.to_dict()}), file=sys.stderr)
+    return failure.exit_code
+
+
+def _first_line(error: Exception) -> str:
+    """What Spark says, without the traces of three machines."""
+    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,76 @@
+"""Write a report: NAME.parquet/, NAME.json, NAME.html, NAME.png into one folder.
+
+Each comes under its name when it is whole; a report that fails leaves what was there before.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydanube_core.errors import InvalidArgument
+
+from pydanube_spark.reports.page import Page, html, png
+
+__all__ = ["write_report"]
+
+
+def write_report(
+    folder: Path,
+    name: str,
+    *,
+    rows: Any,
+    shown: Sequence[Mapping[str, Any]],
+    report: Mapping[str, Any],
+    page: Page,
+) -> dict[str, str]:
+    """The files, by kind: parquet, json, html, png.
+
+    Args:
+        rows: an Arrow table, all of the report; `shown`: the same for JSON.
+        report: what `--json` shows; rows and files are added.
+
+    Raises:
+        InvalidArgument: the folder cannot be written.
+    """
+    files = {kind: str(folder / f"{name}.{kind}") for kind in ("parquet", "json", "html", "png")}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _parquet(folder / f"{name}.parquet", rows)
+        _put(folder / f"{name}.html", html(page).encode())
+        try:
+            _put(folder / f"{name}.png", png(page))
+        except ImportError:
+            del files["png"]
+        whole = {**report, "rows": shown, "files": files}
+        _put(folder / f"{name}.json", json.dumps(whole, default=str, indent=1).encode())
+    except OSError as error:
+        raise InvalidArgument(
+            f"the report cannot be written to {folder}: {error.strerror or error}. Choose another folder with --out",
+            field="out",
+            value=str(folder),
+        ) from error
+    return files
+
+
+def _put(path: Path, data: bytes) -> None:
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_bytes(data)
+    os.replace(temporary, path)
+
+
+def _parquet(folder: Path, rows: pa.Table) -> None:
+    """A folder, as Spark writes and reads tables."""
+    fresh = folder.with_name(f".{folder.name}.tmp")
+    shutil.rmtree(fresh, ignore_errors=True)
+    fresh.mkdir()
+    pq.write_table(rows, fresh / "part-00000.zstd.parquet", compression="zstd")
+    (fresh / "_SUCCESS").touch()
+    shutil.rmtree(folder, ignore_errors=True)
+    os.replace(fresh, folder)

@@ -1,0 +1,100 @@
+"""Run a report as a process of its own: a JVM beside it, its noise kept from whoever asked, and ended with him."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Final
+
+from pydanube_core.errors import ClusterError, Internal, MissingExtra
+
+from pydanube_spark.reports.progress import Progress, no_progress
+
+__all__ = ["check_installed", "run_in_process"]
+
+_NOISE_LINES: Final = 30
+_END_S: Final = 10.0
+
+
+def check_installed() -> None:
+    """Raises `MissingExtra` where the extra is not installed."""
+    from importlib.util import find_spec
+
+    for module in ("pyspark", "pyarrow", "pandas"):
+        if find_spec(module) is None:
+            raise MissingExtra(
+                f'reports run on Spark, and {module} is not installed: pip install "pydanube[spark]"',
+                extra="spark",
+                module=module,
+            )
+
+
+def run_in_process(arguments: Sequence[str], progress: Progress = no_progress) -> dict[str, Any]:
+    """The result of `pydanube_spark.reports.main`.
+
+    Raises:
+        ClusterError: what the report raised. Interrupted, the process and its JVM are ended first.
+    """
+    check_installed()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pydanube_spark.reports.main", *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # the JVM is its child: both end together
+    )
+    failure: ClusterError | None = None
+    noise: deque[str] = deque(maxlen=_NOISE_LINES)
+    try:
+        assert process.stderr is not None
+        assert process.stdout is not None
+        for line in process.stderr:
+            said = _said(line)
+            if "progress" in said:
+                progress(str(said["doing"]), float(said["progress"]))
+            elif "error" in said:
+                failure = ClusterError.from_dict(said["error"])
+            else:
+                noise.append(line.rstrip())
+        answer = process.stdout.read()
+        code = process.wait()
+    finally:
+        if process.poll() is None:
+            _end(process)
+        for pipe in (process.stdout, process.stderr):
+            if pipe is not None:
+                pipe.close()
+    if failure is not None:
+        raise failure
+    if code:
+        raise Internal(
+            f"the report's process ended with {code}: {noise[-1] if noise else 'it said nothing'}",
+            exit_code=code,
+            log=list(noise),
+        )
+    result: dict[str, Any] = json.loads(answer.strip().splitlines()[-1])
+    return result
+
+
+def _said(line: str) -> dict[str, Any]:
+    if line.startswith(("{\"progress\"", "{\"error\"")):
+        with contextlib.suppress(ValueError):
+            said: dict[str, Any] = json.loads(line)
+            return said
+    return {}
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_END_S)
+            return

@@ -1,0 +1,111 @@
+"""Run a report from question to files: what the command, the operations and spark-submit share."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+from pydanube_core.errors import InvalidArgument
+from pydanube_core.units import format_time, parse_duration_s, parse_time_ms
+from pydanube_storage.objects import StoreOptions
+
+from pydanube_spark.reports.lag_rows import Span
+from pydanube_spark.reports.lag_view import lag_page, lag_summary, offenders, shown_row
+from pydanube_spark.reports.output import write_report
+from pydanube_spark.reports.progress import Progress, no_progress
+
+__all__ = ["ReportRequest", "run_lag", "span_of"]
+
+_ROWS_SHOWN: Final = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportRequest:
+    """What is asked for, as the command line and the operations say it."""
+
+    store: StoreOptions
+    cluster: str | None = None
+    since: str = "24h"
+    until: str | None = None
+    topic: str | None = None
+    out: Path | None = None
+    master: str | None = None
+
+
+def span_of(request: ReportRequest, *, now_ms: int) -> Span:
+    """The time asked for; `since` is a length before `until`, or a time.
+
+    Raises:
+        InvalidArgument: neither, or nothing lies in between.
+    """
+    until_ms = now_ms if request.until is None else parse_time_ms(request.until, field="until")
+    try:
+        since_ms = until_ms - round(parse_duration_s(request.since, field="since") * 1000)
+    except InvalidArgument:
+        since_ms = parse_time_ms(request.since, field="since")
+    if since_ms >= until_ms:
+        raise InvalidArgument(
+            f"the time to report is empty: since {request.since} is not before {format_time(until_ms)}",
+            field="since",
+            value=request.since,
+        )
+    return Span(since_ms=max(0, since_ms), until_ms=until_ms)
+
+
+def run_lag(request: ReportRequest, progress: Progress = no_progress) -> dict[str, Any]:
+    """The lag report: {report, since, until, as_of, took_s, rows, summary, files}; rows of the whole time, the worst
+    first, a thousand at most; all of them are in the files.
+
+    Raises:
+        ClusterError: no store, no telemetry, none of that time, no such topic, no Java.
+    """
+    from pydanube_spark.reports.lag import DAMAGED, LAG_SCHEMA, LagQuestion, lag_table
+    from pydanube_spark.session import open_session
+
+    begun = time.monotonic()
+    span = span_of(request, now_ms=time.time_ns() // 1_000_000)
+    question = LagQuestion(store=request.store, cluster=request.cluster, span=span, topic=request.topic)
+    progress("starting Spark", 0.05)
+    spark = open_session(request.master, name="danube report lag")
+    progress("reading telemetry", 0.25)
+    frame, telemetry = lag_table(spark, question)
+    found = frame.toArrow().to_pylist()
+    progress("writing the report", 0.9)
+    damaged = [row["evidence"] for row in found if row["status"] == DAMAGED]
+    rows = sorted(
+        (row for row in found if row["status"] != DAMAGED),
+        key=lambda row: (row["topic"], row["subscription"], row["hour_ms"] is None, row["hour_ms"] or 0),
+    )
+    if not rows and not damaged:
+        raise InvalidArgument(
+            f"no subscription of {request.topic!r} was sampled in that time"
+            if request.topic
+            else "no subscription was sampled in that time",
+            field="topic" if request.topic else "since",
+            value=request.topic or request.since,
+        )
+    summary = lag_summary(rows, damaged)
+    report: dict[str, Any] = {
+        "report": "lag",
+        "cluster": telemetry.cluster,
+        "since": format_time(span.since_ms),
+        "until": format_time(span.until_ms),
+        "as_of": format_time(telemetry.newest_ms),
+        "took_s": round(time.monotonic() - begun, 3),
+        "summary": summary,
+    }
+    files = {}
+    if request.out is not None:
+        page = lag_page(
+            rows, summary, cluster=telemetry.cluster, since_ms=span.since_ms, until_ms=span.until_ms
+        )
+        table = pa.Table.from_pylist(rows, schema=LAG_SCHEMA)
+        files = write_report(
+            request.out, "lag", rows=table, shown=[shown_row(row) for row in rows], report=report, page=page
+        )
+    progress("done", 1.0)
+    return {**report, "rows": [shown_row(row) for row in offenders(rows)[:_ROWS_SHOWN]], "files": files}
+
