@@ -96,7 +96,9 @@ def balance(
         print(f"\n{summary['verdict']}: {summary['because']}")
         _say_files(result)
     if fail_on and summary["verdict"] != "BALANCED":
-        raise ConditionNotMet(f"the cluster is {summary['verdict']}: {summary['because']}", verdict=summary["verdict"])
+        raise ConditionNotMet(
+            f"the cluster is {summary['verdict']}: {summary['because']}", verdict=summary["verdict"]
+        )
     return 0
 
 
@@ -210,7 +212,9 @@ def _say_lag(result: Mapping[str, Any]) -> None:
                 "topic": row["topic"],
                 "subscription": row["subscription"],
                 "unread": row["lag_messages"],
-                "oldest": None if row["oldest_unread_age_s"] is None else human_seconds(row["oldest_unread_age_s"]),
+                "oldest": None
+                if row["oldest_unread_age_s"] is None
+                else human_seconds(row["oldest_unread_age_s"]),
                 "in_per_s": None if row["produce_rate"] is None else round(row["produce_rate"], 1),
                 "out_per_s": None if row["consume_rate"] is None else round(row["consume_rate"], 1),
                 "why": row["stuck_reason"],

@@ -69,7 +69,9 @@ class TelemetryFile:
         )
 
 
-def live_files(found: Iterable[str], *, start_ms: int = 0, end_ms: int = 1 << 62) -> list[tuple[str, TelemetryFile]]:
+def live_files(
+    found: Iterable[str], *, start_ms: int = 0, end_ms: int = 1 << 62
+) -> list[tuple[str, TelemetryFile]]:
     """Keys of a listing that count for samples taken in `[start_ms, end_ms)`, by broker and time."""
     by_broker: dict[str, list[tuple[str, TelemetryFile]]] = {}
     for key in found:
@@ -79,7 +81,9 @@ def live_files(found: Iterable[str], *, start_ms: int = 0, end_ms: int = 1 << 62
     live: list[tuple[str, TelemetryFile]] = []
     for broker in sorted(by_broker):
         kept: list[tuple[str, TelemetryFile]] = []
-        for key, file in sorted(by_broker[broker], key=lambda each: (-each[1].generation, each[1].start_ms, each[0])):
+        for key, file in sorted(
+            by_broker[broker], key=lambda each: (-each[1].generation, each[1].start_ms, each[0])
+        ):
             # Files of one generation do not overlap; two of the same name but for chance are one that was made twice.
             if not any(other.replaces(file) or _same(other, file) for _, other in kept):
                 kept.append((key, file))

@@ -16,7 +16,9 @@ __all__ = ["HEADS_EVERY", "HOLD_ROUNDS", "LOAD_EVERY", "TABLES", "Column", "Kind
 
 HEADS_EVERY: Final = 12  # rounds between two rows of a head
 LOAD_EVERY: Final = 60  # of a topic's load, of a consumer
-HOLD_ROUNDS: Final = 15  # a cursor's row holds for at most that long: a heartbeat, and two rounds that were late
+HOLD_ROUNDS: Final = (
+    15  # a cursor's row holds for at most that long: a heartbeat, and two rounds that were late
+)
 
 
 class Kind(StrEnum):
@@ -189,7 +191,9 @@ TOPICS: Final = Table(
         _int("messages_in", "published since the broker started", "messages"),
         _int("bytes_in", "published since the broker started", "bytes"),
         _int("messages_out", "delivered since the broker started", "messages"),
-        _int("bytes_out", "delivered since the broker started, estimated from sizes of what came in", "bytes"),
+        _int(
+            "bytes_out", "delivered since the broker started, estimated from sizes of what came in", "bytes"
+        ),
         _int("unread_messages", "of all its subscriptions", "messages"),
         _int("producers", "connected"),
         _int("consumers", "connected"),
@@ -197,7 +201,9 @@ TOPICS: Final = Table(
         _int("refused", "publishes that were refused since the broker started", "batches"),
     ),
 )
-TABLES: Final[dict[str, Table]] = {table.name: table for table in (HEADS, CURSORS, CONSUMERS, BROKERS, TOPICS)}
+TABLES: Final[dict[str, Table]] = {
+    table.name: table for table in (HEADS, CURSORS, CONSUMERS, BROKERS, TOPICS)
+}
 
 
 def table_named(name: str) -> Table:

@@ -121,9 +121,7 @@ def svg(chart: Chart) -> str:
                     f"{escape(chart.unit)}</title></circle>"
                     for i in run
                 ]
-    legend = "".join(
-        f'<li><i class="{each.colour}"></i>{escape(each.name)}</li>' for each in chart.series
-    )
+    legend = "".join(f'<li><i class="{each.colour}"></i>{escape(each.name)}</li>' for each in chart.series)
     return "\n".join([*parts, "</svg>", f'<ul class="legend">{legend}</ul>'])
 
 

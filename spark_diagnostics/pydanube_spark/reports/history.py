@@ -33,7 +33,9 @@ ARRAYS: Final = (
     "generation",
     "oldest_unread_age_ms",
 )
-GRID_POINTS: Final = 16  # 120 pairs a slope: a third of the time of 24, and as sure for what lasts five minutes
+GRID_POINTS: Final = (
+    16  # 120 pairs a slope: a third of the time of 24, and as sure for what lasts five minutes
+)
 WINDOW_MS: Final = 300_000
 
 
@@ -84,7 +86,9 @@ class History:
         index = np.arange(count)
         moved = np.ones(count, bool)
         moved[1:] = self.cursor[1:] != self.cursor[:-1]
-        self._moved = np.maximum.accumulate(np.where(moved, index, 0))  # last sample at which the cursor had moved
+        self._moved = np.maximum.accumulate(
+            np.where(moved, index, 0)
+        )  # last sample at which the cursor had moved
         self._read = np.maximum.accumulate(np.where(self.lag == 0, index, -1))  # last one with nothing unread
 
     def at(self, moments: Ints, grid: Grid) -> Ints:

@@ -9,7 +9,7 @@ one file and by one subscription's samples.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final
 
 import pyarrow as pa
@@ -25,7 +25,11 @@ from pydanube_spark.reports.source import PACKED_DDL, Telemetry, find_telemetry,
 
 __all__ = ["DAMAGED", "LAG_SCHEMA", "LagQuestion", "lag_table"]
 
-_KINDS: Final = {"int": (pa.int64(), "bigint"), "float": (pa.float64(), "double"), "str": (pa.string(), "string")}
+_KINDS: Final = {
+    "int": (pa.int64(), "bigint"),
+    "float": (pa.float64(), "double"),
+    "str": (pa.string(), "string"),
+}
 _SUBJECT: Final = [
     ("topic", pa.string(), "string"),
     ("partition", pa.int64(), "bigint"),
@@ -57,12 +61,14 @@ class LagQuestion:
     span: Span
     topic: str | None = None
     exact_ages: bool = True  # ask the cold tier for what telemetry does not say
-    options: DiagnosisOptions = DiagnosisOptions()
+    options: DiagnosisOptions = field(default_factory=DiagnosisOptions)
 
     def __post_init__(self) -> None:
         if self.span.since_ms >= self.span.until_ms:
             raise InvalidArgument(
-                "the time to report is empty: --since lies before --until", field="since", value=self.span.since_ms
+                "the time to report is empty: --since lies before --until",
+                field="since",
+                value=self.span.since_ms,
             )
 
 
@@ -93,9 +99,13 @@ def lag_table(spark: SparkSession, question: LagQuestion) -> tuple[DataFrame, Te
         first = table.slice(0, 1).to_pylist()[0]
         subject = {name: first[name] for name, _, _ in _SUBJECT}
         if first["topic"] is None:
-            return _table([{**_nothing(), "status": DAMAGED, "evidence": text} for text in table["damaged"].to_pylist()])
+            return _table(
+                [{**_nothing(), "status": DAMAGED, "evidence": text} for text in table["damaged"].to_pylist()]
+            )
         history = History(unpacked(table["samples"].to_pylist()))
-        append_time = ColdAges(store, cluster, first["topic"], first["topic_id"]).append_time if ages else None
+        append_time = (
+            ColdAges(store, cluster, first["topic"], first["topic_id"]).append_time if ages else None
+        )
         rows = rows_of_history(history, whole, grid, options, append_time)
         return _table([{**subject, **asdict(row)} for row in rows])
 
@@ -111,4 +121,3 @@ def _nothing() -> dict[str, Any]:
 
 def _table(rows: Sequence[dict[str, Any]]) -> Any:
     return pa.Table.from_pylist(list(rows), schema=LAG_SCHEMA)
-

@@ -94,9 +94,7 @@ def rows_of_history(
         yield _row(history, span, None, judged, grid, append_time)
 
 
-def _judged(
-    history: History, span: Span, grid: Grid, options: DiagnosisOptions
-) -> Iterator[_Judged]:
+def _judged(history: History, span: Span, grid: Grid, options: DiagnosisOptions) -> Iterator[_Judged]:
     """Windows end at whole steps behind `since`; the last one ends with the span, if it is not whole."""
     settling: Settling[LagStatus] | None = None
     ends = list(range(span.since_ms + grid.window_ms, span.until_ms + 1, grid.window_ms))
@@ -139,7 +137,12 @@ def _row(
     if found.age.reason is not None:
         reasons["oldest_unread_age_s"] = found.age.reason
     cursor = int(history.cursor[at]) if known else None
-    if append_time is not None and cursor is not None and found.lag_messages and quality is not AgeQuality.EXACT:
+    if (
+        append_time is not None
+        and cursor is not None
+        and found.lag_messages
+        and quality is not AgeQuality.EXACT
+    ):
         appended_ms = append_time(cursor)
         if appended_ms is not None:
             age_s, quality = max(0, last.end_ms - appended_ms) / 1000, AgeQuality.EXACT

@@ -126,7 +126,9 @@ def _partitioned(rows: Sequence[Row]) -> list[dict[str, Any]]:
     return found
 
 
-def lag_page(rows: Sequence[Row], summary: Mapping[str, Any], *, cluster: str, since_ms: int, until_ms: int) -> Page:
+def lag_page(
+    rows: Sequence[Row], summary: Mapping[str, Any], *, cluster: str, since_ms: int, until_ms: int
+) -> Page:
     worst = offenders(rows)
     hours = sorted({row["hour_ms"] for row in rows if row["hour_ms"] is not None})
     labels = [format_time(hour)[11:16] for hour in hours]
@@ -183,7 +185,10 @@ def lag_page(rows: Sequence[Row], summary: Mapping[str, Any], *, cluster: str, s
         subtitle=f"{cluster}, {format_time(since_ms)} to {format_time(until_ms)}",
         figures=[
             (f"{summary['subscriptions']:,}", "subscriptions"),
-            (f"{sum(count for name, count in summary['statuses'].items() if name in WARNING):,}", "in trouble now"),
+            (
+                f"{sum(count for name, count in summary['statuses'].items() if name in WARNING):,}",
+                "in trouble now",
+            ),
             (f"{summary['lag_messages']:,}", "unread messages"),
             ("–" if share is None else f"{100 * share:.2f} %", "of the time fine"),
             (f"{summary['lost_messages']:,}", "messages lost"),
@@ -194,7 +199,9 @@ def lag_page(rows: Sequence[Row], summary: Mapping[str, Any], *, cluster: str, s
     )
 
 
-def _over_time(rows: Sequence[Row], subject: Row, column: str, place: Mapping[int, int]) -> list[float | None]:
+def _over_time(
+    rows: Sequence[Row], subject: Row, column: str, place: Mapping[int, int]
+) -> list[float | None]:
     values: list[float | None] = [None] * len(place)
     for row in rows:
         if row["hour_ms"] is not None and (row["topic"], row["subscription"]) == (
@@ -210,7 +217,9 @@ def _cells(row: Row) -> tuple[str, ...]:
     def number(value: float | None, form: str = ",.0f") -> str:
         return "–" if value is None else format(value, form)
 
-    why = row["stuck_reason"] or ("rewound" if row["rewound"] else json.loads(row["reasons"]).get("status", ""))
+    why = row["stuck_reason"] or (
+        "rewound" if row["rewound"] else json.loads(row["reasons"]).get("status", "")
+    )
     return (
         row["status"],
         row["topic"],

@@ -25,7 +25,10 @@ from pydanube_spark.sources.options import store_options
 
 __all__ = ["main", "request_of"]
 
-_REPORTS: dict[str, Callable[[ReportRequest, Progress], dict[str, Any]]] = {"lag": run_lag, "balance": run_balance}
+_REPORTS: dict[str, Callable[[ReportRequest, Progress], dict[str, Any]]] = {
+    "lag": run_lag,
+    "balance": run_balance,
+}
 _STORE = ("endpoint", "region", "path-style", "profile", "role", "anonymous")
 
 
@@ -63,7 +66,9 @@ def main(arguments: Sequence[str]) -> int:
     except ClusterError as error:
         failure = error
     except Exception as error:
-        failure = Internal(f"the report failed: {_first_line(error)}", report=arguments[0] if arguments else None)
+        failure = Internal(
+            f"the report failed: {_first_line(error)}", report=arguments[0] if arguments else None
+        )
     else:
         print(json.dumps(result, default=str))
         return 0

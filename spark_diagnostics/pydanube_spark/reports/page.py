@@ -41,7 +41,12 @@ COLOURS: Final[Mapping[str, tuple[str, str]]] = {
     "seven": ("#7a5c3e", "#b8926b"),
     "eight": ("#5d6670", "#a3adb8"),
 }
-_INK, _PAPER, _GRID, _SOFT = ("#1c2127", "#e6e9ec"), ("#ffffff", "#14181c"), ("#e3e6ea", "#2a3138"), ("#5d6670", "#9aa3ad")
+_INK, _PAPER, _GRID, _SOFT = (
+    ("#1c2127", "#e6e9ec"),
+    ("#ffffff", "#14181c"),
+    ("#e3e6ea", "#2a3138"),
+    ("#5d6670", "#9aa3ad"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +73,9 @@ class Page:
 def _style() -> str:
     def theme(which: int) -> str:
         names = "".join(f"--{name}:{pair[which]};" for name, pair in COLOURS.items())
-        return f"--ink:{_INK[which]};--paper:{_PAPER[which]};--grid:{_GRID[which]};--soft:{_SOFT[which]};{names}"
+        return (
+            f"--ink:{_INK[which]};--paper:{_PAPER[which]};--grid:{_GRID[which]};--soft:{_SOFT[which]};{names}"
+        )
 
     colours = "".join(
         f"rect.{name},i.{name},circle.{name}{{fill:var(--{name});background:var(--{name})}}"
@@ -97,9 +104,12 @@ td.number,th.number{{text-align:right;font-variant-numeric:tabular-nums}}
 
 def html(page: Page) -> str:
     """The page; everything that was said by others is escaped."""
-    figures = "".join(f"<li><b>{escape(value)}</b><span>{escape(what)}</span></li>" for value, what in page.figures)
+    figures = "".join(
+        f"<li><b>{escape(value)}</b><span>{escape(what)}</span></li>" for value, what in page.figures
+    )
     charts = "".join(
-        f"<h2>{escape(chart.title)} <small>({escape(chart.unit)})</small></h2>{svg(chart)}" for chart in page.charts
+        f"<h2>{escape(chart.title)} <small>({escape(chart.unit)})</small></h2>{svg(chart)}"
+        for chart in page.charts
     )
     tables = "".join(map(_table, page.tables))
     remarks = "".join(f"<p>{escape(text)}</p>" for text in page.remarks)
@@ -112,9 +122,7 @@ def html(page: Page) -> str:
 
 
 def _table(view: TableView) -> str:
-    numeric = [
-        bool(view.rows) and all(_numeric(row[i]) for row in view.rows) for i in range(len(view.head))
-    ]
+    numeric = [bool(view.rows) and all(_numeric(row[i]) for row in view.rows) for i in range(len(view.head))]
 
     def cell(tag: str, i: int, text: str) -> str:
         kind = ' class="number"' if numeric[i] else ""
@@ -133,7 +141,7 @@ def _table(view: TableView) -> str:
 
 
 def _numeric(text: str) -> bool:
-    return text == "–" or text[:1].isdigit() or text[:1] in "-+" and text[1:2].isdigit()
+    return text == "–" or text[:1].isdigit() or (text[:1] in "-+" and text[1:2].isdigit())
 
 
 def png(page: Page) -> bytes:

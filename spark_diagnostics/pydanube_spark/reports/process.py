@@ -84,7 +84,7 @@ def run_in_process(arguments: Sequence[str], progress: Progress = no_progress) -
 
 
 def _said(line: str) -> dict[str, Any]:
-    if line.startswith(("{\"progress\"", "{\"error\"")):
+    if line.startswith(('{"progress"', '{"error"')):
         with contextlib.suppress(ValueError):
             said: dict[str, Any] = json.loads(line)
             return said

@@ -108,4 +108,3 @@ def run_lag(request: ReportRequest, progress: Progress = no_progress) -> dict[st
         )
     progress("done", 1.0)
     return {**report, "rows": [shown_row(row) for row in offenders(rows)[:_ROWS_SHOWN]], "files": files}
-

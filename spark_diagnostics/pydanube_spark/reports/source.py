@@ -53,7 +53,9 @@ def find_telemetry(
     opened = open_for_reading(store)
     name = cluster_folder(opened, cluster)
     wanted = table_named(table)
-    found = [(key, file) for key, file, _ in stored_files(opened, name, wanted, start_ms=start_ms, end_ms=end_ms)]
+    found = [
+        (key, file) for key, file, _ in stored_files(opened, name, wanted, start_ms=start_ms, end_ms=end_ms)
+    ]
     if not found:
         days = [each.removeprefix("date=") for each in opened.folders(f"{name}/telemetry/{table}")]
         why = (
@@ -139,7 +141,9 @@ def packed_samples(
             yield pa.RecordBatch.from_pylist(rows, schema=PACKED)
 
 
-def _packed(samples: Any, names: list[str], topic: str | None, start_ms: int, end_ms: int) -> Iterator[dict[str, Any]]:
+def _packed(
+    samples: Any, names: list[str], topic: str | None, start_ms: int, end_ms: int
+) -> Iterator[dict[str, Any]]:
     arrays = {name: _numbers(samples.column(name)) for name in ARRAYS}
     ids = np.stack([_numbers(samples.column("topic_id")), _numbers(samples.column("subscription_id"))])
     if not ids.shape[1]:

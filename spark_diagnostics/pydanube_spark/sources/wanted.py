@@ -6,7 +6,7 @@ Spark still evaluates the filters: the box only keeps objects and row groups fro
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -34,7 +34,7 @@ class Wanted:
 
     start: int = 0
     end: int = _MAX
-    times: Times = Times()
+    times: Times = field(default_factory=Times)
     partitions: frozenset[int] | None = None
 
     def of(self, extents: Iterable[Extent]) -> list[Extent]:

@@ -117,14 +117,16 @@ def generate(store: ObjectStore, plan: Plan) -> dict[str, int]:
     return written
 
 
-def _tables(
-    plan: Plan, hour: int, broker: int, topics: Ints
-) -> Iterator[tuple[Table, Sequence[Any]]]:
+def _tables(plan: Plan, hour: int, broker: int, topics: Ints) -> Iterator[tuple[Table, Sequence[Any]]]:
     count = HOUR_MS // plan.interval_ms
     ticks = np.arange(count, dtype=np.int64) + hour * count
     times = plan.start_ms + ticks * plan.interval_ms
     broker_id = str(FIRST_BROKER + broker)
-    heads = np.stack([_head(plan, int(t), ticks) for t in topics]) if len(topics) else np.zeros((0, count), np.int64)
+    heads = (
+        np.stack([_head(plan, int(t), ticks) for t in topics])
+        if len(topics)
+        else np.zeros((0, count), np.int64)
+    )
     cursors = [_cursor(plan, int(t), ticks, heads[i]) for i, t in enumerate(topics)]
 
     def spread(table: str, picked: npt.NDArray[Any], values: dict[str, Any]) -> tuple[Table, Sequence[Any]]:
@@ -142,7 +144,9 @@ def _tables(
             **values,
         }
         return found, [
-            pa.array(columns.get(c.name, np.zeros(rows, np.int64))).cast(arrow_schema(found).field(c.name).type)
+            pa.array(columns.get(c.name, np.zeros(rows, np.int64))).cast(
+                arrow_schema(found).field(c.name).type
+            )
             for c in found.columns
         ]
 
@@ -159,7 +163,9 @@ def _tables(
             "subscription_id": np.repeat(topics + 1_000_001, count),
             "next_offset": heads.reshape(-1),
             "generation": np.ones(rows, np.int64),
-            "oldest_unread_age_ms": pa.array(age, mask=np.asarray(age) < 0) if rows else pa.nulls(0, pa.int64()),
+            "oldest_unread_age_ms": pa.array(age, mask=np.asarray(age) < 0)
+            if rows
+            else pa.nulls(0, pa.int64()),
         },
     )
     sparse = every[ticks % HEADS_EVERY == 0]
@@ -222,7 +228,9 @@ def _brokers(
 
 def _noise(plan: Plan, topic: int, ticks: Ints, spread: int) -> Ints:
     """Values from 0 to `spread` that hang on nothing but seed, topic and tick (a multiplicative hash, Knuth)."""
-    mixed = (ticks.astype(np.uint64) + np.uint64(topic * 7919 + plan.seed * 104_729)) * np.uint64(0x9E3779B97F4A7C15)
+    mixed = (ticks.astype(np.uint64) + np.uint64(topic * 7919 + plan.seed * 104_729)) * np.uint64(
+        0x9E3779B97F4A7C15
+    )
     return ((mixed >> np.uint64(33)) % np.uint64(spread + 1)).astype(np.int64)
 
 

@@ -62,4 +62,3 @@ def read_samples(store: ObjectStore, key: str, table: Table, *, columns: list[st
             cause="page",
         ) from error
     return pa.Table.from_arrays(arrays, names=wanted.names)
-

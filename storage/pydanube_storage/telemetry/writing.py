@@ -50,9 +50,7 @@ def encode(table: Table, samples: Any) -> bytes:
     sink = io.BytesIO()
     texts = [column.name for column in table.columns if column.kind is Kind.TEXT]
     deltas = {
-        column.name: "DELTA_BINARY_PACKED"
-        for column in table.columns
-        if column.kind in (Kind.INT, Kind.TIME)
+        column.name: "DELTA_BINARY_PACKED" for column in table.columns if column.kind in (Kind.INT, Kind.TIME)
     }
     pq.write_table(
         samples.sort_by(order),

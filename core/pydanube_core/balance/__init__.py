@@ -1,0 +1,27 @@
+"""How evenly brokers are loaded, and what would help: one pure function for reports, leaders and consoles."""
+
+from pydanube_core.balance.assess import Assessment, Deduction, ResourceView, Verdict, WhatIf, assess
+from pydanube_core.balance.facts import BrokerLoad, Policy, Resource, Snapshot, TopicLoad
+from pydanube_core.balance.measures import Spread, gini, robust_z, spread_of
+from pydanube_core.balance.plan import Move, Rejection, applied
+
+__all__ = [
+    "Assessment",
+    "BrokerLoad",
+    "Deduction",
+    "Move",
+    "Policy",
+    "Rejection",
+    "Resource",
+    "ResourceView",
+    "Snapshot",
+    "Spread",
+    "TopicLoad",
+    "Verdict",
+    "WhatIf",
+    "applied",
+    "assess",
+    "gini",
+    "robust_z",
+    "spread_of",
+]

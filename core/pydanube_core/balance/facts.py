@@ -1,0 +1,81 @@
+"""What balance is judged by: loads of brokers and topics at one moment, and what counts as uneven."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+__all__ = ["BrokerLoad", "Policy", "Resource", "Snapshot", "TopicLoad"]
+
+MIB: Final = 1 << 20
+
+
+class Resource(StrEnum):
+    CPU = "cpu"  # processors busy
+    NETWORK_IN = "network_in"  # bytes a second
+    NETWORK_OUT = "network_out"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerLoad:
+    """One broker. `capacity`: declared or measured; a resource that is not in it is of unknown capacity."""
+
+    broker_id: str
+    load: Mapping[Resource, float]
+    capacity: Mapping[Resource, float] = field(default_factory=dict)
+    age_s: float = 0.0  # of the sample
+    accepts: bool = True  # false: draining or dead; it must not keep topics
+
+    def __post_init__(self) -> None:
+        assert all(value >= 0 for value in self.load.values())
+        assert all(value > 0 for value in self.capacity.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicLoad:
+    """One log and its owner. `load`: what leaves its broker when it moves."""
+
+    topic: str
+    broker_id: str
+    load: Mapping[Resource, float]
+    unread_messages: int = 0
+    cooling_down: bool = False  # it moved a moment ago
+    group: str | None = None  # the partitioned topic it is a part of: parts are kept apart where that can be
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """The cluster at one moment. `interval_s`: between two samples of a broker."""
+
+    epoch: int
+    brokers: Sequence[BrokerLoad]
+    topics: Sequence[TopicLoad]
+    interval_s: float
+
+    def __post_init__(self) -> None:
+        known = {broker.broker_id for broker in self.brokers}
+        assert len(known) == len(self.brokers), "a broker is named once"
+        assert all(topic.broker_id in known for topic in self.topics)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """Two widths are the hysteresis: planning starts outside of the wide band and aims inside of the narrow one."""
+
+    start_band: float = 0.20  # of the mean
+    target_band: float = 0.09
+    capacity_share: float = 0.8  # of a broker's capacity that may be used
+    fresh_share: float = 0.8  # of the brokers must be fresher than two intervals
+    min_brokers: int = 2
+    max_moves: int = 20
+    least_gain: float = 0.01  # of the excess that is left: a move for less is not worth its pause
+    pause_s: float = 0.5  # of a topic that moves, about
+    floors: Mapping[Resource, float] = field(
+        default_factory=lambda: {Resource.CPU: 0.05, Resource.NETWORK_IN: MIB, Resource.NETWORK_OUT: MIB}
+    )
+
+    def __post_init__(self) -> None:
+        assert 0 < self.target_band < self.start_band
+        assert 0 < self.capacity_share <= 1

@@ -1,0 +1,326 @@
+"""Which topics to move: the best single move or swap, its effect counted at once, again until nothing is gained.
+
+A broker's excess is what it has above the band, as a share of the mean; the cost of a state is the sum of the squares
+of all excesses, so the worst counts most. Rules that each move keeps:
+
+* no broker's highest utilisation of any resource rises above what the highest was before (a plan never raises the
+  maximum), and none goes beyond its capacity share;
+* a topic moves once; one that moved a moment ago stays;
+* a move that gains less than `least_gain` of the cost is not made.
+
+Loads are moved in the prediction before the next move is looked for, so that not everybody goes to the broker that was
+lightest at first. What was looked at and not done is counted by reason: "nothing to do" explains itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final
+
+from pydanube_core.balance.facts import BrokerLoad, Policy, Resource, Snapshot, TopicLoad
+
+__all__ = ["Move", "Rejection", "State", "applied", "plan_moves"]
+
+_CANDIDATES: Final = 200  # topics of one broker that are looked at, the heaviest first
+_SWAPS: Final = 24  # of each side
+_ROUNDING: Final = 1e-9
+
+
+class Rejection(StrEnum):
+    """Why something was not moved."""
+
+    BALANCED = "balanced"
+    TOO_FEW_BROKERS = "too_few_brokers"
+    STALE_DATA = "stale_data"
+    COOLING_DOWN = "cooling_down"
+    ALREADY_MOVED = "already_moved"
+    NO_GAIN = "no_gain"
+    WOULD_RAISE_MAXIMUM = "would_raise_maximum"
+    OVER_CAPACITY = "over_capacity"
+    SAME_GROUP = "same_group"
+    ONE_HEAVY_TOPIC = "one_heavy_topic"  # split it into partitions
+    MOVES_USED_UP = "moves_used_up"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """One topic to another broker. Before and after: utilisation of the bottleneck, or load where that is unknown."""
+
+    topic: str
+    source: str
+    target: str
+    load: Mapping[Resource, float]
+    unread_messages: int
+    pause_s: float
+    source_before: float
+    source_after: float
+    target_before: float
+    target_after: float
+    swapped_with: str | None = None
+    forced: bool = False  # off a broker that must not keep it
+
+
+class State:
+    """Loads while moves are tried on."""
+
+    def __init__(self, snapshot: Snapshot, resources: Sequence[Resource], policy: Policy) -> None:
+        self.policy = policy
+        self.resources = tuple(resources)
+        self.brokers = {broker.broker_id: broker for broker in snapshot.brokers}
+        self.taking = [broker.broker_id for broker in snapshot.brokers if broker.accepts]
+        self.load = {
+            broker.broker_id: {r: broker.load.get(r, 0.0) for r in self.resources}
+            for broker in snapshot.brokers
+        }
+        # Where one capacity is unknown, brokers are compared by load: never by a capacity that was made up.
+        self.scale = {
+            r: {b.broker_id: b.capacity[r] for b in snapshot.brokers}
+            if all(r in b.capacity for b in snapshot.brokers)
+            else {b.broker_id: 1.0 for b in snapshot.brokers}
+            for r in self.resources
+        }
+        self.known = {r: all(r in b.capacity for b in snapshot.brokers) for r in self.resources}
+        self.topics: dict[str, dict[str, TopicLoad]] = {broker.broker_id: {} for broker in snapshot.brokers}
+        for topic in snapshot.topics:
+            self.topics[topic.broker_id][topic.topic] = topic
+        self.moved: set[str] = set()
+        self._means = {r: self._mean(r) for r in self.resources}  # moves do not change them
+
+    def used(self, broker: str, resource: Resource) -> float:
+        return self.load[broker][resource] / self.scale[resource][broker]
+
+    def mean(self, resource: Resource) -> float:
+        """What each would have were everything spread evenly over the brokers that take topics."""
+        return self._means[resource]
+
+    def _mean(self, resource: Resource) -> float:
+        total = sum(load[resource] for load in self.load.values())
+        return total / sum(self.scale[resource][broker] for broker in self.taking) if self.taking else 0.0
+
+    def cost(self, band: float) -> float:
+        return sum(self.excess(broker, r, band) ** 2 for r in self.resources for broker in self.taking)
+
+    def excess(self, broker: str, resource: Resource, band: float) -> float:
+        """What a broker has above the band, as a share of the mean."""
+        mean = self.mean(resource)
+        return max(0.0, self.used(broker, resource) / mean - 1 - band) if mean > 0 else 0.0
+
+    def shift(self, topic: TopicLoad, source: str, target: str) -> None:
+        for r in self.resources:
+            amount = topic.load.get(r, 0.0)
+            self.load[source][r] = max(0.0, self.load[source][r] - amount)
+            self.load[target][r] += amount
+        del self.topics[source][topic.topic]
+        self.topics[target][topic.topic] = topic
+
+
+class _Planner:
+    def __init__(self, state: State, bottleneck: Resource, policy: Policy) -> None:
+        self.state = state
+        self.bottleneck = bottleneck
+        self.policy = policy
+        self.moves: list[Move] = []
+        self.rejected: dict[Rejection, int] = {}
+
+    def reject(self, reason: Rejection, count: int = 1) -> None:
+        self.rejected[reason] = self.rejected.get(reason, 0) + count
+
+    # -- hard: brokers that must not keep topics --------------------------------------------------------------
+
+    def empty_leaving(self) -> None:
+        state = self.state
+        for broker in state.brokers.values():
+            if broker.accepts or not state.taking:
+                continue
+            for topic in sorted(state.topics[broker.broker_id].values(), key=self._weight, reverse=True):
+                target = min(state.taking, key=lambda one: (state.used(one, self.bottleneck), one))
+                self._carry_out(topic, broker.broker_id, target, forced=True)
+
+    # -- soft: the band ---------------------------------------------------------------------------------------
+
+    def level(self) -> None:
+        state, policy = self.state, self.policy
+        while True:
+            cost = state.cost(policy.target_band)
+            if cost <= _ROUNDING:
+                return
+            if len(self.moves) >= policy.max_moves:
+                self.reject(Rejection.MOVES_USED_UP)
+                return
+            found = self._best_move(cost) or self._best_swap(cost)
+            if found is None:
+                return
+            for topic, source, target, other in found:
+                self._carry_out(topic, source, target, swapped_with=other)
+
+    def _sources(self) -> list[str]:
+        state, band = self.state, self.policy.target_band
+        over = {b: max(state.excess(b, r, band) for r in state.resources) for b in state.taking}
+        return sorted((b for b in state.taking if over[b] > 0), key=lambda b: -over[b])
+
+    def _weight(self, topic: TopicLoad) -> tuple[float, str]:
+        return (
+            sum(topic.load.get(r, 0.0) / max(self.state.mean(r), _ROUNDING) for r in self.state.resources),
+            topic.topic,
+        )
+
+    def _movable(self, broker: str, most: int) -> list[TopicLoad]:
+        """Topics that may leave a broker, the heaviest first."""
+        found = []
+        for topic in sorted(self.state.topics[broker].values(), key=self._weight, reverse=True):
+            if topic.cooling_down:
+                self.reject(Rejection.COOLING_DOWN)
+            elif topic.topic in self.state.moved:
+                self.reject(Rejection.ALREADY_MOVED)
+            else:
+                found.append(topic)
+                if len(found) == most:
+                    break
+        return found
+
+    def _best_move(self, cost: float) -> list[tuple[TopicLoad, str, str, str | None]] | None:
+        state = self.state
+        best: tuple[float, TopicLoad, str, str] | None = None
+        for source in self._sources():
+            topics = self._movable(source, _CANDIDATES)
+            for topic in topics:
+                for target in state.taking:
+                    if target == source:
+                        continue
+                    refused = self._refused(topic, target) or self._raises([(topic, source, target)])
+                    after = None if refused else self._cost_after(cost, [(topic, source, target)])
+                    if after is None or cost - after < self.policy.least_gain * cost:
+                        self.reject(refused or Rejection.NO_GAIN)
+                    elif best is None or after < best[0] - _ROUNDING:
+                        best = (after, topic, source, target)
+            if best is not None:
+                break
+            if len(state.topics[source]) == 1:
+                self.reject(Rejection.ONE_HEAVY_TOPIC)
+        return None if best is None else [(best[1], best[2], best[3], None)]
+
+    def _best_swap(self, cost: float) -> list[tuple[TopicLoad, str, str, str | None]] | None:
+        state = self.state
+        best: tuple[float, TopicLoad, TopicLoad, str, str] | None = None
+        for source in self._sources()[:2]:
+            for target in state.taking:
+                if target == source:
+                    continue
+                for one in self._movable(source, _SWAPS):
+                    for other in self._movable(target, _SWAPS):
+                        steps = [(one, source, target), (other, target, source)]
+                        refused = (
+                            self._refused(one, target) or self._refused(other, source) or self._raises(steps)
+                        )
+                        after = None if refused else self._cost_after(cost, steps)
+                        if after is None or cost - after < self.policy.least_gain * cost:
+                            self.reject(refused or Rejection.NO_GAIN)
+                        elif best is None or after < best[0] - _ROUNDING:
+                            best = (after, one, other, source, target)
+        if best is None:
+            return None
+        _, one, other, source, target = best
+        return [(one, source, target, other.topic), (other, target, source, one.topic)]
+
+    def _refused(self, topic: TopicLoad, target: str) -> Rejection | None:
+        if topic.group is not None:
+            here = sum(each.group == topic.group for each in self.state.topics[target].values())
+            there = sum(each.group == topic.group for each in self.state.topics[topic.broker_id].values())
+            if here + 1 > max(there, 1):
+                return Rejection.SAME_GROUP
+        return None
+
+    def _raises(self, steps: Sequence[tuple[TopicLoad, str, str]]) -> Rejection | None:
+        """Whether the steps together raise a maximum, or take a broker beyond its share of capacity."""
+        state = self.state
+        for r in state.resources:
+            change: dict[str, float] = {}
+            for topic, source, target in steps:
+                amount = topic.load.get(r, 0.0)
+                change[source] = change.get(source, 0.0) - amount
+                change[target] = change.get(target, 0.0) + amount
+            highest = max(state.used(broker, r) for broker in state.taking)
+            for broker, amount in change.items():
+                after = (state.load[broker][r] + amount) / state.scale[r][broker]
+                if amount > 0 and after > highest * (1 + _ROUNDING):
+                    return Rejection.WOULD_RAISE_MAXIMUM
+                if amount > 0 and state.known[r] and after > self.policy.capacity_share:
+                    return Rejection.OVER_CAPACITY
+        return None
+
+    def _cost_after(self, cost: float, steps: Sequence[tuple[TopicLoad, str, str]]) -> float:
+        """Only the brokers of the steps change; means do not."""
+        state, band = self.state, self.policy.target_band
+        for r in state.resources:
+            mean = state.mean(r)
+            if mean <= 0:
+                continue
+            change: dict[str, float] = {}
+            for topic, source, target in steps:
+                amount = topic.load.get(r, 0.0)
+                change[source] = change.get(source, 0.0) - amount
+                change[target] = change.get(target, 0.0) + amount
+            for broker, amount in change.items():
+                after = max(0.0, state.load[broker][r] + amount) / state.scale[r][broker]
+                cost += max(0.0, after / mean - 1 - band) ** 2 - state.excess(broker, r, band) ** 2
+        return cost
+
+    def _carry_out(
+        self,
+        topic: TopicLoad,
+        source: str,
+        target: str,
+        *,
+        swapped_with: str | None = None,
+        forced: bool = False,
+    ) -> None:
+        state, r = self.state, self.bottleneck
+        before = state.used(source, r), state.used(target, r)
+        state.shift(topic, source, target)
+        state.moved.add(topic.topic)
+        self.moves.append(
+            Move(
+                topic=topic.topic,
+                source=source,
+                target=target,
+                load=dict(topic.load),
+                unread_messages=topic.unread_messages,
+                pause_s=self.policy.pause_s,
+                source_before=before[0],
+                source_after=state.used(source, r),
+                target_before=before[1],
+                target_after=state.used(target, r),
+                swapped_with=swapped_with,
+                forced=forced,
+            )
+        )
+
+
+def plan_moves(
+    state: State, bottleneck: Resource, policy: Policy, *, level: bool
+) -> tuple[list[Move], dict[Rejection, int]]:
+    """Moves off brokers that must not keep topics, and, if asked, those that level the load. `state` is changed."""
+    planner = _Planner(state, bottleneck, policy)
+    planner.empty_leaving()
+    if level:
+        planner.level()
+    return planner.moves, planner.rejected
+
+
+def applied(snapshot: Snapshot, moves: Sequence[Move]) -> Snapshot:
+    """The snapshot as the moves would leave it."""
+    topics = {topic.topic: topic for topic in snapshot.topics}
+    load = {broker.broker_id: dict(broker.load) for broker in snapshot.brokers}
+    for move in moves:
+        topic = topics[move.topic]
+        assert topic.broker_id == move.source
+        for r, amount in topic.load.items():
+            load[move.source][r] = max(0.0, load[move.source].get(r, 0.0) - amount)
+            load[move.target][r] = load[move.target].get(r, 0.0) + amount
+        topics[move.topic] = replace(topic, broker_id=move.target)
+    brokers: list[BrokerLoad] = [replace(b, load=load[b.broker_id]) for b in snapshot.brokers]
+    return replace(
+        snapshot, brokers=brokers, topics=list(topics.values()), epoch=snapshot.epoch + bool(moves)
+    )

@@ -1,0 +1,251 @@
+"""Run the balance report from question to files."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+from pydanube_core.diagnosis import theil_sen
+from pydanube_core.errors import InvalidArgument
+from pydanube_core.units import format_time
+
+from pydanube_spark.reports.charts import Chart, Series
+from pydanube_spark.reports.output import write_report
+from pydanube_spark.reports.page import Page, TableView
+from pydanube_spark.reports.progress import Progress, no_progress
+from pydanube_spark.reports.run import ReportRequest, span_of
+
+__all__ = ["balance_page", "days_to_full", "run_balance"]
+
+Row = Mapping[str, Any]
+FULL: Final = 0.8
+_DAY_S: Final = 86_400.0
+_COLOURS: Final = ("one", "two", "three", "four", "five", "six", "seven", "eight")
+_JSON: Final = ("moves", "rejected", "resources", "hot_topics", "what_if", "deductions")
+
+
+def run_balance(request: ReportRequest, progress: Progress = no_progress) -> dict[str, Any]:
+    """The balance report: {report, since, until, as_of, took_s, rows, summary, files}; a row a stretch of time.
+
+    Raises:
+        ClusterError: no store, no telemetry, none of that time, no Java.
+    """
+    from pydanube_spark.reports.balance import BALANCE_SCHEMA, DAMAGED, balance_table
+    from pydanube_spark.session import open_session
+
+    begun = time.monotonic()
+    span = span_of(request, now_ms=time.time_ns() // 1_000_000)
+    progress("starting Spark", 0.05)
+    spark = open_session(request.master, name="danube report balance")
+    progress("reading telemetry", 0.25)
+    frame, telemetry = balance_table(spark, request.store, request.cluster, span, topic=request.topic)
+    found = frame.toArrow().to_pylist()
+    progress("writing the report", 0.9)
+    damaged = [row["because"] for row in found if row["verdict"] == DAMAGED]
+    rows = sorted((row for row in found if row["verdict"] != DAMAGED), key=lambda row: row["hour_ms"])
+    if not rows:
+        raise InvalidArgument(
+            "no broker was sampled in that time" if not damaged else f"nothing could be read: {damaged[0]}",
+            field="since",
+            value=request.since,
+        )
+    summary = balance_summary(rows, damaged)
+    report: dict[str, Any] = {
+        "report": "balance",
+        "cluster": telemetry.cluster,
+        "since": format_time(span.since_ms),
+        "until": format_time(span.until_ms),
+        "as_of": format_time(telemetry.newest_ms),
+        "took_s": round(time.monotonic() - begun, 3),
+        "summary": summary,
+    }
+    shown = [shown_row(row) for row in rows]
+    files = {}
+    if request.out is not None:
+        page = balance_page(rows, summary, f"{telemetry.cluster}, {report['since']} to {report['until']}")
+        table = pa.Table.from_pylist(rows, schema=BALANCE_SCHEMA)
+        files = write_report(request.out, "balance", rows=table, shown=shown, report=report, page=page)
+    progress("done", 1.0)
+    return {**report, "rows": shown, "files": files}
+
+
+def shown_row(row: Row) -> dict[str, Any]:
+    """A row as JSON shows it."""
+    shown = {name: value for name, value in row.items() if name not in ("hour_ms", "as_of_ms")}
+    shown |= {name: json.loads(row[name]) for name in _JSON}
+    return {"hour": format_time(row["hour_ms"]), "as_of": format_time(row["as_of_ms"]), **shown}
+
+
+def balance_summary(rows: Sequence[Row], damaged: Sequence[str]) -> dict[str, Any]:
+    """The last judged state, and how it came to be."""
+    judged = [row for row in rows if row["score"] is not None]
+    last = judged[-1] if judged else rows[-1]
+    verdicts: dict[str, int] = {}
+    for row in rows:
+        verdicts[row["verdict"]] = verdicts.get(row["verdict"], 0) + 1
+    return {
+        "verdict": last["verdict"],
+        "because": last["because"],
+        "score": last["score"],
+        "bottleneck": last["bottleneck"],
+        "brokers": last["brokers"],
+        "topics": last["topics"],
+        "moves": json.loads(last["moves"]),
+        "rejected": json.loads(last["rejected"]),
+        "highest_before": last["highest_used"],
+        "highest_after": last["highest_after"],
+        "what_if": json.loads(last["what_if"]),
+        "hot_topics": json.loads(last["hot_topics"]),
+        "hot_keys": None,
+        "hot_keys_reason": "keys_are_not_sampled",
+        "owner_changes": sum(row["owner_changes"] for row in rows),
+        "flapping": sum(row["flapping"] for row in rows),
+        "verdicts": verdicts,
+        **forecast(judged),
+        "damaged_files": list(damaged),
+    }
+
+
+def forecast(rows: Sequence[Row]) -> dict[str, Any]:
+    """Days until the bottleneck's mean and the fullest disk are 80 % used, by their slopes; None with a reason."""
+    found: dict[str, Any] = {}
+    bottleneck = rows[-1]["bottleneck"] if rows else None
+    known = bottleneck is not None and json.loads(rows[-1]["resources"])[bottleneck]["capacity_known"]
+    for name, column, possible in (("load", "mean_used", known), ("disk", "disk_used", True)):
+        points = [
+            (row["as_of_ms"], row[column])
+            for row in rows
+            if row[column] is not None and (column != "mean_used" or row["bottleneck"] == bottleneck)
+        ]
+        days, reason = (None, "capacity_not_known") if not possible else days_to_full(points)
+        found[f"days_to_full_{name}"] = days
+        if reason is not None:
+            found[f"days_to_full_{name}_reason"] = reason
+    return found
+
+
+def days_to_full(points: Sequence[tuple[int, float]]) -> tuple[float | None, str | None]:
+    """(days, reason): when a share reaches 80 %, by Theil and Sen's slope; only if it surely rises."""
+    if not points:
+        return None, "not_known"
+    if points[-1][1] >= FULL:
+        return 0.0, None
+    slope = theil_sen([time_ms for time_ms, _ in points], [value for _, value in points])
+    if slope is None:
+        return None, "too_few_samples"
+    if slope.low <= 0:
+        return None, "not_rising"
+    return (FULL - points[-1][1]) / slope.per_s / _DAY_S, None
+
+
+def balance_page(rows: Sequence[Row], summary: Mapping[str, Any], subtitle: str) -> Page:
+    labels = [format_time(row["hour_ms"])[11:16] for row in rows]
+    charts = [
+        Chart(
+            title="Busiest broker beside the mean, and after the moves",
+            unit="share of capacity" if _known(rows) else "load a second",
+            labels=labels,
+            series=[
+                Series(name="busiest", colour="bad", values=[row["highest_used"] for row in rows]),
+                Series(name="mean", colour="going", values=[row["mean_used"] for row in rows]),
+                Series(
+                    name="busiest after the moves",
+                    colour="good",
+                    values=[row["highest_after"] for row in rows],
+                ),
+            ],
+        )
+    ]
+    judged = [row for row in rows if row["score"] is not None]
+    if judged:
+        last = judged[-1]
+        resources = json.loads(last["resources"])
+        counted = [name for name, view in resources.items() if view["counts"]]
+        for name in counted:
+            brokers = sorted(
+                {broker for row in judged for broker in json.loads(row["resources"])[name]["used"]}
+            )
+            charts.append(
+                Chart(
+                    title=f"{name} by broker",
+                    unit="share of capacity" if resources[name]["capacity_known"] else "a second",
+                    labels=labels,
+                    series=[
+                        Series(
+                            name=broker,
+                            colour=_COLOURS[number % len(_COLOURS)],
+                            values=[
+                                json.loads(row["resources"]).get(name, {}).get("used", {}).get(broker)
+                                for row in rows
+                            ],
+                        )
+                        for number, broker in enumerate(brokers[: len(_COLOURS)])
+                    ],
+                )
+            )
+    moves = [
+        (
+            move["topic"],
+            move["source"],
+            move["target"],
+            f"{move['source_before']:.3g} → {move['source_after']:.3g}",
+            f"{move['target_before']:.3g} → {move['target_after']:.3g}",
+            f"{move['unread_messages']:,}",
+        )
+        for move in summary["moves"]
+    ]
+    what_if = [
+        (
+            str(each["brokers"]),
+            "–" if each["mean_used"] is None else f"{each['mean_used']:.1%}",
+            _fits(each["fits"]),
+        )
+        for each in summary["what_if"]
+    ]
+    rejected = [(reason, f"{count:,}") for reason, count in sorted(summary["rejected"].items())]
+    tables = [
+        TableView(
+            title="Moves that would help",
+            head=("topic", "from", "to", "source", "target", "unread"),
+            rows=moves,
+            marks={},
+            note="" if moves else "None.",
+        ),
+        TableView(title="What was looked at and not done", head=("reason", "times"), rows=rejected, marks={}),
+        TableView(
+            title="With other numbers of brokers",
+            head=("brokers", "mean used", "fits"),
+            rows=what_if,
+            marks={},
+        ),
+    ]
+    score = summary["score"]
+    days = summary.get("days_to_full_load")
+    return Page(
+        title="Cluster balance",
+        subtitle=subtitle,
+        figures=[
+            (summary["verdict"], "now"),
+            ("–" if score is None else f"{score:.0f}", "of 100 points"),
+            (f"{summary['brokers']}", "brokers"),
+            (f"{len(summary['moves'])}", "moves would help"),
+            ("–" if days is None else f"{days:.0f}", "days to 80 % of the bottleneck"),
+        ],
+        charts=charts,
+        tables=tables,
+        remarks=[summary["because"], *(f"Damaged: {text}" for text in summary["damaged_files"][:10])],
+    )
+
+
+def _known(rows: Sequence[Row]) -> bool:
+    for row in reversed(rows):
+        if row["bottleneck"] is not None:
+            return bool(json.loads(row["resources"])[row["bottleneck"]]["capacity_known"])
+    return False
+
+
+def _fits(fits: bool | None) -> str:
+    return "not known" if fits is None else "yes" if fits else "no"
