@@ -72,6 +72,9 @@ THIRD_PARTY_OF_MODULE: dict[str, set[str]] = {
         f"pydanube_storage.parquet.{name}": {"numpy", "pyarrow"}
         for name in ("columns", "decode", "encode", "export", "read", "write")
     },
+    **{
+        f"pydanube_storage.telemetry.{name}": {"numpy", "pyarrow"} for name in ("reading", "upkeep", "writing")
+    },
     "pydanube_cli.bench.fleet": {"psutil"},
     "pydanube_cli.bench.payloads": {"numpy"},
     "pydanube_cli.bench.tally": {"numpy"},
@@ -99,6 +102,7 @@ PURE = (
     "pydanube_broker.schema.protobuf.reservations",
     "pydanube_broker.schema.vocabulary",
     "pydanube_broker.journal.tail_cache",
+    "pydanube_spark.reports.charts",
     "pydanube_spark.sources.extent",
     "pydanube_storage.objects.names",
     "pydanube_storage.metadata.model",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -132,7 +132,7 @@ class History:
         last = int(index[-1])
         age = int(self.age[last])
         unread = bool(self.lag[last])
-        # The heads are a second way to an age, where the first one fails: views, looked up by bisection.
+        # The heads are a second way to an age, where the first one fails: views of integers, looked up by bisection.
         heads = slice(0, last + 1) if unread and age < 0 else slice(0, 0)
         read = int(self._read[last])
         return LagWindow(
@@ -149,8 +149,8 @@ class History:
             oldest_unread_append_ms=int(self.times[last]) - age if unread and age >= 0 else None,
             cursor_moved_ms=int(self.times[self._moved[last]]),
             unread_since_ms=int(self.times[read + 1]) if unread else None,
-            head_times_ms=cast(Sequence[int], self.times[heads]),
-            head_offsets=cast(Sequence[int], self.head[heads]),
+            head_times_ms=memoryview(self.times[heads]),
+            head_offsets=memoryview(self.head[heads]),
             head_of_line_failures=self._failures(last),
         )
 

@@ -72,11 +72,6 @@ class TopicSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return _StreamReader(self._parsed)
 
-    def writer(self, schema: StructType, overwrite: bool) -> Any:
-        from pydanube_spark.sources.writer import TopicWriter
-
-        return TopicWriter(self._parsed, schema, overwrite=overwrite)
-
 
 class _Reading:
     """What batch and stream share: from extents to tasks, and what a task does."""

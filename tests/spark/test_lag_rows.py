@@ -1,0 +1,149 @@
+"""The lag report of one subscription, without Spark: answers worked out by hand, the awkward ones included."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from pydanube_core.diagnosis import DiagnosisOptions
+from pydanube_spark.reports.history import ARRAYS, Grid, History
+from pydanube_spark.reports.lag_rows import LagRow, Span, rows_of_history
+
+HOUR = 3_600_000
+START = 472_222 * HOUR
+GRID = Grid.of(5000)
+
+
+def history(count: int = 720, **columns: Any) -> History:
+    """Samples 5 s apart; a column is a value or one for each sample."""
+    arrays = {name: np.zeros(count, np.int64) for name in ARRAYS}
+    arrays["taken_at"] = START + 5000 * np.arange(count)
+    arrays["members"] += 1
+    arrays["oldest_unread_age_ms"] -= 1
+    for name, values in columns.items():
+        arrays[name] = np.broadcast_to(np.asarray(values, np.int64), (count,)).copy()
+    return History(arrays)
+
+
+def rows(found: History, hours: int = 1, **options: Any) -> list[LagRow]:
+    span = Span(since_ms=START, until_ms=START + hours * HOUR)
+    return list(rows_of_history(found, span, GRID, DiagnosisOptions(**options)))
+
+
+def whole(found: History, hours: int = 1) -> LagRow:
+    return rows(found, hours)[-1]
+
+
+TICKS = np.arange(720)
+
+
+def test_t1_falling_behind_at_ten_a_second() -> None:
+    row = whole(history(next_offset=500 * TICKS, unread_offsets=50 * TICKS, oldest_unread_age_ms=500 * TICKS))
+    assert row.produce_rate == pytest.approx(100.0, rel=0.02)
+    assert row.consume_rate == pytest.approx(90.0, rel=0.02)
+    minutes = json.loads(row.minutes)
+    assert minutes["FALLING_BEHIND"] >= 45
+    assert sum(minutes.values()) == pytest.approx(60.0)
+
+
+def test_t4_a_consumer_that_died_is_stuck_since_its_death_and_has_no_member() -> None:
+    died = 360
+    unread = np.maximum(0, TICKS - died) * 500
+    row = whole(
+        history(
+            next_offset=500 * TICKS,
+            unread_offsets=unread,
+            members=(died > TICKS),
+            oldest_unread_age_ms=np.where(unread > 0, (TICKS - died) * 5000, -1),
+        )
+    )
+    assert (row.status, row.stuck_reason) == ("STUCK", "no_member")
+    assert row.since_ms is not None
+    assert abs(row.since_ms - (START + died * 5000)) <= 10_000
+    assert row.oldest_unread_age_s == pytest.approx(1800.0)
+
+
+def test_t5_a_subscription_of_the_last_seconds_is_unknown_and_not_stuck() -> None:
+    late = history()
+    late.times = late.times + HOUR - 10_000
+    assert whole(late).status == "UNKNOWN"
+
+
+def test_t7_an_idle_topic_is_caught_up_with_no_age() -> None:
+    row = whole(history(next_offset=3000))
+    assert (row.status, row.lag_messages, row.oldest_unread_age_s) == ("CAUGHT_UP", 0, None)
+    assert json.loads(row.reasons)["oldest_unread_age_s"] == "caught_up"
+    assert (row.p50_age_s, row.max_age_s) == (0.0, 0.0)
+
+
+def test_t8_a_replay_from_the_start_has_an_age_that_is_not_known() -> None:
+    row = whole(history(next_offset=100_000_000, unread_offsets=100_000_000 - 50 * TICKS))
+    assert (row.age_quality, row.oldest_unread_age_s) == ("unknown", None)
+    assert row.p50_age_s is None
+    assert json.loads(row.reasons)["p50_age_s"] == "no_age_known"
+
+
+def test_the_cold_tier_says_what_samples_do_not_know() -> None:
+    found = history(next_offset=100_000_000, unread_offsets=100_000_000 - 50 * TICKS)
+    span = Span(since_ms=START, until_ms=START + HOUR)
+    row = list(rows_of_history(found, span, GRID, DiagnosisOptions(), lambda offset: START - 60_000))[-1]
+    assert (row.age_quality, row.oldest_unread_age_s) == ("exact", 3660.0)
+
+
+def test_t11_lag_is_never_below_zero() -> None:
+    assert whole(history(next_offset=10, unread_offsets=-5)).lag_messages == 0
+
+
+def test_trimmed_messages_are_lost_and_counted() -> None:
+    row = whole(history(start_offset=100, next_offset=1000, unread_offsets=950))
+    assert (row.status, row.lost_messages, row.lag_messages) == ("DATA_LOST", 50, 900)
+
+
+def test_a_rewind_is_a_remark_and_no_fault() -> None:
+    unread = np.where(TICKS < 700, 0, 5000 - 200 * (TICKS - 700))
+    row = whole(history(next_offset=100_000 + 500 * TICKS, unread_offsets=unread))
+    assert row.rewound
+
+
+def test_quiet_subscriptions_are_told_once_a_minute_and_are_not_short_of_samples() -> None:
+    found = history(next_offset=3000)
+    sparse = History({name: getattr_of(found, name)[::12] for name in ARRAYS})
+    row = whole(sparse)
+    assert (row.status, row.samples) == ("CAUGHT_UP", row.expected_samples)
+
+
+def getattr_of(found: History, name: str) -> Any:
+    columns = {
+        "taken_at": found.times,
+        "start_offset": found.start,
+        "next_offset": found.head,
+        "unread_offsets": found.head - found.cursor,
+        "acked_above": found.above,
+        "in_flight": found.in_flight,
+        "members": found.members,
+        "redelivered": found.redelivered,
+        "failed": found.failed,
+        "dead_lettered": found.dead_lettered,
+        "generation": np.zeros_like(found.times),
+        "oldest_unread_age_ms": found.age,
+    }
+    return columns[name]
+
+
+def test_a_gap_in_the_telemetry_is_unknown_time_and_not_good_time() -> None:
+    found = history(next_offset=3000)
+    kept = (TICKS < 240) | (TICKS >= 480)
+    row = whole(History({name: getattr_of(found, name)[kept] for name in ARRAYS}))
+    assert json.loads(row.minutes)["UNKNOWN"] >= 10
+
+
+def test_a_counter_that_began_again_is_a_restart() -> None:
+    counter = np.where(TICKS < 300, TICKS, TICKS - 300)
+    assert whole(history(next_offset=3000, redelivered=counter)).redelivered == 299 + 0 + 419
+
+
+def test_each_hour_has_its_row() -> None:
+    found = rows(history(1440, next_offset=np.arange(1440)), hours=2)
+    assert [row.hour_ms for row in found] == [START, START + HOUR, None]
