@@ -58,7 +58,9 @@ def open_session(
 
 def register(spark: SparkSession) -> None:
     """Make the formats `danube` and `danube_telemetry` known to a session, and let it push filters down to them."""
+    from pydanube_spark.sources.telemetry_source import TelemetrySource
     from pydanube_spark.sources.topic_source import TopicSource
 
     spark.dataSource.register(TopicSource)
+    spark.dataSource.register(TelemetrySource)
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")

@@ -73,7 +73,8 @@ THIRD_PARTY_OF_MODULE: dict[str, set[str]] = {
         for name in ("columns", "decode", "encode", "export", "read", "write")
     },
     **{
-        f"pydanube_storage.telemetry.{name}": {"numpy", "pyarrow"} for name in ("reading", "upkeep", "writing")
+        f"pydanube_storage.telemetry.{name}": {"numpy", "pyarrow"}
+        for name in ("reading", "upkeep", "writing")
     },
     "pydanube_cli.bench.fleet": {"psutil"},
     "pydanube_cli.bench.payloads": {"numpy"},

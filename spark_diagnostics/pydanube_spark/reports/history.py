@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -149,8 +149,8 @@ class History:
             oldest_unread_append_ms=int(self.times[last]) - age if unread and age >= 0 else None,
             cursor_moved_ms=int(self.times[self._moved[last]]),
             unread_since_ms=int(self.times[read + 1]) if unread else None,
-            head_times_ms=memoryview(self.times[heads]),
-            head_offsets=memoryview(self.head[heads]),
+            head_times_ms=memoryview(cast(Any, self.times[heads])),
+            head_offsets=memoryview(cast(Any, self.head[heads])),
             head_of_line_failures=self._failures(last),
         )
 

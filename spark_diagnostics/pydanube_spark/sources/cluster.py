@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +16,9 @@ from pydanube_storage.objects import ObjectStore, StoreOptions, open_store
 from pydanube_storage.objects.names import ObjectName
 
 from pydanube_spark.sources.extent import ColdObject, Extent, cover_of
-from pydanube_spark.sources.options import TopicOptions, store_options
+from pydanube_spark.sources.options import DEFAULT_ADMIN_URL, TopicOptions, store_options
 
-__all__ = ["Located", "cluster_folder", "locate", "open_for_reading", "schema_of_topic"]
+__all__ = ["Located", "cluster_folder", "locate", "open_for_reading", "tier_of_broker"]
 
 _PAGE: Final = 1000
 _NOT_CLUSTERS: Final = ("exports",)
@@ -83,6 +84,23 @@ def cluster_folder(store: ObjectStore, wanted: str | None) -> str:
         what = "nothing has been written there yet" if not found else f"say which cluster: {', '.join(found)}"
         raise InvalidArgument(f"{store.url}: {what}", field="cluster", value=None, existing=found)
     return found[0]
+
+
+def tier_of_broker(admin_url: str | None, cluster: str | None) -> tuple[str, str]:
+    """(URL of the store, cluster) as a broker says.
+
+    Raises:
+        Unavailable: no broker. InvalidArgument: it has no object store.
+    """
+    from pydanube_admin.remote import call_sync
+
+    url = admin_url or os.environ.get("DANUBE_ADMIN_ENDPOINT") or DEFAULT_ADMIN_URL
+    tier = call_sync(url, "brokers.status")["tier"]
+    if not tier.get("enabled"):
+        raise InvalidArgument(
+            f"the broker has no object store: {tier.get('reason')}", field="tier", value=None
+        )
+    return tier["url"], cluster or tier["cluster"]
 
 
 def _by_broker(options: TopicOptions) -> Located:
@@ -178,26 +196,3 @@ def _in_store(options: TopicOptions) -> Located:
             )
         )
     return Located(topic=str(name), extents=tuple(extents), store=where, live=False)
-
-
-def schema_of_topic(options: TopicOptions) -> Mapping[str, Any]:
-    """The topic's schema as the registry has it: {schema_id, version, type, definition}.
-
-    Raises:
-        InvalidArgument: the topic has none, or no broker may be asked.
-    """
-    from pydanube_admin.remote import call_sync
-
-    if options.offline:
-        raise InvalidArgument(
-            "decode needs the schema registry: name the broker as well", field="decode", value=True
-        )
-    bound = call_sync(options.admin_url, "topics.describe", {"topic": options.topic})["schema"]
-    if not bound:
-        raise InvalidArgument(
-            f"{options.topic} has no schema, so its payloads cannot be decoded: bind one with "
-            "`danube schemas configure-topic`, or read without decode",
-            field="decode",
-            value=True,
-        )
-    return call_sync(options.admin_url, "schemas.get", {"subject": bound["subject"]})

@@ -1,0 +1,144 @@
+"""The data source `danube_telemetry`: a table of what brokers wrote down of themselves."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, MutableMapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+import pyarrow as pa
+from pydanube_core.errors import InvalidArgument
+from pydanube_core.telemetry import Kind, Table, table_named
+from pydanube_core.units import parse_duration_s, parse_time_ms
+from pydanube_storage.objects import StoreOptions
+from pydanube_storage.telemetry.reading import read_samples, stored_files
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import (
+    BooleanType,
+    DataType,
+    DoubleType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from pydanube_spark.sources.cluster import cluster_folder, open_for_reading, tier_of_broker
+from pydanube_spark.sources.options import store_options, words_of
+
+__all__ = ["TelemetrySource", "spark_schema"]
+
+_KNOWN: Final = (
+    *("table", "tier", "broker", "admin", "cluster", "start", "end"),
+    *("endpoint", "region", "path_style", "profile", "role", "anonymous"),
+)
+_TYPES: Final[dict[Kind, DataType]] = {
+    Kind.INT: LongType(),
+    Kind.FLOAT: DoubleType(),
+    Kind.TEXT: StringType(),
+    Kind.TIME: TimestampType(),
+    Kind.FLAG: BooleanType(),
+}
+_TASK_BYTES: Final = 8 << 20
+_MAX_MS: Final = 1 << 62
+
+
+def spark_schema(table: Table) -> StructType:
+    return StructType([StructField(column.name, _TYPES[column.kind]) for column in table.columns])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Options:
+    table: Table
+    store: StoreOptions
+    cluster: str | None
+    start_ms: int
+    end_ms: int
+
+    @classmethod
+    def parse(cls, options: dict[str, str]) -> Self:
+        given = words_of(options, _KNOWN)
+        if "table" not in given:
+            raise InvalidArgument('say which table: .option("table", "cursors")', field="table", value=None)
+        table = table_named(given["table"])
+        tier, cluster = given.get("tier"), given.get("cluster")
+        if tier is None:
+            tier, cluster = tier_of_broker(given.get("admin"), cluster)
+        return cls(
+            table=table,
+            store=store_options(tier, {name: given[name] for name in _KNOWN[7:] if name in given}),
+            cluster=cluster,
+            start_ms=_time_ms(given.get("start"), "start", 0),
+            end_ms=_time_ms(given.get("end"), "end", _MAX_MS),
+        )
+
+
+def _time_ms(text: str | None, field: str, default: int) -> int:
+    """A time, or how long ago: `-24h`."""
+    if text is None:
+        return default
+    if text.startswith("-"):
+        return time.time_ns() // 1_000_000 - round(parse_duration_s(text[1:], field=field) * 1000)
+    return parse_time_ms(text, field=field)
+
+
+class TelemetrySource(DataSource):
+    """See the module."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        self._parsed = _Options.parse(dict(options))
+
+    @classmethod
+    def name(cls) -> str:
+        return "danube_telemetry"
+
+    def schema(self) -> StructType:
+        return spark_schema(self._parsed.table)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return _Reader(self._parsed)
+
+
+class _Reader(DataSourceReader):
+    def __init__(self, options: _Options) -> None:
+        self._options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Files of about 8 MB together: they are read whole."""
+        options = self._options
+        store = open_for_reading(options.store)
+        cluster = cluster_folder(store, options.cluster)
+        tasks: list[list[str]] = []
+        size = _TASK_BYTES
+        for key, _, file_bytes in stored_files(
+            store, cluster, options.table, start_ms=options.start_ms, end_ms=options.end_ms
+        ):
+            if size >= _TASK_BYTES:
+                tasks.append([])
+                size = 0
+            tasks[-1].append(key)
+            size += file_bytes
+        return [InputPartition(tuple(task)) for task in tasks] or [InputPartition(())]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        options = self._options
+        store = open_for_reading(options.store)
+        for key in partition.value:
+            samples = read_samples(store, key, options.table)
+            times = samples.column("taken_at").cast(pa.int64()).to_numpy()
+            if options.start_ms or options.end_ms < _MAX_MS:
+                inside = (times >= options.start_ms) & (times < options.end_ms)
+                samples = samples.filter(pa.array(inside))
+            yield from _as_spark(samples, options.table).to_batches(max_chunksize=65_536)
+
+
+def _as_spark(samples: Any, table: Table) -> Any:
+    """Times in microseconds, which is what Spark has."""
+    for number, column in enumerate(table.columns):
+        if column.kind is Kind.TIME:
+            cast = samples.column(number).cast(pa.timestamp("us", tz="UTC"))
+            samples = samples.set_column(number, column.name, cast)
+    return samples

@@ -60,11 +60,7 @@ class TopicSource(DataSource):
         return "danube"
 
     def schema(self) -> StructType:
-        if not self._parsed.decode:
-            return TOPIC_SCHEMA
-        from pydanube_spark.decode import decoder_of
-
-        return StructType([*TOPIC_SCHEMA.fields, decoder_of(self._parsed).field])
+        return TOPIC_SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return _Reader(self._parsed)
@@ -78,11 +74,6 @@ class _Reading:
 
     def __init__(self, options: TopicOptions) -> None:
         self.options = options
-        self.decoder: Any = None
-        if options.decode:
-            from pydanube_spark.decode import decoder_of
-
-            self.decoder = decoder_of(options)
 
     def tasks(self, located: Located, extents: Sequence[Extent], times: Times) -> list[InputPartition]:
         cold = slices_of(extents, split_bytes=self.options.split_bytes)
@@ -92,10 +83,6 @@ class _Reading:
         return made or [_Cold((), None, times)]
 
     def rows(self, partition: InputPartition) -> Iterator[Any]:
-        found = self._stored_rows(partition)
-        return found if self.decoder is None else map(self.decoder.with_value, found)
-
-    def _stored_rows(self, partition: InputPartition) -> Iterator[Any]:
         if isinstance(partition, _Cold):
             if partition.store is None:
                 return iter(())

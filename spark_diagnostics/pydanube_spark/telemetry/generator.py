@@ -151,7 +151,9 @@ def _tables(plan: Plan, hour: int, broker: int, topics: Ints) -> Iterator[tuple[
         ]
 
     every = np.arange(count)
-    flat = {name: np.concatenate([c[name] for c in cursors]) if cursors else [] for name in _CURSOR_COLUMNS}
+    flat: dict[str, Any] = {
+        name: np.concatenate([c[name] for c in cursors]) if cursors else [] for name in _CURSOR_COLUMNS
+    }
     rows = len(topics) * count
     age = flat.pop("age")
     yield spread(
