@@ -86,7 +86,17 @@ def check(words: list[str]) -> str | None:
         return None  # danube --help, danube --version
     if not is_word(words[0]):
         return None  # a placeholder: danube COMMAND, danube GROUP VERB
-    groups = {"topics", "subscriptions", "namespaces", "brokers", "config", "objects", "journal", "schemas"}
+    groups = {
+        "topics",
+        "subscriptions",
+        "namespaces",
+        "brokers",
+        "config",
+        "objects",
+        "journal",
+        "schemas",
+        "report",
+    }
     path = tuple(words[:2] if words[0] in groups else words[:1])
     shown = help_of(path)
     if shown is None:
