@@ -54,6 +54,8 @@ A broker takes its settings from three places; a later one wins:
 An unknown section or key is an error that names the line and the nearest name there is. Durations are written
 `100ms`, `90s`, `5m`, `24h`, sizes `64KiB`, `32MiB`, `1GiB` or a plain number of bytes.
 
+In a clone of the repository the command is `./danube`.
+
 - `danube config init` writes a file with every key, commented.
 - `danube config check --config FILE` finds mistakes without starting anything.
 - `danube config show` prints the value in force and where it came from.
@@ -109,6 +111,8 @@ An operation is declared once and reached by every face under the same arguments
 | JSON-RPC | `POST http://127.0.0.1:8765/rpc`, method `group.verb`; or `danube rpc group.verb --params '{…}'` |
 | MCP | the tool named below, over stdio (`danube mcp`) or `http://127.0.0.1:8765/mcp` |
 | gRPC | `danube.ops` on port 50051, which the others use |
+
+In a clone of the repository the command is `./danube`.
 
 A list takes `limit`, `page` and `filter` and answers `{"items", "next_page", "total", "as_of"}`. A value that is not
 known is `null`, with the reason beside it in `<field>_reason`. Times are UTC. In a topic argument `orders` means
