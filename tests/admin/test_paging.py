@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -98,3 +100,11 @@ def test_a_changed_token_is_refused(index: int, character: str) -> None:
 )
 def test_a_glob_goes_over_the_name(pattern: str | None, name: str, matches: bool) -> None:
     assert glob(pattern)(name) is matches
+
+
+def test_a_pattern_of_many_stars_costs_no_more_than_its_length_times_the_name() -> None:
+    """The standard library translates stars to groups that never go back; this holds it to that."""
+    began = time.process_time()
+    for pattern in ("*a" * 30 + "b", "*?" * 30 + "b", "*[a-b]" * 30 + "c"):
+        assert not glob(pattern)("a" * 5_000)
+    assert time.process_time() - began < 2

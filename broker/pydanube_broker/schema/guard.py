@@ -106,6 +106,8 @@ class SchemaGuard:
     async def check_payloads(self, data: bytes | memoryview, part: ProducerPart) -> None:
         """The rest of `check_batch`, while the loop turns. Raises `PayloadInvalid`."""
         table, which = _schemas(data, part)
+        for identity in table:
+            await self._prepare(identity)
         payloads = await anyio.to_thread.run_sync(BatchView(data, part=part).payloads)
         turn_until = time.perf_counter() + SLICE_S
         for index, payload in enumerate(payloads):
@@ -136,6 +138,7 @@ class SchemaGuard:
 
     async def check_payload(self, schema_id: int, version: int, payload: bytes) -> None:
         """The rest of `check_message`, beside the loop. Raises `PayloadInvalid`."""
+        await self._prepare((schema_id, version))
         await self._check_large((schema_id, version), payload, None)
 
     # -- parts ---------------------------------------------------------------------------------------------------
@@ -184,8 +187,13 @@ class SchemaGuard:
             self._payload_failed(error, index)
 
     def _is_costly(self, identity: Identity, payload_bytes: int) -> bool:
-        check = self._check_for(identity)
-        return check is not None and check.is_costly(payload_bytes)
+        """Whether its check must not be made, or not be done, in the loop."""
+        found = self._version_for(identity)
+        if found is None:
+            return False
+        return not self._registry.has_check(*found) or self._registry.check_of(*found).is_costly(
+            payload_bytes
+        )
 
     async def _check_large(self, identity: Identity, payload: bytes, index: int | None) -> None:
         check = self._check_for(identity)
@@ -199,18 +207,26 @@ class SchemaGuard:
         except PayloadInvalid as error:
             self._payload_failed(error, index)
 
-    def _check_for(self, identity: Identity) -> PayloadCheck | None:
+    def _version_for(self, identity: Identity) -> Identity | None:
         """What to hold a payload against: its version, else the latest; None where it was not of this subject anyway."""
         schema_id, version = identity
-        registry, binding = self._registry, self.binding
+        index, binding = self._registry.index, self.binding
         if schema_id not in (0, binding.schema_id):
             return None
-        if not version or registry.index.find_version(binding.schema_id, version) is None:
-            latest = registry.index.find_latest(binding.schema_id)
-            if latest is None:
-                return None
-            version = latest.version
-        return registry.check_of(binding.schema_id, version)
+        if not version or index.find_version(binding.schema_id, version) is None:
+            latest = index.find_latest(binding.schema_id)
+            return None if latest is None else latest.identity
+        return binding.schema_id, version
+
+    def _check_for(self, identity: Identity) -> PayloadCheck | None:
+        found = self._version_for(identity)
+        return None if found is None else self._registry.check_of(*found)
+
+    async def _prepare(self, identity: Identity) -> None:
+        """Make the check of a version beside the loop, before it is first used."""
+        found = self._version_for(identity)
+        if found is not None and not self._registry.has_check(*found):
+            await self._registry.prepare_check(*found)
 
     def _payload_failed(self, error: PayloadInvalid, index: int | None) -> None:
         error.details |= {"topic": self._topic, "subject": self.binding.subject}

@@ -126,6 +126,24 @@ class SchemaRegistry:
             _remember(self._checks, identity, check)
         return check
 
+    def has_check(self, schema_id: int, version: int) -> bool:
+        """Whether `check_of` costs nothing."""
+        return (schema_id, version) in self._checks
+
+    async def prepare_check(self, schema_id: int, version: int) -> None:
+        """Make what `check_of` gives beside the loop: a large schema takes longer than it may wait."""
+        record = self.index.version(schema_id, version)
+
+        def work() -> tuple[ParsedSchema, PayloadCheck]:
+            parsed = self._parsed.get(record.identity) or parse_schema(
+                record.spec.schema_type, record.definition, descriptors=record.descriptors
+            )
+            return parsed, payload_check(parsed)
+
+        parsed, check = await self._in_thread(work)
+        _remember(self._parsed, record.identity, parsed)
+        _remember(self._checks, record.identity, check)
+
     def parsed(self, record: VersionRecord) -> ParsedSchema:
         """The parsed form of a version that was registered."""
         parsed = self._parsed.get(record.identity)

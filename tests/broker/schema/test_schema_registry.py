@@ -253,3 +253,37 @@ async def test_who_gives_up_waiting_leaves_the_turn_to_the_next(registry: Schema
     with anyio.fail_after(30):
         await registry.set_compatibility("hot", CompatibilityMode.FULL)
     assert not registry._turns._locks
+
+
+async def test_a_schema_that_costs_too_much_is_refused_and_nothing_is_stored(
+    registry: SchemaRegistry,
+) -> None:
+    definitions: dict[str, Any] = {"d0": {"type": "integer"}}
+    for level in range(1, 41):
+        definitions[f"d{level}"] = {"allOf": [{"$ref": f"#/$defs/d{level - 1}"}] * 2}
+    doubling = json.dumps({"$defs": definitions, "$ref": "#/$defs/d40"}).encode()
+    with pytest.raises(SchemaInvalid, match="not taken"):
+        await registry.register("doubling", JSON, doubling)
+    assert registry.index.find_subject("doubling") is None
+    await registry.register("doubling", JSON, b'{"multipleOf": 2}')
+    with pytest.raises(SchemaInvalid, match="not taken"):
+        await registry.check("doubling", JSON, doubling)
+    with pytest.raises(SchemaInvalid, match="backtracking"):
+        await registry.register("doubling", JSON, b'{"pattern": "^(a|a)*(?=b)$"}')
+
+
+async def test_a_number_of_four_hundred_digits_is_compared(registry: SchemaRegistry) -> None:
+    huge = b'{"multipleOf": 1' + b"0" * 400 + b"}"
+    await registry.register("huge", JSON, huge)
+    await registry.set_compatibility("huge", CompatibilityMode.FULL, profile=JsonProfile.STRICT)
+    with pytest.raises(SchemaIncompatible):
+        await registry.register("huge", JSON, b'{"multipleOf": 2.5}')
+    assert (await registry.register("huge", JSON, huge[:-1] + b', "title": "huge"}')).version == 2
+
+
+async def test_a_check_is_made_beside_the_loop_before_it_is_used(registry: SchemaRegistry) -> None:
+    made = await registry.register("orders", AVRO, avro("a"))
+    assert not registry.has_check(made.schema_id, 1)
+    await registry.prepare_check(made.schema_id, 1)
+    assert registry.has_check(made.schema_id, 1)
+    registry.check_of(made.schema_id, 1)(b"\x02")
