@@ -68,6 +68,7 @@ class BrokerMetrics:
     def __init__(self, *, topic_series_limit: int) -> None:
         self.rejected: Counter[tuple[str, str]] = Counter()  # (topic, code)
         self.grpc_calls: Counter[tuple[str, str, str]] = Counter()  # (service, method, code)
+        self.connections_closed: Counter[str] = Counter()  # reason
         self.dropped: Counter[tuple[str, str]] = Counter()  # (topic, reason)
         self.validations: Counter[tuple[str, str]] = Counter()  # (topic, policy)
         self.validation_failures: Counter[tuple[str, str]] = Counter()  # (topic, reason)
@@ -135,6 +136,12 @@ class BrokerMetrics:
             for key, count in counts.items():
                 family.add_metric([*key], count)
             yield family
+        closed = CounterMetricFamily(
+            "danube_grpc_connections_closed", "connections closed for what their peer did", labels=["reason"]
+        )
+        for reason, count in self.connections_closed.items():
+            closed.add_metric([reason], count)
+        yield closed
 
     def _fsync_family(self) -> Metric:
         family = HistogramMetricFamily("danube_journal_fsync_seconds", "time of one fdatasync of the journal")

@@ -54,7 +54,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "pydanube_core": {"google", "lz4", "zstandard"},
     "pydanube_storage": BASE,
     "pydanube_broker": BASE
-    | {"numpy", "prometheus_client", "psutil", "starlette", "uvicorn", "uvloop", "fastavro", "jsonschema_rs"},
+    | {"hpack", "numpy", "prometheus_client", "psutil", "starlette", "uvicorn", "uvloop", "fastavro", "jsonschema_rs"},
     "pydanube": BASE,
     "pydanube_admin": BASE,
     "pydanube_mcp": BASE | {"mcp", "mcp_types", "starlette", "uvicorn"},
@@ -91,6 +91,9 @@ PURE = (
     "pydanube_broker.topics.limits",
     "pydanube_broker.topics.rate_limit",
     "pydanube_broker.journal.records",
+    "pydanube_broker.rpc.grpc_wire",
+    "pydanube_broker.rpc.http2",
+    "pydanube_broker.rpc.http2.*",
     "pydanube_broker.schema.avro.*",
     "pydanube_broker.schema.binding",
     "pydanube_broker.schema.differences",
