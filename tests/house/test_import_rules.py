@@ -54,7 +54,17 @@ THIRD_PARTY: dict[str, set[str]] = {
     "pydanube_core": {"google", "lz4", "zstandard"},
     "pydanube_storage": BASE,
     "pydanube_broker": BASE
-    | {"hpack", "numpy", "prometheus_client", "psutil", "starlette", "uvicorn", "uvloop", "fastavro", "jsonschema_rs"},
+    | {
+        "hpack",
+        "numpy",
+        "prometheus_client",
+        "psutil",
+        "starlette",
+        "uvicorn",
+        "uvloop",
+        "fastavro",
+        "jsonschema_rs",
+    },
     "pydanube": BASE,
     "pydanube_admin": BASE,
     "pydanube_mcp": BASE | {"mcp", "mcp_types", "starlette", "uvicorn"},
