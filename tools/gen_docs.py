@@ -1,4 +1,4 @@
-"""Write the documents that are tables of what the code says: docs/configuration.md, errors.md, operations.md.
+"""Write the documents that are tables of what the code says: docs/configuration.md, diagnosis.md, errors.md, operations.md.
 
     python tools/gen_docs.py            write them
     python tools/gen_docs.py --check    write nothing; print a diff and exit with 1 when one has drifted
@@ -22,6 +22,8 @@ from pydanube_admin import LATER, OPERATIONS
 from pydanube_admin.operation import Argument, Effect, Operation
 from pydanube_broker.settings import Entry, Settings, sections
 from pydanube_core import errors
+from pydanube_core.diagnosis.findings import Rule, RuleArea
+from pydanube_core.diagnosis.rules import RULES
 from pydanube_core.telemetry import TABLES
 
 DOCS: Final = Path(__file__).resolve().parent.parent / "docs"
@@ -31,7 +33,6 @@ HEAD: Final = "<!-- Written by tools/gen_docs.py (make docs); do not edit. -->\n
 WITHOUT_EFFECT: Final[Mapping[str, str]] = {
     "tls": "security; a broker with one of them set refuses to start",
     "admin": "admin",
-    "diagnosis": "admin",
     "mcp.confirm": "admin",
 }
 
@@ -99,6 +100,56 @@ EXITS: Final = {
     5: "data is damaged",
     6: "a condition the command was asked to check is not met",
 }
+
+DIAGNOSIS: Final = """\
+# Diagnosis
+
+A broker looks at itself every `diagnosis.sample_interval` and says what is wrong, without a language model:
+
+| question | command | MCP tool |
+|---|---|---|
+| what is wrong at all | `danube diagnose cluster` | `health_check` |
+| why is a subscription behind | `danube diagnose subscription TOPIC SUBSCRIPTION` | `analyze_consumer_lag` |
+| what is wrong with a topic | `danube diagnose topic TOPIC` | `diagnose_topic` |
+| why does nothing come in | `danube diagnose producer TOPIC` | `diagnose_producer` |
+| what has been wrong for a while | `danube alerts list` | `list_alerts` |
+
+`--fail-on warning` makes the command exit with 6 when a finding of that severity, or a worse one, is there.
+
+A finding names its rule, its subject, a severity (`info`, `warning`, `critical`), a confidence, the evidence (the
+numbers that decided), what it is not (`ruled_out`, each with the number that speaks against it), what could not be
+seen (`unobservable`), and the next calls. The worst come first; of the same severity, causes come before effects. What
+others wrote (keys, reasons) stands under `untrusted`. The verdict is `failing` with a critical finding, `degraded` with a
+warning, `unknown` if too little could be seen, else `healthy`. A finding of `info` does not change it.
+
+Findings about one subject use the facts of the moment and what was seen in the last `diagnosis.window`; counts named
+`…_in_window` are of that time, the others since the broker started. Asked about the cluster, the broker answers from
+its last looks, and says nothing of mail that waits for a consumer until it has waited for `diagnosis.stuck_after`. A
+finding that is there in `diagnosis.open_after` looks in a row opens an alert, and `diagnosis.close_after` looks without it
+close it.
+
+## The status of a subscription
+
+`danube subscriptions lag` shows one for each subscription and partition. The first line that holds wins:
+
+| status | holds when |
+|---|---|
+| `UNKNOWN` | fewer than 3 samples or half of those expected, or the newest is older than 3 intervals; never taken for health |
+| `DATA_LOST` | messages were trimmed before they were read |
+| `CAUGHT_UP` | nothing is unread, or nothing older than two samples |
+| `AT_RISK` | retention takes the oldest unread message within two samples, or in a fifth of its time and it is not gaining |
+| `STUCK` | the cursor has not moved for `diagnosis.stuck_after`, while there was unread mail for as long |
+| `FALLING_BEHIND` | the lower bound (95 %) of the lag's slope is above 0, and it grew by more than 5 % in the window |
+| `SLOW` | gaining, but for more than an hour yet; or neither gaining nor losing, with old mail |
+| `CATCHING_UP` | gaining, or keeping pace with everything read within `diagnosis.stuck_after` |
+
+Rates are slopes by Theil and Sen: the median of the slopes between all pairs of samples, which one odd sample cannot
+bend. A status is entered after `open_after` looks and left after `close_after`; that everything is read counts at once.
+`eta_s` is the lag over what it shrinks by a second, null with `not_gaining` where it does not.
+
+## Rules
+
+"""
 
 OPERATIONS_TEXT: Final = """\
 # Operations
@@ -264,6 +315,28 @@ def type_of(field: Mapping[str, Any]) -> str:
     return kinds if isinstance(kinds, str) else " or ".join(kinds)
 
 
+def diagnosis() -> str:
+    """docs/diagnosis.md"""
+    parts = [DIAGNOSIS.rstrip() + "\n"]
+    for area, title in (
+        (RuleArea.SUBSCRIPTION, "On a subscription"),
+        (RuleArea.TOPIC, "On a topic"),
+        (RuleArea.BROKER, "On a broker"),
+    ):
+        parts.append(f"### {title}\n")
+        parts += [rule_text(rule) for rule in RULES.values() if rule.area is area]
+    return "\n".join(parts)
+
+
+def rule_text(rule: Rule) -> str:
+    """One rule."""
+    evidence = table(("evidence", ""), [(f"`{name}`", meaning) for name, meaning in rule.evidence.items()])
+    return (
+        f"#### {rule.name}\n\nHolds when {rule.holds}. Severity: {rule.severity}.\n\n{evidence}\n"
+        f"What helps: {rule.helps}. Not to be seen from here: {'; '.join(rule.unobservable)}.\n"
+    )
+
+
 def telemetry() -> str:
     """docs/telemetry.md"""
     parts = [TELEMETRY_TEXT]
@@ -309,6 +382,7 @@ every five seconds (`benchmarks/telemetry_size.py` measures it), a fortieth of t
 
 PAGES: Final = {
     "configuration.md": configuration,
+    "diagnosis.md": diagnosis,
     "errors.md": error_codes,
     "operations.md": operations,
     "telemetry.md": telemetry,

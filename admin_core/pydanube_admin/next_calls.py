@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pydanube_admin.operation import Operation
 
-__all__ = ["announce", "next_call"]
+__all__ = ["announce", "is_known", "next_call"]
 
 _operations: dict[str, Operation] = {}
 
@@ -20,6 +20,11 @@ _operations: dict[str, Operation] = {}
 def announce(operations: Mapping[str, Operation]) -> None:
     """Make operations known by name; called once, by the registry."""
     _operations.update(operations)
+
+
+def is_known(operation: str) -> bool:
+    """Whether this version has the operation."""
+    return operation in _operations
 
 
 def next_call(operation: str, arguments: Mapping[str, Any], why: str) -> dict[str, Any]:

@@ -33,6 +33,7 @@ from types import MappingProxyType
 from typing import Final
 
 from pydanube_admin.brokers.declarations import BROKER_OPERATIONS
+from pydanube_admin.diagnosis.declarations import DIAGNOSIS_OPERATIONS
 from pydanube_admin.namespaces.declarations import NAMESPACE_OPERATIONS
 from pydanube_admin.next_calls import announce, next_call
 from pydanube_admin.objects.declarations import OBJECT_OPERATIONS
@@ -50,6 +51,7 @@ _DECLARED: Final = (
     *OBJECT_OPERATIONS,
     *SCHEMA_OPERATIONS,
     *BROKER_OPERATIONS,
+    *DIAGNOSIS_OPERATIONS,
 )
 
 OPERATIONS: Final[Mapping[str, Operation]] = MappingProxyType(
@@ -76,8 +78,6 @@ LATER: Final[Mapping[str, str]] = MappingProxyType(
     | _names("cluster", "metrics", "admin")
     | _names("producers", "list disconnect", "admin")
     | _names("consumers", "list disconnect", "admin")
-    | _names("diagnose", "cluster subscription topic producer", "admin")
-    | _names("alerts", "list", "admin")
     | _names("audit", "query verify", "admin")
     | _names("tasks", "list get cancel", "admin")
     | _names("plans", "create list show apply discard", "admin")

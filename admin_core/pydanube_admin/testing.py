@@ -20,6 +20,12 @@ from typing import Any, Final
 
 import grpc
 from grpc import aio
+from pydanube_core.cluster_port import LagFacts, LagKey
+from pydanube_core.diagnosis.alerts import Alert
+from pydanube_core.diagnosis.findings import Diagnosis, Verdict
+from pydanube_core.diagnosis.lag_status import LagJudgement, LagStatus, judge_lag
+from pydanube_core.diagnosis.lag_window import LagWindow
+from pydanube_core.diagnosis.options import DiagnosisOptions
 from pydanube_core.errors import (
     InvalidArgument,
     NamespaceNotFound,
@@ -68,6 +74,8 @@ class MemoryCluster:
         self._policies: dict[str, dict[str, int]] = {}
         self._namespaces: dict[str, dict[str, int]] = {"default": {}, "system": {}}
         self._failure: dict[tuple[str, str], dict[str, Any]] = {}
+        self.diagnosis = Diagnosis(subject={}, verdict=Verdict.HEALTHY, findings=(), as_of_ms=NOW_MS)
+        self.alert_lists: tuple[Sequence[Alert], Sequence[Alert]] = ((), ())
         self._next_id = 1
 
     # Filling it ---------------------------------------------------------------------------------------------------
@@ -228,6 +236,46 @@ class MemoryCluster:
                 f"there is no subscription {subscription!r}", subscription=subscription
             )
         return found
+
+    # Diagnosis: one look, so that statuses are unknown; `diagnosis` and `alert_lists` are what a test sets ----------
+
+    async def lag_index(self, topic: str | None, subscription: str | None) -> Sequence[LagKey]:
+        self._check()
+        logs = None if topic is None else {facts.topic for facts in await self.topic(topic)}
+        return [
+            LagKey(_base(facts), facts.topic, facts.partition, facts.subscription, LagStatus.UNKNOWN)
+            for facts in self._subscriptions.values()
+            if (logs is None or facts.topic in logs) and subscription in (None, facts.subscription)
+        ]
+
+    async def lag_facts(self, keys: Sequence[LagKey]) -> Sequence[LagFacts]:
+        self._check()
+        found = [self._subscriptions.get((key.log, key.subscription)) for key in keys]
+        return [
+            LagFacts(facts=facts, judgement=_judged(facts), status=LagStatus.UNKNOWN, since_ms=None)
+            for facts in found
+            if facts is not None
+        ]
+
+    async def diagnose_cluster(self) -> Diagnosis:
+        self._check()
+        return self.diagnosis
+
+    async def diagnose_topic(self, topic: str) -> Diagnosis:
+        await self.topic(topic)
+        return self.diagnosis
+
+    async def diagnose_subscription(self, topic: str, subscription: str) -> Diagnosis:
+        await self.subscriptions(topic, subscription)
+        return self.diagnosis
+
+    async def diagnose_producer(self, topic: str, producer: str | None) -> Diagnosis:
+        await self.topic(topic)
+        return self.diagnosis
+
+    async def alerts(self) -> tuple[Sequence[Alert], Sequence[Alert]]:
+        self._check()
+        return self.alert_lists
 
     # Policies: topic, else namespace, else no limit ---------------------------------------------------------------
 
@@ -440,3 +488,25 @@ async def serve_ops(serve_call: Callable[[bytes], Awaitable[bytes]], *, port: in
         yield f"http://127.0.0.1:{bound}"
     finally:
         await server.stop(grace=None)
+
+
+def _base(facts: SubscriptionFacts) -> str:
+    return facts.topic if facts.partition is None else str(TopicName.parse(facts.topic).base)
+
+
+def _judged(facts: SubscriptionFacts) -> LagJudgement:
+    """The lag from one look."""
+    window = LagWindow(
+        times_ms=[NOW_MS],
+        start_offset=[facts.start_offset],
+        next_offset=[facts.next_offset],
+        next_unacked=[facts.next_unacked],
+        acked_above=[facts.acked_above],
+        in_flight=[facts.in_flight],
+        members=[len(facts.consumers)],
+        now_ms=NOW_MS,
+        interval_s=5.0,
+        window_s=300.0,
+        oldest_unread_append_ms=facts.oldest_unread_append_ms,
+    )
+    return judge_lag(window, DiagnosisOptions())

@@ -36,12 +36,13 @@ from pydanube_broker.journal import (
     JournalOptions,
 )
 from pydanube_broker.journal.helper import InlineSyncer, Syncer
+from pydanube_broker.observation.watch import Observation
 from pydanube_broker.parts import BrokerParts
 from pydanube_broker.port import BrokerPort
 from pydanube_broker.rpc.advertised import advertised_url
+from pydanube_broker.rpc.grpcio_server import GrpcioServer
 from pydanube_broker.rpc.hot import Route, StreamReply
 from pydanube_broker.rpc.listening import listen
-from pydanube_broker.rpc.runtimes import GrpcServer, make_server
 from pydanube_broker.services.consume import ConsumeStream
 from pydanube_broker.services.health import HealthService
 from pydanube_broker.services.official import OfficialServices
@@ -81,9 +82,10 @@ class Broker(BrokerParts):
         self._ops = ops
         self._stack = contextlib.AsyncExitStack()
         self._streams: set[PublishStream | ConsumeStream] = set()
-        self._servers: list[GrpcServer] = []
+        self._servers: list[GrpcioServer] = []
         self._closing = False
         self.official: OfficialServices  # made on entering
+        self.observation: Observation  # the same
         self.port = BrokerPort(self)
         self.recovered: dict[str, Any] = {}
 
@@ -102,6 +104,12 @@ class Broker(BrokerParts):
     async def _start(self) -> None:
         settings, stack = self.settings, self._stack
         settings.check_startable()
+        if settings.server.grpc_runtime != "grpcio":
+            raise NotImplementedYet(
+                "the gRPC runtime 'own' comes with a later version: use --grpc-runtime grpcio",
+                field="server.grpc_runtime",
+                value=settings.server.grpc_runtime,
+            )
         begun = time.monotonic()
         self.data_dir = stack.enter_context(DataDir(settings.data.dir))
         path = self.data_dir.path
@@ -157,6 +165,7 @@ class Broker(BrokerParts):
         )
         self.retention = JournalRetention(self.hub, settings.journal)
         self.official.start()
+        self.observation = self.port.observation = Observation(self)
         self.health.recovering = False
         self.recovered = {
             "records": found.records,
@@ -166,6 +175,7 @@ class Broker(BrokerParts):
         for server in self._servers:
             await server.start()
         self.spawn(self._maintain())
+        self.spawn(self.observation.run())
         stack.push_async_callback(self._stop_tasks)
         log.info(
             "broker_ready",
@@ -197,8 +207,7 @@ class Broker(BrokerParts):
         server = self.settings.server
         health = HealthService(lambda: not self.health.reasons())
         schemas = SchemaRegistryService(self.registry.schemas)
-        grpc = make_server(
-            server.grpc_runtime,
+        grpc = GrpcioServer(
             host=server.host,
             port=server.grpc_port,
             flag="grpc-port",
@@ -216,19 +225,16 @@ class Broker(BrokerParts):
                 hot=self.official.hot,
                 server_streams=self.official.server_streams,
             ),
-            calls=self.metrics.grpc_calls,
-            closed=self.metrics.connections_closed,
+            ended=self._call_ended,
         )
         self._servers.append(grpc)
         stack.push_async_callback(grpc.stop, 0)
-        admin = make_server(
-            server.grpc_runtime,
+        admin = GrpcioServer(
             host=server.host,
             port=server.admin_port,
             flag="admin-port",
             route=Route(streams={}, cold={OPS["Call"].path: self._call, **health.cold, **schemas.cold}),
-            calls=self.metrics.grpc_calls,
-            closed=self.metrics.connections_closed,
+            ended=self._call_ended,
         )
         self._servers.append(admin)
         stack.push_async_callback(admin.stop, 0)
@@ -238,6 +244,10 @@ class Broker(BrokerParts):
         self.broker_url = advertised_url(server.advertised_url, server.host, grpc.port)
         self.admin_url = advertised_url(None, server.host, admin.port)
         self.metrics_url = advertised_url(None, server.host, status.port)
+
+    def _call_ended(self, path: str, status: str) -> None:
+        service, _, method = path.strip("/").partition("/")
+        self.metrics.grpc_calls[service, method, status] += 1
 
     async def _call(self, request: bytes) -> bytes:
         if self._ops is None:

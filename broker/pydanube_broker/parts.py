@@ -62,6 +62,7 @@ class BrokerParts:
         if not task.cancelled() and task.exception() is not None:
             log.error("task_failed", exc_info=task.exception(), extra={"event": "task_failed"})
 
-    def rejected(self, topic: str, error: ClusterError) -> None:
-        """Count a refused publish."""
+    def rejected(self, topic: str, error: ClusterError, messages: int = 1) -> None:
+        """Count a refused publish, and the messages it held."""
         self.metrics.rejected[topic, error.code] += 1
+        self.metrics.rejected_messages[topic, error.code] += messages

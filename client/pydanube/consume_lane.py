@@ -38,7 +38,7 @@ from pydanube.message import DecodedBatch, Delivered
 from pydanube.options import ReceiverOptions
 from pydanube.retry import Retry
 from pydanube.tasks import TaskOwner
-from pydanube.transport import Stream, Transport, copy_of
+from pydanube.transport import Stream, Transport, copy_of, say_goodbye
 
 __all__ = ["ConsumeLane", "ConsumeOptions"]
 
@@ -348,6 +348,9 @@ class ConsumeLane:
                 await asyncio.wait([reader], timeout=1.0)  # it knows why
                 if not self.ended:
                     raise self._stream_error or error from None
+            except asyncio.CancelledError:
+                await say_goodbye(stream, reader)
+                raise
         finally:
             self._disconnect()
             await tasks.aclose()

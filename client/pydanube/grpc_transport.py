@@ -7,6 +7,7 @@ the unary call they are in the trailing metadata (`danube-error-bin`, JSON) or, 
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
@@ -126,6 +127,10 @@ class GrpcStream:
         except grpc.aio.AioRpcError as error:
             raise translate(error, self._url) from error
         return None if message is grpc.aio.EOF else cast("bytes", message)
+
+    async def finish(self) -> None:
+        with suppress(grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError):
+            await self._call.done_writing()
 
     async def aclose(self) -> None:
         self._call.cancel()

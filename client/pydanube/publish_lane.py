@@ -52,7 +52,7 @@ from pydanube.outbound import OutBatch, Session
 from pydanube.retry import Retry
 from pydanube.schemas import schema_of
 from pydanube.tasks import TaskOwner
-from pydanube.transport import Stream, Transport, copy_of
+from pydanube.transport import Stream, Transport, copy_of, say_goodbye
 
 __all__ = ["MAX_IN_FLIGHT", "LaneCounters", "LaneOptions", "PublishLane"]
 
@@ -221,6 +221,9 @@ class PublishLane:
                 # a write only learns that the stream is over; the reader is about to learn why
                 await asyncio.wait([reader], timeout=1.0)
                 raise self._stream_error or error from None
+            except asyncio.CancelledError:
+                await say_goodbye(stream, reader)
+                raise
         finally:
             await tasks.aclose()
             await stream.aclose()

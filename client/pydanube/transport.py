@@ -7,11 +7,14 @@ conformance suite runs over both.
 
 from __future__ import annotations
 
-from typing import Protocol
+import asyncio
+from typing import Final, Protocol
 
 from pydanube_core.errors import ClusterError
 
-__all__ = ["Stream", "Transport", "TransportFactory", "copy_of"]
+__all__ = ["Stream", "Transport", "TransportFactory", "copy_of", "say_goodbye"]
+
+GOODBYE_S: Final = 0.5
 
 
 class Stream(Protocol):
@@ -23,6 +26,10 @@ class Stream(Protocol):
 
     async def read(self) -> bytes | None:
         """The next message, None when the other side ended the stream in order. One read at a time."""
+        ...
+
+    async def finish(self) -> None:
+        """Say that nothing more is written; the other side then ends the stream. Never raises."""
         ...
 
     async def aclose(self) -> None:
@@ -55,6 +62,15 @@ class TransportFactory(Protocol):
     """Makes the transport to the broker at this url."""
 
     def __call__(self, url: str, /) -> Transport: ...
+
+
+async def say_goodbye(stream: Stream, reader: asyncio.Task[None]) -> None:
+    """End a stream in good order before it is cancelled: the broker then knows that nobody died.
+
+    Not for long: whoever leaves does not wait for a broker that does not answer.
+    """
+    await stream.finish()
+    await asyncio.wait([reader], timeout=GOODBYE_S)
 
 
 def copy_of(error: ClusterError, **details: object) -> ClusterError:

@@ -8,14 +8,21 @@ whole names (`/namespace/topic`); every method may raise a `ClusterError`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
+from pydanube_core.diagnosis.alerts import Alert
+from pydanube_core.diagnosis.findings import Diagnosis
+from pydanube_core.diagnosis.lag_status import LagJudgement, LagStatus
 from pydanube_core.facts import BrokerFacts, NamespaceFacts, PolicyFacts, SubscriptionFacts, TopicFacts
 from pydanube_core.schema_facts import SchemasPort
 
 __all__ = [
     "BrokersPort",
     "ClusterPort",
+    "DiagnosisPort",
+    "LagFacts",
+    "LagKey",
     "NamespacesPort",
     "ObjectsPort",
     "SubscriptionsPort",
@@ -105,6 +112,60 @@ class SubscriptionsPort(Protocol):
         ...
 
 
+class LagKey(NamedTuple):
+    """A subscription of one log, and its settled status: what a page of lag is chosen by."""
+
+    topic: str  # as people name it
+    log: str  # of a partition its own name
+    partition: int | None
+    subscription: str
+    status: LagStatus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LagFacts:
+    """One subscription of one log: what is so now, what its window says, and the status that has settled."""
+
+    facts: SubscriptionFacts
+    judgement: LagJudgement
+    status: LagStatus
+    since_ms: int | None
+
+
+class DiagnosisPort(Protocol):
+    """What the broker has seen of itself, held against the rules. Topics may be partitioned ones."""
+
+    async def lag_index(self, topic: str | None, subscription: str | None) -> Sequence[LagKey]:
+        """Every subscription of each log; cheap, also for ten thousand. None is found where nothing matches.
+
+        Raises:
+            TopicNotFound.
+        """
+        ...
+
+    async def lag_facts(self, keys: Sequence[LagKey]) -> Sequence[LagFacts]:
+        """Those of a page, in its order; what went meanwhile is left out."""
+        ...
+
+    async def diagnose_cluster(self) -> Diagnosis: ...
+
+    async def diagnose_topic(self, topic: str) -> Diagnosis:
+        """Raises `TopicNotFound`."""
+        ...
+
+    async def diagnose_subscription(self, topic: str, subscription: str) -> Diagnosis:
+        """Raises `TopicNotFound`, `SubscriptionNotFound`."""
+        ...
+
+    async def diagnose_producer(self, topic: str, producer: str | None) -> Diagnosis:
+        """What keeps messages from coming in. Raises `TopicNotFound`, `InvalidArgument` for an unknown producer."""
+        ...
+
+    async def alerts(self) -> tuple[Sequence[Alert], Sequence[Alert]]:
+        """(open, worst first; the last closed, newest first)."""
+        ...
+
+
 class ObjectsPort(Protocol):
     """The cold tier and the journal. Topics are concrete ones, but where it says otherwise."""
 
@@ -149,7 +210,9 @@ class BrokersPort(Protocol):
     async def status(self) -> BrokerFacts: ...
 
 
-class ClusterPort(TopicsPort, SubscriptionsPort, NamespacesPort, ObjectsPort, BrokersPort, Protocol):
+class ClusterPort(
+    TopicsPort, SubscriptionsPort, NamespacesPort, DiagnosisPort, ObjectsPort, BrokersPort, Protocol
+):
     """Everything the admin core asks of a broker."""
 
     @property

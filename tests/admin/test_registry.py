@@ -50,6 +50,11 @@ def test_the_operations_and_their_tools() -> None:
         "topics.set_validation_policy": "set_topic_validation_policy",
         "topics.get_schema_config": "get_topic_schema_config",
         "brokers.status": "get_broker_status",
+        "diagnose.cluster": "health_check",
+        "diagnose.subscription": "analyze_consumer_lag",
+        "diagnose.topic": "diagnose_topic",
+        "diagnose.producer": "diagnose_producer",
+        "alerts.list": "list_alerts",
     }
     assert all(re.fullmatch(r"[a-z][a-z0-9_]{0,63}", tool) for tool in TOOLS)
     assert not set(OPERATIONS) & set(LATER)
@@ -71,6 +76,7 @@ def test_required_names_are_positional_and_the_rest_are_flags() -> None:
     assert [argument.name for argument in lag.arguments] == [
         "topic",
         "subscription",
+        "status",
         "limit",
         "page",
         "filter",

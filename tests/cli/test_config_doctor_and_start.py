@@ -85,7 +85,7 @@ def test_offset_moves_all_ports_but_leaves_any_free_one() -> None:
     ("words", "exit_code", "code"),
     [
         (["--host", "0.0.0.0"], 1, "INSECURE_BIND"),
-        (["--grpc-runtime", "other"], 2, "INVALID_ARGUMENT"),
+        (["--grpc-runtime", "own"], 1, "NOT_IMPLEMENTED"),
         (["--memory", "--data-dir", "x"], 2, "INVALID_ARGUMENT"),
         (["--grpc-port", "70000"], 2, "INVALID_ARGUMENT"),
         (["--config", "/nonexistent.toml"], 2, "INVALID_ARGUMENT"),

@@ -96,6 +96,8 @@ def check(words: list[str]) -> str | None:
         "journal",
         "schemas",
         "report",
+        "alerts",
+        "diagnose",
     }
     path = tuple(words[:2] if words[0] in groups else words[:1])
     shown = help_of(path)

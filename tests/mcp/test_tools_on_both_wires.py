@@ -20,11 +20,16 @@ from pydanube_mcp import build_server, parse_connections
 pytestmark = pytest.mark.anyio
 
 DEFAULT_TOOLS = [
+    "analyze_consumer_lag",
     "create_topic",
     "describe_topic",
+    "diagnose_producer",
+    "diagnose_topic",
     "get_broker_status",
     "get_consumer_lag",
     "get_schema",
+    "health_check",
+    "list_alerts",
     "list_subjects",
     "list_subscriptions",
     "list_topics",

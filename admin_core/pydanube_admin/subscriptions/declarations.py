@@ -65,17 +65,17 @@ SUBSCRIPTION_OPERATIONS: Final = (
         effect=Effect.READ,
         permission="subscriptions:read",
         reversible=None,
-        summary="Show how far subscriptions are behind: messages, bytes, age of the oldest unread message, "
-        "consumers, in flight. One item a partition.",
+        summary="Show how far subscriptions are behind: messages, bytes, age of the oldest unread message, rates, time "
+        "until caught up, status and since when. One item a partition.",
         request=LagRequest,
         result=Page[LagItem],
         handler=consumer_lag,
         examples=(
             Example(arguments={"topic": "orders"}, note="every subscription of a topic"),
             Example(arguments={"subscription": "billing"}, note="one subscription, wherever it reads"),
+            Example(arguments={"status": "STUCK"}, note="those that stand still"),
         ),
         default_profile=True,
-        later_arguments={"status": "admin"},
     ),
     Operation(
         name="subscriptions.create",

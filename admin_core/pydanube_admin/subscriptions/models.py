@@ -51,9 +51,22 @@ class SubscriptionItem(Result):
     created_at_reason: str | None = None
 
 
+LagStatusName = Literal[
+    "UNKNOWN",
+    "DATA_LOST",
+    "CAUGHT_UP",
+    "AT_RISK",
+    "STUCK",
+    "FALLING_BEHIND",
+    "SLOW",
+    "CATCHING_UP",
+]
+
+
 class LagRequest(ListRequest):
     topic: OptionalTopic = None
     subscription: Annotated[str | None, Field(max_length=256, description="Only this subscription")] = None
+    status: Annotated[LagStatusName | None, Field(description="Only those of this status")] = None
 
 
 class LagItem(Result):
@@ -71,12 +84,25 @@ class LagItem(Result):
     lag_bytes_reason: str | None = None
     oldest_unread_age_s: float | None  # by the broker's append time
     oldest_unread_age_s_reason: str | None = None  # caught_up | not_known
-    age_quality: str  # exact | unknown
+    age_quality: str  # exact | bounded | interpolated | unknown
     in_flight: int  # delivered, not yet acknowledged; non-reliable: waiting in the consumers' queues
     redelivered: int  # messages sent again since the broker started
     dead_lettered: int  # copied to the dead-letter topic since the broker started
     dropped: int  # lost on purpose since the broker started: poison policy drop, or non-reliable and no room
     blocked_by: str | None  # the message that stops the subscription, or its key
+    produce_rate: float | None  # messages a second over the window of [diagnosis]
+    produce_rate_reason: str | None = None
+    consume_rate: float | None
+    consume_rate_reason: str | None = None
+    eta_s: float | None  # until caught up
+    eta_s_reason: str | None = None  # caught_up | not_gaining | too_few_samples
+    retention_headroom_s: float | None  # until retention takes the oldest unread message
+    retention_headroom_s_reason: str | None = None
+    lost_messages: int  # trimmed before they were read
+    status: str
+    since: str | None
+    since_reason: str | None = None
+    evidence: dict[str, Any]  # the numbers that decided the status
 
 
 class CreateSubscriptionRequest(Request):

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from itertools import chain
 
+from pydanube_core.cluster_port import LagFacts
 from pydanube_core.errors import SubscriptionNotFound, TopicNotFound
 from pydanube_core.facts import SubscriptionFacts
 from pydanube_core.lag import measure_lag
@@ -125,23 +126,37 @@ def _item(topic: str, name: str, parts: Sequence[SubscriptionFacts]) -> Subscrip
 
 async def consumer_lag(context: Context, request: LagRequest) -> Page[LagItem]:
     matches = glob(request.filter)
-    found = [
-        facts
-        for facts in await subscription_facts(context, request.topic, request.subscription)
-        if matches(facts.subscription)
-    ]
+    topic = None if request.topic is None else (await find_topic(context, request.topic)).own.topic
+    index = await context.port.lag_index(topic, request.subscription)
+    if request.subscription is not None and not index:
+        raise await _not_found(context, request.topic, request.subscription)
+    found = [key for key in index if request.status in (None, key.status.value) and matches(key.subscription)]
+    page = cut(
+        found,
+        key=lambda key: (key.topic, key.subscription, -1 if key.partition is None else key.partition),
+        operation="subscriptions.lag",
+        request=request,
+    )
+    facts = await context.port.lag_facts(page.items)
     as_of_ms = context.now_ms()  # after the facts: an age counts up to the moment that is reported
-    page = cut(found, key=_key, operation="subscriptions.lag", request=request)
     return Page[LagItem](
-        items=[_lag_item(facts, as_of_ms) for facts in page.items],
+        items=[_lag_item(one, as_of_ms) for one in facts],
         next_page=page.next_page,
         total=page.total,
         as_of=format_time(as_of_ms),
     )
 
 
-def _lag_item(facts: SubscriptionFacts, as_of_ms: int) -> LagItem:
+def _lag_item(found: LagFacts, as_of_ms: int) -> LagItem:
+    facts, judged = found.facts, found.judgement
     lag = measure_lag(facts, as_of_ms=as_of_ms)
+    # The message's own append time is the best there is; where it is out of reach, what was seen bounds it.
+    age_s, age_reason, quality = lag.oldest_unread_age_s, lag.oldest_unread_age_s_reason, lag.age_quality
+    between: dict[str, float | None] = {}
+    if age_s is None and judged.age.age_s is not None:
+        age_s, age_reason, quality = judged.age.age_s, None, judged.age.quality
+        between = {"oldest_unread_age_s_low": judged.age.low_s, "oldest_unread_age_s_high": judged.age.high_s}
+    reasons = judged.reasons
     return LagItem(
         topic=_base(facts),
         partition=facts.partition,
@@ -153,12 +168,29 @@ def _lag_item(facts: SubscriptionFacts, as_of_ms: int) -> LagItem:
         lag_messages=lag.lag_messages,
         lag_bytes=lag.lag_bytes,
         lag_bytes_reason=lag.lag_bytes_reason,
-        oldest_unread_age_s=lag.oldest_unread_age_s,
-        oldest_unread_age_s_reason=lag.oldest_unread_age_s_reason,
-        age_quality=lag.age_quality,
+        oldest_unread_age_s=age_s,
+        oldest_unread_age_s_reason=age_reason,
+        age_quality=quality,
         in_flight=facts.in_flight,
         redelivered=facts.redelivered,
         dead_lettered=facts.dead_lettered,
         dropped=facts.dropped,
         blocked_by=facts.blocked_reason,
+        produce_rate=_rounded(judged.produce_rate),
+        produce_rate_reason=reasons.get("produce_rate"),
+        consume_rate=_rounded(judged.consume_rate),
+        consume_rate_reason=reasons.get("consume_rate"),
+        eta_s=_rounded(judged.eta_s),
+        eta_s_reason=reasons.get("eta_s"),
+        retention_headroom_s=_rounded(judged.retention_headroom_s),
+        retention_headroom_s_reason=reasons.get("retention_headroom_s"),
+        lost_messages=max(0, facts.start_offset - facts.next_unacked),
+        status=found.status.value,
+        since=None if found.since_ms is None else format_time(found.since_ms),
+        since_reason="not_known" if found.since_ms is None else None,
+        evidence={**judged.evidence, **between, "looked": judged.status.value},
     )
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)

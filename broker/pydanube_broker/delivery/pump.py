@@ -10,6 +10,7 @@ import logging
 import random
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from pydanube_core.errors import ClusterError, ConsumerBusy, Internal
@@ -39,13 +40,14 @@ from pydanube_broker.subscription.plan import Plan
 from pydanube_broker.subscription.policy import PoisonPolicy
 from pydanube_broker.subscription.ranges import Range
 from pydanube_broker.subscription.routed_part import RoutedPart, gather
+from pydanube_broker.subscription.statistics import Marks, WorstFailure
 from pydanube_broker.subscription.subscription import Subscription, SubscriptionStatistics, SubscriptionType
 from pydanube_broker.subscription.subscription_policy import SubscriptionPolicy
 from pydanube_broker.topics.log_state import encode_cursor_body
 from pydanube_broker.topics.rate_limit import TokenBucket
 from pydanube_broker.topics.topic import Committed, Topic, now_ms
 
-__all__ = ["ConsumerLink", "DeliveryEngine", "SubscriptionPump"]
+__all__ = ["ConsumerLink", "DeliveryEngine", "Departure", "Rewound", "SubscriptionPump"]
 
 log = logging.getLogger("pydanube.delivery")
 
@@ -59,6 +61,9 @@ class ConsumerLink(Protocol):
 
     consumer_id: int
     connected_at_ms: int
+    heard_at_ms: int | None  # when its client said anything last; None: not kept for this kind of client
+    answered_at_ms: int | None  # when it acknowledged or gave back anything last
+    said_goodbye: bool  # it left in good order; its connection did not just break
 
     @property
     def writable(self) -> bool: ...
@@ -76,6 +81,26 @@ class ConsumerLink(Protocol):
     def activated(self) -> None: ...
 
     def end(self, error: ClusterError) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Departure:
+    """The consumer that went last; what a diagnosis asks about it."""
+
+    at_ms: int
+    name: str
+    abrupt: bool
+    in_flight: int
+    unread: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewound:
+    """The last seek that moved the cursor back."""
+
+    at_ms: int
+    from_offset: int
+    to_offset: int
 
 
 class DeliveryEngine:
@@ -122,6 +147,8 @@ class SubscriptionPump:
         self.dirty = False
         self.closed: ClusterError | None = None
         self.delivered = 0
+        self.departure: Departure | None = None
+        self.rewound: Rewound | None = None
         self.engine = engine
         self._core: Subscription | None = None
         self._rate: TokenBucket | None = None
@@ -152,6 +179,19 @@ class SubscriptionPump:
     def statistics(self) -> SubscriptionStatistics | None:
         """The core's; None while no consumer has come since the start."""
         return None if self._core is None else self._core.statistics(self.engine.deadlines.now_ms())
+
+    def marks(self) -> Marks | None:
+        """The core's, for a sampler; None while no consumer has come since the start."""
+        return None if self._core is None else self._core.marks()
+
+    @property
+    def acked_above(self) -> int:
+        if self._core is not None:
+            return self._core.acked_above
+        return sum(end - start for start, end in self.topic.state.cursors[self.subscription_id].acknowledged)
+
+    def worst_failure(self) -> WorstFailure | None:
+        return None if self._core is None else self._core.worst_failure()
 
     def session_of(self, consumer_id: int) -> int:
         session = None if self._core is None else self._core.session_of(consumer_id)
@@ -215,8 +255,17 @@ class SubscriptionPump:
         return self.session_of(link.consumer_id)
 
     def leave(self, consumer_id: int) -> None:
-        self._names.pop(consumer_id, None)
-        if self.links.pop(consumer_id, None) is not None and self._core is not None:
+        name = self._names.pop(consumer_id, "")
+        link = self.links.pop(consumer_id, None)
+        if link is not None and self._core is not None:
+            floor = max(self._core.floor, self.topic.start_offset)
+            self.departure = Departure(
+                at_ms=now_ms(),
+                name=name,
+                abrupt=not link.said_goodbye,
+                in_flight=self._core.in_flight_of(consumer_id),
+                unread=max(0, self.topic.commit - floor - self._core.acked_above),
+            )
             self._perform(self._core.leave(consumer_id, self.engine.deadlines.now_ms()))
             self.wake()
 
@@ -268,7 +317,10 @@ class SubscriptionPump:
     def seek(self, offset: int) -> None:
         core = self.core()
         core.grew(self.topic.commit)
+        before = core.floor
         self._perform(core.seek(offset, self.engine.deadlines.now_ms()))
+        if offset < before:
+            self.rewound = Rewound(at_ms=now_ms(), from_offset=before, to_offset=offset)
         self._changed()
 
     def skip(self, count: int) -> Range | None:
@@ -585,6 +637,7 @@ class SubscriptionPump:
         for link in links:
             self.leave(link.consumer_id)
             link.end(error)
+        self.departure = None  # it was not they who went
 
     def close(self, error: ClusterError) -> None:
         """The topic or the subscription is gone."""

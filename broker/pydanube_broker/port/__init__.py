@@ -9,14 +9,14 @@ import importlib.metadata
 
 from pydanube_broker.parts import BrokerParts
 from pydanube_broker.port.brokers import BrokersPart
+from pydanube_broker.port.diagnosis import DiagnosisPart
 from pydanube_broker.port.objects import ObjectsPart
-from pydanube_broker.port.subscriptions import SubscriptionsPart
 from pydanube_broker.port.topics import TopicsPart
 
 __all__ = ["BrokerPort"]
 
 
-class BrokerPort(TopicsPart, SubscriptionsPart, BrokersPart, ObjectsPart):
+class BrokerPort(TopicsPart, DiagnosisPart, BrokersPart, ObjectsPart):
     """Facts, read at the moment they are asked for, and the changes an operation may make."""
 
     def __init__(self, broker: BrokerParts) -> None:

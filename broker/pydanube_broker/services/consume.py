@@ -28,6 +28,7 @@ log = logging.getLogger("pydanube.consume")
 
 _ids = itertools.count(now_ms() * 1000)  # above those of an earlier life of this broker
 HEAD: Final = "head"
+ANSWERS: Final = frozenset(("ack", "nack", "terminate"))
 
 
 class ConsumeStream:
@@ -38,6 +39,9 @@ class ConsumeStream:
     ) -> None:
         self.consumer_id = next(_ids)
         self.connected_at_ms = now_ms()
+        self.heard_at_ms: int | None = self.connected_at_ms
+        self.answered_at_ms: int | None = None
+        self.said_goodbye = False
         self._reply = reply
         self._broker = broker
         self._gone = gone
@@ -55,6 +59,9 @@ class ConsumeStream:
     def on_message(self, message: bytes) -> None:
         request = pb.ConsumeRequest.FromString(message)
         kind = request.WhichOneof("kind")
+        self.heard_at_ms = now_ms()
+        if kind in ANSWERS:
+            self.answered_at_ms = self.heard_at_ms
         if kind == "open":
             if self._opening:
                 raise InvalidArgument("a consume stream is opened once", field="kind", value="open")
@@ -293,6 +300,7 @@ class ConsumeStream:
         self._reply.send(pb.ConsumeResponse(end=pb.End(next_offset=offset)).SerializeToString())
 
     def _fail(self, error: ClusterError) -> None:
+        self.said_goodbye = True  # we end it; its client is not to blame
         if not self.closed:
             self._reply.send(
                 pb.ConsumeResponse(failure=pb.Failure(error=error.to_json().encode())).SerializeToString()
@@ -308,6 +316,7 @@ class ConsumeStream:
             self._reader.wake()
 
     def on_half_close(self) -> None:
+        self.said_goodbye = True
         self._reply.end()
 
     def on_close(self) -> None:

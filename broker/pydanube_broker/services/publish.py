@@ -19,7 +19,7 @@ from pydanube_broker.rpc.hot import StreamReply
 from pydanube_broker.schema.guard import SchemaGuard
 from pydanube_broker.topics.gate import AccessMode
 from pydanube_broker.topics.producers import Appended, ProducerSession
-from pydanube_broker.topics.topic import Topic
+from pydanube_broker.topics.topic import ProducerLeft, Topic, now_ms
 
 __all__ = ["PublishStream"]
 
@@ -37,6 +37,7 @@ class PublishStream:
         "_checking",
         "_delayed",
         "_gone",
+        "_goodbye",
         "_half_closed",
         "_open",
         "_reply",
@@ -61,6 +62,7 @@ class PublishStream:
         self._delayed: memoryview | None = None
         self._checking = False  # payloads of a batch are being looked at
         self._half_closed = False
+        self._goodbye = False  # it ends in good order; its connection does not just break
         self.closed = False
 
     # -- from the client -------------------------------------------------------------------------------------
@@ -215,7 +217,7 @@ class PublishStream:
     def _rejected(
         self, error: ClusterError, topic: Topic, data: memoryview, sequence: int, count: int
     ) -> None:
-        self._broker.rejected(topic.name, error)
+        self._broker.rejected(topic.name, error, max(1, count))
         self._refuse(error, sequence or _peek_sequence(data), count)
 
     def _publish_delayed(self) -> None:
@@ -281,6 +283,7 @@ class PublishStream:
 
     def end(self, error: ClusterError) -> None:
         """End the stream from the broker's side (draining, topic deleted, another took its place)."""
+        self._goodbye = True
         self._release()
         self._fail(error)
 
@@ -290,6 +293,7 @@ class PublishStream:
         """Answers are small and bounded by what was taken: nothing waits for room."""
 
     def on_half_close(self) -> None:
+        self._goodbye = True
         if self._checking:
             self._half_closed = True
         elif self._delayed is not None and self._topic is not None:
@@ -309,6 +313,9 @@ class PublishStream:
         if self._session is not None and self._topic is not None:
             self._session.connections -= 1
             self._topic.producers_connected -= 1
+            self._topic.producer_left = ProducerLeft(
+                at_ms=now_ms(), name=self._session.name, abrupt=not self._goodbye
+            )
             self._topic.gate.detach(self)
             self._session = None
 

@@ -19,7 +19,16 @@ ACK_TIMEOUT: Final = "ack timeout"
 class Failures:
     """Applies one policy to one window. What is poisoned in a call is collected and reported at its end."""
 
-    __slots__ = ("_poisoned", "_window", "dead_lettered_messages", "dropped", "expired", "policy", "random")
+    __slots__ = (
+        "_poisoned",
+        "_window",
+        "dead_lettered_messages",
+        "dropped",
+        "expired",
+        "failed",
+        "policy",
+        "random",
+    )
 
     def __init__(self, window: Window, policy: FailurePolicy, random: Callable[[], float]) -> None:
         self._window = window
@@ -29,9 +38,11 @@ class Failures:
         self.dead_lettered_messages = 0
         self.dropped = 0
         self.expired = 0
+        self.failed = 0  # given back, or not answered in time
 
     def fail(self, chunk: Chunk, mask: int, now_ms: int, asked_ms: int, reason: str, random: float) -> None:
         """Stateless messages have failed: they wait for their retry, are ready, or are exhausted."""
+        self.failed += mask.bit_count()
         for part, deliveries, failures in self._window.count_return(chunk, mask, failed=True):
             if self.policy.exhausted(failures):
                 self.poison(chunk, part, deliveries, reason)

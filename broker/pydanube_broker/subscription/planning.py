@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from pydanube_broker.subscription.chunk import Chunk, Poison
 from pydanube_broker.subscription.ranges import Range, ranges_of
+from pydanube_broker.subscription.statistics import WorstFailure
 from pydanube_broker.subscription.window import Window
 
-__all__ = ["barrier", "deliveries_at", "first_blocked", "next_ready"]
+__all__ = ["barrier", "deliveries_at", "first_blocked", "next_ready", "worst_failure"]
+
+MOST_CHUNKS: Final = 64  # looked at for failures: those at the front are what holds a subscription up
 
 
 def first_blocked(window: Window) -> tuple[int, Poison] | None:
@@ -23,6 +28,32 @@ def first_blocked(window: Window) -> tuple[int, Poison] | None:
         if found is not None:
             break
     return found
+
+
+def worst_failure(window: Window) -> WorstFailure | None:
+    """The open message that failed most often, the first of them, among the first chunks."""
+    best: tuple[int, int, int, Chunk, int] | None = None  # failures, -offset, deliveries, chunk, bit
+    for chunk in window.chunks[:MOST_CHUNKS]:
+        for (deliveries, failures), mask in chunk.history.items():
+            hit = mask & chunk.open
+            if failures and hit:
+                bit = lowest(hit)
+                if best is None or (failures, -(chunk.start + bit)) > best[:2]:
+                    best = (failures, -(chunk.start + bit), deliveries, chunk, bit)
+    if best is None:
+        return None
+    failures, offset, deliveries, chunk, bit = best
+    one = 1 << bit
+    poison = next((poison for poison in chunk.poisons if poison.mask & one), None)
+    wait = next((wait for wait in chunk.waits if wait.mask & one), None)
+    holder = poison or wait
+    return WorstFailure(
+        offset=-offset,
+        deliveries=deliveries,
+        failures=failures,
+        blocked=poison is not None and poison.blocked,
+        reason="" if holder is None else holder.reason,
+    )
 
 
 def barrier(window: Window, *, ordered_retry: bool) -> int | None:

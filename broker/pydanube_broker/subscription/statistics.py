@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pydanube_broker.subscription.consumer import ConsumerStatistics
 
-__all__ = ["BlockedBy", "SubscriptionStatistics"]
+__all__ = ["BlockedBy", "Marks", "SubscriptionStatistics", "WorstFailure"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,6 +16,30 @@ class BlockedBy:
 
     offset: int
     reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorstFailure:
+    """The open message that failed most often; the first of them."""
+
+    offset: int
+    deliveries: int
+    failures: int
+    blocked: bool
+    reason: str
+
+
+class Marks(NamedTuple):
+    """What a sampler compares with what it saw last: a few numbers, cheap to take for ten thousand subscriptions."""
+
+    floor: int
+    generation: int
+    in_flight: int
+    acknowledged: int
+    failed: int
+    redelivered: int
+    dead_lettered: int
+    dropped: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

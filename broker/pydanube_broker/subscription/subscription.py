@@ -55,11 +55,16 @@ from pydanube_broker.subscription.invariants import check_window
 from pydanube_broker.subscription.key_slots import KeySlots
 from pydanube_broker.subscription.members import Members, SubscriptionType
 from pydanube_broker.subscription.plan import Plan, Selection
-from pydanube_broker.subscription.planning import first_blocked
+from pydanube_broker.subscription.planning import first_blocked, worst_failure
 from pydanube_broker.subscription.policy import FailurePolicy
 from pydanube_broker.subscription.ranges import Range, check_ranges, normalise, subtract
 from pydanube_broker.subscription.sending import Sending
-from pydanube_broker.subscription.statistics import BlockedBy, SubscriptionStatistics
+from pydanube_broker.subscription.statistics import (
+    BlockedBy,
+    Marks,
+    SubscriptionStatistics,
+    WorstFailure,
+)
 from pydanube_broker.subscription.window import Window
 
 __all__ = ["BlockedBy", "Subscription", "SubscriptionStatistics", "SubscriptionType"]
@@ -165,6 +170,11 @@ class Subscription:
         """The consumer's session, None if it is not attached."""
         consumer = self._members.find(consumer_id)
         return None if consumer is None else consumer.session
+
+    def in_flight_of(self, consumer_id: int) -> int:
+        """How many messages the consumer holds; 0 if it is not attached."""
+        consumer = self._members.find(consumer_id)
+        return 0 if consumer is None else consumer.in_flight
 
     def next_deadline_ms(self) -> int | None:
         """When `tick` has something to do; None while there is nothing."""
@@ -413,6 +423,7 @@ class Subscription:
         """
         for flight, mask in self._held(consumer_id, session, ranges):
             self._window.end_flight(flight, mask)
+            self._failures.failed += mask.bit_count()
             for part, deliveries, _ in self._window.count_return(flight.chunk, mask, failed=True):
                 self._failures.poison(flight.chunk, part, deliveries, reason or "terminated", terminated=True)
         return self._failures.report()
@@ -561,6 +572,29 @@ class Subscription:
         self._window.kept()
 
     # -- looking ---------------------------------------------------------------------------------------------
+
+    def marks(self) -> Marks:
+        """The numbers that change when anything happens here. O(1)."""
+        window, failures = self._window, self._failures
+        return Marks(
+            window.floor,
+            window.generation,
+            window.in_flight,
+            self._acknowledged,
+            failures.failed,
+            self._sending.redelivered,
+            failures.dead_lettered_messages,
+            failures.dropped,
+        )
+
+    @property
+    def acked_above(self) -> int:
+        """Offsets at or above the floor that are acknowledged, or hold no message. O(chunks)."""
+        return self._window.acked_above
+
+    def worst_failure(self) -> WorstFailure | None:
+        """The open message that failed most often, among the first ones; None if none has. O(chunks looked at)."""
+        return worst_failure(self._window)
 
     def statistics(self, now_ms: int) -> SubscriptionStatistics:
         """Facts at this moment. O(chunks)."""

@@ -564,6 +564,12 @@ class Window:
         """The unacknowledged messages below next, normal."""
         return normalise(r for chunk in self.chunks for r in ranges_of(chunk.open, chunk.start))
 
+    @property
+    def acked_above(self) -> int:
+        """Offsets at or above the floor that are acknowledged, or hold no message. O(chunks)."""
+        still_open = sum(chunk.open.bit_count() for chunk in self.chunks)
+        return self.next - self.floor - still_open + self._ahead.size
+
     def snapshot(self) -> CursorSnapshot:
         """All that must survive. O(chunks + runs of unacknowledged messages)."""
         acknowledged: list[Range] = []

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pydanube_core.batch import BROKER_PART_BYTES, ProducerPart, broker_part
@@ -30,7 +31,7 @@ from pydanube_broker.topics.log_state import (
 )
 from pydanube_broker.topics.producers import Appended, ProducerSession
 
-__all__ = ["ColdReader", "LogListener", "Topic", "TopicHub"]
+__all__ = ["ColdReader", "LogListener", "ProducerLeft", "Topic", "TopicHub"]
 
 #: called with None when the offset is committed, with the error when it never will be or nobody knows
 Committed = Callable[[ClusterError | None], None]
@@ -60,6 +61,15 @@ class ColdReader(Protocol):
     def offset_at_time(self, topic: Topic, time_ms: int) -> int | None: ...
 
     async def prepare_time(self, topic: Topic, time_ms: int) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerLeft:
+    """The producer that went last."""
+
+    at_ms: int
+    name: str
+    abrupt: bool  # its connection broke
 
 
 class TopicHub(Protocol):
@@ -96,6 +106,7 @@ class Topic:
         "messages_in",
         "name",
         "options",
+        "producer_left",
         "producers_connected",
         "readers",
         "schema",
@@ -127,6 +138,7 @@ class Topic:
         self.subscriptions: dict[str, Any] = {}
         self.readers = 0
         self.producers_connected = 0
+        self.producer_left: ProducerLeft | None = None
         self.messages_in = 0
         self.bytes_in = 0
         self.assigned_epoch = 0

@@ -74,6 +74,9 @@ class Pipe:
                 self._reader = None
         return self._outbound.popleft()
 
+    async def finish(self) -> None:
+        self.cut(None)
+
     async def aclose(self) -> None:
         self.cut(None)
 

@@ -146,11 +146,11 @@ class _Judge:
         lags = [lag for i in known if (lag := self.lags[i]) is not None]
         first = self._after_rewind(known)
         consumed = [head - lag for head, lag in zip(heads, lags, strict=True)][first:]
-        return (
-            theil_sen(times, heads),
-            theil_sen(times[first:], consumed),
-            theil_sen(times[first:], lags[first:]),
-        )
+        produced = theil_sen(times, heads)
+        if not first and min(consumed, default=0) == max(consumed, default=0):
+            # Nothing is read: the lag grows as the head does. Many subscriptions are like that at once.
+            return produced, theil_sen(times, consumed), produced
+        return produced, theil_sen(times[first:], consumed), theil_sen(times[first:], lags[first:])
 
     def _after_rewind(self, known: Sequence[int]) -> int:
         """Where in `known` the cursor stands after it went back last: a step back is no rate of consumption."""

@@ -26,6 +26,11 @@ class Settling(Generic[T]):
         self._count = 0
         self._away = 0
 
+    @property
+    def pending(self) -> bool:
+        """Whether the last observation differed from the settled value."""
+        return self._away > 0
+
     def observe(self, value: T, now_ms: int, *, enter_after: int, leave_after: int) -> bool:
         """Take an observation; whether the settled value changed."""
         if value == self.value:

@@ -17,7 +17,7 @@ from pydanube_core.names import TopicName
 
 from tests.broker.official.raw_client import RawClient
 
-RUNTIMES = ["own", "grpcio"]
+RUNTIMES = ["grpcio"]
 
 StartBroker = Callable[..., Awaitable[Broker]]
 

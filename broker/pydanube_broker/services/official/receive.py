@@ -69,6 +69,13 @@ class ReceiveStream:
     ) -> None:
         self.consumer_id: int = parse(pb.ReceiveRequest, data).consumer_id
         self.connected_at_ms = now_ms()
+        self.heard_at_ms: int | None = (
+            None  # answers are calls of their own, which do not name who sends them
+        )
+        self.answered_at_ms: int | None = None
+        self.said_goodbye = (
+            True  # these clients leave by cancelling, which looks like a connection that broke
+        )
         self.queued = False
         self.closed = False
         self._reply = reply

@@ -39,7 +39,17 @@ RESTART_S: Final = 30.0
 class Seat:
     """A `ConsumerLink` that takes nothing."""
 
-    __slots__ = ("_known", "_pump", "connected_at_ms", "consumer_id", "name", "until_s")
+    __slots__ = (
+        "_known",
+        "_pump",
+        "answered_at_ms",
+        "connected_at_ms",
+        "consumer_id",
+        "heard_at_ms",
+        "name",
+        "said_goodbye",
+        "until_s",
+    )
 
     def __init__(self, known: KnownConsumer, pump: AnyPump, until_s: float | None) -> None:
         """Join the subscription; a predecessor of the same name is taken over.
@@ -53,6 +63,9 @@ class Seat:
         self.consumer_id = known.consumer_id
         self.name = known.name
         self.connected_at_ms = now_ms()
+        self.heard_at_ms: int | None = None
+        self.answered_at_ms: int | None = None
+        self.said_goodbye = True
         self.until_s = until_s
         self._known = known
         self._pump = pump

@@ -1,0 +1,284 @@
+"""The one sampler of a broker: a round every few seconds, in slices, that notes what changed.
+
+Cost: a topic with a subscription at rest is compared (3 µs), one at work is read and kept (20 µs). A slice gives the
+loop back after `SLICE_S`, so that ten thousand topics do not hold a publish up. Rounds do not pile up: one that took
+longer than the interval is followed at once by the next, and not by those that were missed; their times show it.
+
+What it knows is kept in `tracks`; whoever wants every round (telemetry) observes it; `Watch` judges.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import psutil
+from pydanube_core.diagnosis.options import DiagnosisOptions
+from pydanube_core.observation import (
+    BrokerSample,
+    ConsumerSample,
+    CursorSample,
+    HeadSample,
+    Round,
+    RoundObserver,
+)
+
+from pydanube_broker.observation.rows import consumer_samples, cursor_sample, head_sample, row_of, stamp_of
+from pydanube_broker.observation.tracks import CursorTrack, LogTrack, Rises, Rounds
+from pydanube_broker.parts import BrokerParts
+from pydanube_broker.topics.topic import Topic, now_ms
+
+__all__ = ["Sampler"]
+
+log = logging.getLogger("pydanube.observation")
+
+SLICE_S: Final = 0.002
+HEARTBEAT: Final = 12  # rounds after which observers are told of what did not change: a minute by default
+CHECK_EVERY: Final = 16  # topics between two looks at the clock
+
+Look = Callable[[Topic, LogTrack, int], None]
+
+
+class Sampler:
+    """See the module. Single user: the loop."""
+
+    def __init__(self, broker: BrokerParts, options: DiagnosisOptions) -> None:
+        self._broker = broker
+        self.options = options
+        self.rounds = Rounds(interval_s=options.sample_interval_s, window_s=options.window_s)
+        self.tracks: dict[int, LogTrack] = {}  # by topic id
+        self.refused = Rises()  # (topic, code): batches
+        self.refused_messages = Rises()
+        self.violations = Rises()  # (topic, reason): messages
+        self.refusing: dict[
+            str, int
+        ] = {}  # topic → when a publish to it was refused, or a message counted, last
+        self.number = 0
+        self.took_s = 0.0  # of the last round, without the turns it gave away
+        self.busy_s = 0.0  # of all rounds
+        self.longest_slice_s = 0.0
+        self.started_ms = now_ms()
+        self.tier_errors: list[tuple[int, int]] = []  # (time, total), when it rose
+        self.disk_free: list[tuple[int, int]] = []
+        self.journal_error_ms: int | None = None
+        self.store_error_ms: int | None = None
+        self.gone: Callable[[int, LogTrack], None] = lambda topic_id, track: None
+        self.gone_subscription: Callable[[int, str], None] = lambda topic_id, name: None
+        self._gone: list[tuple[int, int]] = []
+        self._observers: list[RoundObserver] = []
+        self._process = psutil.Process()
+
+    # -- observers -------------------------------------------------------------------------------------------
+
+    def observe(self, observer: RoundObserver) -> Callable[[], None]:
+        """Tell of every round from now on, in the loop; gives what ends it. An observer that raises is logged."""
+        self._observers.append(observer)
+        for track in self.tracks.values():  # it is to know everything with its first round
+            track.emitted = -1
+            for cursor in track.cursors.values():
+                cursor.emitted = -1
+
+        def end() -> None:
+            if observer in self._observers:
+                self._observers.remove(observer)
+
+        return end
+
+    # -- rounds ----------------------------------------------------------------------------------------------
+
+    async def round(self, look: Look) -> None:
+        """One look at everything. `look` is told of each log after it was seen, and may judge it."""
+        self.number += 1
+        begun_ms = now_ms()
+        keep = self.rounds.note(self.number, begun_ms)
+        telling = bool(self._observers)
+        heads: list[HeadSample] = []
+        cursors: list[CursorSample] = []
+        consumers: list[ConsumerSample] = []
+        totals = [0, 0, 0, 0]  # messages and bytes in, messages out, subscriptions
+        refused = self._refused_by_topic() if telling else {}
+        busy = 0.0
+        slice_from = time.perf_counter()
+        self._see_refusals(begun_ms)
+        for index, topic in enumerate(self._broker.registry.topics):
+            if index % CHECK_EVERY == 0:
+                spent = time.perf_counter() - slice_from
+                if spent > SLICE_S:
+                    busy += spent
+                    self.longest_slice_s = max(self.longest_slice_s, spent)
+                    await asyncio.sleep(0)
+                    slice_from = time.perf_counter()
+            if topic.closed is None:
+                track = self._see(topic, keep=keep)
+                if telling:
+                    self._tell(topic, track, heads, cursors, consumers, refused)
+                totals[0] += topic.messages_in
+                totals[1] += topic.bytes_in
+                for pump in topic.subscriptions.values():
+                    totals[2] += pump.delivered
+                    totals[3] += 1
+                look(topic, track, begun_ms)
+        gone_topics = self._sweep()
+        gone_subscriptions, self._gone = self._gone, []
+        broker = self._see_broker(begun_ms, totals)
+        busy += time.perf_counter() - slice_from
+        self.took_s = busy
+        self.busy_s += busy
+        if telling:
+            found = Round(
+                number=self.number,
+                taken_at_ms=begun_ms,
+                interval_s=self.options.sample_interval_s,
+                heartbeat=HEARTBEAT,
+                broker=broker,
+                heads=heads,
+                cursors=cursors,
+                consumers=consumers,
+                gone_topics=gone_topics,
+                gone_subscriptions=gone_subscriptions,
+                took_ms=busy * 1000,
+                details={},
+            )
+            for observer in tuple(self._observers):
+                try:
+                    observer(found)
+                except Exception:
+                    log.exception("observer_failed", extra={"event": "observer_failed"})
+
+    def _see(self, topic: Topic, *, keep: bool) -> LogTrack:
+        """Note what is so of one log and its subscriptions now."""
+        now = now_ms()
+        track = self.tracks.get(topic.topic_id)
+        if track is None:
+            track = self.tracks[topic.topic_id] = LogTrack(topic.name, topic.commit, topic.start_offset, now)
+        track.round = self.number
+        for name, pump in topic.subscriptions.items():
+            cursor = track.cursors.get(name)
+            if cursor is None or cursor.subscription_id != pump.subscription_id:
+                cursor = track.cursors[name] = CursorTrack(pump.subscription_id, now)
+            stamp = stamp_of(topic, pump)
+            if stamp != cursor.stamp or cursor.last is None:
+                cursor.stamp = stamp
+                cursor.see(row_of(topic, pump, now), keep=keep)
+                cursor.look_at_ms = 0
+                cursor.emitted = -1
+        if len(track.cursors) > len(topic.subscriptions):
+            for name in set(track.cursors) - set(topic.subscriptions):
+                cursor = track.cursors.pop(name)
+                self._gone.append((topic.topic_id, cursor.subscription_id))
+                self.gone_subscription(topic.topic_id, name)
+        if topic.commit != track.last_offset or topic.start_offset != track.last_start:
+            interval_ms = int(self.options.sample_interval_s * 1000)
+            track.grew(now, topic.commit, topic.start_offset, interval_ms, keep=keep)
+            track.emitted = -1
+        return track
+
+    def _tell(
+        self,
+        topic: Topic,
+        track: LogTrack,
+        heads: list[HeadSample],
+        cursors: list[CursorSample],
+        consumers: list[ConsumerSample],
+        refused: Mapping[str, int],
+    ) -> None:
+        due = self.number - HEARTBEAT
+        now = now_ms()
+        stamp = (topic.producers_connected, topic.messages_in, topic.readers)
+        if track.emitted <= due or track.emitted < 0 or stamp != track.stamp:
+            track.stamp = stamp
+            track.emitted = self.number
+            heads.append(head_sample(topic, now, refused.get(topic.name, 0)))
+        for name, cursor in track.cursors.items():
+            if cursor.emitted >= 0 and cursor.emitted > due:
+                continue
+            pump = topic.subscriptions.get(name)
+            if pump is None or cursor.last is None:
+                continue
+            cursor.emitted = self.number
+            row = cursor.last
+            oldest = self.oldest_unread_ms(topic, row[3]) if row[2] > max(row[3], row[1]) + row[4] else None
+            cursors.append(cursor_sample(topic, pump, (now, *row[1:]), oldest))
+            consumers += consumer_samples(topic, pump, now)
+
+    def oldest_unread_ms(self, topic: Topic, next_unacked: int) -> int | None:
+        """Append time of the oldest unread message, as far as it is in memory."""
+        offset = max(next_unacked, topic.start_offset)
+        journal = self._broker.journal
+        if offset < topic.state.tiered_offset:
+            known = self._broker.tier.lag.known_time_ms(topic.topic_id, offset)
+            if known is not None:
+                return known
+            first = journal.first_offset(topic.topic_id)
+            if first is None or offset < first:
+                return None
+        return journal.time_at_offset(topic.topic_id, offset)
+
+    def _refused_by_topic(self) -> Mapping[str, int]:
+        found: Counter[str] = Counter()
+        for (topic, _), count in self._broker.metrics.rejected.items():
+            found[topic] += count
+        return found
+
+    def _sweep(self) -> list[int]:
+        """Forget the logs that were not seen in this round: they are no more."""
+        gone = [topic_id for topic_id, track in self.tracks.items() if track.round != self.number]
+        for topic_id in gone:
+            track = self.tracks.pop(topic_id)
+            self.refusing.pop(track.name, None)
+            for rises in (self.refused, self.refused_messages, self.violations):
+                rises.forget(track.name)
+            self.gone(topic_id, track)
+        return gone
+
+    # -- the broker ------------------------------------------------------------------------------------------
+
+    def _see_refusals(self, now: int) -> None:
+        metrics = self._broker.metrics
+        for rises, counter in (
+            (self.refused, metrics.rejected),
+            (self.refused_messages, metrics.rejected_messages),
+            (self.violations, metrics.validation_failures),
+        ):
+            for key, total in counter.items():
+                if rises.see(key, total, now):
+                    self.refusing[key[0]] = now
+
+    def _see_broker(self, now: int, totals: Sequence[int]) -> BrokerSample:
+        broker = self._broker
+        health, tier, journal = broker.health, broker.tier, broker.journal.statistics()
+        store_error = None if tier.missing is not None else tier.flusher.store_error()
+        self.journal_error_ms = None if health.journal_error is None else self.journal_error_ms or now
+        self.store_error_ms = None if store_error is None else self.store_error_ms or now
+        errors = 0 if tier.missing is not None else tier.errors
+        if not self.tier_errors or self.tier_errors[-1][1] != errors:
+            self.tier_errors = [*self.tier_errors[-63:], (now, errors)]
+        free = health.disk.get("free_bytes")
+        if free is not None:
+            self.disk_free = [*self.disk_free[-23:], (now, free)]
+        memory = self._process.memory_info()
+        return BrokerSample(
+            now,
+            str(broker.data_dir.broker_id),
+            round(time.monotonic() - broker.started_at, 3),
+            len(self.tracks),
+            totals[3],
+            sum(os.times()[:2]),
+            memory.rss,
+            free,
+            health.disk.get("total_bytes"),
+            health.disk.get("guard_bytes"),
+            journal.bytes,
+            journal.read_only,
+            tier.backlog_bytes,
+            errors,
+            None if store_error is None else store_error.message,
+            totals[0],
+            totals[1],
+            totals[2],
+        )

@@ -1,0 +1,308 @@
+"""What was seen of a log and of a subscription: rings of rows, in arrays of 64-bit numbers.
+
+A row is kept when something changed, so that an idle subscription costs one row and no time. Which rounds there were
+is kept once for all (`Rounds`); a window is read by walking the rounds with the newest row that is no younger than
+each. With more rounds in a window than `MOST_ROWS`, only every n-th is kept. Pure.
+"""
+
+from __future__ import annotations
+
+import itertools
+from array import array
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+from pydanube_core.diagnosis.views import Count, Production
+
+__all__ = ["CursorTrack", "LogTrack", "Rounds", "Row"]
+
+MOST_ROWS: Final = 64
+SEGMENTS: Final = 8  # of a window, to compare its parts
+
+#: (time_ms, start_offset, next_offset, next_unacked, acked_above, in_flight, members, acknowledged, failed,
+#: redelivered, dead_lettered, dropped)
+Row = tuple[int, int, int, int, int, int, int, int, int, int, int, int]
+WIDTH: Final = 12
+ACKNOWLEDGED, FAILED, REDELIVERED, DEAD_LETTERED, DROPPED = range(7, 12)
+
+
+class Rounds:
+    """The times of the rounds that rows are kept of, and what follows from the settings."""
+
+    def __init__(self, *, interval_s: float, window_s: float) -> None:
+        samples = max(3, int(window_s / interval_s))
+        self.stride = -(-samples // MOST_ROWS)
+        self.interval_s = interval_s * self.stride  # between two rows
+        self.window_s = window_s
+        self.times: deque[int] = deque(maxlen=max(4, samples // self.stride + 1))
+
+    def note(self, number: int, now_ms: int) -> bool:
+        """A round begins; whether rows of it are kept."""
+        if number % self.stride:
+            return False
+        self.times.append(now_ms)
+        return True
+
+    def within(self, since_ms: int, now_ms: int) -> list[int]:
+        """Times of rounds in the window that ends now, not before `since_ms`."""
+        begin = max(since_ms, now_ms - int(self.window_s * 1000))
+        return [time for time in self.times if begin <= time < now_ms]
+
+
+class _Ring:
+    """Rows of one width, oldest first, bounded."""
+
+    __slots__ = ("_width", "rows")
+
+    def __init__(self, width: int) -> None:
+        self._width = width
+        self.rows = array("q")
+
+    def __len__(self) -> int:
+        return len(self.rows) // self._width
+
+    def append(self, row: Sequence[int]) -> None:
+        rows, width = self.rows, self._width
+        rows.extend(row)
+        if len(rows) > MOST_ROWS * width:
+            del rows[:width]
+
+    def times(self) -> Sequence[int]:
+        return self.rows[:: self._width]
+
+    def at(self, index: int) -> Sequence[int]:
+        return self.rows[index * self._width : (index + 1) * self._width]
+
+    def column(self, column: int) -> Sequence[int]:
+        return self.rows[column :: self._width]
+
+
+class CursorTrack:
+    """One subscription of one log."""
+
+    __slots__ = (
+        "assessed_ms",
+        "cursor_moved_ms",
+        "emitted",
+        "first_ms",
+        "last",
+        "look_at_ms",
+        "rewound",
+        "ring",
+        "risen_ms",
+        "settled",
+        "stamp",
+        "subscription_id",
+        "unread_since_ms",
+    )
+
+    def __init__(self, subscription_id: int, now_ms: int) -> None:
+        self.subscription_id = subscription_id
+        self.first_ms = now_ms
+        self.ring = _Ring(WIDTH)
+        self.last: Row | None = None
+        self.stamp: object = None  # what is compared before a row is made
+        self.emitted = -1  # number of the round in which it was told last
+        self.cursor_moved_ms: int | None = None
+        self.unread_since_ms: int | None = None
+        self.rewound: tuple[int, int, int] | None = None  # at, from, to: without an event of its own
+        self.risen_ms = [0] * 5  # when each counter rose last; 0: never
+        self.look_at_ms = 0  # when it is to be assessed again at the latest
+        self.assessed_ms: int | None = None
+        self.settled: object = None  # `Settling` of its status
+
+    def see(self, row: Row, *, keep: bool) -> None:
+        """Take note of the state now."""
+        last = self.last
+        now_ms = row[0]
+        lag = max(0, row[2] - max(row[3], row[1]) - row[4])
+        if not lag:
+            self.unread_since_ms = None
+        elif self.unread_since_ms is None:
+            self.unread_since_ms = now_ms
+        if last is not None:
+            if row[3] != last[3]:
+                self.cursor_moved_ms = now_ms
+                if row[3] < last[3]:
+                    self.rewound = (now_ms, last[3], row[3])
+            for i in range(5):
+                if row[ACKNOWLEDGED + i] > last[ACKNOWLEDGED + i]:
+                    self.risen_ms[i] = now_ms
+        else:
+            for i in range(5):
+                if row[ACKNOWLEDGED + i]:
+                    self.risen_ms[i] = now_ms
+        if keep or last is None:
+            self.ring.append(row)
+        self.last = row
+
+    def window(self, rounds: Rounds, live: Row) -> tuple[list[int], list[list[int]]]:
+        """Times and columns (1 to 6 of a row) of the window that ends with `live`."""
+        times = rounds.within(self.first_ms, live[0])
+        kept = self.ring.times()
+        columns: list[list[int]] = [[] for _ in range(6)]
+        rows = self.ring.rows
+        for time in times:
+            at = bisect_right(kept, time) - 1
+            base = max(0, at) * WIDTH
+            for c in range(6):
+                columns[c].append(rows[base + 1 + c])
+        for c in range(6):
+            columns[c].append(live[1 + c])
+        return [*times, live[0]], columns
+
+    def count(self, column: int, live: Row, window_ms: int) -> Count:
+        """A counter and how far it rose in the window that ends with `live`."""
+        total = live[column]
+        last = self.last
+        risen = self.risen_ms[column - ACKNOWLEDGED]
+        if last is not None and total > last[column]:
+            risen = live[0]
+        return Count(
+            total=total,
+            in_window=max(0, total - self._before(column, live[0] - window_ms)),
+            last_ms=risen or None,
+        )
+
+    def _before(self, column: int, then_ms: int) -> int:
+        """A counter as it was at a time; 0 before the subscription was seen: counters begin with it."""
+        times = self.ring.times()
+        at = bisect_right(times, then_ms) - 1
+        if at >= 0:
+            return self.ring.rows[at * WIDTH + column]
+        if len(self.ring) < MOST_ROWS:
+            return 0  # the first row was the first look: counters begin with their subscription
+        return self.ring.rows[column]  # older ones are forgotten: rather too few than too many
+
+
+class LogTrack:
+    """One log, and its subscriptions by name."""
+
+    __slots__ = (
+        "cursors",
+        "emitted",
+        "first_ms",
+        "last_growth_ms",
+        "last_offset",
+        "last_start",
+        "longest_gap_ms",
+        "look_at_ms",
+        "name",
+        "ring",
+        "round",
+        "stamp",
+        "steady_from_ms",
+        "steady_offset",
+    )
+
+    def __init__(self, name: str, next_offset: int, start_offset: int, now_ms: int) -> None:
+        self.name = name
+        self.first_ms = now_ms
+        self.ring = _Ring(2)  # (time_ms, next_offset), when it grew
+        self.ring.append((now_ms, next_offset))
+        self.last_offset = next_offset
+        self.last_start = start_offset
+        self.last_growth_ms: int | None = None
+        self.steady_from_ms: int | None = None
+        self.steady_offset = next_offset
+        self.longest_gap_ms = 0
+        self.round = -1  # in which it was seen last
+        self.emitted = -1
+        self.stamp: object = None
+        self.look_at_ms = 0
+        self.cursors: dict[str, CursorTrack] = {}
+
+    def grew(self, now_ms: int, next_offset: int, start_offset: int, interval_ms: int, *, keep: bool) -> None:
+        """Its head or its start moved."""
+        self.last_start = start_offset
+        if next_offset <= self.last_offset:
+            return
+        last = self.last_growth_ms
+        broken = last is None or now_ms - last > max(4 * self.longest_gap_ms, 5 * interval_ms)
+        if broken:
+            self.steady_from_ms, self.steady_offset, self.longest_gap_ms = (
+                now_ms,
+                self.last_offset,
+                interval_ms,
+            )
+        else:
+            assert last is not None
+            self.longest_gap_ms = max(self.longest_gap_ms, now_ms - last)
+        self.last_growth_ms = now_ms
+        self.last_offset = next_offset
+        if keep:
+            self.ring.append((now_ms, next_offset))
+
+    def steady_ms(self) -> int:
+        """How long it grew without a break, up to its last growth."""
+        if self.steady_from_ms is None or self.last_growth_ms is None:
+            return 0
+        return self.last_growth_ms - self.steady_from_ms
+
+    def offset_at(self, then_ms: int) -> int:
+        """Its head at a time, as seen."""
+        times = self.ring.times()
+        at = bisect_right(times, then_ms) - 1
+        return self.ring.rows[max(0, at) * 2 + 1]
+
+    def production(self, now_ms: int, next_offset: int, window_s: float) -> Production:
+        """How it grew over the window that ends now."""
+        begin = max(self.first_ms, now_ms - int(window_s * 1000))
+        span = max(1, now_ms - begin)
+        bounds = [begin + span * i // SEGMENTS for i in range(SEGMENTS)]
+        offsets = [self.offset_at(bound) for bound in bounds] + [max(next_offset, self.last_offset)]
+        last = now_ms if next_offset > self.last_offset else self.last_growth_ms
+        return Production(
+            window_s=span / 1000,
+            messages=offsets[-1] - offsets[0],
+            last_ms=last,
+            steady_since_ms=self.steady_from_ms,
+            longest_gap_s=self.longest_gap_ms / 1000,
+            steady_messages=self.last_offset - self.steady_offset,
+            segments=tuple(after - before for before, after in itertools.pairwise(offsets)),
+        )
+
+    def heads(self) -> tuple[Sequence[int], Sequence[int]]:
+        """(times, heads) that were seen, ascending."""
+        return self.ring.times(), self.ring.column(1)
+
+
+class Rises:
+    """Totals of counters that are seldom touched, with when they rose: by key, bounded a key."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[str, str], tuple[deque[int], deque[int]]] = {}
+
+    def see(self, key: tuple[str, str], total: int, now_ms: int) -> bool:
+        """Take note of a total; whether it rose."""
+        found = self._seen.get(key)
+        if found is None:
+            found = self._seen[key] = (deque(maxlen=MOST_ROWS), deque(maxlen=MOST_ROWS))
+        elif found[1][-1] == total:
+            return False
+        found[0].append(now_ms)
+        found[1].append(total)
+        return True
+
+    def count(self, key: tuple[str, str], total: int, now_ms: int, window_ms: int) -> Count:
+        """A total now, and how far it rose in the window."""
+        found = self._seen.get(key)
+        if found is None:
+            return Count(total=total, in_window=total, last_ms=now_ms if total else None)
+        times, totals = found
+        at = bisect_left(times, now_ms - window_ms) - 1
+        before = totals[at] if at >= 0 else 0
+        if at < 0 and len(times) == MOST_ROWS:
+            before = totals[0]  # older rises are forgotten: rather too few than too many
+        return Count(
+            total=total,
+            in_window=max(0, total - before),
+            last_ms=now_ms if total > totals[-1] else times[-1],
+        )
+
+    def forget(self, topic: str) -> None:
+        """Counters of a topic that is no more."""
+        for key in [key for key in self._seen if key[0] == topic]:
+            del self._seen[key]

@@ -1,0 +1,331 @@
+"""Views for the rules: what is so now, joined with what was seen before."""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_right
+from collections import Counter
+from typing import Any, Final
+
+from pydanube_core.diagnosis.lag_status import LagJudgement, Rewind, judge_lag
+from pydanube_core.diagnosis.lag_window import LagWindow, Retention
+from pydanube_core.diagnosis.views import (
+    BrokerView,
+    ConsumerView,
+    Count,
+    Departure,
+    HeadOfLine,
+    KeySample,
+    SubscriptionView,
+    TopicView,
+)
+from pydanube_core.names import TopicName
+
+from pydanube_broker.delivery.any_pump import AnyPump
+from pydanube_broker.delivery.non_reliable import LivePump
+from pydanube_broker.observation.rows import row_of
+from pydanube_broker.observation.sampler import Sampler
+from pydanube_broker.observation.tracks import (
+    ACKNOWLEDGED,
+    DEAD_LETTERED,
+    DROPPED,
+    FAILED,
+    REDELIVERED,
+    CursorTrack,
+    LogTrack,
+    Row,
+)
+from pydanube_broker.parts import BrokerParts
+from pydanube_broker.subscription.batch_columns import BatchColumns
+from pydanube_broker.topics.topic import Topic, now_ms
+
+__all__ = ["Viewer"]
+
+SAMPLED_KEYS: Final = 2_000  # messages, of the oldest unread ones
+SAMPLED_BYTES: Final = 1 << 20
+
+
+class Viewer:
+    """Makes views. What it reads is in memory; nothing here waits."""
+
+    def __init__(self, broker: BrokerParts, sampler: Sampler) -> None:
+        self._broker = broker
+        self._sampler = sampler
+
+    # -- subscriptions ---------------------------------------------------------------------------------------
+
+    def judgement(
+        self, topic: Topic, pump: AnyPump, track: LogTrack, cursor: CursorTrack, row: Row
+    ) -> LagJudgement:
+        """The lag of a subscription now, over its window."""
+        sampler = self._sampler
+        unread = max(0, row[2] - max(row[3], row[1]) - row[4])
+        oldest_ms = sampler.oldest_unread_ms(topic, row[3]) if unread else None
+        times, columns = cursor.window(sampler.rounds, row)
+        worst = None if isinstance(pump, LivePump) else pump.worst_failure() if row[8] else None
+        head_times, heads = track.heads()
+        window = LagWindow(
+            times_ms=times,
+            start_offset=columns[0],
+            next_offset=columns[1],
+            next_unacked=columns[2],
+            acked_above=columns[3],
+            in_flight=columns[4],
+            members=columns[5],
+            now_ms=row[0],
+            interval_s=sampler.rounds.interval_s,
+            window_s=sampler.rounds.window_s,
+            oldest_unread_append_ms=oldest_ms,
+            cursor_moved_ms=cursor.cursor_moved_ms or sampler.started_ms,
+            unread_since_ms=cursor.unread_since_ms,
+            head_times_ms=head_times,
+            head_offsets=heads,
+            head_of_line_failures=0 if worst is None else worst.failures,
+            blocked=worst is not None and worst.blocked,
+            retention=self._retention(topic, track, row, unread),
+        )
+        return judge_lag(window, sampler.options)
+
+    def _retention(self, topic: Topic, track: LogTrack, row: Row, unread: int) -> Retention | None:
+        limits = topic.gate.limits
+        age_s = limits.retention_age_s or None
+        size = limits.retention_bytes or None
+        settings = self._broker.settings.journal
+        hard = settings.retention_age is not None or settings.retention_bytes is not None
+        if age_s is None and size is None and not hard:
+            return None
+        if hard and self._broker.tier.missing is not None:
+            # The journal's own limits know no cursor, and without a cold tier what they take is gone.
+            return Retention(age_s=settings.retention_age, waits_for_cursors=False)
+        if age_s is None and size is None:
+            return None
+        waits = not limits.drop_unread
+        rate = track.production(row[0], row[2], self._sampler.options.window_s).rate
+        mean = topic.bytes_in / topic.messages_in if topic.messages_in else None
+        return Retention(
+            age_s=age_s,
+            bytes=size,
+            unread_bytes=None if mean is None else int(unread * mean),
+            bytes_per_s=None if mean is None else rate * mean,
+            waits_for_cursors=waits,
+        )
+
+    def subscription(
+        self, topic: Topic, pump: AnyPump, track: LogTrack, cursor: CursorTrack, *, keys: bool
+    ) -> SubscriptionView:
+        """`keys`: look at the keys of unread messages, where that may matter."""
+        sampler, now = self._sampler, now_ms()
+        row = row_of(topic, pump, now)
+        lag = self.judgement(topic, pump, track, cursor, row)
+        unread = lag.lag_messages or 0
+        window_ms = int(sampler.options.window_s * 1000)
+        live = isinstance(pump, LivePump)
+        worst = None if isinstance(pump, LivePump) else pump.worst_failure()
+        left = None if isinstance(pump, LivePump) else pump.departure
+        policy = pump.policy
+        rewind, cause = self._rewind(pump, cursor)
+        consumers = self._consumers(pump)
+        wants_keys = (
+            keys and not live and pump.type.value == "key-shared" and len(consumers) > 1 and unread > 0
+        )
+        return SubscriptionView(
+            topic=_base(topic),
+            log=topic.name,
+            partition=topic.options.partition,
+            subscription=pump.name,
+            type=pump.type.value,
+            now_ms=now,
+            lag=lag,
+            unread=unread,
+            start_offset=row[1],
+            next_offset=row[2],
+            next_unacked=row[3],
+            in_flight=row[5],
+            consumers=consumers,
+            created_ms=pump.created_at_ms,
+            departure=None
+            if left is None or consumers
+            else Departure(
+                at_ms=left.at_ms,
+                name=left.name,
+                abrupt=left.abrupt,
+                in_flight=left.in_flight,
+                unread=left.unread,
+            ),
+            cursor_moved_ms=cursor.cursor_moved_ms,
+            acknowledged=cursor.count(ACKNOWLEDGED, row, window_ms),
+            failed=cursor.count(FAILED, row, window_ms),
+            dead_lettered=cursor.count(DEAD_LETTERED, row, window_ms),
+            dropped=cursor.count(DROPPED, row, window_ms),
+            redelivered=cursor.count(REDELIVERED, row, window_ms),
+            poison_policy=policy.failure.poison_policy.value,
+            max_redelivery_count=policy.failure.max_redelivery_count,
+            dead_letter_topic=str(policy.target(topic.options.topic, pump.name))
+            if policy.failure.poison_policy.value == "dead_letter"
+            else None,
+            dispatch_rate_limit=topic.gate.limits.max_subscription_dispatch_rate,
+            head_of_line=None
+            if worst is None
+            else HeadOfLine(
+                offset=worst.offset,
+                deliveries=worst.deliveries,
+                failures=worst.failures,
+                blocked=worst.blocked,
+                reason=worst.reason,
+            ),
+            keys=self.keys(topic, pump) if wants_keys else None,
+            rewind=rewind,
+            rewind_cause=cause,
+            production=track.production(now, row[2], sampler.options.window_s),
+            watched_s=(now - cursor.first_ms) / 1000,
+        )
+
+    @staticmethod
+    def _rewind(pump: AnyPump, cursor: CursorTrack) -> tuple[Rewind | None, str | None]:
+        seek = None if isinstance(pump, LivePump) else pump.rewound
+        if seek is not None:
+            return Rewind(at_ms=seek.at_ms, from_offset=seek.from_offset, to_offset=seek.to_offset), "seek"
+        if cursor.rewound is not None:
+            at, before, after = cursor.rewound
+            return Rewind(at_ms=at, from_offset=before, to_offset=after), None
+        return None, None
+
+    @staticmethod
+    def _consumers(pump: AnyPump) -> tuple[ConsumerView, ...]:
+        statistics = pump.statistics() if pump.links else None
+        if statistics is None:
+            return ()
+        found = []
+        for one in statistics.consumers:
+            link = pump.links.get(one.consumer_id)
+            if link is not None:
+                age_ms = one.oldest_in_flight_age_ms
+                found.append(
+                    ConsumerView(
+                        consumer_id=str(one.consumer_id),
+                        name=one.name,
+                        active=one.active,
+                        credit_messages=one.credit_messages,
+                        in_flight=one.in_flight,
+                        delivered=one.delivered,
+                        connected_ms=link.connected_at_ms,
+                        oldest_in_flight_s=None if age_ms is None else age_ms / 1000,
+                        heard_ms=link.heard_at_ms,
+                        answered_ms=link.answered_at_ms,
+                    )
+                )
+        return tuple(found)
+
+    def keys(self, topic: Topic, pump: AnyPump) -> KeySample | None:
+        """How the oldest unread messages are spread over keys; None where they are not in memory."""
+        cursor = pump.cursor
+        acknowledged = cursor.acknowledged
+        starts = [start for start, _ in acknowledged]
+        at = max(cursor.floor, topic.start_offset)
+        counts: Counter[str] = Counter()
+        left, until = SAMPLED_KEYS, time.perf_counter() + 0.02  # a slice, however large the messages are
+        while left > 0 and at < topic.commit and time.perf_counter() < until:
+            batches = topic.read(at, topic.commit, SAMPLED_BYTES)
+            if not batches:
+                break
+            for batch in batches:
+                columns = BatchColumns(batch)
+                for offset, key in zip(columns.offsets.tolist(), columns.keys, strict=True):
+                    if offset < at or left <= 0:
+                        continue
+                    place = bisect_right(starts, offset) - 1
+                    if place >= 0 and offset < acknowledged[place][1]:
+                        continue
+                    counts[key] += 1
+                    left -= 1
+                at = batch.end
+                if left <= 0:
+                    break
+        if not counts:
+            return None
+        key, messages = counts.most_common(1)[0]
+        return KeySample(key=key, messages=messages, sampled=counts.total(), keys=len(counts))
+
+    # -- topics ----------------------------------------------------------------------------------------------
+
+    def topic(self, topic: Topic, track: LogTrack) -> TopicView:
+        sampler, metrics, now = self._sampler, self._broker.metrics, now_ms()
+        window_ms = int(sampler.options.window_s * 1000)
+
+        def counts(rises: Any, counter: Any) -> dict[str, Count]:
+            return {
+                code: rises.count((name, code), total, now, window_ms)
+                for (name, code), total in counter.items()
+                if name == topic.name
+            }
+
+        left = topic.producer_left
+        binding = None if topic.schema is None else topic.schema.binding
+        return TopicView(
+            topic=_base(topic),
+            log=topic.name,
+            partition=topic.options.partition,
+            now_ms=now,
+            production=track.production(now, topic.commit, sampler.options.window_s),
+            producers=topic.producers_connected,
+            departure=None
+            if left is None or topic.producers_connected
+            else Departure(at_ms=left.at_ms, name=left.name, abrupt=left.abrupt, in_flight=0, unread=0),
+            refused=counts(sampler.refused, metrics.rejected),
+            refused_messages=counts(sampler.refused_messages, metrics.rejected_messages),
+            violations=counts(sampler.violations, metrics.validation_failures),
+            validation_policy=None if binding is None else binding.validation_policy.value,
+            schema_subject=None if binding is None else binding.subject,
+            max_publish_rate=topic.gate.limits.max_publish_rate,
+            watched_s=(now - track.first_ms) / 1000,
+        )
+
+    # -- the broker ------------------------------------------------------------------------------------------
+
+    def broker(self) -> BrokerView:
+        broker, sampler, now = self._broker, self._sampler, now_ms()
+        health, tier = broker.health, broker.tier
+        disk = health.disk
+        off = None if tier.missing is None else tier.missing.message
+        store_error = None if tier.missing is not None else tier.flusher.store_error()
+        errors = 0 if tier.missing is not None else tier.errors
+        window_ms = int(sampler.options.window_s * 1000)
+        seen = sampler.tier_errors
+        before = max((total for at, total in seen if at <= now - window_ms), default=0)
+        journal_error = health.journal_error
+        return BrokerView(
+            broker_id=str(broker.data_dir.broker_id),
+            now_ms=now,
+            memory_only=broker.data_dir.memory,
+            disk_free_bytes=disk.get("free_bytes"),
+            disk_total_bytes=disk.get("total_bytes"),
+            disk_guard_bytes=disk.get("guard_bytes"),
+            disk_refuses=any(reason.code == "DISK_GUARD" for reason in health.reasons()),
+            disk_bytes_per_s=self._disk_rate(),
+            journal_error=None if journal_error is None else journal_error.message,
+            journal_error_since_ms=sampler.journal_error_ms,
+            store_error=None if store_error is None else store_error.message,
+            store_error_since_ms=sampler.store_error_ms,
+            store_url=None if tier.missing is not None else tier.options.url,
+            tier_backlog_bytes=tier.backlog_bytes,
+            tier_errors=Count(
+                total=errors,
+                in_window=max(0, errors - before),
+                last_ms=seen[-1][0] if errors and seen else None,
+            ),
+            tier_off=off,
+        )
+
+    def _disk_rate(self) -> float | None:
+        """How fast the disk fills, over the samples kept; None while they cover less than half a window."""
+        seen = self._sampler.disk_free
+        if len(seen) < 5:
+            return None
+        span_s = (seen[-1][0] - seen[0][0]) / 1000
+        if span_s < max(60.0, self._sampler.options.window_s / 3):
+            return None  # less than a minute says how fast one file was written
+        return (seen[0][1] - seen[-1][1]) / span_s
+
+
+def _base(topic: Topic) -> str:
+    return topic.name if topic.options.partition is None else str(TopicName.parse(topic.name).base)

@@ -1,0 +1,299 @@
+"""Judges what the sampler saw: findings kept for answers, alerts with hysteresis, statuses that settle.
+
+What is at rest and read costs nothing: a subscription is looked at again when something changed, when a limit of
+time is reached, or while an alert of it may open or close. Looks are made in slices under a budget; what does not
+fit waits for the next round, and `waiting` says how much that is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable, Sequence
+from typing import Final, cast
+
+from pydanube_core.diagnosis.alerts import Alerts
+from pydanube_core.diagnosis.findings import Finding
+from pydanube_core.diagnosis.lag_status import LagJudgement, LagStatus
+from pydanube_core.diagnosis.options import DiagnosisOptions
+from pydanube_core.diagnosis.rules import check_view
+from pydanube_core.diagnosis.settling import Settling
+from pydanube_core.diagnosis.views import SubscriptionView
+
+from pydanube_broker.delivery.any_pump import AnyPump
+from pydanube_broker.delivery.non_reliable import LivePump
+from pydanube_broker.observation.sampler import Sampler
+from pydanube_broker.observation.tracks import CursorTrack, LogTrack
+from pydanube_broker.observation.viewing import Viewer
+from pydanube_broker.parts import BrokerParts
+from pydanube_broker.topics.topic import Topic, now_ms
+
+__all__ = ["Observation"]
+
+log = logging.getLogger("pydanube.observation")
+
+SLICE_S: Final = 0.003
+BUDGET_SHARE: Final = 0.012  # of a core, for judging
+LEAST_BUDGET_S: Final = 0.005
+LATER_ROUNDS: Final = 12  # what does not change is looked at again after so many
+NEVER_MS: Final = 1 << 62
+
+BROKER: Final = "broker"
+_Scope = tuple[str, str]  # (log, subscription or "")
+
+
+class Observation:
+    """The sampler, its judge, and the task that runs both."""
+
+    def __init__(self, broker: BrokerParts) -> None:
+        settings = broker.settings.diagnosis
+        self.options = DiagnosisOptions(
+            sample_interval_s=settings.sample_interval,
+            window_s=settings.window,
+            stuck_after_s=settings.stuck_after,
+            open_after=settings.open_after,
+            close_after=settings.close_after,
+        )
+        self.sampler = Sampler(broker, self.options)
+        self.viewer = Viewer(broker, self.sampler)
+        self.alerts = Alerts(self.options)
+        self.observe = self.sampler.observe  # the subscriber interface: told of every round
+        self._broker = broker
+        self._findings: dict[_Scope, tuple[Finding, ...]] = {}
+        self._unsettled: set[_Scope] = set()  # an alert of it may open or close with the next look
+        self._queue: dict[_Scope, tuple[Topic, LogTrack]] = {}  # to be judged; ordered, each once
+        self._looking = asyncio.Lock()
+        self.sampler.gone = self._gone
+        self.sampler.gone_subscription = self._gone_subscription
+
+    # -- running ---------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Rounds until cancelled; a round that fails is logged, and the next one is tried."""
+        interval = self.options.sample_interval_s
+        due = time.monotonic()
+        while True:
+            try:
+                await self.look_once()
+            except Exception:
+                log.exception("round_failed", extra={"event": "round_failed"})
+            due = max(due + interval, time.monotonic())
+            await asyncio.sleep(max(0.0, due - time.monotonic()))
+
+    async def look_once(self) -> None:
+        """One round: see, then judge. Who comes while another looks waits, and looks after it."""
+        async with self._looking:
+            await self.sampler.round(self._consider)
+            await self._judge_waiting()
+            self._judge_broker()
+
+    @property
+    def waiting(self) -> int:
+        """How many subscriptions and topics wait to be judged."""
+        return len(self._queue)
+
+    # -- what to judge ---------------------------------------------------------------------------------------
+
+    def _consider(self, topic: Topic, track: LogTrack, now: int) -> None:
+        window_ms = int(self.options.window_s * 1000)
+        name = topic.name
+        refused_ms = self.sampler.refusing.get(name)
+        if refused_ms is not None and now - refused_ms > window_ms:
+            del self.sampler.refusing[name]
+            refused_ms = None
+        scope = (name, "")
+        if (
+            refused_ms is not None
+            or scope in self._unsettled
+            or self._silent(track, now)
+            or scope in self._findings
+        ):
+            self._queue.setdefault(scope, (topic, track))
+        for subscription, cursor in track.cursors.items():
+            if now < cursor.look_at_ms:
+                continue
+            scope = (name, subscription)
+            if scope in self._unsettled or scope in self._findings or self._news(topic, cursor, now):
+                self._queue.setdefault(scope, (topic, track))
+            else:
+                cursor.look_at_ms = self._quiet_until(cursor, now)
+                cursor.settled = None
+
+    def _silent(self, track: LogTrack, now: int) -> bool:
+        """A flow that has stopped for a while; the rule says whether it is a fault."""
+        steady = track.steady_ms()
+        return (
+            steady >= self.options.window_s * 500
+            and track.last_growth_ms is not None
+            and now - track.last_growth_ms >= 4 * track.longest_gap_ms
+            and now >= track.look_at_ms
+        )
+
+    def _news(self, topic: Topic, cursor: CursorTrack, now: int) -> bool:
+        """Whether a subscription is late, or something failed in the window."""
+        row = cursor.last
+        assert row is not None
+        window_ms = int(self.options.window_s * 1000)
+        if any(risen and now - risen <= window_ms for risen in cursor.risen_ms[1:]):
+            return True
+        if cursor.rewound is not None and now - cursor.rewound[0] <= window_ms:
+            return True
+        if cursor.unread_since_ms is None:
+            return False
+        patience_ms = int(self.options.allowed_age_s * 1000)
+        if now - cursor.unread_since_ms <= patience_ms:
+            oldest_ms = self.sampler.oldest_unread_ms(topic, row[3])
+            return oldest_ms is None or now - oldest_ms > patience_ms
+        if row[2] - row[3] > 0:
+            oldest_ms = self.sampler.oldest_unread_ms(topic, row[3])
+            return oldest_ms is None or now - oldest_ms > patience_ms
+        return False
+
+    def _quiet_until(self, cursor: CursorTrack, now: int) -> int:
+        """When to look again at what is in order; a change brings that forward."""
+        if cursor.unread_since_ms is None:
+            return NEVER_MS
+        return now + int(self.options.allowed_age_s * 1000)
+
+    # -- judging ---------------------------------------------------------------------------------------------
+
+    async def _judge_waiting(self) -> None:
+        budget_s = max(LEAST_BUDGET_S, BUDGET_SHARE * self.options.sample_interval_s)
+        spent = 0.0
+        slice_from = time.perf_counter()
+        while self._queue and spent < budget_s:
+            scope = next(iter(self._queue))
+            topic, track = self._queue.pop(scope)
+            if topic.closed is None:
+                if scope[1]:
+                    self._judge_subscription(scope, topic, track)
+                else:
+                    self._judge_topic(scope, topic, track)
+            took = time.perf_counter() - slice_from
+            if took > SLICE_S:
+                spent += took
+                self.sampler.longest_slice_s = max(self.sampler.longest_slice_s, took)
+                await asyncio.sleep(0)
+                slice_from = time.perf_counter()
+        self.sampler.busy_s += spent + time.perf_counter() - slice_from
+
+    def _judge_subscription(self, scope: _Scope, topic: Topic, track: LogTrack) -> None:
+        pump = topic.subscriptions.get(scope[1])
+        cursor = track.cursors.get(scope[1])
+        if pump is None or cursor is None or isinstance(pump, LivePump):
+            if cursor is not None:
+                cursor.look_at_ms = NEVER_MS
+            return
+        view = self.viewer.subscription(topic, pump, track, cursor, keys=True)
+        findings = self.lasting(view, check_view(view, self.options))
+        self._note(scope, findings, view.now_ms)
+        status = self._settle(cursor, view.lag, view.now_ms)
+        cursor.assessed_ms = view.now_ms
+        if scope in self._unsettled or status.pending:
+            cursor.look_at_ms = 0
+        else:
+            cursor.look_at_ms = self._look_again(view, findings)
+
+    def _look_again(self, view: SubscriptionView, findings: Sequence[Finding]) -> int:
+        """When the passing of time alone may change what was found."""
+        now, stuck_ms = view.now_ms, int(self.options.stuck_after_s * 1000)
+        step = int(LATER_ROUNDS * self.options.sample_interval_s * 1000)
+        soonest = now + step
+        moments = [view.cursor_moved_ms, None if view.departure is None else view.departure.at_ms]
+        if view.lag.age.age_s is not None:
+            moments.append(now - int(view.lag.age.age_s * 1000))
+        moments += [one.heard_ms for one in view.consumers]
+        for moment in moments:
+            if moment is not None and now < moment + stuck_ms < soonest:
+                soonest = moment + stuck_ms
+        return soonest
+
+    def lasting(self, view: SubscriptionView, findings: Iterable[Finding]) -> tuple[Finding, ...]:
+        """What is worth saying unasked: that nobody reads counts once it has lasted."""
+        found = []
+        for one in findings:
+            if one.rule == "no_consumers":
+                stuck_s = self.options.stuck_after_s
+                age_s = view.lag.age.age_s
+                gone_s = None if view.departure is None else (view.now_ms - view.departure.at_ms) / 1000
+                if (age_s is not None and age_s < stuck_s) or (gone_s is not None and gone_s < stuck_s):
+                    continue
+            found.append(one)
+        return tuple(found)
+
+    def _judge_topic(self, scope: _Scope, topic: Topic, track: LogTrack) -> None:
+        view = self.viewer.topic(topic, track)
+        findings = check_view(view, self.options)
+        self._note(scope, findings, view.now_ms)
+        track.look_at_ms = view.now_ms + int(self.options.sample_interval_s * 1000)
+
+    def _judge_broker(self) -> None:
+        view = self.viewer.broker()
+        self._note((BROKER, ""), check_view(view, self.options), view.now_ms)
+
+    def _note(self, scope: _Scope, findings: tuple[Finding, ...], now: int) -> None:
+        if findings:
+            self._findings[scope] = findings
+        else:
+            self._findings.pop(scope, None)
+        if self.alerts.look("\0".join(scope), findings, now):
+            self._unsettled.add(scope)
+        else:
+            self._unsettled.discard(scope)
+
+    def _settle(self, cursor: CursorTrack, lag: LagJudgement, now: int) -> Settling[LagStatus]:
+        settled = cast("Settling[LagStatus] | None", cursor.settled)
+        if settled is None:
+            settled = Settling(lag.status, lag.since_ms or now)
+            cursor.settled = settled
+            return settled
+        calm = lag.status is LagStatus.CAUGHT_UP or settled.value is LagStatus.UNKNOWN
+        settled.observe(
+            lag.status,
+            now,
+            enter_after=1 if calm else self.options.open_after,
+            leave_after=1 if calm else self.options.close_after,
+        )
+        return settled
+
+    # -- what is known ---------------------------------------------------------------------------------------
+
+    def findings(self, *, broker: bool = True) -> list[Finding]:
+        """Everything that holds, as of the last looks; `broker`: also of the broker itself."""
+        return [
+            one for scope, found in self._findings.items() if broker or scope[0] != BROKER for one in found
+        ]
+
+    def status_of(self, topic: Topic, pump: AnyPump) -> tuple[LagStatus, int | None]:
+        """The settled status and since when, without a look: of what is quiet, caught up."""
+        track = self.sampler.tracks.get(topic.topic_id)
+        cursor = None if track is None else track.cursors.get(pump.name)
+        if cursor is None:
+            return LagStatus.UNKNOWN, None
+        settled = cast("Settling[LagStatus] | None", cursor.settled)
+        if settled is not None:
+            return settled.value, settled.since_ms
+        rounds = self.sampler.rounds
+        seen = len(rounds.within(cursor.first_ms, now_ms())) + 1
+        if seen < 3 or 2 * seen < max(1, int(rounds.window_s / rounds.interval_s)):
+            return LagStatus.UNKNOWN, None
+        return LagStatus.CAUGHT_UP, cursor.cursor_moved_ms or cursor.first_ms
+
+    # -- what is gone ----------------------------------------------------------------------------------------
+
+    def _gone(self, topic_id: int, track: LogTrack) -> None:
+        self._forget((track.name, ""))
+        for name in track.cursors:
+            self._forget((track.name, name))
+
+    def _gone_subscription(self, topic_id: int, name: str) -> None:
+        track = self.sampler.tracks.get(topic_id)
+        if track is not None:
+            self._forget((track.name, name))
+
+    def _forget(self, scope: _Scope) -> None:
+        self._findings.pop(scope, None)
+        self._unsettled.discard(scope)
+        self._queue.pop(scope, None)
+        self.alerts.forget("\0".join(scope), now_ms())

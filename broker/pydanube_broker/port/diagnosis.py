@@ -1,0 +1,231 @@
+"""Lag over windows, findings and alerts, as the admin core sees them (`pydanube_core.cluster_port.DiagnosisPort`)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+from pydanube_core.cluster_port import LagFacts, LagKey
+from pydanube_core.diagnosis.alerts import Alert
+from pydanube_core.diagnosis.findings import Diagnosis, Finding
+from pydanube_core.diagnosis.lag_status import LagStatus
+from pydanube_core.diagnosis.rules import check_view, diagnose
+from pydanube_core.errors import InvalidArgument, SubscriptionNotFound
+from pydanube_core.names import TopicName
+
+from pydanube_broker.observation.rows import row_of
+from pydanube_broker.observation.tracks import CursorTrack, LogTrack
+from pydanube_broker.observation.watch import Observation
+from pydanube_broker.port.subscriptions import SubscriptionsPart
+from pydanube_broker.topics.topic import Topic, now_ms
+
+__all__ = ["DiagnosisPart"]
+
+SLICE_S: Final = 0.005
+SHOWN_NAMES: Final = 20
+
+
+class _Slices:
+    """Gives the loop back now and then."""
+
+    def __init__(self) -> None:
+        self._from = time.perf_counter()
+
+    async def __call__(self) -> None:
+        if time.perf_counter() - self._from > SLICE_S:
+            await asyncio.sleep(0)
+            self._from = time.perf_counter()
+
+
+class DiagnosisPart(SubscriptionsPart):
+    """Part of `BrokerPort`."""
+
+    observation: Observation  # set by the broker when it has started
+
+    # -- lag -------------------------------------------------------------------------------------------------
+
+    async def lag_index(self, topic: str | None, subscription: str | None) -> Sequence[LagKey]:
+        slices, found = _Slices(), []
+        for index, one in enumerate(self._logs(topic)):
+            if index % 64 == 0:
+                await slices()
+            for name, pump in one.subscriptions.items():
+                if subscription in (None, name):
+                    status, _ = self.observation.status_of(one, pump)
+                    found.append(LagKey(_base(one), one.name, one.options.partition, name, status))
+        return found
+
+    async def lag_facts(self, keys: Sequence[LagKey]) -> Sequence[LagFacts]:
+        slices, found = _Slices(), []
+        for key in keys:
+            await slices()
+            topic = self._broker.registry.find(TopicName.parse(key.log))
+            pump = None if topic is None else topic.subscriptions.get(key.subscription)
+            if topic is None or pump is None:
+                continue
+            facts = self._subscription(topic, pump, await self._cold_part(topic, pump))
+            track, cursor = self._tracks(topic, key.subscription, pump.subscription_id)
+            row = row_of(topic, pump, now_ms())
+            judgement = self.observation.viewer.judgement(topic, pump, track, cursor, row)
+            status, since_ms = self.observation.status_of(topic, pump)
+            if status is LagStatus.UNKNOWN or (
+                judgement.lag_messages == 0 and status is not LagStatus.DATA_LOST
+            ):
+                status, since_ms = judgement.status, judgement.since_ms  # live facts at once
+            found.append(LagFacts(facts=facts, judgement=judgement, status=status, since_ms=since_ms))
+        return found
+
+    # -- findings --------------------------------------------------------------------------------------------
+
+    async def diagnose_cluster(self) -> Diagnosis:
+        observation = self.observation
+        waiting = observation.waiting
+        unobservable = self._not_seen()
+        if waiting:
+            unobservable = (*unobservable, f"{waiting} topics and subscriptions wait to be looked at again")
+        seen = observation.sampler.number > 0
+        return diagnose(
+            [*self._broker_findings(), *observation.findings(broker=False)],
+            subject={"brokers": 1, "topics": len(observation.sampler.tracks)},
+            as_of_ms=now_ms(),
+            seen=seen,
+            unobservable=unobservable,
+        )
+
+    async def diagnose_topic(self, topic: str) -> Diagnosis:
+        slices, findings = _Slices(), self._broker_findings()
+        for one in self._known_logs(topic):
+            findings += self._topic_findings(one)
+            for pump in one.subscriptions.values():
+                await slices()
+                findings += self._subscription_findings(one, pump)
+        return diagnose(
+            findings,
+            subject={"topic": str(TopicName.parse(topic))},
+            as_of_ms=now_ms(),
+            unobservable=self._not_seen(),
+        )
+
+    async def diagnose_subscription(self, topic: str, subscription: str) -> Diagnosis:
+        slices, findings, seen = _Slices(), self._broker_findings(), True
+        unobservable: list[str] = []
+        pumps = [
+            (one, pump)
+            for one in self._known_logs(topic)
+            if (pump := one.subscriptions.get(subscription)) is not None
+        ]
+        if not pumps:
+            existing = sorted({name for one in self._known_logs(topic) for name in one.subscriptions})
+            raise SubscriptionNotFound(
+                f"{TopicName.parse(topic)} has no subscription {subscription!r}",
+                field="subscription",
+                value=subscription,
+                existing=existing[:SHOWN_NAMES],
+            )
+        for one, pump in pumps:
+            await slices()
+            findings += self._topic_findings(one)
+            track, cursor = self._tracks(one, subscription, pump.subscription_id)
+            view = self.observation.viewer.subscription(one, pump, track, cursor, keys=True)
+            found = check_view(view, self.observation.options)
+            findings += found
+            if view.lag.status is LagStatus.UNKNOWN and view.unread:
+                seen = seen and bool(found)
+                unobservable.append(
+                    f"{one.name}: status and rates, {view.lag.samples} of {view.lag.expected_samples} samples are there "
+                    f"({view.lag.evidence.get('because')})"
+                )
+        return diagnose(
+            findings,
+            subject={"topic": str(TopicName.parse(topic)), "subscription": subscription},
+            as_of_ms=now_ms(),
+            seen=seen,
+            unobservable=tuple(unobservable),
+        )
+
+    async def diagnose_producer(self, topic: str, producer: str | None) -> Diagnosis:
+        findings: list[Finding] = self._broker_findings()
+        subject: dict[str, Any] = {"topic": str(TopicName.parse(topic))}
+        sessions = []
+        for one in self._known_logs(topic):
+            sessions += one.state.producers.sessions()
+            findings += self._topic_findings(one)
+        if producer is not None:
+            named = [session for session in sessions if session.name == producer]
+            if not named:
+                raise InvalidArgument(
+                    f"{subject['topic']} knows no producer {producer!r}; names are kept for the last 1000 sessions",
+                    field="producer",
+                    value=producer,
+                    existing=sorted({session.name for session in sessions})[:SHOWN_NAMES],
+                )
+            subject |= {
+                "producer": producer,
+                "connections": sum(session.connections for session in named),
+                "messages_published": sum(session.next_sequence for session in named),
+            }
+        return diagnose(
+            findings,
+            subject=subject,
+            as_of_ms=now_ms(),
+            unobservable=(
+                "refusals of a single producer: they are counted for the topic as a whole",
+                "what the producer has not sent yet",
+            ),
+        )
+
+    async def alerts(self) -> tuple[Sequence[Alert], Sequence[Alert]]:
+        return self.observation.alerts.open(), self.observation.alerts.closed()
+
+    # -- parts -----------------------------------------------------------------------------------------------
+
+    def _logs(self, topic: str | None) -> Sequence[Topic]:
+        return self._broker.registry.topics if topic is None else self._known_logs(topic)
+
+    def _known_logs(self, topic: str) -> Sequence[Topic]:
+        name = TopicName.parse(topic)
+        found = self._broker.registry.parts(name)[1]
+        if not found:
+            raise self._broker.registry.not_found(name)
+        return found
+
+    def _tracks(self, topic: Topic, name: str, subscription_id: int) -> tuple[LogTrack, CursorTrack]:
+        """What was seen of a subscription; nothing yet if it is new."""
+        track = self.observation.sampler.tracks.get(topic.topic_id)
+        if track is None:
+            track = LogTrack(topic.name, topic.commit, topic.start_offset, now_ms())
+        cursor = track.cursors.get(name)
+        if cursor is None or cursor.subscription_id != subscription_id:
+            cursor = CursorTrack(subscription_id, now_ms())
+        return track, cursor
+
+    def _broker_findings(self) -> list[Finding]:
+        observation = self.observation
+        return list(check_view(observation.viewer.broker(), observation.options))
+
+    def _topic_findings(self, topic: Topic) -> Sequence[Finding]:
+        observation = self.observation
+        track = observation.sampler.tracks.get(topic.topic_id)
+        if track is None:
+            track = LogTrack(topic.name, topic.commit, topic.start_offset, now_ms())
+        return check_view(observation.viewer.topic(topic, track), observation.options)
+
+    def _subscription_findings(self, topic: Topic, pump: Any) -> Sequence[Finding]:
+        track, cursor = self._tracks(topic, pump.name, pump.subscription_id)
+        view = self.observation.viewer.subscription(topic, pump, track, cursor, keys=True)
+        return self.observation.lasting(view, check_view(view, self.observation.options))
+
+    def _not_seen(self) -> tuple[str, ...]:
+        options, sampler = self.observation.options, self.observation.sampler
+        watched_s = (now_ms() - sampler.started_ms) / 1000
+        if watched_s >= options.window_s / 2:
+            return ()
+        return (
+            f"rates and statuses: the broker has watched for {watched_s:.0f} s of a window of {options.window_s:.0f} s",
+        )
+
+
+def _base(topic: Topic) -> str:
+    return topic.name if topic.options.partition is None else str(TopicName.parse(topic.name).base)

@@ -1,0 +1,145 @@
+"""Rules on a broker: its disk, its journal, its object store."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pydanube_core.diagnosis.findings import Finding, NextCall, Outcome, Rule, RuleArea, Severity
+from pydanube_core.diagnosis.options import DiagnosisOptions
+from pydanube_core.diagnosis.views import BrokerView
+
+__all__ = ["BROKER_RULES"]
+
+NEAR_TIMES: Final = 2  # of the guard: from there on it is a matter of time
+SOON_S: Final = 86_400.0  # full within a day at the rate it fills
+SOON_SHARE: Final = 0.25  # of the disk: a rate says something about the near future only
+
+_STATUS: Final = NextCall(operation="brokers.status", arguments={}, why="see disk, journal and cold tier")
+
+
+def journal_read_only(view: BrokerView, options: DiagnosisOptions) -> Outcome:
+    if view.journal_error is None:
+        return "the journal takes records"
+    since_ms = view.journal_error_since_ms
+    return Finding(
+        rule="journal_read_only",
+        severity=Severity.CRITICAL,
+        confidence=1.0,
+        summary="the journal failed and takes nothing more: publishes are refused and cursors stand until a restart",
+        subject=view.subject,
+        evidence={
+            "error": view.journal_error,
+            "since_s": None if since_ms is None else max(0, view.now_ms - since_ms) / 1000,
+            "disk_free_bytes": view.disk_free_bytes,
+        },
+        unobservable=("what the disk's firmware has stored of the failed write",),
+        next=(_STATUS,),
+    )
+
+
+def disk_nearly_full(view: BrokerView, options: DiagnosisOptions) -> Outcome:
+    if view.memory_only:
+        return "the broker keeps everything in memory"
+    free, total, guard = view.disk_free_bytes, view.disk_total_bytes, view.disk_guard_bytes
+    if free is None or total is None or guard is None:
+        return "the data folder cannot be looked at"
+    rate = view.disk_bytes_per_s
+    full_in_s = (free - guard) / rate if rate is not None and rate > 0 and free > guard else None
+    near = free < NEAR_TIMES * guard
+    soon = full_in_s is not None and full_in_s < SOON_S and free < SOON_SHARE * total
+    if not view.disk_refuses and not near and not soon:
+        return f"{free} of {total} bytes are free, and publishing goes on down to {guard}"
+    return Finding(
+        rule="disk_nearly_full",
+        severity=Severity.CRITICAL if view.disk_refuses else Severity.WARNING,
+        confidence=1.0 if view.disk_refuses or near else 0.7,
+        summary=f"{free} of {total} bytes are free on the data disk; publishing "
+        + ("has stopped" if view.disk_refuses else "stops")
+        + f" below {guard}",
+        subject=view.subject,
+        evidence={
+            "free_bytes": free,
+            "total_bytes": total,
+            "guard_bytes": guard,
+            "refuses_publishes": view.disk_refuses,
+            "bytes_per_s": rate,
+            "stops_in_s": full_in_s,
+            "tier_backlog_bytes": view.tier_backlog_bytes,
+        },
+        unobservable=("what else writes to that disk",),
+        next=(
+            _STATUS,
+            NextCall(
+                operation="topics.list",
+                arguments={},
+                why="find the topics that hold the most, to set retention_bytes or retention_age_s",
+            ),
+        ),
+    )
+
+
+def object_store_unreachable(view: BrokerView, options: DiagnosisOptions) -> Outcome:
+    if view.store_error is None:
+        return "there is no cold tier" if view.tier_off is not None else "the object store answers"
+    since_ms = view.store_error_since_ms
+    return Finding(
+        rule="object_store_unreachable",
+        severity=Severity.WARNING,
+        confidence=1.0,
+        summary="the object store cannot be reached: nothing is lost, but the journal grows by "
+        f"{view.tier_backlog_bytes} bytes that wait, and old messages cannot be read",
+        subject=view.subject,
+        evidence={
+            "error": view.store_error,
+            "since_s": None if since_ms is None else max(0, view.now_ms - since_ms) / 1000,
+            "store": view.store_url,
+            "tier_backlog_bytes": view.tier_backlog_bytes,
+            "errors": view.tier_errors.total,
+            "errors_in_window": view.tier_errors.in_window,
+            "disk_free_bytes": view.disk_free_bytes,
+        },
+        unobservable=("whether the store, its network or its credentials failed, beyond the error",),
+        next=(_STATUS,),
+    )
+
+
+BROKER_RULES: Final = (
+    Rule(
+        name="journal_read_only",
+        area=RuleArea.BROKER,
+        severity="critical",
+        holds="a write or a sync of the journal failed",
+        evidence={"error": "as the disk gave it", "since_s": "how long ago"},
+        unobservable=("what the disk's firmware has stored of the failed write",),
+        helps="look at the disk and the broker's log, then restart the broker",
+        check=journal_read_only,
+    ),
+    Rule(
+        name="disk_nearly_full",
+        area=RuleArea.BROKER,
+        severity="critical if publishing has stopped, else warning",
+        holds="free space is below twice `data.min_free_bytes`, or will be used up within a day",
+        evidence={
+            "free_bytes, total_bytes": "of the data folder's disk",
+            "guard_bytes": "publishing stops below",
+            "stops_in_s": "at the rate it fills; null: it does not, or is not known",
+        },
+        unobservable=("what else writes to that disk",),
+        helps="free space, set retention, or lower `data.min_free_bytes`",
+        check=disk_nearly_full,
+    ),
+    Rule(
+        name="object_store_unreachable",
+        area=RuleArea.BROKER,
+        severity="warning",
+        holds="the last call to the object store failed",
+        evidence={
+            "error": "as the store or the network gave it",
+            "tier_backlog_bytes": "waiting to be written",
+            "errors_in_window": "failed flushes and reads",
+        },
+        unobservable=("whether the store, its network or its credentials failed, beyond the error",),
+        helps="bring the store back; what waits is written by itself",
+        check=object_store_unreachable,
+    ),
+)

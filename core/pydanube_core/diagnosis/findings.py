@@ -1,0 +1,129 @@
+"""What a rule says: a finding with the numbers behind it, what it is not, what could not be seen, and the next call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+from typing import Any, TypeAlias
+
+from pydanube_core.diagnosis.options import DiagnosisOptions
+
+__all__ = [
+    "Check",
+    "Diagnosis",
+    "Finding",
+    "NextCall",
+    "Outcome",
+    "Rule",
+    "RuleArea",
+    "RuledOut",
+    "Severity",
+    "Verdict",
+    "verdict_of",
+]
+
+
+class Severity(IntEnum):
+    """Ordered: the worst is the largest."""
+
+    INFO = 0
+    WARNING = 1
+    CRITICAL = 2
+
+    @property
+    def word(self) -> str:
+        return self.name.lower()
+
+
+class Verdict(StrEnum):
+    HEALTHY = "healthy"
+    DEGRADED = "degraded"
+    FAILING = "failing"
+    UNKNOWN = "unknown"  # nothing was found, and too little could be looked at
+
+
+class RuleArea(StrEnum):
+    """What a rule looks at."""
+
+    SUBSCRIPTION = "subscription"
+    TOPIC = "topic"
+    BROKER = "broker"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NextCall:
+    """An operation that would help; the admin core adds its tool and its command."""
+
+    operation: str
+    arguments: Mapping[str, Any]
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuledOut:
+    rule: str
+    because: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """`untrusted` holds what others wrote: keys of messages, reasons of consumers."""
+
+    rule: str
+    severity: Severity
+    confidence: float  # 0 to 1: how far the evidence leaves room for another cause
+    summary: str
+    evidence: Mapping[str, Any]
+    subject: Mapping[str, Any] = field(default_factory=dict)
+    untrusted: Mapping[str, Any] = field(default_factory=dict)
+    ruled_out: tuple[RuledOut, ...] = ()
+    unobservable: tuple[str, ...] = ()
+    next: tuple[NextCall, ...] = ()
+
+    def __post_init__(self) -> None:
+        assert 0 < self.confidence <= 1
+
+
+#: a finding, or why the rule does not apply: a sentence with the numbers
+Outcome: TypeAlias = Finding | str
+Check: TypeAlias = Callable[[Any, DiagnosisOptions], Outcome]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """A rule as it is carried out and as the documentation shows it."""
+
+    name: str
+    area: RuleArea
+    severity: str  # usual one, in words
+    holds: str  # when, in a sentence
+    evidence: Mapping[str, str]  # field → meaning
+    unobservable: tuple[str, ...]
+    helps: str  # what to do
+    check: Check
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """The answer of `diagnose.*`; findings worst first."""
+
+    subject: Mapping[str, Any]
+    verdict: Verdict
+    findings: tuple[Finding, ...]
+    as_of_ms: int
+    unobservable: tuple[str, ...] = ()  # why something that could matter was not looked at
+    omitted: int = 0  # findings beyond the bound, the least bad ones
+    counts: Mapping[str, int] = field(default_factory=dict)  # findings by rule, the omitted ones too
+
+
+def verdict_of(findings: Sequence[Finding], *, seen: bool = True) -> Verdict:
+    """`seen`: enough was looked at to call silence health."""
+    worst = max((finding.severity for finding in findings), default=Severity.INFO)
+    match worst:
+        case Severity.CRITICAL:
+            return Verdict.FAILING
+        case Severity.WARNING:
+            return Verdict.DEGRADED
+        case Severity.INFO:
+            return Verdict.HEALTHY if seen else Verdict.UNKNOWN

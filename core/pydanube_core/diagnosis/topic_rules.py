@@ -1,0 +1,197 @@
+"""Rules on topics: what keeps messages from coming in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from pydanube_core.diagnosis.findings import Finding, NextCall, Outcome, Rule, RuleArea, Severity
+from pydanube_core.diagnosis.options import DiagnosisOptions
+from pydanube_core.diagnosis.views import NO_COUNT, Count, TopicView
+
+__all__ = ["SCHEMA_CODES", "THROTTLE_CODES", "TOPIC_RULES"]
+
+THROTTLE_CODES: Final = ("RATE_LIMITED",)
+SCHEMA_CODES: Final = ("SCHEMA_MISMATCH", "PAYLOAD_INVALID", "SCHEMA_NOT_FOUND")
+STEADY_SAMPLES: Final = 5  # a stretch shorter than so many samples is a burst or a batch, not a flow
+SILENCE_TIMES: Final = 4.0  # the longest gap of the flow
+
+
+def _sum(counts: Mapping[str, Count], codes: tuple[str, ...]) -> Count:
+    found = [counts.get(code, NO_COUNT) for code in codes]
+    return Count(
+        total=sum(count.total for count in found),
+        in_window=sum(count.in_window for count in found),
+        last_ms=max((count.last_ms for count in found if count.last_ms is not None), default=None),
+    )
+
+
+def _ago(view: TopicView, then_ms: int | None) -> float | None:
+    return None if then_ms is None else max(0, view.now_ms - then_ms) / 1000
+
+
+def publish_throttled(view: TopicView, options: DiagnosisOptions) -> Outcome:
+    refused = _sum(view.refused, THROTTLE_CODES)
+    if not refused.in_window:
+        return f"no publish was refused for its rate in the last {options.window_s:.0f} s"
+    messages = _sum(view.refused_messages, THROTTLE_CODES)
+    return Finding(
+        rule="publish_throttled",
+        severity=Severity.WARNING,
+        confidence=1.0,
+        summary=f"{view.log} refused {refused.in_window} publishes within {options.window_s:.0f} s: more than "
+        f"{view.max_publish_rate} messages a second came",
+        subject=view.subject,
+        evidence={
+            "refused_publishes": refused.total,
+            "refused_publishes_in_window": refused.in_window,
+            "refused_messages_in_window": messages.in_window,
+            "max_publish_rate": view.max_publish_rate,
+            "produce_rate": round(view.production.rate, 3),
+            "last_s_ago": _ago(view, refused.last_ms),
+        },
+        unobservable=("how many of them were tries of the same messages again",),
+        next=(
+            NextCall(operation="topics.get_policies", arguments={"topic": view.topic},
+                     why="see where the limit comes from"),
+            NextCall(operation="topics.set_policies",
+                     arguments={"topic": view.topic, "policies": {"max_publish_rate": 0}},
+                     why="lift it, if the broker may take more"),
+        ),
+    )  # fmt: skip
+
+
+def schema_rejections(view: TopicView, options: DiagnosisOptions) -> Outcome:
+    refused = _sum(view.refused, SCHEMA_CODES)
+    violations = {reason: count for reason, count in view.violations.items() if count.in_window}
+    if not refused.in_window and not violations:
+        return f"no message was found against its schema in the last {options.window_s:.0f} s"
+    messages = _sum(view.refused_messages, SCHEMA_CODES)
+    what = "refused" if refused.in_window else "let through, and counted,"
+    number = messages.in_window or sum(count.in_window for count in violations.values())
+    return Finding(
+        rule="schema_rejections",
+        severity=Severity.WARNING,
+        confidence=1.0,
+        summary=f"{view.log} {what} {number} messages that do not fit schema subject {view.schema_subject!r} within "
+        f"{options.window_s:.0f} s",
+        subject=view.subject,
+        evidence={
+            "refused_publishes": refused.total,
+            "refused_publishes_in_window": refused.in_window,
+            "refused_messages_in_window": messages.in_window,
+            "by_code": {c: view.refused[c].in_window for c in SCHEMA_CODES
+                        if c in view.refused and view.refused[c].in_window},
+            "violations_in_window": {reason: count.in_window for reason, count in violations.items()},
+            "validation_policy": view.validation_policy,
+            "schema_subject": view.schema_subject,
+            "last_s_ago": _ago(view, refused.last_ms),
+        },
+        unobservable=("which program sends them: a refused message is not kept",),
+        next=(
+            NextCall(operation="topics.get_schema_config", arguments={"topic": view.topic},
+                     why="see the subject and the policy that hold"),
+            *(NextCall(operation="schemas.versions", arguments={"subject": subject},
+                       why="see which versions there are, and whether a new one was registered")
+              for subject in [view.schema_subject] if subject),
+        ),
+    )  # fmt: skip
+
+
+def producer_stopped(view: TopicView, options: DiagnosisOptions) -> Outcome:
+    flow = view.production
+    if flow.last_ms is None or flow.steady_since_ms is None:
+        return "nothing was published while the broker watched"
+    steady_s = (flow.last_ms - flow.steady_since_ms) / 1000
+    silence_s = max(0, view.now_ms - flow.last_ms) / 1000
+    enough_s = max(STEADY_SAMPLES * options.sample_interval_s, options.window_s / 2)
+    if steady_s < enough_s:
+        return f"messages came for {steady_s:.0f} s in one stretch: too short to call it a flow"
+    patience_s = max(SILENCE_TIMES * flow.longest_gap_s, STEADY_SAMPLES * options.sample_interval_s)
+    patience_s = max(patience_s, min(options.stuck_after_s, options.window_s / 4))
+    if silence_s < patience_s:
+        return f"the last message came {silence_s:.0f} s ago"
+    left = view.departure
+    finished = not view.producers and left is not None and not left.abrupt
+    if any(count.last_ms is not None and view.now_ms - count.last_ms < silence_s * 1000 and count.in_window
+           for count in view.refused.values()):  # fmt: skip
+        return "publishes come and are refused: the producers have not stopped"
+    if finished:
+        how = "its producer left in good order"
+    elif view.producers:
+        how = f"{view.producers} producers are connected and silent"
+    elif left is not None:
+        how = f"the connection of producer {left.name!r} broke"
+    else:
+        how = "no producer is connected"
+    return Finding(
+        rule="producer_stopped",
+        severity=Severity.INFO if finished else Severity.WARNING,
+        confidence=0.5 if finished else 0.7 if view.producers else 0.9,
+        summary=f"{view.log} got messages without a break longer than {flow.longest_gap_s:.1f} s for {steady_s:.0f} s, "
+        f"and none for {silence_s:.0f} s: {how}",
+        subject=view.subject,
+        evidence={
+            "silent_s": silence_s,
+            "steady_s": steady_s,
+            "steady_messages": flow.steady_messages,
+            "longest_gap_s": flow.longest_gap_s,
+            "producers": view.producers,
+            "producer": None if left is None else left.name,
+            "connection": "open" if view.producers else None if left is None
+            else "broken" if left.abrupt else "closed",
+        },
+        unobservable=("whether there is anything to produce",),
+        next=(
+            NextCall(operation="producers.list", arguments={"topic": view.topic}, why="see who is connected"),
+            NextCall(operation="topics.describe", arguments={"topic": view.topic},
+                     why="see whether it grows again"),
+        ),
+    )  # fmt: skip
+
+
+TOPIC_RULES: Final = (
+    Rule(
+        name="schema_rejections",
+        area=RuleArea.TOPIC,
+        severity="warning",
+        holds="messages were refused for their schema in the window, or counted where the policy only warns",
+        evidence={
+            "refused_publishes": "batches or calls refused since the broker started",
+            "refused_publishes_in_window, refused_messages_in_window": "of the window",
+            "violations_in_window": "messages by reason, also those that were let through",
+        },
+        unobservable=("which program sends them: a refused message is not kept",),
+        helps="correct the producer, or register the version it writes",
+        check=schema_rejections,
+    ),
+    Rule(
+        name="publish_throttled",
+        area=RuleArea.TOPIC,
+        severity="warning",
+        holds="publishes were refused for their rate in the window",
+        evidence={
+            "refused_publishes": "batches or calls refused since the broker started",
+            "refused_publishes_in_window, refused_messages_in_window": "of the window",
+            "max_publish_rate": "the limit in force",
+        },
+        unobservable=("how many of them were tries of the same messages again",),
+        helps="raise the limit, or slow the producer down",
+        check=publish_throttled,
+    ),
+    Rule(
+        name="producer_stopped",
+        area=RuleArea.TOPIC,
+        severity="warning; info if the producer left in good order",
+        holds="messages came without a long break for half a window, and then none for four times the longest break",
+        evidence={
+            "silent_s": "since the last message",
+            "steady_s, steady_messages": "of the flow before",
+            "longest_gap_s": "in it",
+            "connection": "of the last producer: open, broken or closed",
+        },
+        unobservable=("whether there is anything to produce",),
+        helps="look at the producer",
+        check=producer_stopped,
+    ),
+)

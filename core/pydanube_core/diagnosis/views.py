@@ -1,0 +1,199 @@
+"""What the rules look at: facts of one subscription, one topic, one broker, at one moment and over a window.
+
+A view is made by whoever has the facts; rules never ask for more. Unknown is None. `Count` is a counter since the
+broker's start and what of it fell into the window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pydanube_core.diagnosis.lag_status import LagJudgement, Rewind
+
+__all__ = [
+    "BrokerView",
+    "ConsumerView",
+    "Count",
+    "Departure",
+    "HeadOfLine",
+    "KeySample",
+    "ProducerView",
+    "Production",
+    "SubscriptionView",
+    "TopicView",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Count:
+    total: int
+    in_window: int
+    last_ms: int | None = None  # when it was seen to rise last
+
+
+NO_COUNT = Count(total=0, in_window=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerView:
+    consumer_id: str
+    name: str
+    active: bool
+    credit_messages: int
+    in_flight: int
+    delivered: int
+    connected_ms: int
+    oldest_in_flight_s: float | None
+    heard_ms: int | None  # when its client said anything last; None: not kept for this kind of client
+    answered_ms: int | None  # when it acknowledged or gave back anything last
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Departure:
+    """The last client that went, while none has come since."""
+
+    at_ms: int
+    name: str
+    abrupt: bool  # its connection broke; it did not say that it leaves
+    in_flight: int
+    unread: int  # what it left behind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadOfLine:
+    """The message that failed most among the first ones that are open."""
+
+    offset: int
+    deliveries: int
+    failures: int
+    blocked: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeySample:
+    """How the oldest unread messages are spread over keys."""
+
+    key: str
+    messages: int  # of that key
+    sampled: int
+    keys: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Production:
+    """How a log grew: over the window, and before it in its steady stretch."""
+
+    window_s: float
+    messages: int  # in the window
+    last_ms: int | None  # when it was seen to grow last
+    steady_since_ms: int | None  # it grew without a break longer than `longest_gap_s` from here to `last_ms`
+    longest_gap_s: float
+    steady_messages: int
+    segments: tuple[int, ...] = ()  # messages in equal parts of the window, oldest first
+
+    @property
+    def rate(self) -> float:
+        return self.messages / self.window_s if self.window_s > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriptionView:
+    topic: str  # as people name it
+    log: str  # of a partition its own name
+    partition: int | None
+    subscription: str
+    type: str
+    now_ms: int
+    lag: LagJudgement
+    unread: int
+    start_offset: int
+    next_offset: int
+    next_unacked: int
+    in_flight: int
+    consumers: tuple[ConsumerView, ...]
+    created_ms: int | None
+    departure: Departure | None
+    cursor_moved_ms: int | None
+    acknowledged: Count
+    failed: Count
+    dead_lettered: Count
+    dropped: Count
+    redelivered: Count
+    poison_policy: str
+    max_redelivery_count: int
+    dead_letter_topic: str | None
+    dispatch_rate_limit: int  # messages a second, 0: none
+    head_of_line: HeadOfLine | None = None
+    keys: KeySample | None = None
+    rewind: Rewind | None = None
+    rewind_cause: str | None = None  # seek | None
+    production: Production | None = None
+    watched_s: float = 0.0  # how long this subscription has been watched
+
+    @property
+    def subject(self) -> dict[str, object]:
+        found: dict[str, object] = {"topic": self.topic, "subscription": self.subscription}
+        return found if self.partition is None else {**found, "partition": self.partition}
+
+    @property
+    def arguments(self) -> dict[str, object]:
+        """Of operations on this subscription."""
+        return {"topic": self.topic, "subscription": self.subscription}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerView:
+    name: str
+    connected: bool
+    producer_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicView:
+    topic: str
+    log: str
+    partition: int | None
+    now_ms: int
+    production: Production
+    producers: int
+    departure: Departure | None  # of the last producer
+    refused: Mapping[str, Count] = field(default_factory=dict)  # batches by code
+    refused_messages: Mapping[str, Count] = field(default_factory=dict)
+    violations: Mapping[str, Count] = field(
+        default_factory=dict
+    )  # messages by reason, refused or only counted
+    validation_policy: str | None = None
+    schema_subject: str | None = None
+    max_publish_rate: int = 0
+    watched_s: float = 0.0
+
+    @property
+    def subject(self) -> dict[str, object]:
+        found: dict[str, object] = {"topic": self.topic}
+        return found if self.partition is None else {**found, "partition": self.partition}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerView:
+    broker_id: str
+    now_ms: int
+    memory_only: bool
+    disk_free_bytes: int | None
+    disk_total_bytes: int | None
+    disk_guard_bytes: int | None
+    disk_refuses: bool
+    disk_bytes_per_s: float | None  # free space shrinks by; None: not seen for long enough
+    journal_error: str | None
+    journal_error_since_ms: int | None
+    store_error: str | None
+    store_error_since_ms: int | None
+    store_url: str | None
+    tier_backlog_bytes: int
+    tier_errors: Count
+    tier_off: str | None  # why there is no cold tier
+
+    @property
+    def subject(self) -> dict[str, object]:
+        return {"broker_id": self.broker_id}

@@ -1,0 +1,154 @@
+"""A broker looks at itself: rounds for observers, marks that tell the truth, answers over the port."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import pytest
+from pydanube import Client, connect
+from pydanube_broker.broker import Broker
+from pydanube_broker.topics.topic import Topic
+from pydanube_core.names import TopicName
+from pydanube_core.observation import Round
+from pydanube_core.positions import Position
+
+pytestmark = pytest.mark.anyio
+
+Opener = Callable[..., AbstractAsyncContextManager[Broker]]
+EARLIEST = Position.parse("earliest", now_ms=0)
+
+
+async def make(broker: Broker, count: int) -> list[Topic]:
+    found = []
+    for index in range(count):
+        topic = (
+            await broker.registry.create(
+                TopicName.parse(f"t{index}"), partitions=0, dispatch_strategy="reliable"
+            )
+        )[0]
+        await broker.registry.subscribe(topic, "s", type="shared", start=EARLIEST, start_given=False)
+        found.append(topic)
+    return found
+
+
+async def publish(client: Client, topic: str, count: int) -> None:
+    async with client.producer(topic) as producer:
+        await producer.send_many([b"x"] * count)
+
+
+async def test_an_observer_is_told_of_everything_once_and_then_of_what_changed(
+    broker: Broker, client: Client
+) -> None:
+    await make(broker, 3)
+    rounds: list[Round] = []
+    end = broker.observation.observe(rounds.append)
+    await broker.observation.look_once()
+    assert {sample.topic for sample in rounds[-1].cursors} == {"/default/t0", "/default/t1", "/default/t2"}
+    assert len(rounds[-1].heads) == 3
+    await publish(client, "t1", 7)
+    await broker.observation.look_once()
+    [cursor] = rounds[-1].cursors
+    assert (cursor.topic, cursor.next_offset, cursor.lag_messages) == ("/default/t1", 7, 7)
+    assert cursor.oldest_unread_append_ms is not None
+    await broker.observation.look_once()
+    assert rounds[-1].cursors == []
+    await broker.registry.delete(TopicName.parse("t2"))
+    await broker.observation.look_once()
+    assert len(rounds[-1].gone_topics) == 1
+    end()
+    count = len(rounds)
+    await broker.observation.look_once()
+    assert len(rounds) == count
+
+
+async def test_an_observer_that_raises_does_not_end_the_rounds(broker: Broker) -> None:
+    def broken(found: Round) -> None:
+        raise RuntimeError("not mine")
+
+    seen: list[int] = []
+    broker.observation.observe(broken)
+    broker.observation.observe(lambda found: seen.append(found.number))
+    await broker.observation.look_once()
+    assert seen
+
+
+async def test_rows_tell_what_the_cursor_says(broker: Broker, client: Client) -> None:
+    topic = (await make(broker, 1))[0]
+    await publish(client, "t0", 20)
+    async with client.consumer("t0", "s", type="shared") as consumer:
+        messages = await consumer.receive(max_messages=20, max_wait_s=5)
+        for message in messages:
+            if message.offset in (0, 1, 5, 9):
+                await message.ack()
+        await messages[2].nack(delay_ms=60_000)
+        pump = topic.subscriptions["s"]
+        await broker.observation.look_once()
+        while pump.marks().failed < 1 or pump.marks().acknowledged < 4:
+            await broker.observation.look_once()
+        row = broker.observation.sampler.tracks[topic.topic_id].cursors["s"]
+        await broker.observation.look_once()
+        assert row.last is not None
+        assert row.last[1:9] == (0, 20, 2, 2, 15, 1, 4, 1)
+        assert pump.acked_above == sum(end - start for start, end in pump.cursor.acknowledged)
+
+
+async def test_a_consumer_that_leaves_says_so_and_one_that_breaks_does_not(broker: Broker) -> None:
+    topic = (await make(broker, 1))[0]
+    pump = topic.subscriptions["s"]
+    async with connect(broker.broker_url) as client, client.consumer("t0", "s", type="shared", name="polite"):
+        pass
+    assert (pump.departure.name, pump.departure.abrupt) == ("polite", False)
+    async with connect(broker.broker_url) as client, client.producer("t0", name="p"):
+        pass
+    assert topic.producer_left is not None
+    assert not topic.producer_left.abrupt
+
+
+async def test_what_a_round_costs_with_many_topics(opened: Opener) -> None:
+    """A guard against a look that has become ten times as dear, not a measurement; nothing blocks the loop for long."""
+    async with opened(data__dir=":memory:", diagnosis__sample_interval="1h") as broker:
+        topics = await make(broker, 300)
+        for topic in topics:
+            topic.state.next_offset += 5
+            topic.commit += 5
+        gc.collect()
+        sampler = broker.observation.sampler
+        for _ in range(4):
+            sampler.longest_slice_s = 0.0
+            await broker.observation.look_once()
+        assert sampler.took_s < 0.3, "a thousandth of a second for a topic at rest"
+        index = await broker.port.lag_index(None, None)
+        assert len(index) == 300
+        facts = await broker.port.lag_facts(index[:50])
+        assert [found.facts.lag_messages for found in facts] == [5] * 50
+
+
+async def test_lag_and_diagnosis_over_the_port(opened: Opener) -> None:
+    settings: dict[str, Any] = {
+        "diagnosis__sample_interval": "100ms",
+        "diagnosis__window": "1s",
+        "diagnosis__stuck_after": "500ms",
+    }
+    async with opened(**settings) as broker, connect(broker.broker_url) as client:
+        await make(broker, 1)
+        await publish(client, "t0", 12)
+        port = broker.port
+        found = await port.diagnose_subscription("t0", "s")
+        assert [one.rule for one in found.findings] == ["no_consumers"]
+        assert found.findings[0].evidence["lag_messages"] == 12
+        # Unasked it is said once it has lasted, and an alert opens.
+        while not (await port.alerts())[0]:
+            await broker.observation.look_once()
+        [alert] = (await port.alerts())[0]
+        assert (alert.rule, alert.subject) == ("no_consumers", {"topic": "/default/t0", "subscription": "s"})
+        assert [one.rule for one in (await port.diagnose_cluster()).findings] == ["no_consumers"]
+        async with client.consumer("t0", "s", type="shared") as consumer:
+            for message in await consumer.receive(max_messages=12, max_wait_s=5):
+                await message.ack()
+            while (await port.alerts())[0]:
+                await broker.observation.look_once()
+            assert [one.rule for one in (await port.alerts())[1]] == ["no_consumers"]
+            assert (await port.diagnose_subscription("t0", "s")).findings == ()
