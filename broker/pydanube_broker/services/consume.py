@@ -29,6 +29,9 @@ log = logging.getLogger("pydanube.consume")
 _ids = itertools.count(now_ms() * 1000)  # above those of an earlier life of this broker
 HEAD: Final = "head"
 ANSWERS: Final = frozenset(("ack", "nack", "terminate"))
+MAX_RANGES: Final = 65_536  # of one ack: every second message of the longest span in flight is half of it
+MAX_REQUEST_BYTES: Final = 2 << 20  # room for as many ranges, and for everything else
+MAX_UNREAD_ANSWERS: Final = 1_000  # then nothing more is read from a client that does not read
 
 
 class ConsumeStream:
@@ -52,11 +55,19 @@ class ConsumeStream:
         self._reader: ReaderPump | LiveReader | None = None
         self._opened = False
         self._active = True
+        self._unread = 0
         self.closed = False
 
     # -- from the client -------------------------------------------------------------------------------------
 
     def on_message(self, message: bytes) -> None:
+        if len(message) > MAX_REQUEST_BYTES:  # before it is parsed: its numbers take twenty times its room
+            raise InvalidArgument(
+                f"a request of {len(message)} bytes, at most {MAX_REQUEST_BYTES} are taken: send ranges in several",
+                field="request",
+                value=len(message),
+                limit=MAX_REQUEST_BYTES,
+            )
         request = pb.ConsumeRequest.FromString(message)
         kind = request.WhichOneof("kind")
         self.heard_at_ms = now_ms()
@@ -266,6 +277,7 @@ class ConsumeStream:
 
     def session_changed(self, session: int, offset: int, reason: str) -> None:
         if self._opened:
+            self._owe()
             self._reply.send(
                 pb.ConsumeResponse(
                     session=pb.SessionChanged(
@@ -286,8 +298,17 @@ class ConsumeStream:
     def end(self, error: ClusterError) -> None:
         self._fail(error)
 
+    def _owe(self) -> None:
+        """Count an answer that the client has not made room for."""
+        if self._reply.writable:
+            return
+        self._unread += 1
+        if self._unread == MAX_UNREAD_ANSWERS:
+            self._reply.pause_reading()
+
     def _confirmed(self, number: int, error: ClusterError | None) -> None:
         if not self.closed:
+            self._owe()
             self._reply.send(
                 pb.ConsumeResponse(
                     confirmed=pb.Confirmed(
@@ -310,6 +331,9 @@ class ConsumeStream:
     # -- the rest of its life --------------------------------------------------------------------------------
 
     def on_credit(self) -> None:
+        if self._unread >= MAX_UNREAD_ANSWERS:
+            self._reply.resume_reading()
+        self._unread = 0
         if self._pump is not None:
             self._pump.flowing(self.consumer_id)
         elif self._reader is not None:
@@ -329,6 +353,13 @@ class ConsumeStream:
 
 
 def _pairs(flat: Sequence[int]) -> list[tuple[int, int]]:
+    if len(flat) > 2 * MAX_RANGES:
+        raise InvalidArgument(
+            f"{len(flat) // 2} ranges in one request, at most {MAX_RANGES} are taken: send them in several",
+            field="ranges",
+            value=len(flat) // 2,
+            limit=MAX_RANGES,
+        )
     if len(flat) % 2:
         raise InvalidArgument("ranges are pairs of first and end offset", field="ranges", value=len(flat))
     return list(zip(flat[::2], flat[1::2], strict=True))

@@ -35,6 +35,7 @@ class PublishStream:
     __slots__ = (
         "_broker",
         "_checking",
+        "_deaf",
         "_delayed",
         "_gone",
         "_goodbye",
@@ -63,6 +64,7 @@ class PublishStream:
         self._checking = False  # payloads of a batch are being looked at
         self._half_closed = False
         self._goodbye = False  # it ends in good order; its connection does not just break
+        self._deaf = False  # the client does not read its answers: nothing more is read from it
         self.closed = False
 
     # -- from the client -------------------------------------------------------------------------------------
@@ -182,7 +184,7 @@ class PublishStream:
         self._checking = False
         if self.closed:
             return
-        self._reply.resume_reading()
+        self._read_on()
         if refused is not None:
             self._rejected(refused, topic, data, part.first_sequence, part.count)
         else:
@@ -223,7 +225,7 @@ class PublishStream:
     def _publish_delayed(self) -> None:
         data, self._delayed = self._delayed, None
         if data is not None and not self.closed:
-            self._reply.resume_reading()
+            self._read_on()
             self._publish(data)
 
     def _check_session(self, part: ProducerPart) -> None:
@@ -263,8 +265,22 @@ class PublishStream:
         receipt.append_time_ms = appended.append_time_ms
         receipt.duplicate = duplicate
         self._reply.send(response.SerializeToString())
-        if self._waiting_bytes <= WAITING_BYTES // 2 and self._delayed is None and not self._checking:
+        self._mind_unread()
+        self._read_on()
+
+    def _read_on(self) -> None:
+        if (
+            self._waiting_bytes <= WAITING_BYTES // 2
+            and self._delayed is None
+            and not self._checking
+            and not self._deaf
+        ):
             self._reply.resume_reading()
+
+    def _mind_unread(self) -> None:
+        if not self._reply.writable:
+            self._deaf = True
+            self._reply.pause_reading()
 
     def _refuse(self, error: ClusterError, sequence: int, count: int) -> None:
         self._reply.send(
@@ -272,6 +288,7 @@ class PublishStream:
                 failure=pb.Failure(error=error.to_json().encode(), first_sequence=sequence, count=count)
             ).SerializeToString()
         )
+        self._mind_unread()
 
     def _fail(self, error: ClusterError) -> None:
         """The stream as a whole cannot go on."""
@@ -290,7 +307,10 @@ class PublishStream:
     # -- the rest of its life --------------------------------------------------------------------------------
 
     def on_credit(self) -> None:
-        """Answers are small and bounded by what was taken: nothing waits for room."""
+        """The client reads its answers again."""
+        if self._deaf:
+            self._deaf = False
+            self._read_on()
 
     def on_half_close(self) -> None:
         self._goodbye = True

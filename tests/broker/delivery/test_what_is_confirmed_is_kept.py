@@ -85,6 +85,8 @@ async def test_a_cursor_that_found_no_room_is_written_before_it_is_confirmed(
 class Reply:
     """The broker's way to a client that publishes."""
 
+    writable = True
+
     def __init__(self) -> None:
         self.sent: list[pb.PublishResponse] = []
 

@@ -1,0 +1,80 @@
+"""What one request may cost, and what a client that reads no answers may pile up."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, cast
+
+import pytest
+from pydanube_broker.services.consume import MAX_RANGES, MAX_UNREAD_ANSWERS, ConsumeStream
+from pydanube_broker.services.publish import PublishStream
+from pydanube_core.errors import ClusterError, InvalidArgument
+from pydanube_core.generated import danube_stream_pb2 as pb
+
+
+class Reply:
+    """Holds a hundred answers before it is full."""
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+        self.reading = True
+
+    def send(self, message: bytes) -> None:
+        self.sent.append(message)
+
+    @property
+    def writable(self) -> bool:
+        return len(self.sent) < 100
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+    def end(self, error: ClusterError | None = None) -> None:
+        raise AssertionError(error)
+
+
+def test_an_ack_of_millions_of_ranges_is_refused_before_it_is_parsed() -> None:
+    stream = ConsumeStream(Reply(), cast(Any, None), lambda stream: None)
+    flat = [edge for start in range(0, 4_000_000, 2) for edge in (start, start + 1)]
+    message = pb.ConsumeRequest(ack=pb.Ack(session=1, ranges=flat)).SerializeToString()
+    began = time.process_time()
+    with pytest.raises(InvalidArgument, match="at most 2097152"):
+        stream.on_message(message)
+    assert time.process_time() - began < 0.05
+
+
+def test_ranges_have_a_number() -> None:
+    from pydanube_broker.services.consume import _pairs
+
+    assert len(_pairs([0, 1] * MAX_RANGES)) == MAX_RANGES
+    with pytest.raises(InvalidArgument, match="ranges in one request") as caught:
+        _pairs([0, 1] * (MAX_RANGES + 1))
+    assert caught.value.details["limit"] == MAX_RANGES
+
+
+def test_a_consumer_that_reads_no_answers_is_not_read() -> None:
+    reply = Reply()
+    stream = ConsumeStream(reply, cast(Any, None), lambda stream: None)
+    sent = 0
+    while reply.reading:
+        stream._confirmed(sent, None)
+        sent += 1
+        assert sent <= 100 + MAX_UNREAD_ANSWERS
+    reply.sent.clear()
+    stream.on_credit()
+    assert reply.reading
+
+
+def test_a_producer_that_reads_no_refusals_is_not_read() -> None:
+    reply = Reply()
+    stream = PublishStream(reply, cast(Any, None), lambda stream: None)
+    for sequence in range(100):
+        assert reply.reading
+        stream._refuse(InvalidArgument("wrong", field="batch"), sequence, 1)
+    assert not reply.reading
+    reply.sent.clear()
+    stream.on_credit()
+    assert reply.reading
