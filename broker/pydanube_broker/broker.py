@@ -322,7 +322,11 @@ class Broker(BrokerParts):
 
     async def _maintain(self) -> None:
         """Retention, the journal's clean-up and open questions to the metadata, every few seconds, whatever fails."""
-        steps: Sequence[Callable[[], Awaitable[None]]] = (self._apply_retention, self.registry.settle)
+        steps: Sequence[Callable[[], Awaitable[None]]] = (
+            self._apply_retention,
+            self.registry.settle,
+            self._expire_sessions,
+        )
         failing: set[int] = set()
         while True:
             await asyncio.sleep(MAINTENANCE_S)
@@ -338,6 +342,12 @@ class Broker(BrokerParts):
                     failing.add(number)
                 else:
                     failing.discard(number)
+
+    async def _expire_sessions(self) -> None:
+        now_s = time.monotonic()
+        for topic in self.registry.topics:
+            if len(topic.state.producers):
+                topic.state.producers.expire(now_s)
 
     async def _apply_retention(self) -> None:
         if self.journal.read_only is None:

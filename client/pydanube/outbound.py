@@ -27,7 +27,16 @@ assert _ATTRIBUTE_BYTES == 2 * 4
 class Session:
     """A producer session as the broker opened it: whose sequence numbers the batches carry."""
 
-    __slots__ = ("durability", "epoch", "next_sequence", "producer_id", "producer_name", "schema")
+    __slots__ = (
+        "durability",
+        "epoch",
+        "next_sequence",
+        "producer_id",
+        "producer_name",
+        "schema",
+        "token",
+        "topic_id",
+    )
 
     def __init__(
         self,
@@ -38,6 +47,8 @@ class Session:
         producer_name: str,
         durability: str,
         schema: tuple[int, int],
+        token: int,
+        topic_id: int,
     ) -> None:
         self.producer_id = producer_id
         self.epoch = epoch
@@ -45,6 +56,8 @@ class Session:
         self.producer_name = producer_name
         self.durability = durability
         self.schema = schema
+        self.token = token  # with the id: whose session it is
+        self.topic_id = topic_id  # a topic made anew under the same name knows none of it
 
 
 class OutBatch:

@@ -244,6 +244,7 @@ class PublishLane:
         resume = session is not None and (bool(self._in_flight) or not self._renew)
         if session is not None and resume:
             request.producer_id, request.producer_epoch = session.producer_id, session.epoch
+            request.producer_token, request.topic_id = session.token, session.topic_id
         await stream.write(pb.PublishRequest(open=request).SerializeToString())
         data = await stream.read()
         if data is None:
@@ -259,7 +260,8 @@ class PublishLane:
             case other:
                 raise Internal(f"the broker answered a producer's open with {other}", topic=options.topic)
         if resume and session is not None:
-            if (opened.producer_id, opened.producer_epoch) != (session.producer_id, session.epoch):
+            came = (opened.topic_id, opened.producer_id, opened.producer_epoch, opened.producer_token)
+            if came != (session.topic_id, session.producer_id, session.epoch, session.token):
                 raise ProducerUnknown(
                     f"{options.topic}: the producer's session came back as another", topic=options.topic
                 )
@@ -276,6 +278,8 @@ class PublishLane:
                 next_sequence=opened.next_sequence,
                 producer_name=opened.producer_name or asked.name or "",
                 durability=opened.durability,
+                token=opened.producer_token,
+                topic_id=opened.topic_id,
                 schema=(opened.schema_id, opened.schema_version),
             )
             self._renew = False

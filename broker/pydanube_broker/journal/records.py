@@ -84,7 +84,8 @@ class Kind(IntEnum):
     TOPIC_CLOSE = 6
     HEAD = 7
     MARK = 8
-    PRODUCER = 9  # a producer session was opened: its id is never given out again
+    PRODUCER = 9  # as SESSION, of before there were tokens: read, not written
+    SESSION = 10  # a producer session was opened, or is who had it before again: the last one counts
 
 
 @dataclass(frozen=True, slots=True)

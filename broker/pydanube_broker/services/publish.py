@@ -9,7 +9,14 @@ from typing import Final
 
 from pydanube_core.batch import Column, ProducerPart
 from pydanube_core.batch.validate import validate_batch
-from pydanube_core.errors import ClusterError, Internal, InvalidArgument, Overloaded, ProducerFenced
+from pydanube_core.errors import (
+    ClusterError,
+    Internal,
+    InvalidArgument,
+    Overloaded,
+    ProducerFenced,
+    ProducerUnknown,
+)
 from pydanube_core.frames import PUBLISH_BATCH_FIELD, read_bytes_field
 from pydanube_core.generated import danube_stream_pb2 as pb
 from pydanube_core.names import TopicName, check_client_name
@@ -18,7 +25,7 @@ from pydanube_broker.parts import BrokerParts
 from pydanube_broker.rpc.hot import StreamReply
 from pydanube_broker.schema.guard import SchemaGuard
 from pydanube_broker.topics.gate import AccessMode
-from pydanube_broker.topics.producers import Appended, ProducerSession
+from pydanube_broker.topics.producers import Appended, Opening, ProducerSession
 from pydanube_broker.topics.topic import ProducerLeft, Topic, now_ms
 
 __all__ = ["PublishStream"]
@@ -93,25 +100,44 @@ class PublishStream:
             if self.closed:
                 return
             if request.producer_id:
-                session = topic.state.producers.resume(request.producer_id, request.producer_epoch)
+                if request.topic_id != topic.topic_id:
+                    raise ProducerUnknown(
+                        f"topic {topic.name} was deleted and made again since producer {request.producer_id} opened "
+                        "it: what it had in flight may be stored in the former one. Open a new producer",
+                        field="topic_id",
+                        value=str(request.topic_id),
+                        outcome="unknown",
+                    )
+                session = topic.state.producers.resume(
+                    request.producer_id, request.producer_epoch, request.producer_token
+                )
                 self._opened(topic, session, mode, schema)
             else:
                 name = request.producer_name or f"producer-{topic.state.producers.next_id}"
                 topic.gate.check_producer(name, mode, topic.producers_connected)
-                opened: asyncio.Future[ProducerSession] = asyncio.get_running_loop().create_future()
+                opened: asyncio.Future[Opening] = asyncio.get_running_loop().create_future()
 
-                def done(session: ProducerSession, error: ClusterError | None) -> None:
+                def done(opening: Opening, error: ClusterError | None) -> None:
                     if opened.done():
                         return
                     if error is None:
-                        opened.set_result(session)
+                        opened.set_result(opening)
                     else:
                         opened.set_exception(error)
 
                 topic.open_producer(name, done, exclusive=mode is AccessMode.EXCLUSIVE)
-                session = await opened
-                if not self.closed:
-                    self._opened(topic, session, mode, schema)
+                opening = await opened
+                taken = False
+                try:
+                    if self.closed:
+                        return
+                    topic.gate.check_producer(name, mode, topic.producers_connected)
+                    session = topic.state.producers.open(opening)
+                    taken = True
+                finally:
+                    if not taken:
+                        topic.give_up_producer(opening)
+                self._opened(topic, session, mode, schema)
         except ClusterError as error:
             self._fail(error)
         except Exception:
@@ -132,6 +158,7 @@ class PublishStream:
                     producer_epoch=session.epoch,
                     next_sequence=session.next_sequence,
                     producer_name=session.name,
+                    producer_token=session.token,
                     topic_id=topic.topic_id,
                     durability=topic.durability,
                     max_message_bytes=topic.max_message_bytes,

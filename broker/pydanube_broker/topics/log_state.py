@@ -4,8 +4,10 @@ Pure. Little-endian. A head is a count of topics and, for each, the fields below
 (`subscription.cursor_codec`). Bodies of the records that belong to a topic (ids are in the record's header)::
 
     TOPIC_OPEN    u64 epoch, u64 start offset          PRODUCER   u64 producer id, u32 epoch, name (UTF-8)
-    TRIM_PREFIX   u64 new start offset                 CURSOR     u64 subscription id, cursor delta
-    TOPIC_CLOSE   nothing: the topic was deleted
+    TRIM_PREFIX   u64 new start offset                 SESSION    u64 producer id, u32 epoch, u64 token, name (UTF-8)
+    TOPIC_CLOSE   nothing: the topic was deleted       CURSOR     u64 subscription id, cursor delta
+
+PRODUCER is a SESSION of before there were tokens, and heads of format 1 have none either: both are read, not written.
 """
 
 from __future__ import annotations
@@ -17,11 +19,12 @@ from typing import Final
 
 from pydanube_core.batch import BROKER_PART_BYTES, read_broker_part
 from pydanube_core.batch.layout import PRODUCER_PART
+from pydanube_core.errors import FormatTooNew
 
 from pydanube_broker.journal.records import Kind, RecordHeader
 from pydanube_broker.subscription.cursor import CursorDelta, CursorSnapshot, apply_deltas
 from pydanube_broker.subscription.cursor_codec import decode_delta, decode_snapshot, encode_snapshot
-from pydanube_broker.topics.producers import Appended, Producers
+from pydanube_broker.topics.producers import Appended, Opening, Producers
 
 __all__ = [
     "LogState",
@@ -29,20 +32,22 @@ __all__ = [
     "encode_cursor_body",
     "encode_head",
     "encode_open_body",
-    "encode_producer_body",
+    "encode_session_body",
     "encode_trim_body",
     "starts_in",
 ]
 
 _COUNT: Final = struct.Struct("<II")  # topics, format of the entries
 _ENTRY: Final = struct.Struct("<QQQQQqQQQII")
-_PRODUCER: Final = struct.Struct("<QIIQI")  # id, epoch, name bytes, next sequence, recent batches
+_PRODUCER_1: Final = struct.Struct("<QIIQI")  # id, epoch, name bytes, next sequence, recent batches
+_PRODUCER: Final = struct.Struct("<QIIQIQ")  # and the token
 _RECENT: Final = struct.Struct("<QIIQq")
 _CURSOR: Final = struct.Struct("<QI")  # subscription id, snapshot bytes
 _TWO: Final = struct.Struct("<QQ")
 _ONE: Final = struct.Struct("<Q")
 _OPEN_PRODUCER: Final = struct.Struct("<QI")
-_FORMAT: Final = 1
+_SESSION: Final = struct.Struct("<QIQ")
+_FORMAT: Final = 2
 _DELTAS: Final = 4096  # of a subscription are replayed before they are folded into its cursor: bounds memory
 _UNKNOWN_OFFSET: Final = (1 << 64) - 1
 
@@ -95,6 +100,9 @@ class LogState:
             case Kind.PRODUCER:
                 producer_id, epoch = _OPEN_PRODUCER.unpack_from(body)
                 self.producers.add(producer_id, epoch, bytes(body[_OPEN_PRODUCER.size :]).decode())
+            case Kind.SESSION:
+                producer_id, epoch, token = _SESSION.unpack_from(body)
+                self.producers.add(producer_id, epoch, bytes(body[_SESSION.size :]).decode(), token)
             case Kind.CURSOR:
                 (subscription_id,) = _ONE.unpack_from(body)
                 deltas = self.deltas.setdefault(subscription_id, [])
@@ -164,9 +172,16 @@ class LogState:
         ]
         for session in sessions:
             name = session.name.encode()
+            # One that is about to take over counts as if it had: its record may be older than this head.
+            owner = session.promised or session
             pieces.append(
                 _PRODUCER.pack(
-                    session.producer_id, session.epoch, len(name), session.next_sequence, len(session.recent)
+                    session.producer_id,
+                    owner.epoch,
+                    len(name),
+                    session.next_sequence,
+                    len(session.recent),
+                    owner.token,
                 )
             )
             pieces.append(name)
@@ -188,7 +203,12 @@ def encode_head(states: Iterable[LogState]) -> list[bytes]:
 def decode_head(head: memoryview) -> dict[int, LogState]:
     """The states in a head; its checksum was verified."""
     count, version = _COUNT.unpack_from(head)
-    assert version == _FORMAT, f"head entries of format {version}"
+    if version > _FORMAT:
+        raise FormatTooNew(
+            f"the journal's state has format {version}, this version reads up to {_FORMAT}: use the newer version",
+            value=version,
+        )
+    producer = _PRODUCER_1 if version == 1 else _PRODUCER
     at = _COUNT.size
     states: dict[int, LogState] = {}
     for _ in range(count):
@@ -209,10 +229,10 @@ def decode_head(head: memoryview) -> dict[int, LogState]:
         state = LogState(topic_id, epoch, start, following, tiered, time_ms, messages, stored, opened=True)
         state.producers.next_id = next_producer
         for _ in range(producers):
-            producer_id, producer_epoch, name_bytes, sequence, recent = _PRODUCER.unpack_from(head, at)
-            at += _PRODUCER.size
+            producer_id, producer_epoch, name_bytes, sequence, recent, *token = producer.unpack_from(head, at)
+            at += producer.size
             session = state.producers.add(
-                producer_id, producer_epoch, bytes(head[at : at + name_bytes]).decode()
+                producer_id, producer_epoch, bytes(head[at : at + name_bytes]).decode(), *token
             )
             at += name_bytes
             session.next_sequence = sequence
@@ -253,8 +273,8 @@ def encode_trim_body(start_offset: int) -> bytes:
     return _ONE.pack(start_offset)
 
 
-def encode_producer_body(producer_id: int, epoch: int, name: str) -> bytes:
-    return _OPEN_PRODUCER.pack(producer_id, epoch) + name.encode()
+def encode_session_body(opening: Opening) -> bytes:
+    return _SESSION.pack(opening.producer_id, opening.epoch, opening.token) + opening.name.encode()
 
 
 def encode_cursor_body(subscription_id: int, delta: bytes) -> bytes:

@@ -17,7 +17,7 @@ from pydanube_core.positions import Position
 from pydanube_broker.journal import CachedBatch, Kind
 from pydanube_broker.topics.limits import Limits
 from pydanube_broker.topics.log_state import LogState
-from pydanube_broker.topics.producers import Appended, ProducerSession
+from pydanube_broker.topics.producers import Appended
 from pydanube_broker.topics.topic import Committed, Topic, TopicHub, now_ms
 
 __all__ = ["LiveSink", "MemoryTopic"]
@@ -87,18 +87,6 @@ class MemoryTopic(Topic):
     def when_committed(self, end_offset: int, done: Committed) -> None:
         """What was appended has been passed on."""
         done(None)
-
-    def open_producer(
-        self,
-        name: str,
-        done: Callable[[ProducerSession, ClusterError | None], None],
-        *,
-        exclusive: bool = False,
-    ) -> None:
-        """Begin a session, in memory."""
-        if self.closed is not None:
-            raise self.closed
-        done(self.state.producers.begin(name, exclusive=exclusive), None)
 
     def append_record(self, kind: Kind, body: bytes) -> int:
         """Nothing of this topic is stored."""

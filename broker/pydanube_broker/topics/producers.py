@@ -1,9 +1,13 @@
 """Idempotent producers of one topic: who may append what, and what a retry is answered.
 
-A session is (producer id, epoch); ids are never given out twice in a topic. Batches carry the sequence of their
-first message. The next one is appended; one of the last eight gets the answer of its first time; an older one is a
+A session is (producer id, epoch, token): ids count from 1 in every topic, and a topic that is made anew, or a data
+directory that is restored, gives numbers out again, so that only the random token says whose session it is. Batches
+carry the id, the epoch and the sequence of their first message; the stream they come on has shown the token. The next one is appended; one of the last eight gets the answer of its first time; an older one is a
 duplicate; a gap is refused, and with it everything behind it, so that a lost batch cannot be overtaken. An unknown
-id is refused: its batches may be stored already, and only the producer can decide what that means.
+session is refused: its batches may be stored already, and only the producer can decide what that means.
+
+State is bounded: a session that nobody is connected to is forgotten after `SESSION_AGE_S`, or as the one of
+`MAX_PRODUCERS` that was used least recently.
 
 Pure: the journal rebuilds this state from heads, producer records and the batches themselves.
 """
@@ -16,12 +20,23 @@ from typing import Final, NamedTuple
 
 from pydanube_core.errors import OutOfSequence, ProducerFenced, ProducerUnknown
 
-__all__ = ["Appended", "ProducerSession", "Producers"]
+__all__ = ["Appended", "Opening", "ProducerSession", "Producers"]
 
 RECENT: Final = 8
 MAX_PRODUCERS: Final = (
     1000  # remembered a topic; the least recently used of those without a connection go first
 )
+# Many times what a client waits for the end of an outage before it gives up what it has in flight (60 s).
+SESSION_AGE_S: Final = 3600.0
+
+
+class Opening(NamedTuple):
+    """A session that is about to be opened: what its record says. Nothing has changed for anybody yet."""
+
+    producer_id: int
+    epoch: int
+    token: int
+    name: str
 
 
 class Appended(NamedTuple):
@@ -41,8 +56,13 @@ class ProducerSession:
     producer_id: int
     epoch: int
     name: str
+    token: int = 0  # 0: opened by a version that had none; it cannot be gone on with
     next_sequence: int = 0
     connections: int = 0
+    idle_since_s: float | None = (
+        None  # monotonic; None while somebody is connected, and until it is looked at
+    )
+    promised: Opening | None = None  # the newest that was prepared and has not taken over yet
     recent: deque[Appended] = field(default_factory=lambda: deque(maxlen=RECENT))
 
 
@@ -62,49 +82,101 @@ class Producers:
     def sessions(self) -> list[ProducerSession]:
         return list(self._sessions.values())
 
-    def add(self, producer_id: int, epoch: int, name: str) -> ProducerSession:
-        """Note a session that was opened, or that a record tells of."""
+    def add(self, producer_id: int, epoch: int, name: str, token: int = 0) -> ProducerSession:
+        """Note a session that was opened, or that a record tells of: the last one says who has it."""
         self.changes += 1
         session = self._sessions.get(producer_id)
         if session is None:
-            session = self._sessions[producer_id] = ProducerSession(producer_id, epoch, name)
-        session.epoch = max(session.epoch, epoch)
+            session = self._sessions[producer_id] = ProducerSession(producer_id, epoch, name, token)
+        session.epoch, session.token = epoch, token
         self.next_id = max(self.next_id, producer_id + 1)
         if len(self._sessions) > MAX_PRODUCERS:
-            self._forget_one()
+            self._forget_one(session)
         return session
 
-    def begin(self, name: str, *, exclusive: bool = False) -> ProducerSession:
+    def prepare(self, name: str, token: int, *, exclusive: bool = False) -> Opening:
         """A new session: with a new id or, for an exclusive producer that comes again by its name, with its id and the
-        next epoch, which fences what it was before."""
+        next epoch. It is opened by `open`; until then whoever has the name goes on."""
         if exclusive:
             for session in reversed(self._sessions.values()):
                 if session.name == name:
-                    return self.add(session.producer_id, session.epoch + 1, name)
-        return self.add(self.next_id, 1, name)
+                    newest = max(session.epoch, session.promised.epoch if session.promised else 0)
+                    session.promised = Opening(session.producer_id, newest + 1, token, name)
+                    self.changes += 1
+                    return session.promised
+        session = self.add(self.next_id, 1, name, token)
+        return Opening(session.producer_id, session.epoch, token, name)
 
-    def _forget_one(self) -> None:
+    def open(self, opening: Opening) -> ProducerSession:
+        """The record of the session is durable: from here on it is the one that writes.
+
+        Raises:
+            ProducerFenced: another took the name in the meantime.
+        """
+        session = self._sessions.get(opening.producer_id)
+        if session is not None and session.token == opening.token:
+            return session
+        if session is not None and session.epoch >= opening.epoch:
+            raise ProducerFenced(
+                f"another connection has opened the exclusive producer {opening.name!r} meanwhile",
+                field="producer_name",
+                value=opening.name,
+            )
+        self._keep_promise(session, opening)
+        return self.add(opening.producer_id, opening.epoch, opening.name, opening.token)
+
+    def give_up(self, opening: Opening) -> Opening | None:
+        """It will not be opened; returns who has the session, for a record that says so. None: nothing was taken over."""
+        session = self._sessions.get(opening.producer_id)
+        self._keep_promise(session, opening)
+        if session is None or session.token == opening.token:
+            return None
+        return Opening(session.producer_id, session.epoch, session.token, session.name)
+
+    def _keep_promise(self, session: ProducerSession | None, opening: Opening) -> None:
+        if session is not None and session.promised == opening:
+            session.promised = None
+            self.changes += 1
+
+    def expire(self, now_s: float) -> None:
+        """Forget the sessions that nobody was connected to for `SESSION_AGE_S` of this process' time. O(sessions)."""
+        gone = []
         for producer_id, session in self._sessions.items():
-            if not session.connections:
+            if session.connections:
+                session.idle_since_s = None
+            elif session.idle_since_s is None:
+                session.idle_since_s = now_s
+            elif now_s - session.idle_since_s >= SESSION_AGE_S:
+                gone.append(producer_id)
+        for producer_id in gone:
+            del self._sessions[producer_id]
+            self.changes += 1
+
+    def _forget_one(self, kept: ProducerSession) -> None:
+        """Make room for `kept`; where all are connected there is one more than the bound."""
+        for producer_id, session in self._sessions.items():
+            if not session.connections and session is not kept:
                 del self._sessions[producer_id]
                 self.changes += 1
                 return
 
-    def resume(self, producer_id: int, epoch: int) -> ProducerSession:
+    def resume(self, producer_id: int, epoch: int, token: int) -> ProducerSession:
         """The session of an earlier connection.
 
         Raises:
             ProducerUnknown, ProducerFenced.
         """
+        session = self._known(producer_id, epoch)
+        if not token or token != session.token:
+            raise _unknown(producer_id, epoch)
+        self._sessions.move_to_end(producer_id)
+        self.changes += 1  # a head keeps their order
+        return session
+
+    def _known(self, producer_id: int, epoch: int) -> ProducerSession:
         session = self._sessions.get(producer_id)
         if session is None or epoch > session.epoch:
-            raise ProducerUnknown(
-                f"producer {producer_id} (epoch {epoch}) is not known to this topic: what it had in flight may be "
-                "stored. Open a new producer and decide what to send again",
-                field="producer_id",
-                value=str(producer_id),
-                outcome="unknown",
-            )
+            raise _unknown(producer_id, epoch)
         if epoch < session.epoch:
             raise ProducerFenced(
                 f"producer {producer_id} was opened again with epoch {session.epoch}; this one has epoch {epoch}",
@@ -112,8 +184,6 @@ class Producers:
                 value=epoch,
                 outcome="unknown",
             )
-        self._sessions.move_to_end(producer_id)
-        self.changes += 1  # a head keeps their order
         return session
 
     def check(self, producer_id: int, epoch: int, first_sequence: int, count: int) -> Appended | None:
@@ -127,7 +197,7 @@ class Producers:
         """
         session = self._sessions.get(producer_id)
         if session is None or session.epoch != epoch:
-            session = self.resume(producer_id, epoch)
+            session = self._known(producer_id, epoch)
         if first_sequence == session.next_sequence:
             return None
         for appended in session.recent:
@@ -162,3 +232,13 @@ class Producers:
         session.next_sequence = first_sequence + count
         session.recent.append(appended)
         return appended
+
+
+def _unknown(producer_id: int, epoch: int) -> ProducerUnknown:
+    return ProducerUnknown(
+        f"producer {producer_id} (epoch {epoch}) is not known to this topic: what it had in flight may be "
+        "stored. Open a new producer and decide what to send again",
+        field="producer_id",
+        value=str(producer_id),
+        outcome="unknown",
+    )

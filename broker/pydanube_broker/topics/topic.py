@@ -7,6 +7,8 @@ anyone: reads, duplicates' answers, cursors and start positions see what lies be
 
 from __future__ import annotations
 
+import contextlib
+import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -26,10 +28,10 @@ from pydanube_broker.topics.limits import Limits
 from pydanube_broker.topics.log_state import (
     LogState,
     encode_open_body,
-    encode_producer_body,
+    encode_session_body,
     encode_trim_body,
 )
-from pydanube_broker.topics.producers import Appended, ProducerSession
+from pydanube_broker.topics.producers import Appended, Opening
 
 __all__ = ["ColdReader", "LogListener", "ProducerLeft", "Topic", "TopicHub"]
 
@@ -82,6 +84,10 @@ class TopicHub(Protocol):
     def appended(self, lsn: int, topic: Topic, end_offset: int) -> None: ...
 
     def when_durable(self, lsn: int, done: Committed) -> None: ...
+
+
+def _new_token() -> int:
+    return secrets.randbits(64) or 1
 
 
 def now_ms() -> int:
@@ -228,19 +234,38 @@ class Topic:
     def open_producer(
         self,
         name: str,
-        done: Callable[[ProducerSession, ClusterError | None], None],
+        done: Callable[[Opening, ClusterError | None], None],
         *,
         exclusive: bool = False,
     ) -> None:
-        """Begin a session, durable before `done` is called: a new id, or an exclusive name's id in its next epoch."""
+        """Prepare a session, durable before `done` is called: a new id, or an exclusive name's id in its next epoch.
+
+        Whoever calls opens it with `state.producers.open`, or gives it up with `give_up_producer`: until then an
+        exclusive producer of that name goes on.
+        """
         if self.closed is not None:
             raise self.closed
-        self._open()
-        session = self.state.producers.begin(name, exclusive=exclusive)
-        lsn = self._hub.journal.append(
-            Kind.PRODUCER, self.topic_id, [encode_producer_body(session.producer_id, session.epoch, name)]
-        )
-        self._hub.when_durable(lsn, lambda error: done(session, error))
+        opening = self.state.producers.prepare(name, _new_token(), exclusive=exclusive)
+        try:
+            lsn = self.append_record(Kind.SESSION, encode_session_body(opening))
+        except ClusterError:
+            self.state.producers.give_up(opening)
+            raise
+
+        def durable(error: ClusterError | None) -> None:
+            if error is not None:
+                self.state.producers.give_up(opening)
+            done(opening, error)
+
+        self.when_durable(lsn, durable)
+
+    def give_up_producer(self, opening: Opening) -> None:
+        """Nobody will write as this session: after a restart too, whoever had it before still has it."""
+        holder = self.state.producers.give_up(opening)
+        if holder is not None:
+            # Where there is no room for it, the producer is fenced if the broker dies now: safe, and said to it.
+            with contextlib.suppress(ClusterError):
+                self.append_record(Kind.SESSION, encode_session_body(holder))
 
     def _open(self) -> None:
         """Before the first record of an epoch of ownership: say which epoch it is."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from bisect import bisect_right
 from collections import deque
@@ -36,6 +37,7 @@ class ProducerState:
     producer_id: int
     epoch: int
     name: str
+    token: int = field(default_factory=lambda: random.getrandbits(64) or 1)
     next_sequence: int = 0
     recent: deque[tuple[int, Stored]] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
 
@@ -59,13 +61,19 @@ class MemoryTopic:
     # -- producers -------------------------------------------------------------------------------------------
 
     def open_producer(
-        self, name: str, producer_id: int, epoch: int, *, new_id: int, exclusive: bool
+        self, name: str, earlier: tuple[int, int, int, int], *, new_id: int, exclusive: bool
     ) -> ProducerState:
+        """A session; `earlier` is topic id, producer id, epoch and token of one to go on with, zeros for none."""
+        topic_id, producer_id, epoch, token = earlier
         if producer_id:
-            return self._session(producer_id, epoch)
+            state = self._session(producer_id, epoch)
+            if (topic_id, token) != (self.topic_id, state.token):
+                raise ProducerUnknown(f"{self.name} does not know producer {producer_id}", outcome="unknown")
+            return state
         known = next((state for state in self.producers.values() if state.name == name), None)
         if exclusive and known is not None:
             known.epoch += 1
+            known.token = random.getrandbits(64) or 1
             return known
         state = self.producers[new_id] = ProducerState(new_id, 1, name or f"producer-{new_id}")
         return state

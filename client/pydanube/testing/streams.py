@@ -162,8 +162,7 @@ class PublishServer:
         topic.check_access(request.producer_name, exclusive=exclusive)
         state = topic.open_producer(
             request.producer_name,
-            request.producer_id,
-            request.producer_epoch,
+            (request.topic_id, request.producer_id, request.producer_epoch, request.producer_token),
             new_id=cluster.new_id(),
             exclusive=exclusive,
         )
@@ -172,6 +171,7 @@ class PublishServer:
         opened = pb.ProducerOpened(
             producer_id=state.producer_id,
             producer_epoch=state.epoch,
+            producer_token=state.token,
             next_sequence=state.next_sequence,
             producer_name=state.name,
             topic_id=topic.topic_id,

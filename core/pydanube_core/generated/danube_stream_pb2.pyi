@@ -57,7 +57,7 @@ class PublishRequest(_message.Message):
     def __init__(self, open: _Optional[_Union[OpenProducer, _Mapping]] = ..., batch: _Optional[bytes] = ...) -> None: ...
 
 class OpenProducer(_message.Message):
-    __slots__ = ("topic", "producer_name", "producer_id", "producer_epoch", "dispatch_strategy", "access_mode", "schema_subject", "create", "schema_version")
+    __slots__ = ("topic", "producer_name", "producer_id", "producer_epoch", "dispatch_strategy", "access_mode", "schema_subject", "create", "schema_version", "producer_token", "topic_id")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_NAME_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -67,6 +67,8 @@ class OpenProducer(_message.Message):
     SCHEMA_SUBJECT_FIELD_NUMBER: _ClassVar[int]
     CREATE_FIELD_NUMBER: _ClassVar[int]
     SCHEMA_VERSION_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     topic: str
     producer_name: str
     producer_id: int
@@ -76,7 +78,9 @@ class OpenProducer(_message.Message):
     schema_subject: str
     create: bool
     schema_version: int
-    def __init__(self, topic: _Optional[str] = ..., producer_name: _Optional[str] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., dispatch_strategy: _Optional[str] = ..., access_mode: _Optional[str] = ..., schema_subject: _Optional[str] = ..., create: bool = ..., schema_version: _Optional[int] = ...) -> None: ...
+    producer_token: int
+    topic_id: int
+    def __init__(self, topic: _Optional[str] = ..., producer_name: _Optional[str] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., dispatch_strategy: _Optional[str] = ..., access_mode: _Optional[str] = ..., schema_subject: _Optional[str] = ..., create: bool = ..., schema_version: _Optional[int] = ..., producer_token: _Optional[int] = ..., topic_id: _Optional[int] = ...) -> None: ...
 
 class PublishResponse(_message.Message):
     __slots__ = ("opened", "receipt", "failure")
@@ -89,7 +93,7 @@ class PublishResponse(_message.Message):
     def __init__(self, opened: _Optional[_Union[ProducerOpened, _Mapping]] = ..., receipt: _Optional[_Union[Receipt, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ...) -> None: ...
 
 class ProducerOpened(_message.Message):
-    __slots__ = ("producer_id", "producer_epoch", "next_sequence", "producer_name", "topic_id", "durability", "max_message_bytes", "schema_id", "schema_version")
+    __slots__ = ("producer_id", "producer_epoch", "next_sequence", "producer_name", "topic_id", "durability", "max_message_bytes", "schema_id", "schema_version", "producer_token")
     PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     NEXT_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
@@ -99,6 +103,7 @@ class ProducerOpened(_message.Message):
     MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
     SCHEMA_ID_FIELD_NUMBER: _ClassVar[int]
     SCHEMA_VERSION_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_TOKEN_FIELD_NUMBER: _ClassVar[int]
     producer_id: int
     producer_epoch: int
     next_sequence: int
@@ -108,7 +113,8 @@ class ProducerOpened(_message.Message):
     max_message_bytes: int
     schema_id: int
     schema_version: int
-    def __init__(self, producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., next_sequence: _Optional[int] = ..., producer_name: _Optional[str] = ..., topic_id: _Optional[int] = ..., durability: _Optional[str] = ..., max_message_bytes: _Optional[int] = ..., schema_id: _Optional[int] = ..., schema_version: _Optional[int] = ...) -> None: ...
+    producer_token: int
+    def __init__(self, producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., next_sequence: _Optional[int] = ..., producer_name: _Optional[str] = ..., topic_id: _Optional[int] = ..., durability: _Optional[str] = ..., max_message_bytes: _Optional[int] = ..., schema_id: _Optional[int] = ..., schema_version: _Optional[int] = ..., producer_token: _Optional[int] = ...) -> None: ...
 
 class Receipt(_message.Message):
     __slots__ = ("first_sequence", "count", "base_offset", "append_time_ms", "duplicate")

@@ -13,7 +13,7 @@ from pydanube_broker.topics.producers import MAX_PRODUCERS
 steady = settings(derandomize=True, deadline=None, max_examples=100)
 
 CHANGES = (
-    "batch", "same batch again", "producer", "exclusive again", "resume", "cursor", "equal cursor", "cursor gone",
+    "batch", "same batch again", "producer", "exclusive again", "exclusive opened", "exclusive given up", "resume", "cursor", "equal cursor", "cursor gone",
     "epoch", "trim", "tiered",
 )  # fmt: skip
 
@@ -27,12 +27,16 @@ def change(state: LogState, what: str, number: int) -> None:
             for session in sessions[:1]:
                 state.producers.appended(session.producer_id, session.epoch, session.next_sequence, 1, 5, 7)
         case "producer":
-            state.producers.begin(f"p{number}")
+            state.producers.prepare(f"p{number}", number)
         case "exclusive again":
-            state.producers.begin("p1", exclusive=True)
+            state.producers.prepare("p1", 90 + number, exclusive=True)
+        case "exclusive opened":
+            state.producers.open(state.producers.prepare("p1", 80 + number, exclusive=True))
+        case "exclusive given up":
+            state.producers.give_up(state.producers.prepare("p1", 70 + number, exclusive=True))
         case "resume":
             for session in sessions[:1]:
-                state.producers.resume(session.producer_id, session.epoch)
+                state.producers.resume(session.producer_id, session.epoch, session.token)
         case "cursor":
             state.cursors[number] = CursorSnapshot(floor=state.next_offset)
         case "equal cursor":
@@ -60,9 +64,9 @@ def test_an_entry_says_what_one_made_from_scratch_says(steps: list[tuple[str, in
 def test_a_session_that_makes_room_for_another_leaves_the_head() -> None:
     state = LogState(7, opened=True)
     for number in range(MAX_PRODUCERS):
-        state.producers.begin(f"p{number}")
+        state.producers.prepare(f"p{number}", 1)
     state.encode()
-    state.producers.begin("one too many")
+    state.producers.prepare("one too many", 1)
     assert state.encode() == replace(state).encode()
 
 
