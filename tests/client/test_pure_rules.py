@@ -128,7 +128,14 @@ def test_a_batch_opened_again_holds_what_it_held(
     )
     batch.keys, batch.attributes = keys and list(keys), attributes
     session = Session(
-        producer_id=7, epoch=1, next_sequence=100, producer_name="p", durability="memory", schema=(3, 1)
+        producer_id=7,
+        epoch=1,
+        next_sequence=100,
+        producer_name="p",
+        durability="memory",
+        schema=(3, 1),
+        token=5,
+        topic_id=6,
     )
     batch.encode(session, codec)
     assert session.next_sequence == 100 + len(payloads) == batch.first_sequence + batch.count

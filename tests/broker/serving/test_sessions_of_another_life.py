@@ -10,6 +10,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 from pydanube import Client, connect
+from pydanube.publish_lane import PublishLane
 from pydanube_broker.broker import Broker
 from pydanube_broker.journal import Kind
 from pydanube_broker.services.publish import PublishStream
@@ -37,8 +38,16 @@ async def stored(client: Client) -> list[bytes]:
 
 
 async def test_producers_of_before_a_restored_backup_lose_nothing_to_those_of_after_it(
-    opened: Opener, tmp_path: Path
+    opened: Opener, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    connect_and_send, there = PublishLane._connect_and_send, anyio.Event()
+
+    async def away(lane: PublishLane) -> None:
+        if lane.session is not None and lane.session.producer_name == "first":
+            await there.wait()
+        await connect_and_send(lane)
+
+    monkeypatch.setattr(PublishLane, "_connect_and_send", away)
     data = tmp_path / "data"
     async with opened() as broker:
         await broker.registry.create(NAME, partitions=0, dispatch_strategy="reliable")
@@ -47,17 +56,19 @@ async def test_producers_of_before_a_restored_backup_lose_nothing_to_those_of_af
     acknowledged: list[bytes] = []
     async with connect(f"http://127.0.0.1:{port}") as early, connect(f"http://127.0.0.1:{port}") as late:
         async with opened(server__grpc_port=port):
-            first = await early.producer("t").__aenter__()
+            first = await early.producer("t", name="first").__aenter__()
             await first.send(b"lost with the disk")
         shutil.rmtree(data)
         shutil.move(tmp_path / "backup", data)
         async with opened(server__grpc_port=port) as broker:
-            second = await late.producer("t").__aenter__()
+            second = await late.producer("t", name="second").__aenter__()
             for producer, name, number in [
                 (second, "b", 0),
                 *((p, n, i) for i in range(1, 6) for p, n in ((first, "a"), (second, "b"))),
             ]:
                 text = f"{name}{number}".encode()
+                if producer is first:
+                    there.set()
                 receipt = await producer.send(text)
                 assert not receipt.duplicate, text
                 acknowledged.append(text)
