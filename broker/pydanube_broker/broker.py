@@ -73,13 +73,15 @@ class Broker(BrokerParts):
     Args:
         settings: as `load_settings` gives them.
         ops: serves `danube.ops/Call`: request bytes to response bytes.
+        upgrade: False refuses a data directory of an older format.
 
     Raises (on entering): any `ClusterError` of the start: `DATA_DIR_LOCKED`, `PORT_IN_USE`, `CORRUPT_JOURNAL` …
     """
 
-    def __init__(self, settings: Settings, *, ops: OpsHandler | None = None) -> None:
+    def __init__(self, settings: Settings, *, ops: OpsHandler | None = None, upgrade: bool = True) -> None:
         super().__init__(settings)
         self._ops = ops
+        self._upgrade = upgrade
         self._stack = contextlib.AsyncExitStack()
         self._streams: set[PublishStream | ConsumeStream] = set()
         self._servers: list[GrpcioServer] = []
@@ -111,7 +113,7 @@ class Broker(BrokerParts):
                 value=settings.server.grpc_runtime,
             )
         begun = time.monotonic()
-        self.data_dir = stack.enter_context(DataDir(settings.data.dir))
+        self.data_dir = stack.enter_context(DataDir(settings.data.dir, upgrade=self._upgrade))
         path = self.data_dir.path
         self.engine = DeliveryEngine()
         self.engine.dead_letters = DeadLetterDesk(
@@ -149,6 +151,7 @@ class Broker(BrokerParts):
         )
         await self.official.load(self.registry.topics)
         await self.registry.check_journal()
+        self.data_dir.upgraded()
         await self.journal.begin()
         self.registry.begin()
         self.registry.accepted.used()

@@ -2,12 +2,15 @@
 
 `format.json` says the format version, `broker-id` the identity that survives restarts, `LOCK` is held with an
 exclusive lock for as long as the broker lives (a lone broker's lease), and names its process.
+
+Formats: 1, the first; 2, producer sessions have tokens, and what a journal segment begins with may be in a file of its own.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import secrets
 import shutil
@@ -22,9 +25,13 @@ from pydanube_core.errors import DataDirForeign, DataDirLocked, FormatTooNew, In
 if sys.platform != "win32":
     import fcntl
 
+log = logging.getLogger("pydanube.broker")
+
 __all__ = ["FORMAT_VERSION", "DataDir"]
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
+# What a start that was killed before it wrote format.json may have left, and what a file system puts into an empty volume.
+_HARMLESS: Final = frozenset({"LOCK", "broker-id", "broker-id.new", "format.json.new", "lost+found"})
 _MEMORY_PREFIX: Final = "danube-memory-"
 
 
@@ -35,23 +42,26 @@ class DataDir:
         DataDirLocked: another process has it; names the pid.
         DataDirForeign: it holds something else.
         FormatTooNew: it was written by a newer version; nothing was touched.
+        InvalidArgument: it cannot be used; or it is of an older format, and `upgrade` is False.
     """
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: Path | None, *, upgrade: bool = True) -> None:
         self.memory = path is None
+        self.format_version = FORMAT_VERSION  # as it was found
+        self._upgrade = upgrade
         self.path = _memory_folder() if path is None else path.absolute()
         self.broker_id = 0
         self._lock: int | None = None
 
     def __enter__(self) -> Self:
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            _make_synced(self.path)
             self._check_format()
             self._take_lock()
             self._write_format()
             self.broker_id = self._read_broker_id()
-            (self.path / "journal").mkdir(exist_ok=True)
-            (self.path / "objects").mkdir(exist_ok=True)
+            _make_synced(self.path / "journal")
+            _make_synced(self.path / "objects")
         except OSError as error:
             self.__exit__(None, None, None)
             raise InvalidArgument(
@@ -79,9 +89,7 @@ class DataDir:
         try:
             text = file.read_text()
         except FileNotFoundError:
-            strangers = [
-                entry.name for entry in self.path.iterdir() if entry.name not in ("LOCK", "broker-id")
-            ]
+            strangers = [entry.name for entry in self.path.iterdir() if entry.name not in _HARMLESS]
             if strangers:
                 raise DataDirForeign(
                     f"{self.path} is not empty and not a data directory (found {strangers[0]!r}): choose another "
@@ -111,11 +119,36 @@ class DataDir:
                 format_version=version,
                 supported=FORMAT_VERSION,
             )
+        self.format_version = version
+        if version < FORMAT_VERSION and not self._upgrade:
+            raise InvalidArgument(
+                f"{self.path} has format {version}, this version writes {FORMAT_VERSION}, which an earlier one cannot "
+                "read: leave out --no-upgrade to go on, or use the earlier version",
+                field="no_upgrade",
+                value=True,
+                format_version=version,
+                supported=FORMAT_VERSION,
+            )
+
+    def upgraded(self) -> None:
+        """All of it was read and understood, and what is written from now on is of this version's format."""
+        if self.format_version < FORMAT_VERSION:
+            log.info(
+                "data_dir_upgraded",
+                extra={
+                    "event": "data_dir_upgraded",
+                    "path": str(self.path),
+                    "from_format": self.format_version,
+                    "to_format": FORMAT_VERSION,
+                },
+            )
+            _write_synced(self.path / "format.json", _format_text())
+            self.format_version = FORMAT_VERSION
 
     def _write_format(self) -> None:
         file = self.path / "format.json"
         if not file.exists():
-            _write_synced(file, json.dumps({"format_version": FORMAT_VERSION}) + "\n")
+            _write_synced(file, _format_text())
 
     def _take_lock(self) -> None:
         self._lock = os.open(self.path / "LOCK", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -153,6 +186,21 @@ class DataDir:
         return broker_id
 
 
+def _format_text() -> str:
+    return json.dumps({"format_version": FORMAT_VERSION}) + "\n"
+
+
+def _make_synced(folder: Path) -> None:
+    """Make a folder and those above it that are missing, each durable in the one above: it is there after a power cut."""
+    missing = [folder]
+    while not missing[-1].exists() and missing[-1] != missing[-1].parent:
+        missing.append(missing[-1].parent)
+    for one in reversed(missing):
+        if not one.is_dir():
+            one.mkdir(exist_ok=True)
+            _sync_folder(one.parent)
+
+
 def _write_synced(file: Path, text: str) -> None:
     temporary = file.with_name(file.name + ".new")
     with open(temporary, "w") as out:
@@ -160,11 +208,15 @@ def _write_synced(file: Path, text: str) -> None:
         out.flush()
         os.fsync(out.fileno())
     temporary.replace(file)
-    folder = os.open(file.parent, os.O_RDONLY | os.O_CLOEXEC)
+    _sync_folder(file.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        os.fsync(folder)
+        os.fsync(fd)
     finally:
-        os.close(folder)
+        os.close(fd)
 
 
 def _memory_folder() -> Path:

@@ -44,7 +44,15 @@ LAST_WORD_S: Final = 1.0  # the watchdog that can say why comes first
 AFTER_GRACE_S: Final = 2.0  # closing files and ports comes after what --grace is for
 
 
-def serve(settings: Settings, *, http: bool, as_json: bool, ready_file: Path | None, grace_s: float) -> int:
+def serve(
+    settings: Settings,
+    *,
+    http: bool,
+    as_json: bool,
+    ready_file: Path | None,
+    grace_s: float,
+    upgrade: bool = True,
+) -> int:
     """Run a broker until it is told to stop; returns the exit code.
 
     Raises:
@@ -64,7 +72,7 @@ def serve(settings: Settings, *, http: bool, as_json: bool, ready_file: Path | N
             print(line if as_json else ready_text(info, program=program_name()), flush=True)
 
     with stop.installed():
-        run_async(lambda: _serve(settings, http=http, stop=stop, announce=announce))
+        run_async(lambda: _serve(settings, http=http, stop=stop, announce=announce, upgrade=upgrade))
     return 0
 
 
@@ -74,6 +82,7 @@ async def _serve(
     http: bool,
     stop: _Stop,
     announce: Callable[[dict[str, Any]], None],
+    upgrade: bool,
 ) -> None:
     if settings.server.insecure_bind:
         _log.warning(
@@ -81,7 +90,7 @@ async def _serve(
             extra={"event": "insecure_bind", "host": settings.server.host},
         )
     core = AdminCore()
-    async with stop.watched(), Broker(settings, ops=core.serve_call) as broker:
+    async with stop.watched(), Broker(settings, ops=core.serve_call, upgrade=upgrade) as broker:
         core.attach(broker.port)
         info = {"version": version(), "pid": os.getpid(), "http": None, **broker.ready_info()}
         async with contextlib.AsyncExitStack() as stack:

@@ -126,7 +126,7 @@ def _serve(
     log_level: LevelOption = None,
     log_format: FormatOption = None,
     insecure_bind: InsecureOption = False,
-    no_upgrade: NoUpgradeOption = False,  # format 1 is the first: nothing older can be met yet
+    no_upgrade: NoUpgradeOption = False,
 ) -> int:
     """Run a broker; `http`: with MCP and JSON-RPC on 8765."""
     name = "danube up" if http else "danube broker"
@@ -165,6 +165,7 @@ def _serve(
         as_json=common.as_json,
         ready_file=ready_file,
         grace_s=grace_s,
+        upgrade=not no_upgrade,
     )
 
 

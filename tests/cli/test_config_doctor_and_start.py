@@ -119,7 +119,7 @@ def test_missing_extra_is_named(danube: Danube, monkeypatch: pytest.MonkeyPatch)
 
 INFO = {
     "version": "0.1.0",
-    "format_version": 1,
+    "format_version": 2,
     "broker_id": "42",
     "pid": 7,
     "data_dir": "/data",
