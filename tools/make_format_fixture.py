@@ -26,9 +26,10 @@ from pydanube_broker.topics.log_state import (
     LogState,
     encode_cursor_body,
     encode_open_body,
-    encode_producer_body,
+    encode_session_body,
     encode_trim_body,
 )
+from pydanube_broker.topics.producers import Opening
 from pydanube_core.batch import BROKER_PART_BYTES, BatchView, Codec, broker_part, encode_batch
 from pydanube_core.errors import Overloaded
 
@@ -172,7 +173,8 @@ class Writer:
         self._record(Kind.TRIM_PREFIX, topic_id, encode_trim_body(start))
 
     def producer(self, topic_id: int, producer_id: int, epoch: int, name: str) -> None:
-        self._record(Kind.PRODUCER, topic_id, encode_producer_body(producer_id, epoch, name))
+        opening = Opening(producer_id, epoch, token=producer_id << 32 | epoch, name=name)
+        self._record(Kind.SESSION, topic_id, encode_session_body(opening))
 
     def cursor(self, topic_id: int, subscription_id: int, delta: CursorDelta) -> None:
         self._record(Kind.CURSOR, topic_id, encode_cursor_body(subscription_id, encode_delta(delta)))

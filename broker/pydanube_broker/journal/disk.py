@@ -48,7 +48,15 @@ class Disk:
                 done += step
 
     def pread(self, fd: int, count: int, at: int) -> bytes:
-        return os.pread(fd, count, at)
+        """`count` bytes, or as many as there are: one call of the system gives at most 2 GiB less a page."""
+        data = os.pread(fd, count, at)
+        if len(data) == count or not data:
+            return data
+        pieces, got = [data], len(data)
+        while got < count and (data := os.pread(fd, count - got, at + got)):
+            pieces.append(data)
+            got += len(data)
+        return b"".join(pieces)
 
     def pread_cached(self, fd: int, count: int, at: int) -> bytes | None:
         """As `pread`, but None where the kernel would have to ask the disk."""

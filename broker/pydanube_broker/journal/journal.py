@@ -5,7 +5,7 @@ neighbours and syncs; `on_durable(lsn)` says that everything below is on stable 
 only as ids and batches only as offset ranges; what a head contains belongs to its owner.
 
 Start: `recover` (nothing is changed before the whole journal is understood), then `begin`, which opens a new
-segment, writes a head of the proven state, copies the unproven tail behind it, syncs, and proves that with a mark.
+segment, writes a head of the proven state (into a file of its own where it is large), copies the unproven tail behind it, syncs, and proves that with a mark.
 Only then may anything be acknowledged, delivered or answered: until then the page cache might show what the disk
 does not hold.
 """
@@ -28,6 +28,15 @@ import numpy as np
 from pydanube_core.batch import BROKER_PART_BYTES, read_broker_part
 from pydanube_core.errors import CorruptJournal, JournalReadOnly, LimitReached
 
+from pydanube_broker.journal.checkpoint import (
+    CHECKPOINT_BODY,
+    HEAD_SUFFIX,
+    INLINE_BYTES,
+    Checkpoints,
+    checkpoint_path,
+    new_number,
+    write_checkpoint,
+)
 from pydanube_broker.journal.disk import Disk
 from pydanube_broker.journal.group_commit import GroupCommit
 from pydanube_broker.journal.helper import Preparer, Syncer
@@ -70,6 +79,7 @@ _SEGMENTS: Final = struct.Struct(
 _SEGMENT: Final = struct.Struct("<QQ")
 END_MARK_BYTES: Final = HEADER_BYTES
 MARK_AFTER_S: Final = 1.0
+_OURS: Final = (Kind.HEAD, Kind.MARK, Kind.CHECKPOINT)  # records that mean nothing to the owner
 JOINED_BYTES: Final = 4096  # up to here a copy costs less than the two objects that it saves
 
 
@@ -144,6 +154,8 @@ class Journal(StoredBatches):
         # Sidecars are written and files removed off the loop, one after the other.
         self._worker = worker or ThreadPoolExecutor(1, thread_name_prefix="journal-files")
         self._doomed: deque[Path] = deque()
+        self._heads = Checkpoints()
+        self._head_job: asyncio.Future[BaseException | None] | None = None
 
     # -- start and stop --------------------------------------------------------------------------------------
 
@@ -208,6 +220,7 @@ class Journal(StoredBatches):
                 self._index_copied(header.topic_id, at, memoryview(body))
             self._owner.replay(header, memoryview(body))
         await self._until_durable()
+        await self._head_written()  # from here on no older head will do
         self._claim = None
         await self._begin_room(0)
         self._put(Kind.MARK, 0, [], 0, 0)
@@ -218,6 +231,7 @@ class Journal(StoredBatches):
             self._write_sidecar(base)
         self._unwritten.clear()
         self._remove(kept)
+        self._advance_heads()
 
     async def _begin_room(self, body_bytes: int) -> None:
         if not self._fits(body_bytes):
@@ -359,20 +373,22 @@ class Journal(StoredBatches):
             (base, end if old is not None and base == old.base else self._ends[base])
             for base in self._files.live
         ]
-        head = b"".join(
-            (
-                _SEGMENTS.pack(len(ends), 0),
-                *(_SEGMENT.pack(*pair) for pair in ends),
-                *self._owner.encode_head(),
-            )
-        )
-        needed = FILE_HEADER_BYTES + record_bytes(len(head)) + record_bytes(body_bytes) + END_MARK_BYTES
-        if self._files.ready and needed > self._files.ready[0].size:
+        if not self._files.ready:
+            raise self._files.refusal()
+        size = self._files.ready[0].size
+        head = [
+            b"".join((_SEGMENTS.pack(len(ends), 0), *(_SEGMENT.pack(*pair) for pair in ends))),
+            *self._owner.encode_head(),
+        ]
+        head_bytes = sum(map(len, head))
+        behind = record_bytes(body_bytes) + END_MARK_BYTES  # what has to fit behind the head
+        inline = head_bytes <= INLINE_BYTES and FILE_HEADER_BYTES + record_bytes(head_bytes) + behind <= size
+        if not inline and FILE_HEADER_BYTES + record_bytes(CHECKPOINT_BODY.size) + behind > size:
             raise LimitReached(
-                f"the state of all topics takes {len(head)} bytes and a record of {body_bytes} bytes has to fit "
-                f"behind it: raise journal.segment_bytes, which is {self._files.ready[0].size}",
+                f"a record of {body_bytes} bytes does not fit a journal segment of {size} bytes: raise "
+                "journal.segment_bytes",
                 field="journal.segment_bytes",
-                value=self._files.ready[0].size,
+                value=size,
             )
         segment, fd = self._files.take_next()
         if old is not None:
@@ -384,7 +400,51 @@ class Journal(StoredBatches):
         self._next = segment.base + FILE_HEADER_BYTES
         self._indexes[segment.base] = SegmentIndex(segment.base)
         self._writer.switch(fd, segment.base)
-        self._put(Kind.HEAD, 0, [head], crc32(head), 0)
+        if inline:
+            whole = b"".join(head)
+            self._put(Kind.HEAD, 0, [whole], crc32(whole), 0)
+            self._heads.begin(segment.base, written=True)
+            return
+        number = new_number()
+        body = CHECKPOINT_BODY.pack(number)
+        self._put(Kind.CHECKPOINT, 0, [body], crc32(body), 0)
+        if self._head_job is None and (old is None or self._heads.due(segment.base, head_bytes)):
+            self._write_head(segment.base, number, head)
+
+    def _write_head(self, base: int, number: int, head: Sequence[bytes]) -> None:
+        """Write a head to its file beside everything else; what it says is what it said now."""
+        self._heads.begin(base, written=False)
+        path = checkpoint_path(self.folder, base)
+        self._head_job = asyncio.get_running_loop().create_future()
+
+        def then(job: Future[None]) -> None:
+            done, self._head_job = self._head_job, None
+            error = None if job.cancelled() else job.exception()
+            if error is None:
+                self._heads.finish(base)
+            else:
+                self._heads.fail(base)
+                log.warning(
+                    "journal_head_not_written", extra={"event": "journal_head_not_written", "error": str(error)}
+                )
+            if done is not None and not done.done():
+                done.set_result(error)
+
+        self._in_worker(lambda: write_checkpoint(path, base, number, head, self._disk), then)
+
+    async def _head_written(self) -> None:
+        """Wait until the head that is being written is there.
+
+        Raises:
+            DiskFull, Unavailable: it cannot be written.
+        """
+        if self._head_job is None:
+            return
+        error = await asyncio.shield(self._head_job)
+        if isinstance(error, OSError):
+            raise self._files.refusal(error) from error
+        if error is not None:
+            raise error
 
     def _put(self, kind: Kind, topic_id: int, body: list[Buffer], crc: int, flags: int) -> int:
         """Write a record; only the last piece of `body` may contain a sector of zeros."""
@@ -497,7 +557,7 @@ class Journal(StoredBatches):
             index = self._indexes[segment.base] = SegmentIndex(segment.base)
         index.extend(records)
         view = memoryview(raw)
-        for i in np.flatnonzero((records.kind != Kind.HEAD) & (records.kind != Kind.MARK)).tolist():
+        for i in np.flatnonzero(~np.isin(records.kind, _OURS)).tolist():
             header, body = records.header(i), records.position[i] + HEADER_BYTES
             self._owner.replay(header, view[body : body + header.body_bytes])
 
@@ -510,14 +570,10 @@ class Journal(StoredBatches):
             needed: lowest offset of a topic that must stay; None for a topic that is gone.
         """
         gone: list[Path] = []
+        self._advance_heads()
         for base in list(self._files.live):
-            active = self._active
-            if (
-                active is None
-                or base >= active.base
-                or self._writer.durable <= active.base + FILE_HEADER_BYTES
-            ):
-                break  # the newest head has to be durable before an older one may go
+            if self._active is None or base >= min(self._active.base, self._heads.base):
+                break  # a newer head has to be durable before an older one may go
             if any(
                 (keep := needed(topic_id)) is not None and run.end > keep
                 for topic_id, run in self._indexes[base].runs.items()
@@ -527,6 +583,20 @@ class Journal(StoredBatches):
             gone.append(self._forget(base))
         self._remove(gone)
         return len(gone)
+
+    def _advance_heads(self) -> None:
+        """Once a newer head is durable, the files of older ones may go."""
+        if not self._heads.advance(self._writer.durable):
+            return
+        newest = self._heads.base
+
+        def work() -> None:
+            for path in self.folder.glob(f"*{HEAD_SUFFIX}"):
+                if path.stem.isdigit() and int(path.stem) < newest:
+                    with contextlib.suppress(OSError):  # the next start removes it, or the next newer head
+                        self._disk.unlink(path)
+
+        self._in_worker(work, lambda job: None)
 
     def _remove(self, paths: Sequence[Path]) -> None:
         """Remove files off the loop: in order, each for good before the next, so that a crash leaves no hole."""

@@ -85,6 +85,7 @@ class Kind(IntEnum):
     HEAD = 7
     MARK = 8
     PRODUCER = 9  # as SESSION, of before there were tokens: read, not written
+    CHECKPOINT = 11  # where a head would be: the head is in a file of its own, or nowhere (`checkpoint`)
     SESSION = 10  # a producer session was opened, or is who had it before again: the last one counts
 
 
@@ -115,6 +116,7 @@ def encode_header(
     flags: int = 0,
     blank: int = 0,
 ) -> bytes:
+    assert body_bytes <= MAX_BODY_BYTES, "recovery would take this record for damage"
     raw = _HEADER.pack(
         MAGIC, kind, flags, body_bytes, lsn, synced_lsn, topic_id, body_crc, blank, END_MAGIC, 0
     )[:HEADER_CRC_AT]

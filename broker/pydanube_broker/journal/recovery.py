@@ -22,6 +22,7 @@ from pathlib import Path
 import numpy as np
 from pydanube_core.errors import CorruptJournal, FormatTooNew, Unavailable
 
+from pydanube_broker.journal.checkpoint import CHECKPOINT_BODY, checkpoint_path, read_checkpoint
 from pydanube_broker.journal.disk import Disk
 from pydanube_broker.journal.records import (
     FILE_HEADER_BYTES,
@@ -66,6 +67,7 @@ class Recovered:
     proven: int = 0
     torn_bytes: int = 0
     records: int = 0
+    headless: SegmentFile | None = None  # the newest whose head should be in a file and is not
     announced: int | None = None  # base of a segment that an end mark announces and that has no valid record
     tail: list[tuple[RecordHeader, bytes]] = field(default_factory=list)
 
@@ -175,10 +177,13 @@ def recover(
         if found.proven > found.head_lsn or first == 0:
             break
     if found.head is None:
+        if found.headless is not None:
+            raise _head_missing(found.headless)
         first = 0
         damage = _find_end(segments, contents, found)
     if damage is not None:
-        raise damage
+        # Behind a head that is gone nothing older need be whole any more.
+        raise damage if found.headless is None else _head_missing(found.headless)
     if found.head is not None:
         restore(found.head)
     _replay(segments[first:], contents, found, replay)
@@ -199,6 +204,16 @@ class _Contents:
             self._data = self.piece(segment, 0, segment.size)
             self._segment = segment
         return self._data
+
+    def checkpoint(self, segment: SegmentFile, body: bytes) -> bytes | None:
+        """The head that belongs to a CHECKPOINT record; None where there is none that is whole."""
+        path = checkpoint_path(segment.path.parent, segment.base)
+        if len(body) != CHECKPOINT_BODY.size:
+            return None
+        try:
+            return read_checkpoint(path, segment.base, *CHECKPOINT_BODY.unpack(body), self._disk)
+        except OSError as error:
+            raise unreadable(path, 0, error) from error
 
     def piece(self, segment: SegmentFile, at: int, count: int) -> bytes:
         """`count` bytes from byte `at`; a file shorter than that has changed under us."""
@@ -222,12 +237,19 @@ def _newest_head(segments: list[SegmentFile], contents: _Contents, found: Recove
         start = segment.base + FILE_HEADER_BYTES
         header = read_header(contents.piece(segment, FILE_HEADER_BYTES, HEADER_BYTES), 0, start)
         room = segment.size - FILE_HEADER_BYTES - HEADER_BYTES
-        if header is None or header.kind is not Kind.HEAD or header.body_bytes > room:
+        if header is None or header.kind not in (Kind.HEAD, Kind.CHECKPOINT) or header.body_bytes > room:
             continue
-        body = contents.piece(segment, FILE_HEADER_BYTES + HEADER_BYTES, header.body_bytes)
-        if verify_body(header, body):
-            found.head, found.head_lsn = body, start
-            return i
+        body: bytes | None = contents.piece(segment, FILE_HEADER_BYTES + HEADER_BYTES, header.body_bytes)
+        assert body is not None
+        if not verify_body(header, body):
+            continue
+        if header.kind is Kind.CHECKPOINT:
+            body = contents.checkpoint(segment, body)
+            if body is None:
+                found.headless = found.headless or segment
+                continue
+        found.head, found.head_lsn = body, start
+        return i
     return None
 
 
@@ -317,6 +339,17 @@ def _missing(segment: SegmentFile, end: int) -> CorruptJournal:
     )
 
 
+def _head_missing(segment: SegmentFile) -> CorruptJournal:
+    name = checkpoint_path(segment.path.parent, segment.base).name
+    return CorruptJournal(
+        f"{name}, the state of all topics at the start of {segment.path.name}, is missing or damaged, and what it holds is "
+        "nowhere else any more. Nothing was changed. Restore the file from a backup",
+        segment=name,
+        offset=0,
+        lsn=segment.base,
+    )
+
+
 def _corrupt(segment: SegmentFile, address: int, why: str) -> CorruptJournal:
     return CorruptJournal(
         f"journal segment {segment.path.name} is damaged at byte {address - segment.base} (LSN {address}): {why}. "
@@ -350,7 +383,7 @@ def _replay(
                 replay(item.head(proven), raw, segment)
             for i in range(proven, count):
                 header = item.header(i)
-                if header.kind not in (Kind.HEAD, Kind.MARK):
+                if header.kind not in (Kind.HEAD, Kind.MARK, Kind.CHECKPOINT):
                     body = item.position[i] + HEADER_BYTES
                     found.tail.append((header, raw[body : body + header.body_bytes]))
             if count < len(item):

@@ -17,6 +17,7 @@ from typing import Final
 
 from pydanube_core.errors import DiskFull, Overloaded, Unavailable
 
+from pydanube_broker.journal.checkpoint import HEAD_SUFFIX
 from pydanube_broker.journal.disk import Disk
 from pydanube_broker.journal.helper import Preparer
 from pydanube_broker.journal.records import FILE_HEADER_BYTES
@@ -57,15 +58,23 @@ class SegmentFiles:
         Returns:
             Files that recovery still needs until a new head is proven.
         """
+        heads = {f"{base:020d}" for base in (*self.live, found.head_lsn - FILE_HEADER_BYTES) if base >= 0}
         for path in self.folder.iterdir():
-            orphan = path.suffix == ".index" and not path.with_suffix(".journal").exists()
+            orphan = (path.suffix == ".index" and not path.with_suffix(".journal").exists()) or (
+                path.suffix == HEAD_SUFFIX and path.stem not in heads
+            )
             if orphan or path.suffix == ".new":
                 with contextlib.suppress(OSError):
                     self._disk.unlink(path)
         self.floor = max((segment.end for segment in found.segments), default=0)
         dropped = [segment for segment in found.segments if segment.base not in self.live]
         ready: list[SegmentFile] = []
-        while dropped and (not ready or dropped[-1].end == ready[0].base) and self._reusable(dropped[-1]):
+        while (
+            dropped
+            and (not ready or dropped[-1].end == ready[0].base)
+            and dropped[-1].size == self.segment_bytes
+            and self._reusable(dropped[-1])
+        ):
             if dropped[-1].base == found.announced:
                 break  # a second recovery would follow the mark into the new head and meet the tail twice
             ready.insert(0, dropped.pop())

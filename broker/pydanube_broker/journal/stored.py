@@ -33,6 +33,7 @@ from pydanube_broker.journal.tail_cache import CachedBatch, TailCache
 
 __all__ = ["JournalOptions", "StoredBatches"]
 
+MAX_SEGMENT_BYTES: Final = 1 << 30  # a start reads a segment as a whole
 MIN_SEGMENT_BYTES: Final = 16 << 10  # a head and a few records; what is sensible is for the settings to say
 READ_GAP_BYTES: Final = 4096  # bytes of other topics that are read along rather than asked for separately
 
@@ -44,9 +45,9 @@ class JournalOptions:
     verify_reads: bool = True
 
     def __post_init__(self) -> None:
-        if self.segment_bytes < MIN_SEGMENT_BYTES or self.segment_bytes % SECTOR:
+        if not MIN_SEGMENT_BYTES <= self.segment_bytes <= MAX_SEGMENT_BYTES or self.segment_bytes % SECTOR:
             raise InvalidArgument(
-                f"journal.segment_bytes is {self.segment_bytes}: at least {MIN_SEGMENT_BYTES}, "
+                f"journal.segment_bytes is {self.segment_bytes}: from {MIN_SEGMENT_BYTES} to {MAX_SEGMENT_BYTES}, "
                 f"and a multiple of {SECTOR}",
                 field="journal.segment_bytes",
                 value=self.segment_bytes,

@@ -1,0 +1,140 @@
+"""Heads too large for a segment: each in a file of its own, so that their size never decides whether a broker starts.
+
+A segment begins with a head in one record, or with a `CHECKPOINT` record whose body is a random number. Then the head is
+in the file `<base>.head` under that number, or nowhere: it is written beside the work, and only as often as the journal
+has grown by its size. Recovery takes the newest head that is whole and proven, and reads the segments behind it; older
+segments and older heads are removed only once a newer head is durable and proven to be.
+
+File, little-endian: `DANUBECP`, u32 version, u32 0, u64 base LSN, u64 number, u64 bytes, u32 crc of what follows, u32 crc
+of the header; then what a head's record would hold. It comes to its name whole and synced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+from zlib import crc32
+
+from pydanube_broker.journal.disk import Disk
+from pydanube_broker.journal.records import FILE_HEADER_BYTES
+
+__all__ = [
+    "CHECKPOINT_BODY",
+    "HEAD_SUFFIX",
+    "INLINE_BYTES",
+    "Checkpoints",
+    "checkpoint_path",
+    "new_number",
+    "read_checkpoint",
+    "write_checkpoint",
+]
+
+CHECKPOINT_BODY: Final = struct.Struct("<Q")  # of the record: the number of the file that belongs to it
+INLINE_BYTES: Final = 4 << 20  # a head up to here is written with the records: a few milliseconds of the disk
+HEAD_SUFFIX: Final = ".head"
+_HEADER: Final = struct.Struct("<8sIIQQQII")
+_MAGIC: Final = b"DANUBECP"
+_VERSION: Final = 1
+_PIECES: Final = 512  # written in one call; the system takes 1024
+
+
+class Checkpoints:
+    """Which segments have a head, and which of them is the newest that a start can rest on. Single user: the journal."""
+
+    def __init__(self) -> None:
+        self.base = 0  # of the segment with the newest head that is durable: nothing from there on may go
+        self._begun = 0  # address of the newest head that was begun
+        self._written: dict[int, bool] = {}  # base → whether its head is whole in its file
+
+    def due(self, base: int, size: int) -> bool:
+        """Whether the journal has grown by as much as a head of that size costs."""
+        return base - self._begun >= size
+
+    def begin(self, base: int, *, written: bool) -> None:
+        """The segment at `base` gets a head; in a record it is written with it."""
+        self._begun = base
+        self._written[base] = written
+
+    def finish(self, base: int) -> None:
+        if base in self._written:
+            self._written[base] = True
+
+    def fail(self, base: int) -> None:
+        """It will not be written: the next segment tries again."""
+        self._written.pop(base, None)
+        self._begun = self.base
+
+    def advance(self, durable: int) -> bool:
+        """Move on to the newest head that is whole and whose segment's first record is durable; whether it is another."""
+        for base in sorted(self._written, reverse=True):
+            if self._written[base] and durable > base + FILE_HEADER_BYTES:
+                self._written = {other: done for other, done in self._written.items() if other > base}
+                self.base = base
+                return True
+        return False
+
+
+def checkpoint_path(folder: Path, base: int) -> Path:
+    return folder / f"{base:020d}{HEAD_SUFFIX}"
+
+
+def new_number() -> int:
+    return secrets.randbits(64)
+
+
+def write_checkpoint(path: Path, base: int, number: int, pieces: Sequence[bytes], disk: Disk) -> None:
+    """Write the file: whole, synced and named, or not at all. For a worker thread."""
+    crc = size = 0
+    for piece in pieces:
+        crc = crc32(piece, crc)
+        size += len(piece)
+    header = _HEADER.pack(_MAGIC, _VERSION, 0, base, number, size, crc, 0)[:-4]
+    header += crc32(header).to_bytes(4, "little")
+    temporary = path.with_name(f"{path.name}.{os.getpid()}-{number:x}.new")
+    try:
+        fd = disk.create(temporary)
+        try:
+            whole, at = (header, *pieces), 0
+            for start in range(0, len(whole), _PIECES):
+                group = whole[start : start + _PIECES]
+                disk.pwritev(fd, group, at)
+                at += sum(map(len, group))
+            disk.datasync(fd)
+        finally:
+            disk.close(fd)
+        disk.rename(temporary, path)
+        disk.sync_dir(path.parent)
+    except OSError:
+        with contextlib.suppress(OSError):
+            disk.unlink(temporary)
+        raise
+
+
+def read_checkpoint(path: Path, base: int, number: int, disk: Disk) -> bytes | None:
+    """The head in that file; None where it is missing, damaged, or of another record.
+
+    Raises:
+        OSError: the system does not let us read it.
+    """
+    try:
+        fd = disk.open_ro(path)
+    except FileNotFoundError:
+        return None
+    try:
+        header = disk.pread(fd, _HEADER.size, 0)
+        if len(header) < _HEADER.size:
+            return None
+        magic, version, _, own_base, own_number, size, crc, own = _HEADER.unpack(header)
+        if magic != _MAGIC or version != _VERSION or crc32(header[:-4]) != own:
+            return None
+        if (own_base, own_number) != (base, number):
+            return None
+        body = disk.pread(fd, size, _HEADER.size)
+    finally:
+        disk.close(fd)
+    return body if len(body) == size and crc32(body) == crc else None
