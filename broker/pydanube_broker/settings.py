@@ -131,7 +131,7 @@ class Data(Section):
 class Journal(Section):
     """The write-ahead log."""
 
-    segment_bytes: Size = Field(default=64 << 20, description="size of a journal file, 16MiB at least")
+    segment_bytes: Size = Field(default=64 << 20, description="size of a journal file, from 16MiB to 1GiB")
     tail_cache_bytes: Size = Field(default=128 << 20, description="memory for the newest messages")
     retention_bytes: Size | None = Field(
         default=None, description="delete the oldest beyond this much; unset: never"

@@ -39,8 +39,9 @@ FLAGS: Final = {
 }
 _PREFIX: Final = "DANUBE_"
 SMALL_SEGMENTS: Final = "DANUBE_TEST_SMALL_SEGMENTS"
-# A head has about 400 bytes a topic, and a batch of the largest message has to fit behind it.
+# A batch of the largest message has to fit behind the head; a larger head is in a file of its own.
 MIN_SEGMENT_BYTES: Final = 16 << 20
+MAX_SEGMENT_BYTES: Final = 1 << 30  # as `journal.stored` has it
 assert MIN_SEGMENT_BYTES >= 3 * MAX_BATCH_BYTES
 _HEADER: Final = re.compile(r"\s*\[\s*([A-Za-z0-9_.\-\" ]+?)\s*\]\s*(?:#.*)?\Z")
 _KEY: Final = re.compile(r"\s*([A-Za-z0-9_.\-\" ]+?)\s*=")
@@ -115,29 +116,38 @@ def load_settings(
             built[section] = model(**values.get(section, {}))
         except ValidationError as error:
             problems += _invalid(error, section, values[section], sources)
-    problems += _too_small(built, sources, env)
+    problems += _segment_size(built, sources, env)
     if problems:
         raise _refuse(problems)
     return Settings(**built).with_sources(sources)  # type: ignore[arg-type]  # names and models come from Settings
 
 
-def _too_small(
+def _segment_size(
     built: Mapping[str, Section], sources: Mapping[str, Source], env: Mapping[str, str]
 ) -> Iterator[Problem]:
-    """A journal file that some day would not take the state of all topics and a large batch: then every publish fails.
+    """A journal file must take the largest batch, and a start must be able to read it back.
 
     What code sets (`overrides`) is its own business; tests of processes set `DANUBE_TEST_SMALL_SEGMENTS`.
     """
     source = sources.get("journal.segment_bytes")
     journal = built.get("journal")
-    if source is None or not isinstance(journal, Journal) or source.kind is SourceKind.FLAG:
+    if source is None or not isinstance(journal, Journal):
+        return
+    if journal.segment_bytes > MAX_SEGMENT_BYTES:
+        yield Problem(
+            key="journal.segment_bytes",
+            value=journal.segment_bytes,
+            source=source,
+            message=f"at most {MAX_SEGMENT_BYTES >> 30} GiB: a start reads a file of the journal as a whole",
+        )
+    if source.kind is SourceKind.FLAG:
         return
     if journal.segment_bytes < MIN_SEGMENT_BYTES and env.get(SMALL_SEGMENTS) != "1":
         yield Problem(
             key="journal.segment_bytes",
             value=journal.segment_bytes,
             source=source,
-            message=f"at least {MIN_SEGMENT_BYTES >> 20} MiB: the state of all topics and the largest batch have to fit",
+            message=f"at least {MIN_SEGMENT_BYTES >> 20} MiB: the largest batch has to fit",
         )
 
 

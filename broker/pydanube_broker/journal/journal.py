@@ -425,7 +425,8 @@ class Journal(StoredBatches):
             else:
                 self._heads.fail(base)
                 log.warning(
-                    "journal_head_not_written", extra={"event": "journal_head_not_written", "error": str(error)}
+                    "journal_head_not_written",
+                    extra={"event": "journal_head_not_written", "error": str(error)},
                 )
             if done is not None and not done.done():
                 done.set_result(error)

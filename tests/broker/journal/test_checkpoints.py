@@ -72,7 +72,9 @@ async def test_segments_and_heads_go_once_a_newer_head_is_durable(fast_path: Pat
     await again.journal.close()
 
 
-async def test_a_head_that_could_not_be_written_is_tried_again_and_nothing_older_goes(fast_path: Path) -> None:
+async def test_a_head_that_could_not_be_written_is_tried_again_and_nothing_older_goes(
+    fast_path: Path,
+) -> None:
     disk = FaultyDisk()
     desk = Desk(fast_path / "j", disk=disk, padding=2 * SEGMENT_BYTES)
     await desk.start()

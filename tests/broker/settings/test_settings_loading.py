@@ -203,6 +203,9 @@ def test_a_journal_file_that_could_not_take_a_large_batch_is_refused(tmp_path: P
     [problem] = problems(write(tmp_path, '[journal]\nsegment_bytes = "8MiB"\n'))
     assert (problem["key"], problem["value"], problem["line"]) == ("journal.segment_bytes", 8 << 20, 2)
     assert "at least 16 MiB" in str(problem["message"])
+    for too_large in ("2GiB", "1025MiB"):
+        [problem] = problems(write(tmp_path, f'[journal]\nsegment_bytes = "{too_large}"\n'))
+        assert "at most 1 GiB" in str(problem["message"])
     [problem] = problems(env={"DANUBE_JOURNAL__SEGMENT_BYTES": "1MiB"})
     assert problem["source"] == "env DANUBE_JOURNAL__SEGMENT_BYTES"
     assert load_settings(env={"DANUBE_JOURNAL__SEGMENT_BYTES": "16MiB"}).journal.segment_bytes == 16 << 20
