@@ -211,7 +211,8 @@ class _Contents:
         if len(body) != CHECKPOINT_BODY.size:
             return None
         try:
-            return read_checkpoint(path, segment.base, *CHECKPOINT_BODY.unpack(body), self._disk)
+            (number,) = CHECKPOINT_BODY.unpack(body)
+            return read_checkpoint(path, segment.base, number, self._disk)
         except OSError as error:
             raise unreadable(path, 0, error) from error
 
