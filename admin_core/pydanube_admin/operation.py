@@ -90,6 +90,7 @@ class Operation:
     text_argument: str | None = None  # a long text, which the command line also takes by --file
     long_running: bool = False  # may take minutes: how far it is shows in `brokers.status`, under tier.work
     condition: str | None = None  # field of the result: false makes the command end with 6
+    damage: tuple[str, ...] = ()  # fields of the result: one that is not empty makes the command end with 5
     later_arguments: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -101,6 +102,7 @@ class Operation:
         assert not set(self.later_arguments) & set(self.request.model_fields)
         assert self.text_argument is None or self.text_argument in self.required_flags
         assert self.condition is None or self.condition in self.result.model_fields
+        assert set(self.damage) <= set(self.result.model_fields)
 
     @property
     def group(self) -> str:

@@ -53,6 +53,7 @@ from pydanube_broker.services.schema_registry import SchemaRegistryService
 from pydanube_broker.serving.registry import Registry
 from pydanube_broker.serving.topic_access import TopicAccess
 from pydanube_broker.settings import Settings
+from pydanube_broker.tier.options import check_asked_for
 from pydanube_broker.tier.tier import Tier
 from pydanube_broker.topics.agreement import check_ids, check_metadata_there, newest_id
 from pydanube_broker.topics.hub import Hub
@@ -106,6 +107,7 @@ class Broker(BrokerParts):
     async def _start(self) -> None:
         settings, stack = self.settings, self._stack
         settings.check_startable()
+        check_asked_for(settings)
         if settings.server.grpc_runtime != "grpcio":
             raise NotImplementedYet(
                 "the gRPC runtime 'own' comes with a later version: use --grpc-runtime grpcio",
@@ -163,6 +165,7 @@ class Broker(BrokerParts):
                 self.hub,
                 store,
                 self.spawn,
+                broker_id=str(self.data_dir.broker_id),
                 was_deleted=lambda topic_id: index.topic_by_id(TopicId(topic_id)) is None,
             )
         )

@@ -198,6 +198,10 @@ class Tier(Section):
         default=None, description="server-side, of what is written: AES256 or aws:kms"
     )
     kms_key: Text | None = Field(default=None, description="key id for aws:kms; unset: the bucket's own")
+    take_over: Limit | None = Field(
+        default=None,
+        description="incarnation of the store's owner that is gone for good, as its refusal says; 0: the objects are gone",
+    )
     timeout: ShortDuration = Field(
         default=20.0, description="an answer of the store, and all tries of a call, may take this long"
     )

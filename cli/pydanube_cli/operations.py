@@ -18,7 +18,14 @@ from typing import Annotated, Any, Final, Literal
 import typer
 from pydanube_admin.operation import Argument, ArgumentType, Effect, Operation
 from pydanube_admin.registry import LATER, OPERATIONS
-from pydanube_core.errors import CODES, ConditionNotMet, InvalidArgument, NotImplementedYet, PlanRequired
+from pydanube_core.errors import (
+    CODES,
+    ConditionNotMet,
+    CorruptObject,
+    InvalidArgument,
+    NotImplementedYet,
+    PlanRequired,
+)
 
 from pydanube_cli.command import Command, Common
 from pydanube_cli.object_paths import all_paths, lines_of
@@ -281,6 +288,8 @@ def _call(
     else:
         result = ask(arguments)
     _show(operation, result, common)
+    if any(result[field] for field in operation.damage):
+        return CODES[CorruptObject.code].exit
     holds = operation.condition is None or bool(result[operation.condition])
     return 0 if holds else CODES[ConditionNotMet.code].exit
 

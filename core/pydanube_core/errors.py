@@ -78,6 +78,7 @@ __all__ = [
     "SchemaInvalid",
     "SchemaMismatch",
     "SchemaNotFound",
+    "StoreOwned",
     "StoreUnavailable",
     "SubscriptionNotFound",
     "TopicNotFound",
@@ -508,6 +509,12 @@ class StoreUnavailable(Retryable):
     code = "STORE_UNAVAILABLE"
 
 
+class StoreOwned(Fatal):
+    """The object store belongs to another broker, or to a later state of this one."""
+
+    code = "STORE_OWNED"
+
+
 class Overloaded(Retryable):
     """Too much is waiting."""
 
@@ -648,6 +655,7 @@ _TABLE: Final[tuple[tuple[type[ClusterError], GrpcStatus, int], ...]] = (
     (PortInUse, GrpcStatus.FAILED_PRECONDITION, 1),
     (DataDirLocked, GrpcStatus.FAILED_PRECONDITION, 1),
     (DataDirForeign, GrpcStatus.FAILED_PRECONDITION, 1),
+    (StoreOwned, GrpcStatus.FAILED_PRECONDITION, 1),
     (FormatTooNew, GrpcStatus.FAILED_PRECONDITION, 1),
     (InsecureBind, GrpcStatus.FAILED_PRECONDITION, 1),
     (UnsupportedPlatform, GrpcStatus.FAILED_PRECONDITION, 1),

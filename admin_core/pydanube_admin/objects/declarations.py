@@ -63,6 +63,7 @@ OBJECT_OPERATIONS: Final = (
         request=VerifyObjectsRequest,
         result=VerifiedObjects,
         handler=verify_objects,
+        damage=("damaged", "missing", "gaps", "duplicates"),
         examples=(Example(arguments={"topic": "orders"}, note="all of them"),),
         default_profile=False,
         long_running=True,

@@ -284,6 +284,12 @@ class StoredBatches:
 
     # -- questions about a topic -----------------------------------------------------------------------------
 
+    def holds(self, topic_id: int, offset: int) -> bool:
+        """Whether a batch here has that offset: a journal that was restored may have a gap, which objects fill."""
+        runs = self._runs.get(topic_id, [])
+        at = bisect_right(runs, offset, key=lambda run: run.end)
+        return at < len(runs) and runs[at].bases[runs[at].at_or_after(offset)] <= offset
+
     def first_offset(self, topic_id: int) -> int | None:
         """Lowest offset of the topic in the journal; None where it has none."""
         runs = self._runs.get(topic_id)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
 from pydanube_core.errors import ClusterError, CorruptObject, Internal, MissingExtra, ObjectMissing
@@ -18,6 +18,7 @@ from pydanube_storage.catalog import CatalogEntry, ObjectCatalog
 
 from pydanube_broker.give_way import GiveWay
 from pydanube_broker.journal import CachedBatch, Journal
+from pydanube_broker.journal.index import Entry
 from pydanube_broker.tier.child import ChildDied, TierChild
 from pydanube_broker.tier.cold_cache import ColdCache, ColdRange
 from pydanube_broker.tier.messages import unpack_batches
@@ -65,16 +66,13 @@ class ColdReads:
     # -- offsets ---------------------------------------------------------------------------------------------
 
     def _in_journal(self, topic: Topic, offset: int) -> bool:
-        if offset >= topic.state.tiered_offset:
-            return True
-        first = self._journal.first_offset(topic.topic_id)
-        return first is not None and offset >= first
+        return offset >= topic.state.tiered_offset or self._journal.holds(topic.topic_id, offset)
 
     def read(self, topic: Topic, offset: int, end: int, max_bytes: int) -> list[CachedBatch] | None:
         """As `Journal.read`, for an offset below the topic's tiered offset."""
         tail = self._journal.cache.read(topic.topic_id, offset, end, max_bytes)
         if tail is not None:
-            return tail
+            return tail[: _to_gap(tail)]
         at, size = offset, 0
         found: list[CachedBatch] = []
         while at < end and not self._in_journal(topic, at):
@@ -90,7 +88,8 @@ class ColdReads:
             at = known.end
         if found or at >= end:
             return found
-        return self._journal.read(topic.topic_id, at, end, max_bytes)
+        stored = self._journal.read(topic.topic_id, at, end, max_bytes)
+        return stored if stored is None else stored[: _to_gap(stored)]
 
     def fill(
         self, topic: Topic, offset: int, end: int, max_bytes: int, give_way: GiveWay, done: Filled
@@ -104,7 +103,7 @@ class ColdReads:
                 return
             at = known.end
         plan = self._journal.plan_read(topic.topic_id, at, end, max_bytes)
-        give_way.run(self._journal.read_planned(plan), done)
+        give_way.run(self._journal.read_planned(plan[: _to_gap(plan)]), done)
 
     def _read_ahead(self, topic: Topic, offset: int) -> None:
         key = (topic.topic_id, offset)
@@ -221,9 +220,8 @@ class ColdReads:
 
     def may_hold_time(self, topic: Topic, found: int | None) -> bool:
         """Whether the cold part may hold an earlier message of a time than `found`, which the journal has."""
-        first = self._journal.first_offset(topic.topic_id)
         return topic.state.tiered_offset > topic.start_offset and (
-            found is None or found == first or first is None
+            found is None or not self._journal.holds(topic.topic_id, found - 1)
         )
 
     def offset_at_time(self, topic: Topic, time_ms: int) -> int | None:
@@ -244,3 +242,11 @@ class ColdReads:
         self._times[topic.topic_id, time_ms] = offset
         if len(self._times) > _REMEMBERED:
             self._times.popitem(last=False)
+
+
+def _to_gap(batches: Sequence[CachedBatch] | Sequence[Entry]) -> int:
+    """How many of these follow each other: what the journal lacks in between is in objects, not nowhere."""
+    for i in range(1, len(batches)):
+        if batches[i].base != batches[i - 1].end:
+            return i
+    return len(batches)

@@ -1,6 +1,8 @@
 """Deleting objects: retired ones after their grace time, orphans, and all of a topic that was deleted.
 
-Only the topic's owner deletes, and only what no catalog has. The catalog comes first where an object leaves the topic,
+Only the topic's owner deletes, while the store is its own (`holding`), and only what no catalog has and what is proven
+to be of no use: this life wrote it, or the catalog had it before, or every offset of it is in objects that are listed
+and there. What is newer than the catalog is none of these, and stays. The catalog comes first where an object leaves the topic,
 and last where the topic itself is gone: a head without a topic says that there is something left to delete, so that a
 crash in between is found at the next start.
 """
@@ -9,7 +11,8 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Iterable, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from pydanube_core.errors import ClusterError
@@ -20,6 +23,7 @@ from pydanube_storage.objects import ObjectName
 from pydanube_broker.long_work import Work
 from pydanube_broker.tier.child import TierChild
 from pydanube_broker.tier.flushing import Flusher
+from pydanube_broker.tier.holding import StoreHold
 from pydanube_broker.tier.steps import Step, reached
 from pydanube_broker.topics.topic import Topic
 
@@ -41,15 +45,18 @@ class Collector:
         folders: dict[int, str],
         flusher: Flusher,
         *,
+        hold: StoreHold,
         clock: Clock | None = None,
     ) -> None:
         self._catalog = catalog
         self._child = child
         self._folders = folders
         self._flusher = flusher
+        self._hold = hold
         self._clock = clock or BootClock()
         # when objects of other runs of the machine were met: bounded by what rests, and that by the grace time
         self._first_seen: dict[tuple[int, str], int] = {}
+        self.young: set[int] = set()  # topics with orphans that are not old enough
         self.deleted = 0
 
     async def delete_retired(self, topic: Topic, *, grace_ms: int) -> int:
@@ -79,7 +86,7 @@ class Collector:
         now = self._clock.now_ms()
         if group.since.boot and group.since.boot == boot_id():
             return now - group.since.boot_ms
-        return now - self._first_seen.setdefault((topic_id, group.group), now)
+        return self._seen_ms(topic_id, group.group)
 
     async def _delete(self, topic: Topic, names: Sequence[str]) -> tuple[list[str], ClusterError | None]:
         """Delete objects of a topic's folder: which are gone, and why others are not.
@@ -96,6 +103,7 @@ class Collector:
         return gone, failed
 
     async def _delete_keys(self, keys: list[str]) -> tuple[list[str], ClusterError | None]:
+        self._hold.check()
         said, _ = await self._child.call("delete", {"keys": keys})
         self.deleted += len(said["deleted"])
         return said["deleted"], None if said["error"] is None else ClusterError.from_dict(said["error"])
@@ -103,11 +111,16 @@ class Collector:
     async def orphans(self, topic: Topic, *, grace_ms: int) -> list[dict[str, Any]]:
         """Objects in the topic's folder that are not the topic: {key, bytes, modified_ms}, retired ones after `grace_ms`."""
         await self._flusher.claim(topic)
+        self.young.discard(topic.topic_id)
         folder = self._folders[topic.topic_id]
         said, _ = await self._child.call("list", {"folder": folder})
+        there = {fact["key"].rpartition("/")[2]: fact["bytes"] for fact in said["objects"]}
         # In this order: what is committed between the listing and here is in the catalog by now.
         under_way = {*self._flusher.in_flight.values(), *self._flusher.merging}
-        listed = {entry.name async for entry in self._catalog.entries(topic.topic_id)}
+        entries = [entry async for entry in self._catalog.entries(topic.topic_id)]
+        listed = {entry.name for entry in entries}
+        known = {name for group in await self._catalog.resting(topic.topic_id) for name in group.names}
+        safe = covered([(e.start, e.end) for e in entries if there.get(e.name) == e.bytes])
         resting = {
             name
             for group in await self._catalog.resting(topic.topic_id)
@@ -119,9 +132,25 @@ class Collector:
             name = ObjectName.parse(fact["key"])
             if name is None or fact["key"] in under_way:
                 continue
-            if str(name) not in listed | resting and name.epoch <= topic.assigned_epoch:
+            if str(name) in listed | resting or name.epoch > topic.assigned_epoch:
+                continue
+            proven = self._written_here(name) or (
+                (self._hold.continuous or not grace_ms) and safe(name.start, name.end)
+            )
+            if str(name) in known or (proven and self._seen_ms(topic.topic_id, str(name)) >= grace_ms):
                 found.append(fact)
+            elif proven:
+                self.young.add(topic.topic_id)
         return found
+
+    def _seen_ms(self, topic_id: int, name: str) -> int:
+        """How long ago something was met first."""
+        now = self._clock.now_ms()
+        return now - self._first_seen.setdefault((topic_id, name), now)
+
+    def _written_here(self, name: ObjectName) -> bool:
+        """Whether this very life wrote it: then what the catalog does not list of it never counted."""
+        return name.random.startswith(self._hold.life)
 
     async def collect(
         self, topic: Topic, *, grace_ms: int = GRACE_MS, work: Work | None = None
@@ -135,6 +164,8 @@ class Collector:
         for part in _cut(names):
             deleted, error = await self._delete(topic, part)
             failed = failed or error
+            for name in deleted:
+                self._first_seen.pop((topic.topic_id, name), None)
             if work is not None:
                 work.done += len(deleted)
         # those that are gone already: deleted by hand, here, or by a life that died before it said so
@@ -174,6 +205,23 @@ class Collector:
             extra={"event": "tier_topic_discarded", "folder": folder, "objects": len(keys)},
         )
         return len(keys)
+
+
+def covered(ranges: Sequence[tuple[int, int]]) -> Callable[[int, int], bool]:
+    """Whether every offset of a range lies in one of these ranges, which ascend and do not overlap. Pure."""
+    joined: list[tuple[int, int]] = []
+    for start, end in ranges:
+        if joined and joined[-1][1] == start:
+            joined[-1] = (joined[-1][0], end)
+        else:
+            joined.append((start, end))
+    starts = [start for start, _ in joined]
+
+    def inside(start: int, end: int) -> bool:
+        at = bisect_right(starts, start) - 1
+        return at >= 0 and end <= joined[at][1]
+
+    return inside
 
 
 def _cut(keys: Sequence[str]) -> Iterable[list[str]]:

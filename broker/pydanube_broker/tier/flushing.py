@@ -26,6 +26,7 @@ from pydanube_storage.catalog import CatalogEntry, CatalogFenced, ObjectCatalog
 from pydanube_storage.objects import ObjectName, topic_folder
 
 from pydanube_broker.tier.child import ChildDied, TierChild
+from pydanube_broker.tier.holding import StoreHold
 from pydanube_broker.tier.steps import Step, reached
 from pydanube_broker.topics.hub import Hub
 from pydanube_broker.topics.topic import Topic, now_ms
@@ -78,6 +79,7 @@ class Flusher:
         child: TierChild,
         folders: dict[int, str],
         *,
+        hold: StoreHold,
         cluster: str,
         flush_bytes: int,
         object_bytes: int,
@@ -87,6 +89,7 @@ class Flusher:
         self._catalog = catalog
         self._child = child
         self._folders = folders
+        self._hold = hold
         self._cluster = cluster
         self._flush_bytes = flush_bytes
         self._object_bytes = max(object_bytes, flush_bytes)
@@ -232,6 +235,7 @@ class Flusher:
         self._claimed[topic.topic_id] = epoch
 
     async def _flush(self, topic: Topic, *, urgent: bool) -> bool:
+        self._hold.check()
         await self.claim(topic)
         state, epoch, topic_id = topic.state, topic.assigned_epoch, topic.topic_id
         flights = self._flights.get(topic_id, [])
@@ -245,7 +249,9 @@ class Flusher:
             before=state.stored_bytes - self._hub.journal.stored_bytes(topic_id, end),
             committed=asyncio.get_running_loop().create_future(),
         )
-        name = ObjectName(start=start, end=end, epoch=epoch, generation=0, random=secrets.token_hex(4))
+        name = ObjectName(
+            start=start, end=end, epoch=epoch, generation=0, random=f"{self._hold.life}{secrets.token_hex(2)}"
+        )
         key = f"{self._folders[topic_id]}/{name}"
         self._flights[topic_id] = [*flights, flight]
         if former is not None:

@@ -6,11 +6,11 @@ import importlib.util
 from pathlib import Path
 
 from pydanube_core.errors import MissingExtra
-from pydanube_storage.objects import StoreOptions
+from pydanube_storage.objects import StoreOptions, check_url
 
 from pydanube_broker.settings import Settings
 
-__all__ = ["missing_extra", "store_options"]
+__all__ = ["check_asked_for", "missing_extra", "store_options"]
 
 
 def store_options(settings: Settings, folder: Path) -> StoreOptions:
@@ -43,3 +43,19 @@ def missing_extra(options: StoreOptions) -> MissingExtra | None:
                 f'the cold tier needs {module}: pip install "pydanube[{extra}]"', extra=extra, module=module
             )
     return None
+
+
+def check_asked_for(settings: Settings) -> None:
+    """Refuse a tier that was asked for and cannot work; unset, it may be off for want of pyarrow.
+
+    Raises:
+        InvalidArgument: `tier.url` is no store, or settings of the tier that exclude each other.
+        MissingExtra: what the store needs is not installed; says the one command that installs it.
+    """
+    options = store_options(settings, Path())
+    if settings.tier.url is None:
+        return
+    check_url(settings.tier.url)
+    missing = missing_extra(options)
+    if missing is not None:
+        raise missing

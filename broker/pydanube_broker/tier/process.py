@@ -25,7 +25,9 @@ from pydanube_broker.tier.priority import READING, URGENT, WRITING, Session, nic
 
 __all__ = ["main"]
 
-_READS: Final = ("read", "time", "when")
+_READS: Final = (  # a consumer waits, or a start
+    "read", "time", "when", "facts", "owner_newest", "owner_make",
+)  # fmt: skip
 
 
 def main(descriptor: int) -> None:
@@ -48,7 +50,8 @@ class _Server:
         while (message := self._receive()) is not None:
             number, body, blob = message
             if self._calls is None:
-                self._open(number, body)
+                with self._session.at(READING):  # whoever asked first waits for pyarrow as well
+                    self._open(number, body)
                 continue
             pool, nice = self._pool(body)
             pool.submit(self._serve, nice, number, body, blob)

@@ -63,6 +63,7 @@ class Tending:
         self._waiting: deque[Topic] = deque()  # whose turn comes
         self._fresh: dict[int, int] = {}  # topic id → objects committed since its neighbours were looked at
         self._collected: set[int] = set()
+        self._collect_again_s: dict[int, float] = {}
         self._deleted: deque[int] = deque()  # topics that are gone and whose objects may not be
         self.retired: set[int] = set()  # topics that have objects to delete when their grace time is over
         self.troubles: dict[int, Trouble] = {}  # topic id → why its upkeep failed
@@ -74,6 +75,7 @@ class Tending:
     def topic_deleted(self, topic_id: int) -> None:
         """Its objects go, now or at a later start."""
         self._collected.discard(topic_id)
+        self._collect_again_s.pop(topic_id, None)
         self.retired.discard(topic_id)
         self._fresh.pop(topic_id, None)
         self.troubles.pop(topic_id, None)
@@ -119,6 +121,8 @@ class Tending:
     def _due(self, topic: Topic) -> Iterator[Callable[[Topic], Awaitable[object]]]:
         topic_id = topic.topic_id
         first = topic_id not in self._collected
+        if first and asyncio.get_running_loop().time() < self._collect_again_s.get(topic_id, 0.0):
+            first = False
         if not Keep.of(topic.gate.limits).everything:
             yield self._retain
         if first or self._fresh.get(topic_id, 0) >= COMPACT_AT:
@@ -149,7 +153,11 @@ class Tending:
     async def _collect(self, topic: Topic) -> None:
         """Once a life: what the last one left half-way."""
         gone = await self._collector.collect(topic)
-        self._collected.add(topic.topic_id)
+        if topic.topic_id in self._collector.young:  # once more, when they are old enough
+            self._collect_again_s[topic.topic_id] = asyncio.get_running_loop().time() + GRACE_MS / 1000 + 1
+        else:
+            self._collect_again_s.pop(topic.topic_id, None)
+            self._collected.add(topic.topic_id)
         self.retired.add(topic.topic_id)
         if gone:
             log.info(

@@ -10,13 +10,14 @@ import asyncio
 import contextlib
 import logging
 import secrets
+import time
 from collections import deque
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from pydanube_core.errors import ClusterError, StoreUnavailable
+from pydanube_core.errors import ClusterError, StoreOwned, StoreUnavailable
 from pydanube_core.facts import Reason
 from pydanube_storage.catalog import CatalogEntry, Moment, ObjectCatalog
 from pydanube_storage.metadata import Absent, BootClock, GuardFailed, MetadataStore, Put
@@ -24,11 +25,13 @@ from pydanube_storage.metadata.clock import boot_id
 
 from pydanube_broker.long_work import LongWork
 from pydanube_broker.settings import Settings
+from pydanube_broker.tier.adopting import adopt
 from pydanube_broker.tier.child import TierChild
 from pydanube_broker.tier.cold_lag import ColdLag
 from pydanube_broker.tier.cold_reads import ColdReads
 from pydanube_broker.tier.collecting import Collector
 from pydanube_broker.tier.flushing import Due, Flusher
+from pydanube_broker.tier.holding import StoreHold
 from pydanube_broker.tier.options import missing_extra, store_options
 from pydanube_broker.tier.steps import Step, reached
 from pydanube_broker.tier.tending import Tending
@@ -67,12 +70,22 @@ class Tier:
         metadata: MetadataStore,
         start: Callable[[Coroutine[Any, Any, None]], None],
         *,
+        broker_id: str = "",
         was_deleted: Callable[[int], bool] = lambda topic_id: False,
     ) -> None:
         self.options = store_options(settings, folder)
         self.missing = missing_extra(self.options)
         self.catalog = ObjectCatalog(metadata, wall_ms=now_ms, moment=_moment)
         self.child = TierChild(self.options)
+        self.hold = StoreHold(
+            self.options,
+            folder,
+            metadata,
+            self.child,
+            broker_id=broker_id,
+            take_over=settings.tier.take_over,
+            monotonic=time.monotonic,
+        )
         self.folders: dict[int, str] = {}
         self.object_bytes: dict[int, int] = {}
         self._settings = settings.tier
@@ -110,23 +123,32 @@ class Tier:
             self.catalog,
             self.child,
             self.folders,
+            hold=self.hold,
             cluster=self.cluster,
             flush_bytes=self._settings.flush_bytes,
             object_bytes=self._settings.object_bytes,
             flush_age_ms=int(self._settings.flush_age * 1000),
         )
         self.flusher.after_commit = self._committed
-        self.collector = Collector(self.catalog, self.child, self.folders, self.flusher)
+        self.collector = Collector(self.catalog, self.child, self.folders, self.flusher, hold=self.hold)
         self.upkeep = Upkeep(
             self.catalog,
             self.child,
             self.folders,
             self.flusher,
             self.cold,
+            hold=self.hold,
             cluster=self.cluster,
             object_bytes=self._settings.object_bytes,
         )
         self.tending = Tending(self._hub, self.folders, self.flusher, self.upkeep, self.collector, self.note)
+        if self.missing is None:
+            heads = await self.catalog.heads()
+            await self.hold.take(
+                self.cluster,
+                objects_listed=any(head.objects for head in heads.values()),
+                adopt=self._adopt,
+            )
         for topic_id, head in (await self.catalog.heads()).items():
             self.folders[topic_id] = head.folder
             self.object_bytes[topic_id] = head.bytes
@@ -161,6 +183,25 @@ class Tier:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.child.close()
 
+    async def _adopt(self) -> None:
+        """The objects are newer than the catalog: take them in, before a topic gives out an offset that is there."""
+        for topic_id, head in (await self.catalog.heads()).items():
+            topic = self._hub.topics.get(topic_id)
+            if topic is None:
+                continue
+            await self.flusher.claim(topic)
+            adopted = await adopt(topic, self.catalog, self.child, head.folder)
+            if adopted:
+                log.warning(
+                    "tier_objects_adopted",
+                    extra={
+                        "event": "tier_objects_adopted",
+                        "topic": topic.name,
+                        "objects": len(adopted),
+                        "first": adopted[0],
+                    },
+                )
+
     async def _cluster_name(self) -> str:
         """The first part of every object's key: one name a metadata store, so that no two clusters share a folder."""
         item = await self._metadata.get(_CLUSTER_KEY)
@@ -189,8 +230,9 @@ class Tier:
                 if now_s >= self._look_again_s:
                     self._look_again_s = now_s + pause
                     self._due = deque(await self._look())
-                self._flush_some()
-                if self._tending is None and now_s >= self._store_again_s:
+                if self.hold.held:
+                    self._flush_some()
+                if self._tending is None and (now_s >= self._store_again_s or not self.hold.held):
                     self._tending = asyncio.get_running_loop().create_task(self._tend())
                     self._tending.add_done_callback(self._tended)
             except ClusterError as error:
@@ -256,8 +298,10 @@ class Tier:
             log.warning("tier_upkeep_failed", extra={"event": "tier_upkeep_failed", "error": str(error)})
 
     async def _tend(self) -> None:
-        await self._refresh_lag()
-        await self.tending.turn()
+        await self.hold.ask_again()
+        if self.hold.held:
+            await self._refresh_lag()
+            await self.tending.turn()
 
     async def _refresh_lag(self) -> None:
         """Look up how old the first unread message of cursors in the cold tier is, for the metrics."""
@@ -387,11 +431,15 @@ class Tier:
         if self.missing is not None:
             return (Reason(code="TIER_OFF", message=self.missing.message),)
         found = []
-        error = self.flusher.store_error()
+        error = self.flusher.store_error() if self.hold.held else None
+        if not self.hold.held and self.hold.reason is not None:
+            found.append(Reason(code=self.hold.code, message=self.hold.reason.message))
         if error is not None:
             found.append(Reason(code="TIER_STORE_UNAVAILABLE", message=error.message))
         others = [
-            f.error for f in self.flusher.failures.values() if not isinstance(f.error, StoreUnavailable)
+            f.error
+            for f in self.flusher.failures.values()
+            if not isinstance(f.error, StoreUnavailable | StoreOwned)
         ]
         if others:
             found.append(

@@ -19,6 +19,7 @@ from pydanube_broker.long_work import Work
 from pydanube_broker.tier.child import TierChild
 from pydanube_broker.tier.cold_reads import ColdReads
 from pydanube_broker.tier.flushing import Flusher, entry_of
+from pydanube_broker.tier.holding import StoreHold
 from pydanube_broker.tier.steps import Step, reached
 from pydanube_broker.topics.retention import Keep, slowest_cursor
 from pydanube_broker.topics.topic import Topic, now_ms
@@ -75,6 +76,7 @@ class Upkeep:
         flusher: Flusher,
         cold: ColdReads,
         *,
+        hold: StoreHold,
         cluster: str,
         object_bytes: int,
     ) -> None:
@@ -83,6 +85,7 @@ class Upkeep:
         self._folders = folders
         self._flusher = flusher
         self._cold = cold
+        self._hold = hold
         self._cluster = cluster
         self._object_bytes = object_bytes
         self.merged = 0
@@ -112,11 +115,16 @@ class Upkeep:
         return len(runs[0])
 
     async def _merge(self, topic: Topic, run: Sequence[CatalogEntry]) -> None:
+        self._hold.check()
         folder, epoch = self._folders[topic.topic_id], topic.assigned_epoch
         generation = max(entry.generation for entry in run) + 1
         start, end = run[0].start, run[-1].end
         name = ObjectName(
-            start=start, end=end, epoch=epoch, generation=generation, random=secrets.token_hex(4)
+            start=start,
+            end=end,
+            epoch=epoch,
+            generation=generation,
+            random=f"{self._hold.life}{secrets.token_hex(2)}",
         )
         key = f"{folder}/{name}"
         self._flusher.merging.add(key)

@@ -26,7 +26,7 @@ from pydanube_core.errors import (
     ObjectMissing,
     StoreUnavailable,
 )
-from pydanube_storage.objects import ObjectName, ObjectStore
+from pydanube_storage.objects import ObjectName, ObjectStore, OwnerMark, make_mark, newest_mark
 from pydanube_storage.parquet import Meta, ObjectReader, ObjectWriter, WrittenObject, batches_of
 from pydanube_storage.parquet.decode import DecodedBatch
 from pydanube_storage.parquet.export import ExportWork
@@ -68,6 +68,9 @@ class TierWork:
             "delete": self.delete,
             "list": self.list,
             "check": self.check,
+            "facts": self.facts,
+            "owner_newest": self.owner_newest,
+            "owner_make": self.owner_make,
             "export_begin": self._exports.begin,
             "export_add": self._exports.add,
             "export_finish": self._exports.finish,
@@ -271,6 +274,20 @@ class TierWork:
         except CorruptObject as error:
             return {"state": "damaged", "why": error.message}, b""
         return {"state": "ok", "why": ""}, b""
+
+    def facts(self, arguments: dict[str, Any], blob: bytes) -> Answer:
+        """What the catalog is to say of an object that it does not list: `key`."""
+        return _facts(ObjectReader(self._store, arguments["key"]).described()), b""
+
+    def owner_newest(self, arguments: dict[str, Any], blob: bytes) -> Answer:
+        """Whose the store is: `cluster` → {mark}."""
+        mark = newest_mark(self._store, arguments["cluster"])
+        return {"mark": None if mark is None else asdict(mark)}, b""
+
+    def owner_make(self, arguments: dict[str, Any], blob: bytes) -> Answer:
+        """Become the owner: `cluster`, `mark` → {mark} of who is."""
+        now = make_mark(self._store, arguments["cluster"], OwnerMark(**arguments["mark"]))
+        return {"mark": asdict(now)}, b""
 
 
 def _facts(written: WrittenObject) -> dict[str, Any]:

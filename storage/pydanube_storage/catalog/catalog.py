@@ -248,6 +248,34 @@ class ObjectCatalog:
         return await self._change(topic_id, held, changed, [*writes, _put(topic_id, merged), rest])
 
     @_raced
+    async def adopt(self, topic_id: int, entry: CatalogEntry, *, epoch: int) -> Committed:
+        """Take in an object that is there and was not listed: behind the last one, or in the place of those it covers.
+
+        Raises:
+            CatalogFenced, Conflict: as `append`; also where it covers a part of an object.
+        """
+        held = await self._held(topic_id, epoch)
+        head = held.head
+        covered = [each async for each in self.entries(topic_id, start=entry.start, end=entry.end)]
+        if [each.name for each in covered] == [entry.name]:
+            return held
+        fits = covered[0].start == entry.start if covered else entry.start == head.tiered_offset
+        if not fits or (covered and covered[-1].end > entry.end) or len(covered) > MAX_CHANGED:
+            raise Conflict(
+                f"object {entry.name} does not fit the objects of topic {topic_id}", topic_id=str(topic_id)
+            )
+        changed = replace(
+            head,
+            tiered_offset=max(head.tiered_offset, entry.end),
+            objects=head.objects - len(covered) + 1,
+            bytes=head.bytes - sum(each.bytes for each in covered) + entry.bytes,
+        )
+        writes: list[Write] = [
+            Delete(entry_key(topic_id, each.end)) for each in covered if each.end != entry.end
+        ]
+        return await self._change(topic_id, held, changed, [*writes, _put(topic_id, entry)])
+
+    @_raced
     async def drop(
         self, topic_id: int, entries: Sequence[CatalogEntry], *, start_offset: int, epoch: int
     ) -> Committed:

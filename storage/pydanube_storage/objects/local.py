@@ -64,6 +64,14 @@ class LocalStore:
             with contextlib.suppress(OSError):
                 temporary.unlink()
 
+    def put_new(self, key: str, data: bytes) -> None:
+        if not (self._root / check_key(key)).exists():
+            try:
+                self.put(key, data)  # a link: never replaces
+            except StoreUnavailable as error:
+                if not isinstance(error.__cause__, FileExistsError):
+                    raise
+
     def _make_folders(self, folder: Path) -> None:
         """Make the folders that are missing, each durable in its parent."""
         missing: list[Path] = []

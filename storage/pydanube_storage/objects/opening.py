@@ -15,7 +15,7 @@ from pydanube_storage.objects.protocol import ObjectStore
 from pydanube_storage.objects.remote import FsspecStore
 from pydanube_storage.objects.retrying import Retry
 
-__all__ = ["StoreOptions", "open_store"]
+__all__ = ["StoreOptions", "check_url", "open_store"]
 
 _CONNECT_TIMEOUT_S: Final = 5.0
 
@@ -61,28 +61,35 @@ def open_store(options: StoreOptions, *, retry: Retry | None = None) -> ObjectSt
         StoreUnavailable: a local folder that cannot be made.
     """
     retry = retry or Retry(budget_s=options.timeout_s)
+    check_url(options.url)
     parts = urlsplit(options.url)
-    if parts.password or parts.username:
-        raise InvalidArgument(
-            "tier.url holds a user or password: use a profile or the environment, where no log shows them",
-            field="tier.url",
-            value=f"{parts.scheme}://…",
-        )
     scheme = parts.scheme if "://" in options.url else ""
     if scheme in ("", "file"):
         return LocalStore(Path(unquote(parts.path) if scheme else options.url))
     root = (parts.netloc + parts.path).strip("/")
     if scheme == "memory":
         return FsspecStore(_fsspec("memory"), f"/{root}", url=options.url, retry=retry)
-    if scheme in ("s3", "s3a"):
-        if not parts.netloc:
-            raise InvalidArgument("tier.url: write s3://bucket/prefix", field="tier.url", value=options.url)
-        return FsspecStore(_s3(options), root, url=f"s3://{root}", retry=retry)
-    raise InvalidArgument(
-        f"tier.url {options.url!r}: use a folder, s3://bucket/prefix or memory://name",
-        field="tier.url",
-        value=options.url,
-    )
+    return FsspecStore(_s3(options), root, url=f"s3://{root}", retry=retry)
+
+
+def check_url(url: str) -> None:
+    """Raise `InvalidArgument` for a URL of another kind than a store has, or one with a password in it."""
+    parts = urlsplit(url)
+    if parts.password or parts.username:
+        raise InvalidArgument(
+            "tier.url holds a user or password: use a profile or the environment, where no log shows them",
+            field="tier.url",
+            value=f"{parts.scheme}://…",
+        )
+    scheme = parts.scheme if "://" in url else "file"
+    if scheme in ("s3", "s3a") and not parts.netloc:
+        raise InvalidArgument("tier.url: write s3://bucket/prefix", field="tier.url", value=url)
+    if scheme not in ("file", "memory", "s3", "s3a"):
+        raise InvalidArgument(
+            f"tier.url {url!r}: use a folder, s3://bucket/prefix or memory://name",
+            field="tier.url",
+            value=url,
+        )
 
 
 def _fsspec(protocol: str, **arguments: Any) -> Any:

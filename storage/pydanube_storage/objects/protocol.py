@@ -50,6 +50,10 @@ class ObjectStore(Protocol):
         """
         ...
 
+    def put_new(self, key: str, data: bytes) -> None:
+        """As `put`, but an object that is there stays as it is, and that is no error."""
+        ...
+
     def read(self, key: str, start: int, end: int) -> bytes:
         """Bytes `[start, end)` of an object, all of them."""
         ...

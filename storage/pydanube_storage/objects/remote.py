@@ -64,6 +64,17 @@ class FsspecStore:
             if source.parent == self._spool:
                 source.unlink(missing_ok=True)
 
+    def put_new(self, key: str, data: bytes) -> None:
+        path = self._path(key)
+
+        def attempt() -> None:
+            self._fs.invalidate_cache()
+            if not self._fs.exists(path):
+                with contextlib.suppress(FileExistsError):
+                    self._fs.pipe_file(path, data, mode="create")
+
+        self._call(key, attempt)
+
     def read(self, key: str, start: int, end: int) -> bytes:
         path = self._path(key)
 

@@ -20,9 +20,11 @@ from pydanube_core.errors import CorruptObject
 
 from pydanube_storage.objects.protocol import ObjectStore
 from pydanube_storage.parquet.columns import SCHEMA, Meta
+from pydanube_storage.parquet.write import WrittenObject
 
 __all__ = ["Expected", "ObjectReader", "digest_of"]
 
+_APPEND_TIME: Final = SCHEMA.get_field_index("append_time")
 _TAIL_BYTES: Final = 64 << 10
 _PIECE_BYTES: Final = 8 << 20
 
@@ -150,6 +152,24 @@ class ObjectReader:
         at = int(table.column("offset").to_numpy().searchsorted(offset))
         return int(table.column("append_time").cast(pa.int64())[at].as_py())
 
+    def described(self) -> WrittenObject:
+        """What is known of an object that nobody has listed: all that its writer said of it. Reads all of it."""
+        tail = self._tail[1]
+        footer_bytes = int.from_bytes(tail[-8:-4], "little") + 8
+        size = self._tail[0] + len(tail)
+        footer = self._store.read(self.key, size - footer_bytes, size)
+        times = [self.footer.row_group(i).column(_APPEND_TIME).statistics for i in range(self.row_groups)]
+        return WrittenObject(
+            meta=self.meta,
+            messages=self.messages,
+            bytes=size,
+            min_append_time_ms=min((_ms(each.min) for each in times), default=0),
+            max_append_time_ms=max((_ms(each.max) for each in times), default=0),
+            digest=digest_of(self._store, self.key, size),
+            footer_bytes=footer_bytes,
+            footer_crc=crc32(footer),
+        )
+
     def _corrupt(self, why: str, cause: str) -> CorruptObject:
         return CorruptObject(
             f"object {self.key} in {self._store.url} is damaged: {why}. Restore it from a copy of the bucket",
@@ -157,6 +177,11 @@ class ObjectReader:
             key=self.key,
             cause=cause,
         )
+
+
+def _ms(time: Any) -> int:
+    """Milliseconds of a statistic of a timestamp column."""
+    return int(time) if isinstance(time, int) else round(time.timestamp() * 1000)
 
 
 def digest_of(store: ObjectStore, key: str, size: int, *, like: str = "") -> str:

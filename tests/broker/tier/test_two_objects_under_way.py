@@ -117,6 +117,7 @@ async def _bench(messages: int) -> AsyncIterator[Bench]:
             catalog,
             cast("TierChild", child),
             {},
+            hold=cast("Any", SimpleNamespace(life="0a0a0a0a", check=lambda: None)),
             cluster="c",
             flush_bytes=OBJECT // 4,
             object_bytes=OBJECT,

@@ -76,8 +76,14 @@ class Bench:
             merging=set(),
             claim=self._claim,
         )
+        self.hold = SimpleNamespace(life="0a0a0a0a", continuous=True, check=lambda: None)
         self.collector = Collector(
-            self.catalog, cast("Any", self.store), self.folders, cast("Flusher", self.flusher), clock=clock
+            self.catalog,
+            cast("Any", self.store),
+            self.folders,
+            cast("Flusher", self.flusher),
+            clock=clock,
+            hold=cast("Any", self.hold),
         )
         upkeep = SimpleNamespace(retain=self._retain, compact_some=self._compact)
         self.hub: Any = SimpleNamespace(topics={topic.topic_id: topic for topic in topics})

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from pydanube_core.errors import InvalidArgument, ObjectMissing
-from pydanube_storage.objects import ObjectStore
+from pydanube_storage.objects import ObjectStore, OwnerMark, make_mark, newest_mark
 
 
 def test_what_was_put_is_read_by_another_client(
@@ -70,3 +70,27 @@ def test_folders_are_those_right_below(store: ObjectStore) -> None:
     assert list(store.folders("")) == ["a", "b"]
     assert list(store.folders("a/telemetry")) == ["date=2026-01-01"]
     assert list(store.folders("nowhere")) == []
+
+
+def test_what_is_made_only_where_nothing_is_stays_as_it_was(store: ObjectStore) -> None:
+    store.put_new("c/owner/1.json", b"first")
+    store.put_new("c/owner/1.json", b"second")
+    assert store.read("c/owner/1.json", 0, 5) == b"first"
+
+
+def test_of_two_who_want_to_own_a_store_both_see_the_same_one(store: ObjectStore) -> None:
+    def mark(incarnation: int, life: str) -> OwnerMark:
+        return OwnerMark(
+            incarnation=incarnation, life=life, place="1", broker_id="7", host="h", data_dir="/d", pid=1,
+            since="2026-01-31T12:00:00+00:00",
+        )  # fmt: skip
+
+    assert newest_mark(store, "c") is None
+    assert make_mark(store, "c", mark(1, "a")) == mark(1, "a")
+    assert make_mark(store, "c", mark(1, "b")) == mark(1, "a")
+    assert newest_mark(store, "c") == mark(1, "a")
+    for incarnation in range(2, 15):
+        assert make_mark(store, "c", mark(incarnation, "a")).incarnation == incarnation
+    assert make_mark(store, "c", mark(3, "late")) == mark(14, "a")
+    assert newest_mark(store, "other") is None
+    assert len(list(store.list("c/owner"))) <= 9  # a few are kept for people

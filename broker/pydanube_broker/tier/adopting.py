@@ -1,0 +1,82 @@
+"""Objects that are newer than the catalog, as after the restoration of an older backup: taken into it, not destroyed.
+
+Which objects make up the topic is pure (`chain`): what is listed and there stays; where it is missing, an object that
+nobody lists and that covers it takes its place, as a merge of the lost future did; behind the last one the objects
+follow that begin where the one before ends. Each is opened and summed before it counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from pydanube_storage.catalog import CatalogEntry, ObjectCatalog
+from pydanube_storage.objects import ObjectName
+
+from pydanube_broker.tier.child import TierChild
+from pydanube_broker.tier.flushing import entry_of
+from pydanube_broker.topics.topic import Topic
+
+__all__ = ["adopt", "chain"]
+
+
+def chain(listed: Sequence[tuple[int, int, str]], there: Collection[str], tiered: int) -> list[ObjectName]:
+    """The objects to be taken in, in order of their offsets. Pure.
+
+    Args:
+        listed: (start, end, name) of the catalog's, ascending, without gaps.
+        there: names of all objects in the topic's folder.
+        tiered: where the last of the catalog's ends.
+    """
+    known = {name for _, _, name in listed}
+    found = [name for each in there if each not in known and (name := ObjectName.parse(each)) is not None]
+    starts: dict[int, ObjectName] = {}
+    for name in sorted(found, key=lambda name: (name.start, name.end, name.generation, name.epoch)):
+        starts[name.start] = name  # of several the one that covers most
+    ends = {end for _, end, _ in listed}
+    taken: list[ObjectName] = []
+    covered = 0
+    for start, _end, text in listed:
+        if start < covered or text in there:
+            continue
+        name_here = starts.get(start)
+        if name_here is not None and (name_here.end in ends or name_here.end > tiered):
+            taken.append(name_here)
+            covered = name_here.end
+    at = max(tiered, covered)
+    while True:
+        following = starts.get(at)
+        if following is None:
+            # one that was merged with the last of the catalog's, which are there as well
+            over = [
+                starts[start]
+                for start, _, _ in listed
+                if start >= covered and start in starts and starts[start].end > at
+            ]
+            following = max(over, key=lambda name: name.end, default=None)
+            if following is None:
+                return taken
+        taken.append(following)
+        at = covered = following.end
+
+
+async def adopt(topic: Topic, catalog: ObjectCatalog, child: TierChild, folder: str) -> list[str]:
+    """Take what is newer than the catalog into it; returns the names. The topic is this owner's by now."""
+    held = await catalog.head(topic.topic_id)
+    if held is None:
+        return []
+    said, _ = await child.call("list", {"folder": folder})
+    there = {fact["key"].rpartition("/")[2] for fact in said["objects"]}
+    listed = [(each.start, each.end, each.name) async for each in catalog.entries(topic.topic_id)]
+    adopted = []
+    for name in chain(listed, there, held.head.tiered_offset):
+        facts, _ = await child.call("facts", {"key": f"{folder}/{name}"})
+        await catalog.adopt(topic.topic_id, _entry(name, facts), epoch=topic.assigned_epoch)
+        adopted.append(str(name))
+    return adopted
+
+
+def _entry(name: ObjectName, facts: dict[str, Any]) -> CatalogEntry:
+    return entry_of(
+        str(name), facts, start=name.start, end=name.end, epoch=name.epoch, generation=name.generation
+    )

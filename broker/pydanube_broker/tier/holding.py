@@ -1,0 +1,255 @@
+"""The broker's hold on its store: takes it at the start, notices when somebody else has it, says why it may not write.
+
+A local store is asked at once, a remote one through the tier's process, at the start for a bounded time: when it is
+away the broker starts all the same, writes nothing there, and asks again. What is decided is in `ownership`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
+
+from pydanube_core.errors import ClusterError, StoreOwned, StoreUnavailable
+from pydanube_storage.metadata import MetadataStore
+from pydanube_storage.objects import LocalStore, OwnerMark, StoreOptions, make_mark, newest_mark
+
+from pydanube_broker.tier.child import ChildDied, TierChild
+from pydanube_broker.tier.ownership import (
+    Known,
+    Verdict,
+    judge,
+    place_of,
+    read_known,
+    refusal,
+    write_known,
+)
+
+__all__ = ["LIFE_DIGITS", "StoreHold"]
+
+log = logging.getLogger("pydanube.tier")
+
+LIFE_DIGITS: Final = 8
+_START_S: Final = 20.0  # a start waits this long for a remote store
+_AGAIN_S: Final = 5.0
+_CHECK_S: Final = 10.0
+
+
+class StoreHold:
+    """Single user: the loop. `held` says whether this life may write; `reason` why not."""
+
+    def __init__(
+        self,
+        options: StoreOptions,
+        data_dir: Path,
+        metadata: MetadataStore,
+        child: TierChild,
+        *,
+        broker_id: str,
+        take_over: int | None,
+        monotonic: Callable[[], float],
+    ) -> None:
+        self.life = secrets.token_hex(LIFE_DIGITS // 2)
+        self.held = False
+        self.reason: ClusterError | None = None
+        self.continuous = False  # whether the store is as this directory's life before left it
+        self._options = options
+        self._data_dir = data_dir
+        self._metadata = metadata
+        self._child = child
+        self._broker_id = broker_id
+        self._take_over = take_over
+        self._monotonic = monotonic
+        self._mark: OwnerMark | None = None
+        self._cluster = ""
+        self._objects_listed = False
+        self._again_s = 0.0
+        self._adopt: Callable[[], Awaitable[None]]
+        parts = urlsplit(options.url)
+        self._scheme = parts.scheme if "://" in options.url else "file"
+        self._local = (
+            Path(unquote(parts.path) if "://" in options.url else options.url).absolute()
+            if self._scheme == "file"
+            else None
+        )
+
+    @property
+    def inside(self) -> bool:
+        """Whether the store is in the data directory, and goes where that goes."""
+        return self._local is not None and self._local.is_relative_to(self._data_dir)
+
+    async def take(
+        self, cluster: str, *, objects_listed: bool, adopt: Callable[[], Awaitable[None]]
+    ) -> Verdict | None:
+        """At the start: make the store this life's. None: a remote store is away, and is asked again later.
+
+        Args:
+            adopt: takes what is newer than the catalog into it, before the store is taken: it is done again after a crash.
+
+        Raises:
+            StoreOwned: it is somebody else's. What `adopt` raises.
+        """
+        self._adopt = adopt
+        self._cluster, self._objects_listed = cluster, objects_listed
+        if self._scheme == "memory":  # gone with its process, and nobody else's
+            self.held = self.continuous = True
+            return Verdict.CLAIM
+        try:
+            async with asyncio.timeout(_START_S):
+                mark = await self._newest()
+        except (StoreUnavailable, ChildDied, TimeoutError) as error:
+            self._away(error)
+            return None
+        return await self._take(mark, at_start=True)
+
+    async def ask_again(self) -> None:
+        """Later: take a store that was away, or see whether it is still this life's. Never raises but when cancelled."""
+        if self._scheme == "memory" or self._monotonic() < self._again_s:
+            return
+        self._again_s = self._monotonic() + (_CHECK_S if self.held else _AGAIN_S)
+        try:
+            if self._mark is None:
+                await self._take(await self._newest(), at_start=False)
+                return
+            now = await self._newest()
+        except StoreOwned as error:
+            self._lose(error)
+        except ClusterError as error:
+            if self._mark is None:
+                self._away(error)
+        else:
+            if now is None:
+                self._lose(self._empty())
+            elif now != self._mark:
+                self._lose(refusal(Verdict.NEWER, now, self._options.url))
+            else:
+                self.held, self.reason = True, None
+
+    @property
+    def code(self) -> str:
+        """Of the reason, for `/status`."""
+        match self.reason:
+            case StoreOwned():
+                return "TIER_STORE_OWNED"
+            case StoreUnavailable() if self.reason.details.get("cause") == "empty":
+                return "TIER_STORE_EMPTY"
+            case _:
+                return "TIER_STORE_UNAVAILABLE"
+
+    def check(self) -> None:
+        """Raise why this life may not write to the store, or delete there."""
+        if not self.held:
+            raise self.reason or StoreUnavailable(
+                "the store was not asked yet whose it is", retry_after_ms=1000
+            )
+
+    def _away(self, error: BaseException) -> None:
+        self.held = False
+        self.reason = (
+            error
+            if isinstance(error, ClusterError)
+            else StoreUnavailable(
+                f"the object store {self._options.url} does not say whose it is (no answer in {_START_S:g} s); "
+                "it is asked again",
+                store=self._options.url,
+            )
+        )
+
+    def _lose(self, error: ClusterError) -> None:
+        if self.held:
+            log.error("tier_store_lost", extra={"event": "tier_store_lost", "error": error.message})
+        self.held, self.reason = False, error
+
+    def _empty(self) -> ClusterError:
+        return StoreUnavailable(
+            f"the object store {self._options.url} is empty, or another one: the catalog lists objects there and it has "
+            "no mark of this cluster. Nothing is written to it: mount it, or correct tier.url. If the objects are gone for "
+            "good, start with DANUBE_TIER__TAKE_OVER=0, once",
+            store=self._options.url,
+            cause="empty",
+        )
+
+    async def _take(self, mark: OwnerMark | None, *, at_start: bool) -> Verdict:
+        known = await read_known(self._metadata)
+        place = place_of(self._data_dir)
+        verdict = judge(
+            mark,
+            known,
+            place=place,
+            inside=self.inside,
+            objects_listed=self._objects_listed,
+            take_over=self._take_over,
+        )
+        if verdict is Verdict.EMPTY:
+            self._lose(self._empty())
+            return verdict
+        if verdict is Verdict.ADOPT and not at_start:
+            verdict = Verdict.NEWER  # what is newer can be adopted only before offsets are given out
+        if verdict in (Verdict.OTHER, Verdict.NEWER):
+            assert mark is not None
+            raise refusal(verdict, mark, self._options.url)
+        if verdict is Verdict.ADOPT:
+            await self._adopt()
+        following = 1 + max(
+            0 if mark is None else mark.incarnation,
+            0 if known is None else max(known.incarnation, known.next_incarnation),
+        )
+        former = known or Known(incarnation=0, life="")
+        if mark is not None and former.took(mark):
+            former = Known(incarnation=mark.incarnation, life=mark.life)
+        await write_known(
+            self._metadata,
+            Known(
+                incarnation=former.incarnation,
+                life=former.life,
+                next_incarnation=following,
+                next_life=self.life,
+            ),
+        )
+        wanted = OwnerMark(
+            incarnation=following,
+            life=self.life,
+            place=place,
+            broker_id=self._broker_id,
+            host=socket.gethostname(),
+            data_dir=str(self._data_dir),
+            pid=os.getpid(),
+            since=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+        now = await self._make(wanted)
+        if now != wanted:
+            raise refusal(Verdict.OTHER, now, self._options.url)
+        await write_known(self._metadata, Known(incarnation=following, life=self.life))
+        self._mark, self.held, self.reason = wanted, True, None
+        self.continuous = verdict is Verdict.CLAIM
+        return verdict
+
+    async def _newest(self) -> OwnerMark | None:
+        if self._local is not None:
+            return await asyncio.to_thread(self._newest_local)
+        said, _ = await self._child.call("owner_newest", {"cluster": self._cluster})
+        return _mark(said["mark"])
+
+    def _newest_local(self) -> OwnerMark | None:
+        assert self._local is not None
+        return newest_mark(LocalStore(self._local), self._cluster) if self._local.is_dir() else None
+
+    async def _make(self, mark: OwnerMark) -> OwnerMark:
+        if self._local is not None:
+            return await asyncio.to_thread(make_mark, LocalStore(self._local), self._cluster, mark)
+        said, _ = await self._child.call("owner_make", {"cluster": self._cluster, "mark": asdict(mark)})
+        now = _mark(said["mark"])
+        assert now is not None
+        return now
+
+
+def _mark(said: dict[str, Any] | None) -> OwnerMark | None:
+    return None if said is None else OwnerMark(**said)

@@ -1,0 +1,123 @@
+"""Who may write and delete in the store: one life of one data directory at a time.
+
+Each start marks the store as its own (`objects.owner`) before it writes there, one incarnation higher than the mark it
+knows from its own metadata. What the mark says otherwise decides:
+
+| the store's mark | what that means | what the start does |
+|---|---|---|
+| ours, this directory | the life before this one | goes on |
+| ours, another directory | this directory is a copy of it, or was moved | refuses, naming the other |
+| newer than ours | this directory is older than the objects: a restored backup | refuses, or adopts what is newer |
+| none, but the catalog lists objects | emptied, not mounted, another bucket | writes nothing, says so |
+
+A store inside the data directory goes where the directory goes, and whoever has the directory's lock has it: there a
+newer mark means adoption at once. `tier.take_over` = the incarnation of the mark answers for the other cases: the
+owner is gone for good. An owner that finds a mark above its own stops writing.
+
+The decision is pure (`judge`); the incarnation that is about to be taken is noted in the metadata before the mark is
+made, so that a crash in between does not make a broker a stranger to itself.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+from pydanube_core.errors import StoreOwned
+from pydanube_storage.metadata import MetadataStore, Put
+from pydanube_storage.objects import OwnerMark
+
+__all__ = ["Known", "Verdict", "judge", "place_of", "read_known", "refusal", "write_known"]
+
+_KEY: Final = "/tier/owner"
+
+
+class Verdict(StrEnum):
+    CLAIM = "claim"
+    ADOPT = "adopt"  # and claim: what is newer than the catalog is taken into it first
+    EMPTY = "empty"
+    OTHER = "other"
+    NEWER = "newer"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What this directory knows of its store: the incarnation it took last, and the one it was about to take."""
+
+    incarnation: int
+    life: str
+    next_incarnation: int = 0
+    next_life: str = ""
+
+    def took(self, mark: OwnerMark) -> bool:
+        """Whether the mark is of a life of this directory."""
+        return (mark.incarnation, mark.life) in (
+            (self.incarnation, self.life),
+            (self.next_incarnation, self.next_life),
+        )
+
+
+def judge(
+    mark: OwnerMark | None,
+    known: Known | None,
+    *,
+    place: str,
+    inside: bool,
+    objects_listed: bool,
+    take_over: int | None,
+) -> Verdict:
+    """See the table. Pure.
+
+    Args:
+        inside: the store is in the data directory.
+        objects_listed: the catalog has objects that should be there.
+        take_over: the incarnation whose owner is said to be gone for good; 0: the objects are.
+    """
+    if mark is None:
+        lost = known is not None and objects_listed
+        return Verdict.EMPTY if lost and take_over != 0 else Verdict.CLAIM
+    if known is not None and known.took(mark):
+        same = inside or mark.place == place or take_over == mark.incarnation
+        return Verdict.CLAIM if same else Verdict.OTHER
+    if known is not None and mark.incarnation < known.incarnation:
+        return Verdict.CLAIM  # an older state of the store: what is missing is said when it is read
+    if inside or take_over == mark.incarnation:
+        return Verdict.ADOPT
+    return Verdict.NEWER
+
+
+def refusal(verdict: Verdict, mark: OwnerMark, url: str) -> StoreOwned:
+    """Why this broker may not have the store, and how it may."""
+    why = (
+        "this data directory is a copy of that one, or was moved"
+        if verdict is Verdict.OTHER
+        else "this data directory is older than that, like a restored backup; the newer objects are kept"
+    )
+    return StoreOwned(
+        f"the objects in {url} belong to {mark.named}: {why}. If that broker is gone for good, start with "
+        f"DANUBE_TIER__TAKE_OVER={mark.incarnation}, once: newer objects are adopted. Else give this one a tier.url of its own",
+        field="tier.url",
+        value=url,
+        incarnation=mark.incarnation,
+        owner=mark.broker_id,
+        data_dir=mark.data_dir,
+        host=mark.host,
+    )
+
+
+def place_of(data_dir: Path) -> str:
+    """Tells a directory from a copy of it: the number its file system gave to a file that is written once."""
+    stat = (data_dir / "format.json").stat()
+    return str(stat.st_ino)
+
+
+async def read_known(metadata: MetadataStore) -> Known | None:
+    item = await metadata.get(_KEY)
+    return None if item is None else Known(**json.loads(item.value))
+
+
+async def write_known(metadata: MetadataStore, known: Known) -> None:
+    await metadata.transact([Put(_KEY, json.dumps(asdict(known)).encode())])

@@ -1,0 +1,83 @@
+"""Whose a store is: marks `<cluster>/owner/<incarnation, 20 digits>.json`, one for each life of a broker that writes there.
+
+The highest incarnation is the owner. A mark is made only where there is none of its number, so that of two who want to
+be the next one only one is. Old marks are removed, but for the last few, which tell a person what happened.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Final, Self
+
+from pydanube_core.errors import CorruptObject
+
+from pydanube_storage.objects.protocol import ObjectStore
+
+__all__ = ["OwnerMark", "make_mark", "newest_mark"]
+
+_VERSION: Final = 1
+_KEPT: Final = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnerMark:
+    """One life of a broker. `life` is random; `place` tells its data directory from a copy of it."""
+
+    incarnation: int
+    life: str
+    place: str
+    broker_id: str
+    host: str
+    data_dir: str
+    pid: int
+    since: str  # UTC, for people
+
+    @property
+    def named(self) -> str:
+        """The owner as a person knows it."""
+        return f"broker {self.broker_id} (data directory {self.data_dir} on {self.host}, process {self.pid}, since {self.since})"
+
+    def to_json(self) -> bytes:
+        return json.dumps({"version": _VERSION, **asdict(self)}, indent=1).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes, *, store: str, key: str) -> Self:
+        try:
+            body = json.loads(data)
+            return cls(**{name: body[name] for name in cls.__dataclass_fields__})
+        except (ValueError, KeyError, TypeError) as error:
+            raise CorruptObject(
+                f"the owner mark {key} in {store} cannot be read: {error!r}",
+                store=store,
+                key=key,
+                cause="mark",
+            ) from error
+
+
+def newest_mark(store: ObjectStore, cluster: str) -> OwnerMark | None:
+    """The owner of a cluster's objects; None where nobody has said so yet."""
+    keys = [fact.key for fact in store.list(_folder(cluster)) if fact.key.endswith(".json")]
+    if not keys:
+        return None
+    key = max(keys)
+    size = store.size(key)
+    return OwnerMark.from_json(store.read(key, 0, size), store=store.url, key=key)
+
+
+def make_mark(store: ObjectStore, cluster: str, mark: OwnerMark) -> OwnerMark:
+    """Become the owner, unless somebody else has this incarnation or a higher one; returns who is the owner now."""
+    key = f"{_folder(cluster)}/{mark.incarnation:020d}.json"
+    store.put_new(key, mark.to_json())
+    # Read back: a store that does not know conditions has the last one's, and both see that one.
+    now = newest_mark(store, cluster)
+    assert now is not None
+    if now == mark:
+        keys = sorted(fact.key for fact in store.list(_folder(cluster)))
+        for old in keys[:-_KEPT]:
+            store.delete(old)
+    return now
+
+
+def _folder(cluster: str) -> str:
+    return f"{cluster}/owner"
