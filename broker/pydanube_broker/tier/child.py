@@ -38,6 +38,7 @@ class TierChild:
         self._options = options
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[tuple[dict[str, Any], memoryview]]] = {}
+        self._asked_s: dict[int, float] = {}  # when each of those was asked
         self._writer: asyncio.StreamWriter | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._listener: asyncio.Task[None] | None = None
@@ -63,6 +64,7 @@ class TierChild:
     async def _ask(self, body: dict[str, Any], blob: bytes) -> tuple[dict[str, Any], memoryview]:
         assert self._writer is not None
         number = next(self._numbers)
+        self._asked_s[number] = asyncio.get_running_loop().time()
         answer = self._waiting[number] = asyncio.get_running_loop().create_future()
         try:
             self._writer.write(encode_message(number, body, len(blob)))
@@ -71,6 +73,12 @@ class TierChild:
             return found
         finally:
             self._waiting.pop(number, None)
+            self._asked_s.pop(number, None)
+
+    def longest_wait_s(self) -> float:
+        """How long the oldest call has waited for its answer; 0 when nobody waits."""
+        oldest_s = min(self._asked_s.values(), default=None)
+        return 0.0 if oldest_s is None else asyncio.get_running_loop().time() - oldest_s
 
     async def _started(self) -> None:
         async with self._starting:

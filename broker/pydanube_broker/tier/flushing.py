@@ -145,6 +145,20 @@ class Flusher:
             return None
         return Due(topic=topic, since_ms=since, bytes=size, forced=force)
 
+    def waiting(self, topic: Topic, now: int, *, force: bool = False) -> int | None:
+        """Append time of a topic's oldest message that should be tiered by now, whatever keeps it; None: none should."""
+        state = topic.state
+        if state.tiered_offset >= topic.commit or topic.closed is not None:
+            return None
+        if topic.topic_id in self._flights:  # `_since` remembers what follows those
+            since = self._hub.journal.time_at_offset(topic.topic_id, state.tiered_offset)
+        else:
+            since = self._since(topic.topic_id, state.tiered_offset)
+        if since is None:
+            return None
+        late = force or now - since >= self._flush_age_ms or self.backlog_bytes(topic) >= self._flush_bytes
+        return since if late else None
+
     def _since(self, topic_id: int, start: int) -> int | None:
         """Append time of what is next to be flushed: remembered, since each look asks it of every topic that waits."""
         known = self._waiting_since.get(topic_id)

@@ -49,6 +49,8 @@ _SLICE: Final = 200  # topics looked at before others get a turn
 _HELD_UP_SEGMENTS: Final = (
     8  # sealed segments beyond which topics that hold up deletion are flushed at any size
 )
+_SILENT_TIMES: Final = 2  # times `tier.timeout`
+_SILENT_S: Final = 30.0  # what writing an object may take beside, while everybody else comes first
 _STORE_PAUSE_S: Final = 30.0
 _LAG_INTERVAL_S: Final = 15.0
 _UNDER_WAY_PAUSE_S: Final = 0.02
@@ -256,10 +258,12 @@ class Tier:
             if topic.state.tiered_offset >= topic.commit:
                 continue
             backlog += self.flusher.backlog_bytes(topic)
+            waiting = self.flusher.waiting(topic, now, force=topic.topic_id in forced)
+            if waiting is not None:
+                oldest = waiting if oldest is None else min(oldest, waiting)
             due = self.flusher.due(topic, now, force=topic.topic_id in forced)
             if due is not None:
                 found.append(due)
-                oldest = due.since_ms if oldest is None else min(oldest, due.since_ms)
         self._backlog_bytes, self._oldest_ms = backlog, oldest
         found.sort(key=lambda due: (not due.forced, due.since_ms))
         return found
@@ -436,6 +440,8 @@ class Tier:
             found.append(Reason(code=self.hold.code, message=self.hold.reason.message))
         if error is not None:
             found.append(Reason(code="TIER_STORE_UNAVAILABLE", message=error.message))
+        elif self.hold.held:
+            found.extend(self._silent())
         others = [
             f.error
             for f in self.flusher.failures.values()
@@ -451,6 +457,20 @@ class Tier:
                 Reason(code="TIER_UPKEEP_FAILING", message=f"{len(troubles)} topics: {troubles[0].message}")
             )
         return tuple(found)
+
+    def _silent(self) -> list[Reason]:
+        """A call of the store that has no end: no error, and nothing gets on."""
+        longest_s = self.child.longest_wait_s()
+        limit_s = _SILENT_TIMES * self._settings.timeout + _SILENT_S
+        if longest_s <= limit_s:
+            return []
+        return [
+            Reason(
+                code="TIER_STORE_UNAVAILABLE",
+                message=f"the object store {self.options.url} has not answered for {longest_s:.0f} s: check the disk or the "
+                "network behind it; the broker goes on when it does",
+            )
+        ]
 
     @property
     def backlog_bytes(self) -> int:

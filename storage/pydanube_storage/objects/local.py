@@ -41,6 +41,12 @@ class LocalStore:
 
     @property
     def spool(self) -> Path:
+        try:
+            self._spool.mkdir(
+                exist_ok=True
+            )  # removed meanwhile; not the folder it is in, which may be unmounted
+        except OSError as error:
+            self._fail("", error)
         return self._spool
 
     def put(self, key: str, source: Path | bytes) -> None:
@@ -48,7 +54,7 @@ class LocalStore:
         if isinstance(source, Path) and source.parent == self._spool:
             temporary = source
         else:
-            temporary = self._spool / f"{secrets.token_hex(8)}.put"
+            temporary = self.spool / f"{secrets.token_hex(8)}.put"
         try:
             self._make_folders(target.parent)
             if isinstance(source, bytes):

@@ -69,7 +69,7 @@ def open_store(options: StoreOptions, *, retry: Retry | None = None) -> ObjectSt
     root = (parts.netloc + parts.path).strip("/")
     if scheme == "memory":
         return FsspecStore(_fsspec("memory"), f"/{root}", url=options.url, retry=retry)
-    return FsspecStore(_s3(options), root, url=f"s3://{root}", retry=retry)
+    return FsspecStore(_s3(options), root, url=f"s3://{root}", retry=retry, timeout_s=options.timeout_s)
 
 
 def check_url(url: str) -> None:

@@ -8,6 +8,7 @@ no message is made from what was sent.
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +24,10 @@ from pydanube_storage.objects.retrying import Retry
 __all__ = ["FsspecStore"]
 
 T = TypeVar("T")
+_SLOWEST_BYTES_PER_S: Final = 1 << 20
+_ATTEMPT_S: Final = 10.0  # beside the answer: the first call makes the client, connections are made
+_LISTING_S: Final = 600.0
+_SPOOL_PREFIX: Final = "danube-spool-"
 _REFUSED: Final = (
     "AccessDenied",
     "Forbidden",
@@ -37,12 +42,15 @@ _REFUSED: Final = (
 class FsspecStore:
     """`root` is bucket and prefix, as the file system wants them; `url` is how people write the same place."""
 
-    def __init__(self, fs: Any, root: str, *, url: str, retry: Retry | None = None) -> None:
+    def __init__(
+        self, fs: Any, root: str, *, url: str, retry: Retry | None = None, timeout_s: float | None = None
+    ) -> None:
         self._fs = fs
         self._root = root.strip("/")
         self._url = url.rstrip("/")
         self._retry = retry or Retry()
-        self._spool = Path(tempfile.mkdtemp(prefix="danube-spool-"))
+        self._timeout_s = timeout_s
+        self._spool = _new_spool()
 
     @property
     def url(self) -> str:
@@ -50,6 +58,7 @@ class FsspecStore:
 
     @property
     def spool(self) -> Path:
+        self._spool.mkdir(mode=0o700, exist_ok=True)  # tidied up by somebody meanwhile
         return self._spool
 
     def _path(self, key: str) -> str:
@@ -58,20 +67,30 @@ class FsspecStore:
     def put(self, key: str, source: Path | bytes) -> None:
         path = self._path(key)
         if isinstance(source, bytes):
-            self._call(key, lambda: self._fs.pipe_file(path, source))
-        else:
-            self._call(key, lambda: self._fs.put_file(str(source), path))
-            if source.parent == self._spool:
+            self._call(key, lambda: self._fs.pipe_file(path, source, **self._within(len(source))))
+            return
+        try:
+            size = source.stat().st_size
+            self._call(key, lambda: self._fs.put_file(str(source), path, **self._within(size)))
+        finally:
+            if source.parent == self._spool:  # also when it failed: the next attempt writes another
                 source.unlink(missing_ok=True)
+
+    def _within(self, size: int = 0) -> dict[str, float]:
+        """How long one attempt may take. The client's own limits see a store that does not answer, not one that does
+        not take what it is sent."""
+        if self._timeout_s is None:
+            return {}
+        return {"timeout": self._timeout_s + _ATTEMPT_S + size / _SLOWEST_BYTES_PER_S}
 
     def put_new(self, key: str, data: bytes) -> None:
         path = self._path(key)
 
         def attempt() -> None:
             self._fs.invalidate_cache()
-            if not self._fs.exists(path):
+            if not self._fs.exists(path, **self._within()):
                 with contextlib.suppress(FileExistsError):
-                    self._fs.pipe_file(path, data, mode="create")
+                    self._fs.pipe_file(path, data, mode="create", **self._within())
 
         self._call(key, attempt)
 
@@ -79,7 +98,7 @@ class FsspecStore:
         path = self._path(key)
 
         def attempt() -> bytes:
-            data: bytes = self._fs.cat_file(path, start=start, end=end)
+            data: bytes = self._fs.cat_file(path, start=start, end=end, **self._within(end - start))
             if len(data) != end - start:
                 raise CorruptObject(
                     f"object {key} in {self.url} gave {len(data)} bytes for the {end - start} from {start} on",
@@ -93,7 +112,7 @@ class FsspecStore:
 
     def size(self, key: str) -> int:
         path = self._path(key)
-        return int(self._call(key, lambda: self._fs.info(path))["size"])
+        return int(self._call(key, lambda: self._fs.info(path, **self._within()))["size"])
 
     def list(self, prefix: str) -> Iterator[ObjectFact]:
         folder = self._path(prefix) if prefix else self._root
@@ -101,7 +120,7 @@ class FsspecStore:
         def attempt() -> dict[str, Any]:
             self._fs.invalidate_cache()
             try:
-                found: dict[str, Any] = self._fs.find(folder, detail=True)
+                found: dict[str, Any] = self._fs.find(folder, detail=True, **self._listing())
             except FileNotFoundError:
                 return {}
             return found
@@ -141,12 +160,16 @@ class FsspecStore:
 
         def attempt() -> None:
             with contextlib.suppress(FileNotFoundError):
-                self._fs.rm_file(path)
+                self._fs.rm_file(path, **self._within())
 
         self._call(key, attempt)
 
     def close(self) -> None:
         shutil.rmtree(self._spool, ignore_errors=True)
+
+    def _listing(self) -> dict[str, float]:
+        """A listing is many answers: it may take a while, not for ever."""
+        return {} if self._timeout_s is None else {"timeout": max(_LISTING_S, self._timeout_s)}
 
     def _call(self, key: str, attempt: Callable[[], T]) -> T:
         try:
@@ -179,6 +202,25 @@ class FsspecStore:
             cause=cause,
             remedy=remedy,
         ) from error
+
+
+def _new_spool() -> Path:
+    """A folder of this process; those of processes that are gone are removed: a killed one cannot do it itself."""
+    for old in Path(tempfile.gettempdir()).glob(f"{_SPOOL_PREFIX}*-*"):
+        pid = old.name.removeprefix(_SPOOL_PREFIX).partition("-")[0]
+        if pid.isdigit() and not _alive(int(pid)):
+            shutil.rmtree(old, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"{_SPOOL_PREFIX}{os.getpid()}-"))
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def _refused(error: Exception) -> bool:

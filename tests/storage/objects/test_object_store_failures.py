@@ -4,12 +4,25 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydanube_core.errors import CorruptObject, InvalidArgument, StoreUnavailable
-from pydanube_storage.objects import FsspecStore, LocalStore, ObjectName, Retry, StoreOptions, open_store
+from pydanube_storage.objects import (
+    FsspecStore,
+    LocalStore,
+    ObjectName,
+    Retry,
+    StoreOptions,
+    open_store,
+    remote,
+)
 
 from tests.support.broker_process import free_ports
 from tests.support.s3_server import S3Server
@@ -173,3 +186,85 @@ def test_object_names_round_trip_and_sort_by_offset() -> None:
     assert ObjectName.parse(f"some/folder/{name}") == name
     assert ObjectName.parse("00000000000000000007-1000-3-0-ab12.parquet.tmp") is None
     assert ObjectName.parse("7-8-3-0-ab.parquet") is None
+
+
+def test_a_put_that_the_store_does_not_take_in_ends_and_leaves_no_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pytest.importorskip("s3fs")
+    monkeypatch.setattr(remote, "_SLOWEST_BYTES_PER_S", 100 << 20)
+    monkeypatch.setattr(remote, "_ATTEMPT_S", 2.0)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "x")
+    with socket.socket() as deaf:  # takes the connection, and nothing that is sent
+        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        deaf.bind(("127.0.0.1", 0))
+        deaf.listen()
+        store = open_store(
+            StoreOptions(
+                url="s3://bucket/x", endpoint=f"http://127.0.0.1:{deaf.getsockname()[1]}", region="us-east-1",
+                path_style=True, timeout_s=1.0,
+            )
+        )  # fmt: skip
+        spooled = store.spool / "object.parquet.tmp"
+        spooled.write_bytes(bytes(20 << 20))
+        begun = time.monotonic()
+        with pytest.raises(StoreUnavailable) as failed:
+            store.put("k", spooled)
+        assert time.monotonic() - begun < 30
+        assert failed.value.details["remedy"]
+        assert list(store.spool.iterdir()) == []
+        store.close()
+
+
+def test_a_failed_upload_leaves_nothing_in_the_spool(tmp_path: Path) -> None:
+    class Refusing:
+        def put_file(self, source: str, path: str) -> None:
+            raise PermissionError("403")
+
+    store = store_over(Refusing(), Clock().retry(1))
+    spooled = store.spool / "object.parquet.tmp"
+    spooled.write_bytes(b"x")
+    with pytest.raises(StoreUnavailable):
+        store.put("k", spooled)
+    assert list(store.spool.iterdir()) == []
+    store.close()
+
+
+def test_spools_of_processes_that_are_gone_are_removed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    done = subprocess.run(
+        [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True
+    )
+    left = tmp_path / f"danube-spool-{int(done.stdout)}-abc"
+    left.mkdir()
+    (left / "x.parquet.tmp").write_bytes(b"x")
+    mine = store_over(Flaky(b""), Clock().retry(1))
+    other = store_over(Flaky(b""), Clock().retry(1))
+    assert not left.exists()
+    assert mine.spool.exists(), "of a process that lives"
+    mine.close()
+    other.close()
+
+
+@pytest.mark.parametrize("kind", ["local", "remote"])
+def test_a_spool_that_is_removed_at_run_time_is_made_again(tmp_path: Path, kind: str) -> None:
+    store = LocalStore(tmp_path / "objects") if kind == "local" else store_over(Flaky(b""), Clock().retry(1))
+    store.spool.rmdir()
+    assert store.spool.is_dir()
+    if kind == "local":
+        store.spool.rmdir()
+        store.put("a/b", b"x")
+        assert store.read("a/b", 0, 1) == b"x"
+    store.close()
+
+
+def test_a_store_whose_folder_is_gone_is_not_made_anew_under_it(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "objects")
+    store.spool.rmdir()
+    (tmp_path / "objects").rmdir()  # unmounted
+    with pytest.raises(StoreUnavailable):
+        store.put("a/b", b"x")
+    assert not (tmp_path / "objects").exists()
