@@ -32,7 +32,6 @@ HEAD: Final = "<!-- Written by tools/gen_docs.py (make docs); do not edit. -->\n
 # Settings that are read and checked but have nothing to act on yet, with the piece of work that brings it.
 WITHOUT_EFFECT: Final[Mapping[str, str]] = {
     "tls": "security; a broker with one of them set refuses to start",
-    "admin": "admin",
     "mcp.confirm": "admin",
 }
 
@@ -260,8 +259,10 @@ def operation_text(operation: Operation) -> str:
     facts = [f"MCP tool `{operation.tool}`", EFFECTS[operation.effect]]
     if not operation.default_profile:
         facts.append("only in the MCP profile `full`")
-    if operation.command_line_only:
-        facts.append("only on the command line; the other faces answer `NOT_IMPLEMENTED`")
+    if operation.effect is Effect.DESTROY and operation.planned:
+        facts.append("needs a plan")
+    if operation.reversible:
+        facts.append("can be undone")
     text = f"## {operation.name}\n\n{operation.summary}\n\n{'; '.join(facts)}.\n\n"
     if operation.arguments:
         rows = [

@@ -8,29 +8,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
 from pydantic import ValidationError
-from pydanube_core.errors import ClusterError, InvalidArgument, NotImplementedYet
+from pydanube_core.errors import InvalidArgument, NotImplementedYet
 
-from pydanube_admin.models import Request
-from pydanube_admin.operation import Effect, Operation
+from pydanube_admin.calls import Call
+from pydanube_admin.operation import Operation
 from pydanube_admin.registry import LATER, OPERATIONS, TOOLS
 from pydanube_admin.spelling import close_names, either, shown
 
-__all__ = ["Call", "find_operation", "parse_call", "plans_come_later"]
+__all__ = ["Call", "find_operation", "parse_call"]
 
 MAX_ARGUMENT_BYTES: Final = 4 * 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
-    """A call whose arguments are sound."""
-
-    operation: Operation
-    request: Request
-    plan_only: bool
 
 
 def find_operation(name: str) -> Operation:
@@ -75,24 +65,35 @@ def parse_call(name: str, arguments: bytes | str | Mapping[str, Any]) -> Call:
 
     Args:
         name: of the operation.
-        arguments: a JSON object as text, or as Python values. `plan_only` is taken out of it for changes.
+        arguments: a JSON object as text, or as Python values. `plan_only` and `plan_token` are taken out of it for changes.
 
     Raises:
         InvalidArgument, NotImplementedYet: with `field` and `value` in `details`.
     """
     operation = find_operation(name)
     values = _object(arguments)
-    plan_only = False
-    if operation.effect is not Effect.READ:
+    plan_only, plan_token = False, ""
+    if operation.planned:
         plan_only = values.pop("plan_only", False)
+        plan_token = values.pop("plan_token", "") or ""
         if not isinstance(plan_only, bool):
             raise InvalidArgument(
                 f"plan_only must be true or false, not {shown(plan_only)!r}",
                 field="plan_only",
                 value=shown(plan_only),
             )
-        if values.pop("plan_token", ""):
-            raise plans_come_later("plan_token")
+        if not isinstance(plan_token, str):
+            raise InvalidArgument(
+                f"plan_token must be a string, not {shown(plan_token)!r}",
+                field="plan_token",
+                value=shown(plan_token),
+            )
+        if plan_only and plan_token:
+            raise InvalidArgument(
+                "plan_only and plan_token exclude each other: the one makes a plan, the other applies one",
+                field="plan_only",
+                value=True,
+            )
     for field, piece in operation.later_arguments.items():
         if values.get(field) is not None:
             raise NotImplementedYet(
@@ -107,14 +108,8 @@ def parse_call(name: str, arguments: bytes | str | Mapping[str, Any]) -> Call:
         request = operation.request.model_validate(values)
     except ValidationError as error:
         _refuse(operation, error)
-    return Call(operation=operation, request=request, plan_only=plan_only)
-
-
-def plans_come_later(field: str) -> ClusterError:
-    return NotImplementedYet(
-        f"{field}: plans do not exist yet; they come with the work named 'admin'",
-        field=field,
-        arrives_with="admin",
+    return Call(
+        operation=operation, request=request, arguments=values, plan_only=plan_only, plan_token=plan_token
     )
 
 

@@ -1,7 +1,8 @@
 """The admin core: the one place where operations are carried out.
 
 It runs beside the broker, behind `danube.ops/Call`. The broker hands it bytes and passes on the bytes it answers;
-the command that starts both gives it the broker's port once there is one. Every failure is an answer: a call never
+the command that starts both gives it the broker's port once there is one. Every call leaves its records in the
+audit; changes go over the desk, which plans, records and makes them. Every failure is an answer: a call never
 raises, so that neither a bug here nor one in the port takes the broker's server down.
 """
 
@@ -9,23 +10,29 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
+import anyio
 from google.protobuf.message import DecodeError
 from pydantic import BaseModel
 from pydanube_core.cluster_port import ClusterPort
-from pydanube_core.errors import ClusterError, Internal, InvalidArgument, NotImplementedYet, Unavailable
+from pydanube_core.errors import ClusterError, Internal, InvalidArgument, Unavailable
 from pydanube_core.generated.danube_ops_pb2 import CallRequest, CallResponse
 
-from pydanube_admin.arguments import parse_call, plans_come_later
+from pydanube_admin.arguments import parse_call
+from pydanube_admin.audit.log import AuditLog
+from pydanube_admin.audit.records import Entry
+from pydanube_admin.calls import Call
 from pydanube_admin.context import Context, NowMs, system_now_ms
-from pydanube_admin.next_calls import next_call
+from pydanube_admin.effect import Effect
+from pydanube_admin.identifiers import CALL, new_id
+from pydanube_admin.plans.desk import AdminOptions, Desk
 
-__all__ = ["COMMAND_LINE", "AdminCore"]
+__all__ = ["AdminCore", "AdminOptions"]
 
 _log = logging.getLogger("pydanube.admin")
 
-COMMAND_LINE: Final = "cli"
+APPLY_PLAN = "plans.apply"  # is recorded as the change that it makes
 
 
 class AdminCore:
@@ -34,16 +41,36 @@ class AdminCore:
     Args:
         port: the broker's; may be attached later, and until then every call answers UNAVAILABLE.
         now_ms: the clock that stamps append times, in milliseconds since 1970.
+        options: `[admin]` of the settings.
     """
 
-    def __init__(self, port: ClusterPort | None = None, *, now_ms: NowMs = system_now_ms) -> None:
-        self._port = port
+    def __init__(
+        self,
+        port: ClusterPort | None = None,
+        *,
+        now_ms: NowMs = system_now_ms,
+        options: AdminOptions | None = None,
+    ) -> None:
         self._now_ms = now_ms
+        self._options = options or AdminOptions()
+        self._port: ClusterPort | None = None
+        self._audit: AuditLog
+        self._desk: Desk
+        self._tidied: anyio.Event | None = None
+        if port is not None:
+            self.attach(port)
 
     def attach(self, port: ClusterPort) -> None:
         """Give the core the broker it was started for."""
         assert self._port is None, "a core serves one broker"
+        self._audit = AuditLog(port)
+        self._desk = Desk(port, self._audit, self._options, self._now_ms, parse_call)
         self._port = port
+
+    async def aclose(self) -> None:
+        """Write what waits for the audit; before the broker stops."""
+        if self._port is not None:
+            await self._audit.aclose()
 
     async def call(
         self,
@@ -53,6 +80,7 @@ class AdminCore:
         principal: str,
         face: str,
         plan_token: str = "",
+        one_step: bool = False,
     ) -> BaseModel | ClusterError:
         """Carry out one operation and return its result, or the error that stands for it. Never raises.
 
@@ -61,12 +89,21 @@ class AdminCore:
             arguments_json: a JSON object; empty means none.
             principal: who asks; a claim until there is authentication.
             face: where it was asked, `cli`, `mcp`, `jsonrpc`, `tui`.
-            plan_token: of the plan to apply.
+            plan_token: of the plan to apply; it may stand in the arguments as well.
+            one_step: for a face that cannot show a plan (`danube_admin` over gRPC): what destroys is planned,
+                recorded and done at once, unless `admin.compat_destructive` is off.
 
         Cancelled, a change may have been made or not.
         """
         try:
-            return await self._carry_out(operation, arguments_json, face=face, plan_token=plan_token)
+            return await self._carry_out(
+                operation,
+                arguments_json,
+                principal=principal,
+                face=face,
+                plan_token=plan_token,
+                one_step=one_step,
+            )
         except ClusterError as error:
             return error
         except Exception:
@@ -85,46 +122,73 @@ class AdminCore:
             )
 
     async def _carry_out(
-        self, name: str, arguments: bytes | str | Mapping[str, Any], *, face: str, plan_token: str
+        self,
+        name: str,
+        arguments: bytes | str | Mapping[str, Any],
+        *,
+        principal: str,
+        face: str,
+        plan_token: str,
+        one_step: bool,
     ) -> BaseModel:
-        call = parse_call(name, arguments)
-        operation = call.operation
-        if plan_token:
-            raise plans_come_later("plan_token")
-        if operation.command_line_only and face != COMMAND_LINE:
-            raise NotImplementedYet(
-                f"{name} is not offered here until plans exist, because nothing could show what it would destroy "
-                "and bind it to that. A person can do it on the command line, which shows it and asks",
-                field="operation",
-                value=name,
-                arrives_with="admin",
-                next=[self._by_hand(name, call.request), *self._look_first(call.request)],
-            )
-        if call.plan_only and face != COMMAND_LINE:
-            raise plans_come_later("plan_only")
         if self._port is None:
+            parse_call(name, arguments)
             raise Unavailable("the broker is still starting; try again in a moment", retry_after_ms=500)
-        context = Context(port=self._port, now_ms=self._now_ms, face=face)
-        if call.plan_only:
-            assert operation.preview is not None, "plan_only is an argument of changes alone"
-            return await operation.preview(context, call.request)
-        return await operation.handler(context, call.request)
-
-    @staticmethod
-    def _by_hand(name: str, request: BaseModel) -> dict[str, Any]:
-        step = next_call(
-            name, request.model_dump(exclude_unset=True), "for a person: shows what would go, then asks"
+        await self._tidy_up()
+        context = Context(
+            port=self._port,
+            now_ms=self._now_ms,
+            face=face,
+            principal=principal,
+            call_id=new_id(CALL, self._now_ms()),
+            desk=self._desk,
+            audit=self._audit,
         )
-        return step | {"operation": None, "tool": None}  # following it on this face would only fail again
+        self._audit.check_room()
+        try:
+            call = parse_call(name, arguments)
+        except ClusterError as error:
+            self._audit.note(*Entry.of(context, name, _as_far_as_known(arguments)).refused(error))
+            raise
+        if plan_token and call.operation.planned and not call.plan_token:
+            call = Call(
+                operation=call.operation,
+                request=call.request,
+                arguments=call.arguments,
+                plan_token=plan_token,
+            )
+        if call.operation.planned:
+            return await self._desk.change(context, call, one_step=one_step)
+        if call.operation.name == APPLY_PLAN:
+            return await call.operation.handler(context, call.request)
+        return await self._at_once(context, call)
 
-    @staticmethod
-    def _look_first(request: BaseModel) -> list[dict[str, Any]]:
-        topic = getattr(request, "topic", None)
-        return (
-            []
-            if topic is None
-            else [next_call("topics.describe", {"topic": topic}, "shows what there is to lose")]
-        )
+    async def _at_once(self, context: Context, call: Call) -> BaseModel:
+        """A read, or what is done to a plan: recorded, and done as it is asked for."""
+        entry = Entry.of(context, call.operation.name, call.arguments)
+        if call.operation.effect is not Effect.READ:
+            await self._audit.write(entry.call())
+        try:
+            result = await call.operation.handler(context, call.request)
+        except BaseException as error:
+            known = error if isinstance(error, ClusterError) else Internal("the call was cut off")
+            self._audit.note(entry.outcome(decision="refused", error=known))
+            raise
+        self._audit.note(entry.outcome(decision="allowed"))
+        return result
+
+    async def _tidy_up(self) -> None:
+        """Before the first call: say of changes that an earlier life left half-made that they were."""
+        if self._tidied is not None:
+            await self._tidied.wait()
+            return
+        self._tidied = anyio.Event()
+        try:
+            await self._desk.tidy_up()
+        except ClusterError as error:
+            _log.warning("not_tidied_up", extra={"event": "admin.not_tidied_up", "error": str(error)})
+        finally:
+            self._tidied.set()
 
     async def serve_call(self, request: bytes) -> bytes:
         """`danube.ops/Call`: an encoded CallRequest in, an encoded CallResponse out. Never raises."""
@@ -147,3 +211,11 @@ class AdminCore:
                 error=outcome.to_json().encode("utf-8", "backslashreplace")
             ).SerializeToString()
         return CallResponse(result=outcome.model_dump_json(by_alias=True).encode()).SerializeToString()
+
+
+def _as_far_as_known(arguments: bytes | str | Mapping[str, Any]) -> Mapping[str, Any]:
+    """Arguments that were refused, for the audit."""
+    if isinstance(arguments, Mapping):
+        return arguments
+    text = arguments.decode("utf-8", "replace") if isinstance(arguments, bytes) else arguments
+    return {"refused": text[:512]}

@@ -17,13 +17,13 @@ __all__ = [
     "DEFAULT_LIMIT",
     "MAX_FILTER_CHARS",
     "MAX_LIMIT",
+    "Change",
     "ItemT",
     "ListRequest",
     "OptionalTopic",
     "Page",
     "Policies",
     "PoliciesArgument",
-    "Preview",
     "Request",
     "Result",
     "SubscriptionArgument",
@@ -58,6 +58,14 @@ class Result(BaseModel):
             for key, value in body.items()
             if not (value is None and key.endswith("_reason") and key.removesuffix("_reason") in body)
         }
+
+
+class Change(Result):
+    """Base of what changes answer: under which call it was done and planned, and until when it can be undone."""
+
+    call_id: str = ""
+    plan_id: str = ""
+    undo_until: str | None = None  # None: it cannot be undone
 
 
 class ListRequest(Request):
@@ -109,14 +117,3 @@ PoliciesArgument = Annotated[
         "the slowest cursor unless drop_unread is 1"
     ),
 ]
-
-
-class Preview(Result):
-    """What a change would do, worked out without doing it. Not yet a plan: nothing binds a later call to it."""
-
-    operation: str
-    arguments: dict[str, Any]
-    effect: str
-    reversible: bool
-    diff: list[dict[str, Any]]  # {path, before, after}
-    blast_radius: dict[str, int]  # topics, subscriptions, consumers, messages, bytes

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pydanube_admin.operation import Operation
 
-__all__ = ["announce", "is_known", "next_call"]
+__all__ = ["announce", "is_known", "known", "next_call"]
 
 _operations: dict[str, Operation] = {}
 
@@ -30,3 +30,8 @@ def is_known(operation: str) -> bool:
 def next_call(operation: str, arguments: Mapping[str, Any], why: str) -> dict[str, Any]:
     """An entry of an error's `next`, for an operation that exists."""
     return _operations[operation].next_call(arguments, why)
+
+
+def known(operation: str) -> Operation:
+    """The operation of that name, which exists."""
+    return _operations[operation]

@@ -49,9 +49,7 @@ def openrpc_document() -> dict[str, Any]:
             "description": "Administer a pydanube cluster. Calls by HTTP are POST /rpc and answered 200 whatever "
             "the result. Errors of operations have code -32000 and our error object in data.",
         },
-        "methods": [
-            _method(operation) for operation in OPERATIONS.values() if not operation.command_line_only
-        ],
+        "methods": [_method(operation) for operation in OPERATIONS.values()],
         "components": {"schemas": {"ClusterError": ERROR_SCHEMA}},
     }
 

@@ -11,24 +11,28 @@ import shlex
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from pydanube_admin.context import Context
-from pydanube_admin.models import Preview, Request, Result
+from pydanube_admin.effect import Effect
+from pydanube_admin.forecast import Forecast
+from pydanube_admin.models import Change, Request, Result
 from pydanube_admin.schema import input_schema, output_schema
 
-__all__ = ["Argument", "ArgumentType", "Effect", "Example", "Handler", "Operation", "Previewer"]
+__all__ = ["Argument", "ArgumentType", "Effect", "Example", "Forecaster", "Handler", "Operation", "Undoer"]
 
 # What carries an operation out: of the context and the operation's own request, its own result.
 Handler = Callable[[Context, Any], Awaitable[Result]]
-Previewer = Callable[[Context, Any], Awaitable[Preview]]
+Forecaster = Callable[[Context, Any], Awaitable[Forecast]]
+# What takes a change back: of the context, the request, the forecast's image and the result's JSON (None: unknown).
+Undoer = Callable[[Context, Any, Mapping[str, Any], Mapping[str, Any] | None], Awaitable[None]]
 
 
-class Effect(StrEnum):
-    READ = "read"
-    CREATE = "create"
-    CHANGE = "change"
-    DESTROY = "destroy"  # needs a plan, once there are plans
+# Their names say it; each word more is read by a model with every turn.
+_PLAN_ARGUMENTS: Final = {
+    "plan_only": {"type": "boolean"},
+    "plan_token": {"type": "string"},
+}
 
 
 class ArgumentType(StrEnum):
@@ -68,6 +72,7 @@ class Example:
 class Operation:
     """One operation.
 
+    Its `handler` carries it out; a change also says what it would do (`forecast`) and how it is taken back (`undo`).
     `later_arguments` maps arguments of the interface that do not exist yet to the piece of work that brings them:
     they are in no schema, and whoever passes one is told so.
     """
@@ -83,9 +88,12 @@ class Operation:
     result: type[Result]
     handler: Handler
     examples: tuple[Example, ...]
-    preview: Previewer | None = None  # what a change would do; None for reads
+    forecast: Forecaster | None = (
+        None  # what a change would do; None for reads, and for what makes plans itself
+    )
+    undo: Undoer | None = None  # how it is taken back; None: it is not
     default_profile: bool  # also in the MCP profile `default`
-    command_line_only: bool = False  # until plans exist: docs/interface.md#6-operations
+    plans_itself: bool = False  # of the operations on plans: they are done as they are asked for
     required_flags: tuple[str, ...] = ()  # required, but neither a name nor an id
     text_argument: str | None = None  # a long text, which the command line also takes by --file
     long_running: bool = False  # may take minutes: how far it is shows in `brokers.status`, under tier.work
@@ -96,9 +104,14 @@ class Operation:
     def __post_init__(self) -> None:
         assert self.name.count(".") == 1, f"an operation is named group.verb, not {self.name!r}"
         assert (self.reversible is None) == (self.effect is Effect.READ)
-        assert (self.preview is None) == (self.effect is Effect.READ), (
-            "a change can be previewed, a read cannot"
+        assert (self.forecast is None) == (self.effect is Effect.READ or self.plans_itself), (
+            "what a change would do can be worked out; a read does nothing"
         )
+        assert bool(self.reversible) == (self.undo is not None), "what can be undone says how"
+        if self.planned:
+            assert issubclass(self.result, Change), (
+                f"{self.name}: the result of a change says under which call"
+            )
         assert not set(self.later_arguments) & set(self.request.model_fields)
         assert self.text_argument is None or self.text_argument in self.required_flags
         assert self.condition is None or self.condition in self.result.model_fields
@@ -118,8 +131,17 @@ class Operation:
         return self.group.replace("_", "-"), self.verb.replace("_", "-")
 
     @property
+    def planned(self) -> bool:
+        """Whether it takes `plan_only` and `plan_token`."""
+        return self.forecast is not None
+
+    @property
     def input_schema(self) -> dict[str, Any]:
-        return input_schema(self.request)
+        """The arguments; of a change also `plan_only` and `plan_token`."""
+        schema = input_schema(self.request)
+        if not self.planned:
+            return schema
+        return {**schema, "properties": {**schema["properties"], **_PLAN_ARGUMENTS}}
 
     @property
     def output_schema(self) -> dict[str, Any]:
@@ -138,6 +160,7 @@ class Operation:
                 positional=name in required and name not in self.required_flags,
             )
             for name, field_schema in schema["properties"].items()
+            if not (self.planned and name in _PLAN_ARGUMENTS)
         )
 
     def command_line(self, arguments: Mapping[str, Any]) -> str:
@@ -160,6 +183,11 @@ class Operation:
             else:
                 flags += [argument.flag, shlex.quote(str(value))]
         return " ".join([*words, *flags])
+
+    def apply_call(self, arguments: Mapping[str, Any], plan_token: str, why: str) -> dict[str, Any]:
+        """The entry of an error's `next` that applies a plan."""
+        step = self.next_call({**arguments, "plan_token": plan_token}, why)
+        return step | {"command": f"{self.command_line(arguments)} --plan-token {plan_token}"}
 
     def next_call(self, arguments: Mapping[str, Any], why: str) -> dict[str, Any]:
         """An entry of an error's `next`."""

@@ -22,7 +22,7 @@ from pydanube_core.errors import PageInvalid
 
 from pydanube_admin.models import ListRequest
 
-__all__ = ["Key", "Slice", "cut", "glob"]
+__all__ = ["Key", "Slice", "begin_of", "cut", "glob", "next_token"]
 
 Key = tuple[str | int, ...]
 T = TypeVar("T")
@@ -73,6 +73,20 @@ def cut(items: Iterable[T], *, key: Callable[[T], Key], operation: str, request:
     return Slice(
         items=chosen, next_page=_seal(key(chosen[-1]), scope) if more and chosen else None, total=len(ordered)
     )
+
+
+def begin_of(operation: str, request: ListRequest) -> Key | None:
+    """The key behind which the asked page begins, None for the first; for lists that are not held in memory.
+
+    Raises:
+        PageInvalid: as `cut`.
+    """
+    return None if request.page is None else _open(request.page, _scope(operation, request))
+
+
+def next_token(key: Key, operation: str, request: ListRequest) -> str:
+    """`next_page` of a page whose last item has that key."""
+    return _seal(key, _scope(operation, request))
 
 
 def _scope(operation: str, request: ListRequest) -> bytes:

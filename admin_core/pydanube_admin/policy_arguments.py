@@ -1,13 +1,18 @@
-"""The argument `policies`, which operations on topics and on namespaces take."""
+"""The argument `policies`, which operations on topics and on namespaces take, and which of its changes destroy."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
 
 from pydanube_core.errors import InvalidArgument
 
 from pydanube_admin.models import Policies
 from pydanube_admin.policy_names import POLICIES
 
-__all__ = ["check_some", "plain"]
+__all__ = ["check_some", "plain", "restoring", "shortens_retention"]
+
+_KEPT: Final = ("retention_bytes", "retention_age_s")  # 0: everything
 
 
 def plain(policies: Policies | None) -> dict[str, int | None]:
@@ -21,3 +26,30 @@ def check_some(policies: Policies) -> None:
             field="policies",
             value={},
         )
+
+
+def shortens_retention(
+    effective: Mapping[str, int], given: Mapping[str, int | None], above: Mapping[str, int]
+) -> bool:
+    """Whether messages that are kept now need not be kept then.
+
+    Args:
+        effective: what holds now.
+        given: the changes; None takes a policy away.
+        above: what holds where nothing is set: the namespace's, or the broker's.
+    """
+    after = dict(effective)
+    for name, value in given.items():
+        after[name] = above.get(name, 0) if value is None else value
+    shorter = any(
+        after.get(name, 0) and (not effective.get(name, 0) or after[name] < effective[name]) for name in _KEPT
+    )
+    further = after.get("retention_offset", 0) > effective.get("retention_offset", 0)
+    limited = any(after.get(name, 0) for name in (*_KEPT, "retention_offset"))
+    unread = limited and after.get("drop_unread", 0) > effective.get("drop_unread", 0)
+    return shorter or further or unread
+
+
+def restoring(before: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The changes that put back what `given` has changed."""
+    return {name: before.get(name) for name in given}

@@ -18,11 +18,12 @@ For the command line (`GROUP VERB`):
                              principal=None)             # raises ClusterError
 
 Leave out arguments the user did not give (the defaults are applied behind `danube.ops`). Changes (effect other than
-read) also take `"plan_only": true` in the arguments, from the command line only: the answer is then a `Preview`
-(operation, arguments, effect, reversible, diff, blast_radius) and nothing has changed. So:
+read) also take `"plan_only": true`: the answer is then a plan (`plans.models.Plan`) with its token, and nothing has
+changed; and `"plan_token"`, which does what the plan says, once. What destroys needs one: without it the answer is
+PLAN_REQUIRED, with the plan in `details.plan` and the ready call in `next`. So a command line asks:
 
-    --dry-run          call with plan_only, print the preview, exit 0
-    DESTROY            call with plan_only, show the preview, ask on a terminal or take --yes, then call without it;
+    --dry-run          call with plan_only, print the plan, exit 0
+    DESTROY            call with plan_only, show the plan, ask on a terminal or take --yes, then call with its token;
                        no terminal and no --yes: PLAN_REQUIRED, exit 4, nothing changed
 """
 
@@ -32,12 +33,15 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
+from pydanube_admin.audit.declarations import AUDIT_OPERATIONS
 from pydanube_admin.brokers.declarations import BROKER_OPERATIONS
+from pydanube_admin.changes.declarations import CHANGE_OPERATIONS
 from pydanube_admin.diagnosis.declarations import DIAGNOSIS_OPERATIONS
 from pydanube_admin.namespaces.declarations import NAMESPACE_OPERATIONS
 from pydanube_admin.next_calls import announce, next_call
 from pydanube_admin.objects.declarations import OBJECT_OPERATIONS
 from pydanube_admin.operation import Operation
+from pydanube_admin.plans.declarations import PLAN_OPERATIONS
 from pydanube_admin.schemas.declarations import SCHEMA_OPERATIONS
 from pydanube_admin.subscriptions.declarations import SUBSCRIPTION_OPERATIONS
 from pydanube_admin.topics.declarations import TOPIC_OPERATIONS
@@ -52,6 +56,9 @@ _DECLARED: Final = (
     *SCHEMA_OPERATIONS,
     *BROKER_OPERATIONS,
     *DIAGNOSIS_OPERATIONS,
+    *PLAN_OPERATIONS,
+    *CHANGE_OPERATIONS,
+    *AUDIT_OPERATIONS,
 )
 
 OPERATIONS: Final[Mapping[str, Operation]] = MappingProxyType(
@@ -73,15 +80,11 @@ LATER: Final[Mapping[str, str]] = MappingProxyType(
     | _names("subscriptions", "describe", "admin")
     | _names("dead_letters", "list replay", "admin")
     | _names("messages", "peek search publish", "admin")
-    | _names("namespaces", "delete", "admin")
     | _names("brokers", "list describe config logs leader unload activate metrics", "admin")
     | _names("cluster", "metrics", "admin")
     | _names("producers", "list disconnect", "admin")
     | _names("consumers", "list disconnect", "admin")
-    | _names("audit", "query verify", "admin")
     | _names("tasks", "list get cancel", "admin")
-    | _names("plans", "create list show apply discard", "admin")
-    | _names("changes", "undo", "admin")
     | _names("operations", "find read", "admin")
 )
 assert not set(LATER) & set(OPERATIONS), "an operation is both there and to come"

@@ -27,7 +27,6 @@ from pydanube_core.diagnosis.lag_status import LagJudgement, LagStatus, judge_la
 from pydanube_core.diagnosis.lag_window import LagWindow
 from pydanube_core.diagnosis.options import DiagnosisOptions
 from pydanube_core.errors import (
-    InvalidArgument,
     NamespaceNotFound,
     NotImplementedYet,
     SubscriptionNotFound,
@@ -36,18 +35,21 @@ from pydanube_core.errors import (
 from pydanube_core.facts import (
     BrokerFacts,
     ConsumerFacts,
+    Grace,
+    MessageFacts,
     NamespaceFacts,
     PolicyFacts,
     SubscriptionFacts,
     TopicFacts,
 )
 from pydanube_core.names import TopicName
-from pydanube_core.positions import Position, PositionKind
+from pydanube_core.positions import Position
 from pydanube_core.refusals import namespace_taken, policies_of_a_partition, subscription_taken, topic_taken
 from pydanube_core.schema_facts import SchemasPort
 
 from pydanube_admin.policy_names import POLICIES
 from pydanube_admin.remote import OPS_CALL
+from pydanube_admin.testing_state import MemoryState, changed, resolve
 
 __all__ = ["BROKER_ID", "NOW_MS", "MemoryCluster", "serve_ops"]
 
@@ -64,10 +66,11 @@ FAILURE_POLICY: Final = {
 }
 
 
-class MemoryCluster:
+class MemoryCluster(MemoryState):
     """A `ClusterPort` over two tables. `fail_with`, once set, is raised by every method: an outage."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.fail_with: Exception | None = None
         self._topics: dict[str, TopicFacts] = {}
         self._subscriptions: dict[tuple[str, str], SubscriptionFacts] = {}
@@ -77,6 +80,7 @@ class MemoryCluster:
         self.diagnosis = Diagnosis(subject={}, verdict=Verdict.HEALTHY, findings=(), as_of_ms=NOW_MS)
         self.alert_lists: tuple[Sequence[Alert], Sequence[Alert]] = ((), ())
         self._next_id = 1
+        self._buried: dict[str, Callable[[], None]] = {}  # call id → what brings back what it deleted
 
     # Filling it ---------------------------------------------------------------------------------------------------
 
@@ -216,12 +220,46 @@ class MemoryCluster:
         )
         self._policies[topic] = dict(options.get("policies", {}))
 
-    async def delete_topic(self, topic: str) -> None:
+    async def delete_topic(self, topic: str, *, grace: Grace | None = None) -> None:
+        if grace is not None:
+            await self.topic(topic)
+            self._bury(grace)
         self._policies.pop(topic, None)
         for facts in await self.topic(topic):
             del self._topics[facts.topic]
             for subscription in facts.subscriptions:
                 del self._subscriptions[facts.topic, subscription]
+
+    def _bury(self, grace: Grace) -> None:
+        """Remember everything as it is: a test deletes one thing and brings it back before it does another."""
+        kept = dict(self._topics), dict(self._subscriptions), dict(self._policies), dict(self._failure)
+
+        def restore() -> None:
+            self._topics, self._subscriptions, self._policies, self._failure = kept
+
+        self._buried[grace.call_id] = restore
+
+    async def restore_topic(self, call_id: str) -> str:
+        self._check()
+        before = set(self._topics)
+        if call_id not in self._buried:
+            raise TopicNotFound("what that change deleted is not kept any more", call_id=call_id)
+        self._buried.pop(call_id)()
+        return sorted(set(self._topics) - before)[0]
+
+    async def restore_subscription(self, call_id: str) -> None:
+        self._check()
+        if call_id not in self._buried:
+            raise SubscriptionNotFound("what that change deleted is not kept any more", call_id=call_id)
+        self._buried.pop(call_id)()
+
+    async def truncate_topic(self, topic: str, offsets: Mapping[str, int]) -> None:
+        for facts in await self.topic(topic):
+            if facts.topic in offsets:
+                start = max(facts.start_offset, offsets[facts.topic])
+                self._topics[facts.topic] = replace(
+                    facts, start_offset=start, messages=facts.next_offset - start
+                )
 
     async def subscriptions(self, topic: str | None, subscription: str | None) -> Sequence[SubscriptionFacts]:
         self._check()
@@ -288,7 +326,7 @@ class MemoryCluster:
         own, *_ = await self.topic(topic)
         if own.parent is not None:
             raise policies_of_a_partition(topic)
-        self._policies[topic] = _changed(self._policies.get(topic, {}), changes)
+        self._policies[topic] = changed(self._policies.get(topic, {}), changes)
 
     async def namespaces(self) -> Sequence[NamespaceFacts]:
         self._check()
@@ -309,7 +347,11 @@ class MemoryCluster:
         self._check()
         if namespace in self._namespaces:
             raise namespace_taken(namespace)
-        self._namespaces[namespace] = _changed({}, policies)
+        self._namespaces[namespace] = changed({}, policies)
+
+    async def delete_namespace(self, namespace: str) -> None:
+        await self.namespace_policies(namespace)
+        del self._namespaces[namespace]
 
     async def namespace_policies(self, namespace: str) -> PolicyFacts:
         self._check()
@@ -320,7 +362,7 @@ class MemoryCluster:
 
     async def set_namespace_policies(self, namespace: str, changes: Mapping[str, int | None]) -> None:
         own = (await self.namespace_policies(namespace)).own
-        self._namespaces[namespace] = _changed(own, changes)
+        self._namespaces[namespace] = changed(own, changes)
 
     # Subscriptions: cursors are numbers here ----------------------------------------------------------------------
 
@@ -334,7 +376,7 @@ class MemoryCluster:
     async def resolve_position(self, topic: str, position: str) -> Mapping[str, int]:
         found = Position.parse(position, now_ms=NOW_MS)
         own, *parts = await self.topic(topic)
-        return {log.topic: _resolve(log, found) for log in parts or [own]}
+        return {log.topic: resolve(log, found) for log in parts or [own]}
 
     async def seek_subscription(self, topic: str, subscription: str, position: str) -> None:
         places = await self.resolve_position(topic, position)
@@ -357,7 +399,18 @@ class MemoryCluster:
         )
         self._subscriptions[facts.topic, facts.subscription] = moved
 
-    async def delete_subscription(self, topic: str, subscription: str) -> None:
+    async def cursors(self, topic: str, subscription: str) -> Mapping[str, bytes]:
+        found = await self.subscriptions(topic, subscription)
+        return {facts.topic: str(facts.next_unacked).encode() for facts in found}
+
+    async def place_cursors(self, topic: str, subscription: str, images: Mapping[str, bytes]) -> None:
+        for facts in await self.subscriptions(topic, subscription):
+            self._move(facts, int(images[facts.topic]))
+
+    async def delete_subscription(self, topic: str, subscription: str, *, grace: Grace | None = None) -> None:
+        await self.subscriptions(topic, subscription)
+        if grace is not None:
+            self._bury(grace)
         for facts in await self.subscriptions(topic, subscription):
             del self._subscriptions[facts.topic, subscription]
             log = self._topics[facts.topic]
@@ -428,6 +481,21 @@ class MemoryCluster:
             "held_by": [],
         }
 
+    # -- messages: there are none
+
+    async def read_messages(
+        self, topic: str, *, start: int, end: int, max_messages: int, max_bytes: int
+    ) -> Sequence[MessageFacts]:
+        await self.topic(topic)
+        return ()
+
+    async def publish_message(
+        self, topic: str, *, payload: bytes, key: str | None, attributes: Mapping[str, str]
+    ) -> int:
+        facts = (await self.topic(topic))[0]
+        self._topics[topic] = replace(facts, next_offset=facts.next_offset + 1, messages=facts.messages + 1)
+        return facts.next_offset
+
     async def status(self) -> BrokerFacts:
         self._check()
         return BrokerFacts(
@@ -448,23 +516,6 @@ class MemoryCluster:
             ready=True,
             reasons=(),
         )
-
-
-def _changed(own: Mapping[str, int], changes: Mapping[str, int | None]) -> dict[str, int]:
-    kept = {**own, **changes}
-    return {name: value for name, value in kept.items() if value is not None}
-
-
-def _resolve(log: TopicFacts, position: Position) -> int:
-    match position.kind:
-        case PositionKind.EARLIEST:
-            return log.start_offset
-        case PositionKind.OFFSET if position.value > log.next_offset:
-            raise InvalidArgument("beyond the end", field="position", value=str(position))
-        case PositionKind.OFFSET:
-            return max(log.start_offset, position.value)
-        case _:
-            return log.next_offset  # there are no messages, so none is younger than a time
 
 
 @asynccontextmanager

@@ -17,11 +17,12 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 import anyio
-from pydanube_core.errors import ClusterError, Draining, NotImplementedYet
+from pydanube_core.errors import ClusterError, DiskFull, Draining, NotImplementedYet
 from pydanube_core.names import TopicName
 from pydanube_core.services import OPS, STREAM
 from pydanube_storage.metadata import EmbeddedStore
 
+from pydanube_broker.admin_state import AdminState
 from pydanube_broker.cluster.ids import TopicId
 from pydanube_broker.data_dir import FORMAT_VERSION, DataDir
 from pydanube_broker.delivery.dead_letter_desk import DeadLetterDesk
@@ -58,7 +59,7 @@ from pydanube_broker.tier.tier import Tier
 from pydanube_broker.topics.agreement import check_ids, check_metadata_there, newest_id
 from pydanube_broker.topics.hub import Hub
 from pydanube_broker.topics.retention import JournalRetention
-from pydanube_broker.topics.topic import Topic
+from pydanube_broker.topics.topic import Topic, now_ms
 
 __all__ = ["Broker"]
 
@@ -66,6 +67,7 @@ log = logging.getLogger("pydanube.broker")
 
 OpsHandler = Callable[[bytes], Awaitable[bytes]]
 MAINTENANCE_S: Final = 5.0
+NEVER_MS: Final = 1 << 62
 
 
 class Broker(BrokerParts):
@@ -142,6 +144,7 @@ class Broker(BrokerParts):
         store = await stack.enter_async_context(EmbeddedStore(file, pending=self.engine.give_way.pending))
         check_ids(file, newest, store.statistics().revision)
         self.registry = Registry(self.hub, self.engine, store, settings)
+        self.admin_state = AdminState(store)
         self.access = TopicAccess(self.registry, self.health, settings)
         self.metrics.validations = self.registry.schemas.counters.validations
         self.metrics.validation_failures = self.registry.schemas.counters.failures
@@ -166,7 +169,9 @@ class Broker(BrokerParts):
                 store,
                 self.spawn,
                 broker_id=str(self.data_dir.broker_id),
-                was_deleted=lambda topic_id: index.topic_by_id(TopicId(topic_id)) is None,
+                was_deleted=lambda topic_id: (
+                    index.topic_by_id(TopicId(topic_id)) is None and not self.registry.catalog.kept(topic_id)
+                ),
             )
         )
         self.retention = JournalRetention(self.hub, settings.journal)
@@ -332,6 +337,7 @@ class Broker(BrokerParts):
             self._apply_retention,
             self.registry.settle,
             self._expire_sessions,
+            self._forget_deleted,
         )
         failing: set[int] = set()
         while True:
@@ -359,6 +365,12 @@ class Broker(BrokerParts):
         if self.journal.read_only is None:
             self.retention.apply()
             self.hub.collect()
+
+    async def _forget_deleted(self) -> None:
+        """Deleted topics go for good when their grace is over; at once where the disk has no room for them."""
+        if self.journal.read_only is None:
+            everything = isinstance(self.health.disk_error, DiskFull)
+            await self.registry.forget_deleted(NEVER_MS if everything else now_ms())
 
     def _journal_failed(self, error: ClusterError) -> None:
         self.health.journal_error = self.hub.failure

@@ -72,6 +72,11 @@ class Health:
                 retry_after_ms=int(SAMPLE_S * 1000),
             )
 
+    @property
+    def disk_error(self) -> ClusterError | None:
+        """What the disk refuses to take more for; None while it has room."""
+        return self._disk_error
+
     def check_publish(self) -> None:
         """Raise what refuses every publish now."""
         error = self._publish_error()

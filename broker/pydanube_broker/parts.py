@@ -10,6 +10,7 @@ from typing import Any
 
 from pydanube_core.errors import ClusterError
 
+from pydanube_broker.admin_state import AdminState
 from pydanube_broker.data_dir import DataDir
 from pydanube_broker.delivery.pump import DeliveryEngine
 from pydanube_broker.health import Health
@@ -37,6 +38,7 @@ class BrokerParts:
     journal: Journal
     registry: Registry
     access: TopicAccess
+    admin_state: AdminState
     retention: JournalRetention
     tier: Tier
 

@@ -23,7 +23,7 @@ from types import FrameType
 from typing import Any, Final
 
 import anyio
-from pydanube_admin.core import AdminCore
+from pydanube_admin.core import AdminCore, AdminOptions
 from pydanube_broker.broker import Broker
 from pydanube_broker.log import configure_logging
 from pydanube_broker.rpc.listening import listen
@@ -89,7 +89,14 @@ async def _serve(
             "anybody who reaches these ports can read and destroy everything",
             extra={"event": "insecure_bind", "host": settings.server.host},
         )
-    core = AdminCore()
+    admin = settings.admin
+    core = AdminCore(
+        options=AdminOptions(
+            plan_ttl_ms=int(admin.plan_ttl * 1000),
+            undo_grace_ms=int(admin.undo_grace * 1000),
+            compat_destructive=admin.compat_destructive,
+        )
+    )
     async with stop.watched(), Broker(settings, ops=core.serve_call, upgrade=upgrade) as broker:
         core.attach(broker.port)
         info = {"version": version(), "pid": os.getpid(), "http": None, **broker.ready_info()}
@@ -108,6 +115,7 @@ async def _serve(
             await stop.wait()
             _log.info("", extra={"event": "broker_stopping", "grace_s": stop.grace_s})
         with anyio.move_on_after(stop.grace_s):
+            await core.aclose()
             await broker.drain(stop.grace_s)
 
 

@@ -1,8 +1,9 @@
 """`danube GROUP VERB`: every operation of the admin registry, as a command.
 
 The registry is all this knows: names and ids that are required are positional, the rest are flags of the argument's
-name. Destroying needs consent. Until plans exist that is: the command shows what would go and asks, or takes
-`--yes`; a script (no terminal, or `--json`) without `--yes` gets PLAN_REQUIRED and nothing has changed.
+name. Destroying needs consent: the broker answers PLAN_REQUIRED with the plan, the command shows it and asks, or
+takes `--yes`, and calls again with the plan's token; a script (no terminal, or `--json`) without `--yes` ends with
+that answer and nothing has changed.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 import typer
-from pydanube_admin.operation import Argument, ArgumentType, Effect, Operation
+from pydanube_admin.operation import Argument, ArgumentType, Operation
 from pydanube_admin.registry import LATER, OPERATIONS
 from pydanube_core.errors import (
     CODES,
@@ -84,6 +85,8 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
 RENAMED: Final = {"--broker": "--broker-id"}
 
 
+MAX_DIFF_LINES: Final = 30
+
 # Lists of things that other programs open: `--format paths|glob` prints those and nothing else.
 PATHS: Final = ("objects.list",)
 # Arguments that name a file of this machine: said in full, because the broker runs in another folder.
@@ -149,7 +152,7 @@ def command_of(operation: Operation, *, positional: str | None = None, call: Cal
     if operation.text_argument is not None:
         flag = f"--{operation.text_argument.replace('_', '-')}"
         parameters.append(_text_option("option_file", "--file", f"Read {flag} from a file; - is stdin."))
-    if operation.effect is not Effect.READ:
+    if operation.planned:
         parameters += [
             _flag("option_dry_run", "--dry-run", "Show what would change, and change nothing."),
             _flag("option_yes", "--yes", "Do it without asking."),
@@ -244,11 +247,11 @@ def _call(
         if argument.type is ArgumentType.OBJECT and argument.name in arguments:
             arguments[argument.name] = _counts(arguments[argument.name], flag=argument.flag)
     if option_plan_token is not None:
-        raise NotImplementedYet(
-            "there are no plans yet; leave out --plan-token and use --dry-run and --yes",
-            field="plan_token",
-            value=option_plan_token,
-        )
+        if option_dry_run:
+            raise InvalidArgument(
+                "--dry-run and --plan-token exclude each other", field="dry_run", value=True
+            )
+        arguments["plan_token"] = option_plan_token
     if operation.name in FILES:
         file = FILES[operation.name]
         arguments[file] = str(Path(arguments[file]).absolute())
@@ -267,13 +270,8 @@ def _call(
         principal=common.principal,
     )
     if option_dry_run:
-        _show_preview(ask({**arguments, "plan_only": True}), as_json=common.as_json)
+        _show_plan(operation, arguments, ask({**arguments, "plan_only": True}), as_json=common.as_json)
         return 0
-    if operation.effect is Effect.DESTROY and not option_yes:
-        preview = ask({**arguments, "plan_only": True})
-        if not _consents(operation, arguments, preview, common):
-            print("nothing was changed", file=sys.stderr)
-            return 1
     if option_format not in (None, "table"):
         assert option_format is not None
         paths = all_paths(ask, arguments)
@@ -284,9 +282,14 @@ def _call(
         return 0
     if operation.long_running:
         status = partial(call, common.admin_url, "brokers.status", face="cli", principal=common.principal)
-        result = with_progress(lambda: ask(arguments), status, operation.name)
+        result = with_progress(
+            lambda: _asked(operation, ask, arguments, yes=option_yes, common=common), status, operation.name
+        )
     else:
-        result = ask(arguments)
+        result = _asked(operation, ask, arguments, yes=option_yes, common=common)
+    if result is None:
+        print("nothing was changed", file=sys.stderr)
+        return 1
     _show(operation, result, common)
     if any(result[field] for field in operation.damage):
         return CODES[CorruptObject.code].exit
@@ -342,23 +345,39 @@ def _counts(texts: Sequence[str], *, flag: str) -> dict[str, int | None]:
     return found
 
 
-def _consents(
-    operation: Operation, arguments: Mapping[str, Any], preview: Mapping[str, Any], common: Common
-) -> bool:
-    if common.as_json or not _on_a_terminal():
-        line = f"{operation.command_line(arguments)} --yes"
-        raise PlanRequired(
-            f"{operation.name} destroys: {_radius(preview)}; nothing was changed. Look at the plan, then say --yes",
-            plan=dict(preview),
-        ).suggest(
-            operation.name,
-            tool=operation.tool,
-            command=line,
-            arguments=arguments,
-            why="does what the plan says",
-        )
-    print(f"{operation.command_line(arguments)} would destroy: {_radius(preview)}", file=sys.stderr)
-    print("this cannot be undone. Type yes to do it: ", end="", file=sys.stderr, flush=True)
+def _asked(
+    operation: Operation,
+    ask: Callable[[Mapping[str, Any]], dict[str, Any]],
+    arguments: Mapping[str, Any],
+    *,
+    yes: bool,
+    common: Common,
+) -> dict[str, Any] | None:
+    """The result; of what destroys only after consent to the plan that was shown. None: there was none."""
+    try:
+        return ask(arguments)
+    except PlanRequired as error:
+        plan = error.details.get("plan")
+        if not isinstance(plan, dict) or not plan.get("plan_token"):
+            raise
+        if not yes:
+            if common.as_json or not _on_a_terminal():
+                line = f"{operation.command_line(arguments)} --yes"
+                error.next.insert(
+                    0, operation.next_call(arguments, "does it without asking") | {"command": line}
+                )
+                raise
+            if not _consents(operation, arguments, plan):
+                return None
+        return ask({**arguments, "plan_token": plan["plan_token"]})
+
+
+def _consents(operation: Operation, arguments: Mapping[str, Any], plan: Mapping[str, Any]) -> bool:
+    print(f"{operation.command_line(arguments)} would destroy: {_radius(plan)}", file=sys.stderr)
+    for line in _diff_lines(plan):
+        print(line, file=sys.stderr)
+    undo = "it can be undone for a while" if plan.get("reversible") else "this cannot be undone"
+    print(f"{undo}. Type yes to do it: ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() == "yes"
 
 
@@ -377,15 +396,29 @@ def _radius(preview: Mapping[str, Any]) -> str:
     return ", ".join(parts) or "nothing that holds data"
 
 
-def _show_preview(preview: Mapping[str, Any], *, as_json: bool) -> None:
+def _show_plan(
+    operation: Operation, arguments: Mapping[str, Any], plan: Mapping[str, Any], *, as_json: bool
+) -> None:
     if as_json:
-        print_json(preview)
+        print_json(plan)
         return
-    print(f"{preview['operation']} would touch: {_radius(preview)}")
-    for change in preview["diff"]:
-        print(
-            f"  {cell('path', change.get('path'))}: {cell('', change.get('before'))} → {cell('', change.get('after'))}"
-        )
+    print(f"{plan['operation']} would touch: {_radius(plan)}")
+    for line in _diff_lines(plan):
+        print(line)
+    print(
+        f"it {'can' if plan.get('reversible') else 'cannot'} be undone. Until {plan['expires_at']}, to do exactly this:"
+    )
+    print(f"  {operation.command_line(arguments)} --plan-token {plan['plan_token']}")
+
+
+def _diff_lines(plan: Mapping[str, Any]) -> list[str]:
+    """`  topics/default/orders/policies/max_publish_rate: – → 1000`, one a difference."""
+    lines = [
+        f"  {cell('path', change.get('path'))}: {cell('', change.get('before'))} → {cell('', change.get('after'))}"
+        for change in plan["diff"][:MAX_DIFF_LINES]
+    ]
+    more = len(plan["diff"]) - len(lines)
+    return [*lines, f"  and {more} more"] if more > 0 else lines
 
 
 def _show(operation: Operation, result: Mapping[str, Any], common: Common) -> None:
@@ -400,3 +433,5 @@ def _show(operation: Operation, result: Mapping[str, Any], common: Common) -> No
             print(f"more: add --page {result['next_page']}", file=sys.stderr)
     else:
         print_pairs(result)
+        if result.get("undo_until"):
+            prose(f"to take it back: danube changes undo {result['call_id']}")

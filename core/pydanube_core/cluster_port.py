@@ -14,17 +14,29 @@ from typing import Any, NamedTuple, Protocol
 from pydanube_core.diagnosis.alerts import Alert
 from pydanube_core.diagnosis.findings import Diagnosis
 from pydanube_core.diagnosis.lag_status import LagJudgement, LagStatus
-from pydanube_core.facts import BrokerFacts, NamespaceFacts, PolicyFacts, SubscriptionFacts, TopicFacts
+from pydanube_core.facts import (
+    BrokerFacts,
+    Grace,
+    MessageFacts,
+    NamespaceFacts,
+    PolicyFacts,
+    StateItem,
+    SubscriptionFacts,
+    TopicFacts,
+)
 from pydanube_core.schema_facts import SchemasPort
 
 __all__ = [
+    "AuditPort",
     "BrokersPort",
     "ClusterPort",
     "DiagnosisPort",
     "LagFacts",
     "LagKey",
+    "MessagesPort",
     "NamespacesPort",
     "ObjectsPort",
+    "StatePort",
     "SubscriptionsPort",
     "TopicsPort",
 ]
@@ -49,7 +61,20 @@ class TopicsPort(Protocol):
         options: Mapping[str, Any],
     ) -> None: ...
 
-    async def delete_topic(self, topic: str) -> None: ...
+    async def delete_topic(self, topic: str, *, grace: Grace | None = None) -> None:
+        """With a grace the topic can come back; without, its messages go at once."""
+        ...
+
+    async def restore_topic(self, call_id: str) -> str:
+        """Bring back what a change deleted, messages and cursors included; its name. Idempotent.
+
+        Raises `TopicNotFound` where nothing is kept any more, `NameReused`, `NamespaceNotFound`.
+        """
+        ...
+
+    async def truncate_topic(self, topic: str, offsets: Mapping[str, int]) -> None:
+        """Give up what lies below an offset of each concrete topic; durable when it returns."""
+        ...
 
     async def topic_policies(self, topic: str) -> PolicyFacts: ...
 
@@ -65,6 +90,10 @@ class NamespacesPort(Protocol):
 
     async def create_namespace(self, namespace: str, policies: Mapping[str, int | None]) -> None:
         """Raises `AlreadyExists`."""
+        ...
+
+    async def delete_namespace(self, namespace: str) -> None:
+        """Raises `NamespaceNotFound`, `NamespaceNotEmpty`, `InvalidArgument` for one that always exists."""
         ...
 
     async def namespace_policies(self, namespace: str) -> PolicyFacts:
@@ -101,7 +130,24 @@ class SubscriptionsPort(Protocol):
         """Acknowledge everything published so far."""
         ...
 
-    async def delete_subscription(self, topic: str, subscription: str) -> None: ...
+    async def delete_subscription(self, topic: str, subscription: str, *, grace: Grace | None = None) -> None:
+        """With a grace it can come back."""
+        ...
+
+    async def restore_subscription(self, call_id: str) -> None:
+        """Bring back what a change deleted, cursors included. Idempotent.
+
+        Raises `SubscriptionNotFound` where nothing is kept any more, `NameReused`, `TopicNotFound`.
+        """
+        ...
+
+    async def cursors(self, topic: str, subscription: str) -> Mapping[str, bytes]:
+        """Concrete topic → an image of the cursor, for `place_cursors`."""
+        ...
+
+    async def place_cursors(self, topic: str, subscription: str, images: Mapping[str, bytes]) -> None:
+        """Put the cursors where they stood; durable when it returns."""
+        ...
 
     async def failure_policy(self, topic: str, subscription: str) -> Mapping[str, Any]:
         """The seven fields, as they hold."""
@@ -210,8 +256,74 @@ class BrokersPort(Protocol):
     async def status(self) -> BrokerFacts: ...
 
 
+class MessagesPort(Protocol):
+    """Stored messages. Topics are concrete ones."""
+
+    async def read_messages(
+        self, topic: str, *, start: int, end: int, max_messages: int, max_bytes: int
+    ) -> Sequence[MessageFacts]:
+        """Messages of `[start, end)`, ascending; at least one where there is one, however large."""
+        ...
+
+    async def publish_message(
+        self, topic: str, *, payload: bytes, key: str | None, attributes: Mapping[str, str]
+    ) -> int:
+        """Publish one message and return its offset, once it is durable."""
+        ...
+
+
+class StatePort(Protocol):
+    """What the admin core keeps in the metadata store. Keys are relative, as `plans/…`; values are at most 200 KiB."""
+
+    async def read_state(self, key: str) -> StateItem | None: ...
+
+    async def list_state(
+        self, prefix: str, *, after: str | None = None, limit: int = 1000, descending: bool = False
+    ) -> Sequence[StateItem]:
+        """Items whose key begins with `prefix`, behind `after` (descending: below it), in order."""
+        ...
+
+    async def write_state(
+        self, changes: Mapping[str, bytes | None], *, expected: Mapping[str, int | None] | None = None
+    ) -> int:
+        """One transaction: put values, delete what is None; its revision.
+
+        Args:
+            expected: key → the revision it must have, None where it must not be there.
+
+        Raises:
+            Conflict: one has another revision; nothing was changed.
+        """
+        ...
+
+
+class AuditPort(Protocol):
+    """The topic `/system/audit`, which only the admin core writes."""
+
+    async def open_audit(self) -> tuple[int, bytes | None]:
+        """Make the topic if it does not exist; its next offset, and the payload of its last message."""
+        ...
+
+    async def append_audit(self, payloads: Sequence[bytes]) -> None:
+        """Append messages in one batch; on stable storage when it returns, also on a full disk."""
+        ...
+
+    async def read_audit(self, *, start: int, max_messages: int) -> tuple[int, Sequence[tuple[int, bytes]]]:
+        """The topic's first offset, and (offset, payload) from `start` on, ascending."""
+        ...
+
+
 class ClusterPort(
-    TopicsPort, SubscriptionsPort, NamespacesPort, DiagnosisPort, ObjectsPort, BrokersPort, Protocol
+    TopicsPort,
+    SubscriptionsPort,
+    NamespacesPort,
+    DiagnosisPort,
+    ObjectsPort,
+    MessagesPort,
+    BrokersPort,
+    StatePort,
+    AuditPort,
+    Protocol,
 ):
     """Everything the admin core asks of a broker."""
 

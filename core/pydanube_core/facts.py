@@ -14,9 +14,12 @@ from typing import Any
 __all__ = [
     "BrokerFacts",
     "ConsumerFacts",
+    "Grace",
+    "MessageFacts",
     "NamespaceFacts",
     "PolicyFacts",
     "Reason",
+    "StateItem",
     "SubscriptionFacts",
     "TopicFacts",
 ]
@@ -28,6 +31,39 @@ class Reason:
 
     code: str
     message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grace:
+    """By which change something is deleted, and until when it can come back."""
+
+    call_id: str
+    until_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageFacts:
+    """One stored message, whole. `producer` is what the producer calls itself, or its id."""
+
+    topic: str
+    offset: int
+    append_time_ms: int
+    publish_time_ms: int
+    producer: str
+    key: str | None
+    attributes: Mapping[str, str]
+    payload: bytes
+    schema_id: int
+    schema_version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateItem:
+    """A value that the admin core keeps in the metadata store; `revision` guards its next change."""
+
+    key: str
+    value: bytes
+    revision: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

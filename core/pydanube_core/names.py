@@ -15,6 +15,7 @@ from typing import Final
 from pydanube_core.errors import InvalidName
 
 __all__ = [
+    "AUDIT_TOPIC",
     "DEFAULT_NAMESPACE",
     "MAX_PART_CHARS",
     "SYSTEM_NAMESPACE",
@@ -26,6 +27,7 @@ __all__ = [
 
 DEFAULT_NAMESPACE: Final = "default"
 SYSTEM_NAMESPACE: Final = "system"
+AUDIT_TOPIC: Final = "/system/audit"  # what every call of an operation leaves behind
 MAX_PART_CHARS: Final = 128  # a part becomes a folder name in the object store: 255 bytes is the usual bound
 MAX_CLIENT_NAME_CHARS: Final = 256
 

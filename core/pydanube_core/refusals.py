@@ -6,18 +6,45 @@ raises what is written here, so that a caller reads the same sentence whoever re
 
 from __future__ import annotations
 
-from pydanube_core.errors import AlreadyExists, InvalidArgument
+from pydanube_core.errors import AlreadyExists, Conflict, InvalidArgument, NameReused, PermissionDenied
 from pydanube_core.names import TopicName
 
 __all__ = [
+    "audit_is_kept",
+    "changed_since",
     "namespace_taken",
     "policies_of_a_partition",
     "replay_into_itself",
+    "reused",
     "single_partition",
     "skip_over_partitions",
     "subscription_taken",
     "topic_taken",
 ]
+
+
+def audit_is_kept(topic: str) -> PermissionDenied:
+    return PermissionDenied(
+        f"{topic} holds the audit: it cannot be deleted, cut or written by others", field="topic", value=topic
+    )
+
+
+def reused(what: str, name: str) -> NameReused:
+    """An undo finds another thing under the name of the one it is about."""
+    return NameReused(
+        f"{name} is the name of another {what} now: give the name free first, then undo again",
+        field=what,
+        value=name,
+    )
+
+
+def changed_since(what: str) -> Conflict:
+    """An undo finds that somebody else has changed the same since."""
+    return Conflict(
+        f"{what} was changed again since: undoing the older change would take back the newer one too. Undo that one "
+        "first, or set what you want",
+        field="call_id",
+    )
 
 
 def topic_taken(topic: str) -> AlreadyExists:

@@ -109,6 +109,18 @@ class SchemasPort(Protocol):
 
     async def delete_version(self, subject: str, version: int) -> None: ...
 
+    async def version_image(self, subject: str, version: int) -> Mapping[str, Any]:
+        """Everything of a version, as JSON values, for `restore_version`."""
+        ...
+
+    async def restore_version(self, image: Mapping[str, Any]) -> None:
+        """Bring a deleted version back as it was. Idempotent."""
+        ...
+
+    async def restore_topic(self, topic: str, settings: Mapping[str, Any] | None) -> None:
+        """Give a topic the schema that `topic_schema` said once, or none."""
+        ...
+
     async def topic_schema(self, topic: str) -> Mapping[str, Any] | None:
         """{subject, schema_id (text), validation_policy, enable_payload_validation}. Raises `TopicNotFound`."""
         ...

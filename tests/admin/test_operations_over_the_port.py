@@ -9,7 +9,7 @@ import anyio
 import pytest
 from pydanube_admin import AdminCore
 from pydanube_admin.testing import BROKER_ID, MemoryCluster
-from pydanube_core.errors import ClusterError, StoreUnavailable
+from pydanube_core.errors import ClusterError, PlanRequired, StoreUnavailable
 
 pytestmark = pytest.mark.anyio
 
@@ -17,6 +17,11 @@ pytestmark = pytest.mark.anyio
 async def result(core: AdminCore, operation: str, face: str = "cli", **arguments: Any) -> dict[str, Any]:
     with anyio.fail_after(60):
         outcome = await core.call(operation, json.dumps(arguments), principal="p", face=face)
+        if isinstance(outcome, PlanRequired):  # as a command line does with --yes
+            token = outcome.details["plan"]["plan_token"]
+            outcome = await core.call(
+                operation, json.dumps({**arguments, "plan_token": token}), principal="p", face=face
+            )
     assert not isinstance(outcome, ClusterError), outcome
     body: dict[str, Any] = json.loads(outcome.model_dump_json(by_alias=True))
     return body
@@ -156,7 +161,7 @@ async def test_a_created_topic_is_there_and_its_name_is_taken(core: AdminCore) -
         ({"topic": "x", "policies": {"a": 1}}, "INVALID_ARGUMENT", "policies.a"),
         ({"topic": "x", "schema_subject": ""}, "INVALID_ARGUMENT", "schema_subject"),
         ({"topic": "x", "partitions": 1001}, "INVALID_ARGUMENT", "partitions"),
-        ({"topic": "x", "plan_token": "t"}, "NOT_IMPLEMENTED", "plan_token"),
+        ({"topic": "x", "plan_token": "t"}, "PLAN_NOT_FOUND", "plan_token"),
     ],
 )
 async def test_what_cannot_be_created_is_refused_by_field(
@@ -181,23 +186,23 @@ async def test_a_preview_shows_what_would_go_and_changes_nothing(core: AdminCore
         "messages": 30,
         "bytes": 300,
     }
-    assert preview["reversible"] is False
+    assert preview["reversible"] is True
     assert (await result(core, "topics.list"))["total"] == 2
 
 
-async def test_the_command_line_deletes_a_topic_with_its_partitions(core: AdminCore) -> None:
+async def test_a_topic_is_deleted_with_its_partitions(core: AdminCore) -> None:
     deleted = await result(core, "topics.delete", topic="shop/clicks")
     assert (deleted["partitions"], deleted["messages"], deleted["subscriptions"]) == (3, 30, ["stats"])
     assert [item["topic"] for item in (await result(core, "topics.list"))["items"]] == ["/default/orders"]
     assert (await result(core, "subscriptions.list"))["total"] == 2
 
 
-@pytest.mark.parametrize("face", ["mcp", "jsonrpc", "tui", ""])
-async def test_no_other_face_deletes_before_there_are_plans(core: AdminCore, face: str) -> None:
+@pytest.mark.parametrize("face", ["cli", "mcp", "jsonrpc", "tui", ""])
+async def test_no_face_deletes_without_a_plan(core: AdminCore, face: str) -> None:
     error = await refusal(core, "topics.delete", face, topic="orders")
-    assert error.code == "NOT_IMPLEMENTED"
-    assert error.next[0]["command"] == "danube topics delete orders"
-    assert error.next[0]["tool"] is None
+    assert error.code == "PLAN_REQUIRED"
+    token = error.details["plan"]["plan_token"]
+    assert error.next[0]["command"] == f"danube topics delete orders --plan-token {token}"
     assert (await result(core, "topics.list"))["total"] == 2
 
 

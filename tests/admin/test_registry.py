@@ -55,6 +55,15 @@ def test_the_operations_and_their_tools() -> None:
         "diagnose.topic": "diagnose_topic",
         "diagnose.producer": "diagnose_producer",
         "alerts.list": "list_alerts",
+        "namespaces.delete": "delete_namespace",
+        "plans.create": "plan_operation",
+        "plans.list": "list_plans",
+        "plans.show": "show_plan",
+        "plans.apply": "apply_plan",
+        "plans.discard": "discard_plan",
+        "changes.undo": "undo_change",
+        "audit.query": "query_audit",
+        "audit.verify": "verify_audit",
     }
     assert all(re.fullmatch(r"[a-z][a-z0-9_]{0,63}", tool) for tool in TOOLS)
     assert not set(OPERATIONS) & set(LATER)
@@ -134,9 +143,11 @@ def test_a_command_line_is_one_that_can_be_pasted() -> None:
     )
 
 
-def test_only_what_destroys_is_for_the_command_line_alone() -> None:
+def test_what_destroys_is_planned() -> None:
     destroying = [
+        "namespaces.delete",
         "objects.collect",
+        "plans.apply",
         "schemas.delete_version",
         "subscriptions.delete",
         "subscriptions.purge",
@@ -144,5 +155,9 @@ def test_only_what_destroys_is_for_the_command_line_alone() -> None:
         "subscriptions.skip",
         "topics.delete",
     ]
-    assert [o.name for o in OPERATIONS.values() if o.command_line_only] == destroying
     assert [o.name for o in OPERATIONS.values() if o.effect is Effect.DESTROY] == destroying
+    assert [o.name for o in OPERATIONS.values() if o.plans_itself] == [
+        "plans.apply",
+        "plans.create",
+        "plans.discard",
+    ]

@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from pydanube_admin import OPERATIONS
 
 from tests.support.pages import FENCE, LINK, ROOT, pages, problem_of
 
@@ -86,19 +87,7 @@ def check(words: list[str]) -> str | None:
         return None  # danube --help, danube --version
     if not is_word(words[0]):
         return None  # a placeholder: danube COMMAND, danube GROUP VERB
-    groups = {
-        "topics",
-        "subscriptions",
-        "namespaces",
-        "brokers",
-        "config",
-        "objects",
-        "journal",
-        "schemas",
-        "report",
-        "alerts",
-        "diagnose",
-    }
+    groups = {operation.words[0] for operation in OPERATIONS.values()} | {"config", "report"}
     path = tuple(words[:2] if words[0] in groups else words[:1])
     shown = help_of(path)
     if shown is None:

@@ -21,6 +21,7 @@ pytestmark = pytest.mark.anyio
 
 DEFAULT_TOOLS = [
     "analyze_consumer_lag",
+    "apply_plan",
     "create_topic",
     "describe_topic",
     "diagnose_producer",
@@ -33,6 +34,9 @@ DEFAULT_TOOLS = [
     "list_subjects",
     "list_subscriptions",
     "list_topics",
+    "plan_operation",
+    "query_audit",
+    "undo_change",
 ]
 
 
@@ -146,11 +150,14 @@ async def test_argument_errors_are_ours(
     assert "pydantic" not in json.dumps(error)
 
 
-async def test_deletion_is_not_offered_yet_and_says_who_can(client: Client, cluster: MemoryCluster) -> None:
+async def test_deletion_wants_a_plan_and_hands_it_over(client: Client, cluster: MemoryCluster) -> None:
     error = body(await client.call_tool("delete_topic", {"topic": "orders"}), error=True)["error"]
-    assert error["code"] == "NOT_IMPLEMENTED"
-    assert error["next"][0]["command"] == "danube topics delete orders"
+    assert error["code"] == "PLAN_REQUIRED"
     assert len(await cluster.topics()) == 4
+    step = error["next"][0]
+    done = body(await client.call_tool(step["tool"], step["arguments"]))
+    assert (done["messages"], done["undo_until"] is None) == (500, False)
+    assert len(await cluster.topics()) == 3
 
 
 async def test_resources_are_read_and_their_names_completed(client: Client) -> None:

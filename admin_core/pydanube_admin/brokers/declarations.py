@@ -6,7 +6,8 @@ from typing import Final
 
 from pydanube_admin.brokers.handlers import broker_status
 from pydanube_admin.brokers.models import BrokerStatus, BrokerStatusRequest
-from pydanube_admin.operation import Effect, Example, Operation
+from pydanube_admin.effect import Effect
+from pydanube_admin.operation import Example, Operation
 
 __all__ = ["BROKER_OPERATIONS"]
 

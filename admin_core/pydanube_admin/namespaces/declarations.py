@@ -4,24 +4,33 @@ from __future__ import annotations
 
 from typing import Final
 
+from pydanube_admin.effect import Effect
 from pydanube_admin.models import Page
 from pydanube_admin.namespaces.handlers import (
     create_namespace,
+    delete_namespace,
+    forecast_create_namespace,
+    forecast_delete_namespace,
+    forecast_set_namespace_policies,
     get_namespace_policies,
     list_namespaces,
-    preview_create_namespace,
-    preview_set_namespace_policies,
     set_namespace_policies,
+    undo_create_namespace,
+    undo_delete_namespace,
+    undo_set_namespace_policies,
 )
 from pydanube_admin.namespaces.models import (
+    ChangedNamespace,
     CreateNamespaceRequest,
+    DeletedNamespace,
+    DeleteNamespaceRequest,
     ListNamespacesRequest,
     NamespaceItem,
     NamespacePoliciesRequest,
     NamespacePoliciesResult,
     SetNamespacePoliciesRequest,
 )
-from pydanube_admin.operation import Effect, Example, Operation
+from pydanube_admin.operation import Example, Operation
 
 __all__ = ["NAMESPACE_OPERATIONS"]
 
@@ -49,9 +58,10 @@ NAMESPACE_OPERATIONS: Final = (
         reversible=True,
         summary="Create a namespace, optionally with limits for its topics.",
         request=CreateNamespaceRequest,
-        result=NamespacePoliciesResult,
+        result=ChangedNamespace,
         handler=create_namespace,
-        preview=preview_create_namespace,
+        forecast=forecast_create_namespace,
+        undo=undo_create_namespace,
         examples=(
             Example(arguments={"namespace": "shop"}, note="without limits of its own"),
             Example(
@@ -59,6 +69,22 @@ NAMESPACE_OPERATIONS: Final = (
                 note="with a limit",
             ),
         ),
+        default_profile=False,
+    ),
+    Operation(
+        name="namespaces.delete",
+        tool="delete_namespace",
+        title="Delete a namespace",
+        effect=Effect.DESTROY,
+        permission="namespaces:delete",
+        reversible=True,
+        summary="Delete a namespace that holds no topics.",
+        request=DeleteNamespaceRequest,
+        result=DeletedNamespace,
+        handler=delete_namespace,
+        forecast=forecast_delete_namespace,
+        undo=undo_delete_namespace,
+        examples=(Example(arguments={"namespace": "shop"}, note="its policies go with it"),),
         default_profile=False,
     ),
     Operation(
@@ -84,9 +110,10 @@ NAMESPACE_OPERATIONS: Final = (
         reversible=True,
         summary="Set limits of every topic in a namespace that does not set its own; live at once.",
         request=SetNamespacePoliciesRequest,
-        result=NamespacePoliciesResult,
+        result=ChangedNamespace,
         handler=set_namespace_policies,
-        preview=preview_set_namespace_policies,
+        forecast=forecast_set_namespace_policies,
+        undo=undo_set_namespace_policies,
         required_flags=("policies",),
         examples=(
             Example(

@@ -5,15 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pydanube_core.errors import AlreadyExists, NamespaceNotFound
-from pydanube_core.names import check_namespace
-from pydanube_core.refusals import namespace_taken
+from pydanube_core.errors import AlreadyExists, InvalidArgument, NamespaceNotEmpty, NamespaceNotFound
+from pydanube_core.facts import NamespaceFacts
+from pydanube_core.names import DEFAULT_NAMESPACE, SYSTEM_NAMESPACE, TopicName, check_namespace
+from pydanube_core.refusals import changed_since, namespace_taken, reused
 from pydanube_core.units import format_time
 
 from pydanube_admin.context import Context
-from pydanube_admin.models import Page, Preview
+from pydanube_admin.effect import Effect
+from pydanube_admin.forecast import Forecast, blast_radius, changes, entry
+from pydanube_admin.models import Page
 from pydanube_admin.namespaces.models import (
+    ChangedNamespace,
     CreateNamespaceRequest,
+    DeletedNamespace,
+    DeleteNamespaceRequest,
     ListNamespacesRequest,
     NamespaceItem,
     NamespacePoliciesRequest,
@@ -22,17 +28,21 @@ from pydanube_admin.namespaces.models import (
 )
 from pydanube_admin.next_calls import next_call
 from pydanube_admin.paging import cut, glob
-from pydanube_admin.policy_arguments import check_some, plain
-from pydanube_admin.previews import blast_radius, changes
+from pydanube_admin.policy_arguments import check_some, plain, restoring, shortens_retention
 from pydanube_admin.spelling import close_names
 
 __all__ = [
     "create_namespace",
+    "delete_namespace",
+    "forecast_create_namespace",
+    "forecast_delete_namespace",
+    "forecast_set_namespace_policies",
     "get_namespace_policies",
     "list_namespaces",
-    "preview_create_namespace",
-    "preview_set_namespace_policies",
     "set_namespace_policies",
+    "undo_create_namespace",
+    "undo_delete_namespace",
+    "undo_set_namespace_policies",
 ]
 
 
@@ -56,33 +66,85 @@ async def list_namespaces(context: Context, request: ListNamespacesRequest) -> P
     )
 
 
-async def create_namespace(context: Context, request: CreateNamespaceRequest) -> NamespacePoliciesResult:
+async def create_namespace(context: Context, request: CreateNamespaceRequest) -> ChangedNamespace:
     name = check_namespace(request.namespace)
     try:
         await context.port.create_namespace(name, plain(request.policies))
     except AlreadyExists as error:
         raise _taken(name) from error
-    return await _namespace_policies(context, name)
+    return await _changed(context, name)
 
 
-async def preview_create_namespace(context: Context, request: CreateNamespaceRequest) -> Preview:
+async def _changed(context: Context, name: str) -> ChangedNamespace:
+    return ChangedNamespace(**(await _namespace_policies(context, name)).model_dump())
+
+
+async def forecast_create_namespace(context: Context, request: CreateNamespaceRequest) -> Forecast:
     name = check_namespace(request.namespace)
     if any(facts.namespace == name for facts in await context.port.namespaces()):
         raise _taken(name)
-    return Preview(
-        operation="namespaces.create",
-        arguments=request.model_dump(mode="json", exclude_unset=True),
-        effect="create",
-        reversible=True,
-        diff=[
-            {
-                "path": f"namespaces/{name}",
-                "before": None,
-                "after": {"policies": request.policies or {}},
-            }
-        ],
-        blast_radius=blast_radius(),
+    given = {key: value for key, value in plain(request.policies).items() if value is not None}
+    return Forecast(
+        diff=[entry(f"namespaces/{name}", None, {"policies": given})], blast_radius=blast_radius()
     )
+
+
+async def undo_create_namespace(
+    context: Context,
+    request: CreateNamespaceRequest,
+    image: Mapping[str, Any],
+    result: Mapping[str, Any] | None,
+) -> None:
+    try:
+        await context.port.delete_namespace(check_namespace(request.namespace))
+    except NamespaceNotFound:
+        return
+
+
+async def delete_namespace(context: Context, request: DeleteNamespaceRequest) -> DeletedNamespace:
+    name = (await _empty(context, request)).namespace
+    await context.port.delete_namespace(name)
+    return DeletedNamespace(namespace=name)
+
+
+async def _empty(context: Context, request: DeleteNamespaceRequest) -> NamespaceFacts:
+    name = check_namespace(request.namespace)
+    await _namespace_policies(context, name)
+    (facts,) = [each for each in await context.port.namespaces() if each.namespace == name]
+    if name in (DEFAULT_NAMESPACE, SYSTEM_NAMESPACE):
+        raise InvalidArgument(f"the namespace {name} always exists", field="namespace", value=name)
+    if facts.topics:
+        raise NamespaceNotEmpty(
+            f"the namespace {name} holds {facts.topics} topics; delete them first",
+            field="namespace",
+            value=name,
+            topics=facts.topics,
+        ).followed_by(next_call("topics.list", {"namespace": name}, "shows them"))
+    return facts
+
+
+async def forecast_delete_namespace(context: Context, request: DeleteNamespaceRequest) -> Forecast:
+    facts = await _empty(context, request)
+    before = {"policies": dict(facts.policies), "created_at": format_time(facts.created_at_ms)}
+    return Forecast(
+        diff=[entry(f"namespaces/{facts.namespace}", before, None)],
+        blast_radius=blast_radius(),
+        image={"policies": dict(facts.policies)},
+    )
+
+
+async def undo_delete_namespace(
+    context: Context,
+    request: DeleteNamespaceRequest,
+    image: Mapping[str, Any],
+    result: Mapping[str, Any] | None,
+) -> None:
+    name = check_namespace(request.namespace)
+    if any(facts.namespace == name for facts in await context.port.namespaces()):
+        if result is None:
+            return  # it never went
+        raise reused("namespace", name)
+    await context.port.create_namespace(name, image["policies"])
 
 
 def _taken(name: str) -> AlreadyExists:
@@ -120,26 +182,48 @@ async def _no_namespace(context: Context, name: str) -> NamespaceNotFound:
     )
 
 
-async def set_namespace_policies(
-    context: Context, request: SetNamespacePoliciesRequest
-) -> NamespacePoliciesResult:
+async def set_namespace_policies(context: Context, request: SetNamespacePoliciesRequest) -> ChangedNamespace:
     name = await _known(context, request)
     await context.port.set_namespace_policies(name, plain(request.policies))
-    return await _namespace_policies(context, name)
+    return await _changed(context, name)
 
 
-async def preview_set_namespace_policies(context: Context, request: SetNamespacePoliciesRequest) -> Preview:
+async def forecast_set_namespace_policies(context: Context, request: SetNamespacePoliciesRequest) -> Forecast:
     name = await _known(context, request)
-    before: Mapping[str, Any] = (await context.port.namespace_policies(name)).own
-    topics = next((facts.topics for facts in await context.port.namespaces() if facts.namespace == name), 0)
-    return Preview(
-        operation="namespaces.set_policies",
-        arguments=request.model_dump(mode="json", exclude_unset=True),
-        effect="change",
-        reversible=True,
-        diff=changes(f"namespaces/{name}/policies", before, plain(request.policies)),
-        blast_radius=blast_radius(topics=topics),
+    before = await context.port.namespace_policies(name)
+    given = plain(request.policies)
+    destroys = shortens_retention(before.effective, given, {})
+    inside = [
+        facts
+        for facts in await context.port.topics()
+        if facts.parent is None and TopicName.parse(facts.topic).namespace == name
+    ]
+    return Forecast(
+        diff=changes(f"namespaces/{name}/policies", before.own, given),
+        blast_radius=blast_radius(
+            topics=len(inside),
+            messages=sum(facts.messages for facts in inside) if destroys else 0,
+            bytes=sum(facts.bytes for facts in inside) if destroys else 0,
+        ),
+        effect=Effect.DESTROY if destroys else None,
+        reversible=not destroys,
+        image={"own": dict(before.own)},
+        basis=[dict(before.own), sorted(facts.topic_id for facts in inside), destroys],
     )
+
+
+async def undo_set_namespace_policies(
+    context: Context,
+    request: SetNamespacePoliciesRequest,
+    image: Mapping[str, Any],
+    result: Mapping[str, Any] | None,
+) -> None:
+    name = await _known(context, request)
+    own = (await context.port.namespace_policies(name)).own
+    given = plain(request.policies)
+    if restoring(own, given) not in (given, restoring(image["own"], given)):
+        raise changed_since(f"a policy of the namespace {name}")
+    await context.port.set_namespace_policies(name, restoring(image["own"], given))
 
 
 async def _known(context: Context, request: SetNamespacePoliciesRequest) -> str:

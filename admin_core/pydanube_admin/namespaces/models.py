@@ -6,10 +6,13 @@ from typing import Annotated
 
 from pydantic import Field
 
-from pydanube_admin.models import ListRequest, Policies, PoliciesArgument, Request, Result
+from pydanube_admin.models import Change, ListRequest, Policies, PoliciesArgument, Request, Result
 
 __all__ = [
+    "ChangedNamespace",
     "CreateNamespaceRequest",
+    "DeleteNamespaceRequest",
+    "DeletedNamespace",
     "ListNamespacesRequest",
     "NamespaceArgument",
     "NamespaceItem",
@@ -39,6 +42,10 @@ class CreateNamespaceRequest(Request):
     ] = None
 
 
+class DeleteNamespaceRequest(Request):
+    namespace: NamespaceArgument
+
+
 class NamespacePoliciesRequest(Request):
     namespace: NamespaceArgument
 
@@ -52,3 +59,11 @@ class NamespacePoliciesResult(Result):
     namespace: str
     policies: dict[str, int]  # set on the namespace
     effective: dict[str, int]  # what holds for a topic that sets nothing
+
+
+class ChangedNamespace(NamespacePoliciesResult, Change):
+    pass
+
+
+class DeletedNamespace(Change):
+    namespace: str

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from typing import Final
 
+from pydanube_admin.effect import Effect
 from pydanube_admin.models import Page
 from pydanube_admin.objects.handlers import (
     collect_objects,
     compact_objects,
     describe_journal,
     export_objects,
+    forecast_collect,
+    forecast_compact,
+    forecast_export,
+    forecast_replay,
     list_objects,
-    preview_collect,
-    preview_compact,
-    preview_export,
-    preview_replay,
     replay_topic,
     verify_objects,
 )
@@ -33,7 +34,7 @@ from pydanube_admin.objects.models import (
     VerifiedObjects,
     VerifyObjectsRequest,
 )
-from pydanube_admin.operation import Effect, Example, Operation
+from pydanube_admin.operation import Example, Operation
 
 __all__ = ["OBJECT_OPERATIONS"]
 
@@ -79,7 +80,7 @@ OBJECT_OPERATIONS: Final = (
         request=ObjectsRequest,
         result=CompactedObjects,
         handler=compact_objects,
-        preview=preview_compact,
+        forecast=forecast_compact,
         examples=(Example(arguments={"topic": "orders"}, note="now, rather than by itself"),),
         default_profile=False,
         long_running=True,
@@ -91,15 +92,14 @@ OBJECT_OPERATIONS: Final = (
         effect=Effect.DESTROY,
         permission="objects:collect",
         reversible=False,
-        summary="Delete objects in the folder of a topic that the catalog does not list. For now only people can, on the command line.",
+        summary="Delete objects in the folder of a topic that the catalog does not list.",
         request=ObjectsRequest,
         result=CollectedObjects,
         handler=collect_objects,
-        preview=preview_collect,
+        forecast=forecast_collect,
         examples=(Example(arguments={"topic": "orders"}, note="after a crash or a compaction"),),
         default_profile=False,
         long_running=True,
-        command_line_only=True,
     ),
     Operation(
         name="objects.export",
@@ -113,7 +113,7 @@ OBJECT_OPERATIONS: Final = (
         request=ExportObjectsRequest,
         result=ExportedObjects,
         handler=export_objects,
-        preview=preview_export,
+        forecast=forecast_export,
         examples=(
             Example(arguments={"topic": "orders", "to": "orders.parquet"}, note="all of it"),
             Example(
@@ -137,7 +137,7 @@ OBJECT_OPERATIONS: Final = (
         request=ReplayTopicRequest,
         result=ReplayedTopic,
         handler=replay_topic,
-        preview=preview_replay,
+        forecast=forecast_replay,
         examples=(
             Example(
                 arguments={"topic": "orders", "from": "time:-1h", "to": "orders-again"}, note="the last hour"

@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydanube_core.errors import InvalidArgument
-from pydanube_core.names import TopicName
-from pydanube_core.refusals import replay_into_itself
+from pydanube_core.names import AUDIT_TOPIC, TopicName
+from pydanube_core.refusals import audit_is_kept, replay_into_itself
 from pydanube_core.units import format_time
 
 from pydanube_admin.context import Context
-from pydanube_admin.models import Page, Preview, Request
+from pydanube_admin.forecast import Forecast, blast_radius, entry
+from pydanube_admin.models import Page
 from pydanube_admin.objects.models import (
     CollectedObjects,
     CompactedObjects,
@@ -30,7 +31,6 @@ from pydanube_admin.objects.models import (
     VerifyObjectsRequest,
 )
 from pydanube_admin.paging import cut, glob
-from pydanube_admin.previews import blast_radius
 from pydanube_admin.topics.reading import Topic, find_topic
 
 __all__ = [
@@ -39,15 +39,16 @@ __all__ = [
     "compact_objects",
     "describe_journal",
     "export_objects",
+    "forecast_collect",
+    "forecast_compact",
+    "forecast_export",
+    "forecast_replay",
     "list_objects",
-    "preview_collect",
-    "preview_compact",
-    "preview_export",
-    "preview_replay",
     "replay_topic",
     "verify_objects",
 ]
 
+MAX_SHOWN = 100  # objects in a plan; its blast radius counts all
 PERSON = "cli"  # the face whose caller sits at a keyboard, and may name any folder of this machine
 
 
@@ -125,40 +126,24 @@ async def collect_objects(context: Context, request: ObjectsRequest) -> Collecte
     )
 
 
-async def preview_compact(context: Context, request: ObjectsRequest) -> Preview:
+async def forecast_compact(context: Context, request: ObjectsRequest) -> Forecast:
     port, topic = context.port, await find_topic(context, request.topic)
     found = [item for log in topic.logs for item in await port.objects(log.topic, start=0, end=None)]
-    return _preview("objects.compact", request, "change", found, topics=1, reversible=False)
+    return Forecast(diff=[], blast_radius=_radius(found), basis=str(topic.own.topic_id))
 
 
-async def preview_collect(context: Context, request: ObjectsRequest) -> Preview:
+async def forecast_collect(context: Context, request: ObjectsRequest) -> Forecast:
     port, topic = context.port, await find_topic(context, request.topic)
     found = [item for log in topic.logs for item in await port.orphans(log.topic)]
-    return _preview("objects.collect", request, "destroy", found, topics=1, reversible=False)
-
-
-def _preview(
-    operation: str,
-    request: Request,
-    effect: Any,
-    found: Sequence[Mapping[str, Any]],
-    *,
-    topics: int,
-    reversible: bool,
-) -> Preview:
-    destroys = effect == "destroy"
-    return Preview(
-        operation=operation,
-        arguments=request.model_dump(mode="json", exclude_unset=True),
-        effect=effect,
-        reversible=reversible,
-        diff=[
-            {"path": item["path"], "before": {"bytes": item["bytes"]}, "after": None}
-            for item in found[:100]
-            if destroys
-        ],
-        blast_radius=blast_radius(topics=topics, bytes=sum(item["bytes"] for item in found)),
+    return Forecast(
+        diff=[entry(item["path"], {"bytes": item["bytes"]}, None) for item in found[:MAX_SHOWN]],
+        blast_radius=_radius(found),
+        basis=[str(topic.own.topic_id), sorted(item["path"] for item in found)],
     )
+
+
+def _radius(found: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    return blast_radius(topics=1, bytes=sum(item["bytes"] for item in found))
 
 
 async def export_objects(context: Context, request: ExportObjectsRequest) -> ExportedObjects:
@@ -194,14 +179,10 @@ async def _exported(context: Context, request: ExportObjectsRequest) -> tuple[To
     return topic, (await _ranges(context, topic, request))[topic.own.topic]
 
 
-async def preview_export(context: Context, request: ExportObjectsRequest) -> Preview:
+async def forecast_export(context: Context, request: ExportObjectsRequest) -> Forecast:
     _, (start, end) = await _exported(context, request)
-    return Preview(
-        operation="objects.export",
-        arguments=request.model_dump(mode="json", exclude_unset=True),
-        effect="create",
-        reversible=False,
-        diff=[{"path": request.to, "before": None, "after": {"format": request.format}}],
+    return Forecast(
+        diff=[entry(request.to, None, {"format": request.format})],
         blast_radius=blast_radius(topics=1, messages=end - start),
     )
 
@@ -223,18 +204,16 @@ async def _replayed(
     topic, to = await find_topic(context, request.topic), TopicName.parse(request.to)
     if to.base == TopicName.parse(topic.own.topic).base:
         raise replay_into_itself(str(to))
+    if str(to) == AUDIT_TOPIC:
+        raise audit_is_kept(AUDIT_TOPIC)
     return topic, str(to), await _ranges(context, topic, request)
 
 
-async def preview_replay(context: Context, request: ReplayTopicRequest) -> Preview:
+async def forecast_replay(context: Context, request: ReplayTopicRequest) -> Forecast:
     _, to, ranges = await _replayed(context, request)
     messages = sum(end - start for start, end in ranges.values())
-    return Preview(
-        operation="topics.replay",
-        arguments=request.model_dump(mode="json", exclude_unset=True),
-        effect="create",
-        reversible=False,
-        diff=[{"path": f"topics{to}/messages", "before": None, "after": {"added": messages}}],
+    return Forecast(
+        diff=[entry(f"topics{to}/messages", None, {"added": messages})],
         blast_radius=blast_radius(topics=1, messages=messages),
     )
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from pydanube_admin.models import ListRequest, Request, Result, TopicArgument
+from pydanube_admin.models import Change, ListRequest, Request, Result, TopicArgument
 
 __all__ = [
     "Begin",
@@ -120,19 +120,19 @@ class VerifiedObjects(Result):
     duplicates: list[list[int]]
 
 
-class CompactedObjects(Result):
+class CompactedObjects(Change):
     topic: str
     merged_objects: int  # how many went into others
     objects: int  # how many there are now
 
 
-class CollectedObjects(Result):
+class CollectedObjects(Change):
     topic: str
     deleted: list[str]
     bytes: int
 
 
-class ExportedObjects(Result):
+class ExportedObjects(Change):
     """A file that holds every message of the range."""
 
     topic: str
@@ -153,7 +153,7 @@ class ReplayedRange(Result):
     last_offset: int
 
 
-class ReplayedTopic(Result):
+class ReplayedTopic(Change):
     topic: str
     to: str
     messages: int

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from pydanube_core.refusals import changed_since, reused
+
 from pydanube_admin.context import Context
-from pydanube_admin.models import Preview, Request
-from pydanube_admin.previews import blast_radius, changes
+from pydanube_admin.forecast import Forecast, blast_radius, changes, entry
 from pydanube_admin.schemas.models import (
+    ChangedCompatibility,
+    ChangedTopicSchema,
     CheckSchemaRequest,
     CompatibilityRequest,
-    CompatibilityResult,
     ConfigureTopicSchemaRequest,
     DeletedVersion,
     DeleteVersionRequest,
@@ -18,7 +21,6 @@ from pydanube_admin.schemas.models import (
     Registration,
     SetCompatibilityRequest,
     SetValidationPolicyRequest,
-    TopicSchemaResult,
 )
 from pydanube_admin.schemas.reading import check_schema, get_compatibility, topic_schema_of
 from pydanube_admin.topics.reading import find_topic
@@ -26,14 +28,17 @@ from pydanube_admin.topics.reading import find_topic
 __all__ = [
     "configure_topic_schema",
     "delete_version",
-    "preview_configure",
-    "preview_delete_version",
-    "preview_register",
-    "preview_set_compatibility",
-    "preview_set_policy",
+    "forecast_configure",
+    "forecast_delete_version",
+    "forecast_register",
+    "forecast_set_compatibility",
+    "forecast_set_policy",
     "register_schema",
     "set_compatibility",
     "set_validation_policy",
+    "undo_delete_version",
+    "undo_set_compatibility",
+    "undo_topic_schema",
 ]
 
 
@@ -55,14 +60,15 @@ async def register_schema(context: Context, request: RegisterSchemaRequest) -> R
     )
 
 
-async def set_compatibility(context: Context, request: SetCompatibilityRequest) -> CompatibilityResult:
+async def set_compatibility(context: Context, request: SetCompatibilityRequest) -> ChangedCompatibility:
     await context.port.schemas.set_compatibility(
         request.subject,
         mode=request.mode,
         transitive=request.transitive,
         json_profile=request.json_profile,
     )
-    return await get_compatibility(context, CompatibilityRequest(subject=request.subject))
+    found = await get_compatibility(context, CompatibilityRequest(subject=request.subject))
+    return ChangedCompatibility(**found.model_dump())
 
 
 async def delete_version(context: Context, request: DeleteVersionRequest) -> DeletedVersion:
@@ -77,7 +83,9 @@ async def delete_version(context: Context, request: DeleteVersionRequest) -> Del
     )
 
 
-async def configure_topic_schema(context: Context, request: ConfigureTopicSchemaRequest) -> TopicSchemaResult:
+async def configure_topic_schema(
+    context: Context, request: ConfigureTopicSchemaRequest
+) -> ChangedTopicSchema:
     topic = (await find_topic(context, request.topic)).own.topic
     await context.port.schemas.configure_topic(
         topic,
@@ -85,20 +93,20 @@ async def configure_topic_schema(context: Context, request: ConfigureTopicSchema
         validation_policy=request.validation_policy,
         enable_payload_validation=request.enable_payload_validation,
     )
-    return await topic_schema_of(context, topic)
+    return ChangedTopicSchema(**(await topic_schema_of(context, topic)).model_dump())
 
 
-async def set_validation_policy(context: Context, request: SetValidationPolicyRequest) -> TopicSchemaResult:
+async def set_validation_policy(context: Context, request: SetValidationPolicyRequest) -> ChangedTopicSchema:
     topic = (await find_topic(context, request.topic)).own.topic
     await context.port.schemas.set_topic_policy(
         topic,
         validation_policy=request.validation_policy,
         enable_payload_validation=request.enable_payload_validation,
     )
-    return await topic_schema_of(context, topic)
+    return ChangedTopicSchema(**(await topic_schema_of(context, topic)).model_dump())
 
 
-async def preview_register(context: Context, request: RegisterSchemaRequest) -> Preview:
+async def forecast_register(context: Context, request: RegisterSchemaRequest) -> Forecast:
     """The next version, if the subject is new or the schema fits; the differences are what `schemas.check` says."""
     subjects = {facts.subject: facts for facts in await context.port.schemas.subjects()}
     known = subjects.get(request.subject)
@@ -111,26 +119,45 @@ async def preview_register(context: Context, request: RegisterSchemaRequest) -> 
             schema_definition=request.schema_definition,
         )
         after["is_compatible"] = (await check_schema(context, check)).is_compatible
-    diff = [
-        {
-            "path": f"schemas/{request.subject}",
-            "before": None if latest is None else {"latest_version": latest},
-            "after": after,
-        }
-    ]
-    return _preview("schemas.register", request, diff, topics=0 if known is None else len(known.topics))
+    before = None if latest is None else {"latest_version": latest}
+    return Forecast(
+        diff=[entry(f"schemas/{request.subject}", before, after)],
+        blast_radius=blast_radius(topics=0 if known is None else len(known.topics)),
+    )
 
 
-async def preview_set_compatibility(context: Context, request: SetCompatibilityRequest) -> Preview:
+async def forecast_set_compatibility(context: Context, request: SetCompatibilityRequest) -> Forecast:
     before = await get_compatibility(context, CompatibilityRequest(subject=request.subject))
     given: dict[str, Any] = {"compatibility_mode": request.mode, "transitive": request.transitive}
     if request.json_profile is not None:
         given["json_profile"] = request.json_profile
-    diff = changes(f"schemas/{request.subject}", before.model_dump(), given)
-    return _preview("schemas.set_compatibility", request, diff)
+    image = before.model_dump()
+    return Forecast(
+        diff=changes(f"schemas/{request.subject}", image, given),
+        blast_radius=blast_radius(),
+        image=image,
+        basis=image,
+    )
 
 
-async def preview_delete_version(context: Context, request: DeleteVersionRequest) -> Preview:
+async def undo_set_compatibility(
+    context: Context,
+    request: SetCompatibilityRequest,
+    image: Mapping[str, Any],
+    result: Mapping[str, Any] | None,
+) -> None:
+    now = (await get_compatibility(context, CompatibilityRequest(subject=request.subject))).model_dump()
+    if result is not None and now != {name: result[name] for name in now}:
+        raise changed_since(f"the compatibility mode of {request.subject!r}")
+    await context.port.schemas.set_compatibility(
+        request.subject,
+        mode=image["compatibility_mode"],
+        transitive=image["transitive"],
+        json_profile=image["json_profile"],
+    )
+
+
+async def forecast_delete_version(context: Context, request: DeleteVersionRequest) -> Forecast:
     port = context.port.schemas
     facts, subject = await port.schema(request.subject, request.version), await port.subject(request.subject)
     before = {
@@ -138,43 +165,52 @@ async def preview_delete_version(context: Context, request: DeleteVersionRequest
         "fingerprint": facts.fingerprint,
         "topics": list(subject.topics),
     }
-    path = f"schemas/{request.subject}/versions/{request.version}"
-    diff = [{"path": path, "before": before, "after": None}]
-    return _preview("schemas.delete_version", request, diff)  # topics stay: the diff names those bound to it
+    return Forecast(  # topics stay: the diff names those bound to it
+        diff=[entry(f"schemas/{request.subject}/versions/{request.version}", before, None)],
+        blast_radius=blast_radius(),
+        image=await port.version_image(request.subject, request.version),
+    )
 
 
-async def preview_configure(context: Context, request: ConfigureTopicSchemaRequest) -> Preview:
-    topic = (await find_topic(context, request.topic)).own.topic
+async def undo_delete_version(
+    context: Context,
+    request: DeleteVersionRequest,
+    image: Mapping[str, Any],
+    result: Mapping[str, Any] | None,
+) -> None:
+    await context.port.schemas.restore_version(image)
+
+
+async def forecast_configure(context: Context, request: ConfigureTopicSchemaRequest) -> Forecast:
     await context.port.schemas.subject(request.schema_subject)  # there has to be one
-    before = await topic_schema_of(context, topic)
-    given = request.model_dump(exclude={"topic"})
-    return _preview(
-        "topics.configure_schema",
-        request,
-        changes(f"topics{topic}/schema", before.model_dump(), given),
-        topics=1,
+    return await _topic_forecast(context, request.topic, request.model_dump(exclude={"topic"}))
+
+
+async def forecast_set_policy(context: Context, request: SetValidationPolicyRequest) -> Forecast:
+    return await _topic_forecast(context, request.topic, request.model_dump(exclude={"topic"}))
+
+
+async def _topic_forecast(context: Context, topic: str, given: Mapping[str, Any]) -> Forecast:
+    own = (await find_topic(context, topic)).own
+    before = (await topic_schema_of(context, own.topic)).model_dump()
+    return Forecast(
+        diff=changes(f"topics{own.topic}/schema", before, given),
+        blast_radius=blast_radius(topics=1),
+        image={"topic_id": str(own.topic_id), "schema": await context.port.schemas.topic_schema(own.topic)},
+        basis=[str(own.topic_id), before],
     )
 
 
-async def preview_set_policy(context: Context, request: SetValidationPolicyRequest) -> Preview:
-    topic = (await find_topic(context, request.topic)).own.topic
-    before = await topic_schema_of(context, topic)
-    given = request.model_dump(exclude={"topic"})
-    return _preview(
-        "topics.set_validation_policy",
-        request,
-        changes(f"topics{topic}/schema", before.model_dump(), given),
-        topics=1,
-    )
-
-
-def _preview(operation: str, request: Request, diff: list[dict[str, Any]], *, topics: int = 0) -> Preview:
-    effects = {"schemas.register": "create", "schemas.delete_version": "destroy"}
-    return Preview(
-        operation=operation,
-        arguments=request.model_dump(mode="json", exclude_unset=True),
-        effect=effects.get(operation, "change"),
-        reversible=operation not in effects,
-        diff=diff,
-        blast_radius=blast_radius(topics=topics),
-    )
+async def undo_topic_schema(
+    context: Context,
+    request: ConfigureTopicSchemaRequest | SetValidationPolicyRequest,
+    image: Mapping[str, Any],
+    result: Mapping[str, Any] | None,
+) -> None:
+    own = (await find_topic(context, request.topic)).own
+    if str(own.topic_id) != image["topic_id"]:
+        raise reused("topic", own.topic)
+    now = (await topic_schema_of(context, own.topic)).model_dump(mode="json")
+    if result is not None and now != {name: result[name] for name in now}:
+        raise changed_since(f"the schema of {own.topic}")
+    await context.port.schemas.restore_topic(own.topic, image["schema"])

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 from typing import Final
 
+from pydanube_admin.effect import Effect
 from pydanube_admin.models import Page
-from pydanube_admin.operation import Effect, Example, Operation
+from pydanube_admin.operation import Example, Operation
 from pydanube_admin.schemas.changes import (
     configure_topic_schema,
     delete_version,
-    preview_configure,
-    preview_delete_version,
-    preview_register,
-    preview_set_compatibility,
-    preview_set_policy,
+    forecast_configure,
+    forecast_delete_version,
+    forecast_register,
+    forecast_set_compatibility,
+    forecast_set_policy,
     register_schema,
     set_compatibility,
     set_validation_policy,
+    undo_delete_version,
+    undo_set_compatibility,
+    undo_topic_schema,
 )
 from pydanube_admin.schemas.models import (
+    ChangedCompatibility,
+    ChangedTopicSchema,
     CheckSchemaRequest,
     CompatibilityRequest,
     CompatibilityResult,
@@ -163,7 +169,7 @@ SCHEMA_OPERATIONS: Final = (
         request=RegisterSchemaRequest,
         result=Registration,
         handler=register_schema,
-        preview=preview_register,
+        forecast=forecast_register,
         examples=(
             Example(
                 arguments={
@@ -187,9 +193,10 @@ SCHEMA_OPERATIONS: Final = (
         reversible=True,
         summary="Set what new versions of a subject must be able to do; transitive holds them against every version.",
         request=SetCompatibilityRequest,
-        result=CompatibilityResult,
+        result=ChangedCompatibility,
         handler=set_compatibility,
-        preview=preview_set_compatibility,
+        forecast=forecast_set_compatibility,
+        undo=undo_set_compatibility,
         examples=(
             Example(arguments={"subject": "orders-value", "mode": "full"}, note="both ways"),
             Example(
@@ -206,20 +213,19 @@ SCHEMA_OPERATIONS: Final = (
         title="Delete a version of a schema",
         effect=Effect.DESTROY,
         permission="schemas:delete",
-        reversible=False,
-        summary="Delete one version of a subject; messages that carry it can no longer be decoded. For now only "
-        "people can, on the command line.",
+        reversible=True,
+        summary="Delete one version of a subject; messages that carry it can no longer be decoded.",
         request=DeleteVersionRequest,
         result=DeletedVersion,
         handler=delete_version,
-        preview=preview_delete_version,
+        forecast=forecast_delete_version,
+        undo=undo_delete_version,
         examples=(
             Example(
                 arguments={"subject": "orders-value", "version": 2}, note="shows what would go, then asks"
             ),
         ),
         default_profile=False,
-        command_line_only=True,
     ),
     Operation(
         name="topics.configure_schema",
@@ -230,9 +236,10 @@ SCHEMA_OPERATIONS: Final = (
         reversible=True,
         summary="Bind a topic to a schema subject and say what happens to messages that do not fit.",
         request=ConfigureTopicSchemaRequest,
-        result=TopicSchemaResult,
+        result=ChangedTopicSchema,
         handler=configure_topic_schema,
-        preview=preview_configure,
+        forecast=forecast_configure,
+        undo=undo_topic_schema,
         examples=(
             Example(
                 arguments={
@@ -254,9 +261,10 @@ SCHEMA_OPERATIONS: Final = (
         reversible=True,
         summary="Change how a topic's schema is enforced.",
         request=SetValidationPolicyRequest,
-        result=TopicSchemaResult,
+        result=ChangedTopicSchema,
         handler=set_validation_policy,
-        preview=preview_set_policy,
+        forecast=forecast_set_policy,
+        undo=undo_topic_schema,
         examples=(
             Example(
                 arguments={"topic": "orders", "validation_policy": "warn"},

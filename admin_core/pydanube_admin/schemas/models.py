@@ -6,9 +6,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from pydanube_admin.models import ListRequest, Request, Result, TopicArgument
+from pydanube_admin.models import Change, ListRequest, Request, Result, TopicArgument
 
 __all__ = [
+    "ChangedCompatibility",
+    "ChangedTopicSchema",
     "CheckSchemaRequest",
     "CompatibilityRequest",
     "CompatibilityResult",
@@ -180,7 +182,7 @@ class RegisterSchemaRequest(Request):
     tags: Annotated[str, Field(max_length=4096, description="Words apart by commas")] = ""
 
 
-class Registration(Result):
+class Registration(Change):
     subject: str
     schema_id: str
     version: int
@@ -200,7 +202,7 @@ class DeleteVersionRequest(Request):
     version: Annotated[Version, Field(description="The version to delete")]
 
 
-class DeletedVersion(Result):
+class DeletedVersion(Change):
     subject: str
     schema_id: str
     version: int
@@ -230,3 +232,11 @@ class TopicSchemaResult(Result):
     schema_id: str | None
     validation_policy: str
     enable_payload_validation: bool
+
+
+class ChangedCompatibility(CompatibilityResult, Change):
+    pass
+
+
+class ChangedTopicSchema(TopicSchemaResult, Change):
+    pass

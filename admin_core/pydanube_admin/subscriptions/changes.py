@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import base64
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pydanube_core.errors import AlreadyExists, InvalidArgument
+from pydanube_core.errors import (
+    AlreadyExists,
+    Conflict,
+    InvalidArgument,
+    SubscriptionNotFound,
+    TopicNotFound,
+)
 from pydanube_core.facts import SubscriptionFacts
 from pydanube_core.names import check_subscription
 from pydanube_core.positions import Position
-from pydanube_core.refusals import skip_over_partitions, subscription_taken
+from pydanube_core.refusals import changed_since, reused, skip_over_partitions, subscription_taken
 
 from pydanube_admin.context import Context
-from pydanube_admin.models import Preview, Request
+from pydanube_admin.forecast import Forecast, blast_radius, changes, entry
 from pydanube_admin.next_calls import next_call
-from pydanube_admin.previews import blast_radius, changes
+from pydanube_admin.policy_arguments import restoring
 from pydanube_admin.subscriptions.models import (
+    ChangedFailurePolicy,
     CreatedSubscription,
     CreateSubscriptionRequest,
     CursorPlace,
@@ -33,21 +41,27 @@ from pydanube_admin.topics.reading import Topic, find_topic
 __all__ = [
     "create_subscription",
     "delete_subscription",
+    "forecast_create_subscription",
+    "forecast_delete_subscription",
+    "forecast_purge",
+    "forecast_seek",
+    "forecast_set_failure_policy",
+    "forecast_skip",
     "get_failure_policy",
-    "preview_create_subscription",
-    "preview_delete_subscription",
-    "preview_purge",
-    "preview_seek",
-    "preview_set_failure_policy",
-    "preview_skip",
     "purge_subscription",
     "seek_subscription",
     "set_failure_policy",
     "skip_messages",
+    "undo_create_subscription",
+    "undo_delete_subscription",
+    "undo_move",
+    "undo_set_failure_policy",
 ]
 
 
-async def _found(context: Context, request: SubscriptionRequest) -> tuple[Topic, list[SubscriptionFacts]]:
+async def _found(
+    context: Context, request: SubscriptionRequest | CreateSubscriptionRequest
+) -> tuple[Topic, list[SubscriptionFacts]]:
     """The topic, and the subscription on each of its logs.
 
     Raises:
@@ -87,25 +101,40 @@ async def create_subscription(context: Context, request: CreateSubscriptionReque
     )
 
 
-async def preview_create_subscription(context: Context, request: CreateSubscriptionRequest) -> Preview:
+async def forecast_create_subscription(context: Context, request: CreateSubscriptionRequest) -> Forecast:
     topic = await _creatable(context, request)
     if all(request.subscription in log.subscriptions for log in topic.logs):
         raise _taken(topic, request.subscription)
     await context.port.resolve_position(topic.own.topic, request.start)
-    return Preview(
-        operation="subscriptions.create",
-        arguments=request.model_dump(mode="json", exclude_unset=True),
-        effect="create",
-        reversible=True,
-        diff=[
-            {
-                "path": _path(topic, request.subscription),
-                "before": None,
-                "after": {"type": request.type, "start": request.start},
-            }
-        ],
+    after = {"type": request.type, "start": request.start}
+    return Forecast(
+        diff=[entry(_path(topic, request.subscription), None, after)],
         blast_radius=blast_radius(subscriptions=1),
+        image={"topic_id": str(topic.own.topic_id)},
     )
+
+
+async def undo_create_subscription(
+    context: Context,
+    request: CreateSubscriptionRequest,
+    image: Mapping[str, Any],
+    result: Mapping[str, Any] | None,
+) -> None:
+    """Delete what was created, as long as nobody reads by it."""
+    try:
+        topic, found = await _found(context, request)
+    except (TopicNotFound, SubscriptionNotFound):
+        return
+    if str(topic.own.topic_id) != image["topic_id"]:
+        raise reused("topic", topic.own.topic)
+    if _consumers(found):
+        raise Conflict(
+            f"{_consumers(found)} consumers read by the subscription {request.subscription!r} of {topic.own.topic}: "
+            "undoing its creation would disconnect them. Delete it with a plan instead",
+            field="call_id",
+            topic=topic.own.topic,
+        )
+    await context.port.delete_subscription(topic.own.topic, request.subscription)
 
 
 async def _creatable(context: Context, request: CreateSubscriptionRequest) -> Topic:
@@ -139,23 +168,42 @@ async def _moved(context: Context, topic: Topic, subscription: str, before: int)
     )
 
 
-def _destruction(
-    operation: str,
-    request: Request,
+async def _moving(
+    context: Context,
     topic: Topic,
+    subscription: str,
     found: Sequence[SubscriptionFacts],
     *,
     diff: list[dict[str, Any]],
     messages: int,
-) -> Preview:
-    return Preview(
-        operation=operation,
-        arguments=request.model_dump(mode="json"),
-        effect="destroy",
-        reversible=False,
+) -> Forecast:
+    """What moving a cursor would do. Where producers or consumers are at work it moves by itself: that is no news."""
+    cursors = await context.port.cursors(topic.own.topic, subscription)
+    identity = [str(facts.subscription_id) for facts in found]
+    at_work = topic.producers or _consumers(found)
+    return Forecast(
         diff=diff,
         blast_radius=blast_radius(subscriptions=1, consumers=_consumers(found), messages=messages),
+        image={
+            "subscription_ids": identity,
+            "cursors": {log: base64.b64encode(image).decode() for log, image in cursors.items()},
+        },
+        basis=[identity, None if at_work else [diff, messages]],
     )
+
+
+async def undo_move(
+    context: Context,
+    request: SubscriptionRequest,
+    image: Mapping[str, Any],
+    result: Mapping[str, Any] | None,
+) -> None:
+    """Put the cursors back where they stood. What was acknowledged since comes again: at least once, never lost."""
+    topic, found = await _found(context, request)
+    if [str(facts.subscription_id) for facts in found] != image["subscription_ids"]:
+        raise reused("subscription", request.subscription)
+    cursors = {log: base64.b64decode(text) for log, text in image["cursors"].items()}
+    await context.port.place_cursors(topic.own.topic, request.subscription, cursors)
 
 
 async def seek_subscription(context: Context, request: SeekSubscriptionRequest) -> MovedCursor:
@@ -171,7 +219,7 @@ async def _sought(
     return await _found(context, request)
 
 
-async def preview_seek(context: Context, request: SeekSubscriptionRequest) -> Preview:
+async def forecast_seek(context: Context, request: SeekSubscriptionRequest) -> Forecast:
     """`messages` of the blast radius: unacknowledged ones that would be passed over."""
     topic, found = await _sought(context, request)
     targets = await context.port.resolve_position(topic.own.topic, request.to)
@@ -189,7 +237,7 @@ async def preview_seek(context: Context, request: SeekSubscriptionRequest) -> Pr
         for facts in found
         if targets[facts.topic] > facts.next_unacked
     )
-    return _destruction("subscriptions.seek", request, topic, found, diff=diff, messages=passed)
+    return await _moving(context, topic, request.subscription, found, diff=diff, messages=passed)
 
 
 async def skip_messages(context: Context, request: SkipMessagesRequest) -> MovedCursor:
@@ -211,7 +259,7 @@ async def _skippable(context: Context, request: SkipMessagesRequest) -> tuple[To
     return topic, found
 
 
-async def preview_skip(context: Context, request: SkipMessagesRequest) -> Preview:
+async def forecast_skip(context: Context, request: SkipMessagesRequest) -> Forecast:
     topic, found = await _skippable(context, request)
     lag = _lag(found)
     skipped = min(request.count, lag)
@@ -222,7 +270,7 @@ async def preview_skip(context: Context, request: SkipMessagesRequest) -> Previe
             "after": lag - skipped,
         }
     ]
-    return _destruction("subscriptions.skip", request, topic, found, diff=diff, messages=skipped)
+    return await _moving(context, topic, request.subscription, found, diff=diff, messages=skipped)
 
 
 async def purge_subscription(context: Context, request: SubscriptionRequest) -> MovedCursor:
@@ -231,16 +279,16 @@ async def purge_subscription(context: Context, request: SubscriptionRequest) -> 
     return await _moved(context, topic, request.subscription, _lag(found))
 
 
-async def preview_purge(context: Context, request: SubscriptionRequest) -> Preview:
+async def forecast_purge(context: Context, request: SubscriptionRequest) -> Forecast:
     topic, found = await _found(context, request)
     lag = _lag(found)
     diff = [{"path": f"{_path(topic, request.subscription)}/lag_messages", "before": lag, "after": 0}]
-    return _destruction("subscriptions.purge", request, topic, found, diff=diff, messages=lag)
+    return await _moving(context, topic, request.subscription, found, diff=diff, messages=lag)
 
 
 async def delete_subscription(context: Context, request: SubscriptionRequest) -> DeletedSubscription:
     topic, found = await _found(context, request)
-    await context.port.delete_subscription(topic.own.topic, request.subscription)
+    await context.port.delete_subscription(topic.own.topic, request.subscription, grace=context.grace)
     return DeletedSubscription(
         topic=topic.own.topic,
         subscription=request.subscription,
@@ -250,15 +298,40 @@ async def delete_subscription(context: Context, request: SubscriptionRequest) ->
     )
 
 
-async def preview_delete_subscription(context: Context, request: SubscriptionRequest) -> Preview:
+async def forecast_delete_subscription(context: Context, request: SubscriptionRequest) -> Forecast:
     topic, found = await _found(context, request)
     before = {
         "type": found[0].type,
         "lag_messages": _lag(found),
         "next_unacked": [facts.next_unacked for facts in found],
     }
-    diff = [{"path": _path(topic, request.subscription), "before": before, "after": None}]
-    return _destruction("subscriptions.delete", request, topic, found, diff=diff, messages=_lag(found))
+    identity = [str(facts.subscription_id) for facts in found]
+    at_work = topic.producers or _consumers(found)
+    return Forecast(
+        diff=[entry(_path(topic, request.subscription), before, None)],
+        blast_radius=blast_radius(subscriptions=1, consumers=_consumers(found), messages=_lag(found)),
+        image={"call_id": context.call_id, "subscription_ids": identity},
+        basis=[identity, None if at_work else before],
+    )
+
+
+async def undo_delete_subscription(
+    context: Context,
+    request: SubscriptionRequest,
+    image: Mapping[str, Any],
+    result: Mapping[str, Any] | None,
+) -> None:
+    try:
+        await context.port.restore_subscription(image["call_id"])
+    except SubscriptionNotFound:
+        _, found = await _found(context, request)
+        if [str(facts.subscription_id) for facts in found] != image["subscription_ids"]:
+            raise reused(
+                "subscription", request.subscription
+            ) from None  # else it never went, or is back already
+
+
+# Failure policy
 
 
 async def get_failure_policy(context: Context, request: SubscriptionRequest) -> FailurePolicyResult:
@@ -271,10 +344,11 @@ async def _failure_policy(context: Context, topic: Topic, subscription: str) -> 
     return FailurePolicyResult(topic=topic.own.topic, subscription=subscription, **policy)
 
 
-async def set_failure_policy(context: Context, request: SetFailurePolicyRequest) -> FailurePolicyResult:
+async def set_failure_policy(context: Context, request: SetFailurePolicyRequest) -> ChangedFailurePolicy:
     topic, _ = await _policy_change(context, request)
     await context.port.set_failure_policy(topic.own.topic, request.subscription, request.given())
-    return await _failure_policy(context, topic, request.subscription)
+    found = await _failure_policy(context, topic, request.subscription)
+    return ChangedFailurePolicy(**found.model_dump())
 
 
 async def _policy_change(
@@ -289,14 +363,31 @@ async def _policy_change(
     return await _found(context, request)
 
 
-async def preview_set_failure_policy(context: Context, request: SetFailurePolicyRequest) -> Preview:
+async def forecast_set_failure_policy(context: Context, request: SetFailurePolicyRequest) -> Forecast:
     topic, found = await _policy_change(context, request)
     before = await context.port.failure_policy(topic.own.topic, request.subscription)
-    return Preview(
-        operation="subscriptions.set_failure_policy",
-        arguments=request.model_dump(mode="json", exclude_unset=True),
-        effect="change",
-        reversible=True,
+    identity = [str(facts.subscription_id) for facts in found]
+    return Forecast(
         diff=changes(f"{_path(topic, request.subscription)}/failure_policy", before, request.given()),
         blast_radius=blast_radius(subscriptions=1, consumers=_consumers(found)),
+        image={"before": dict(before), "subscription_ids": identity},
+        basis=[identity, dict(before)],
     )
+
+
+async def undo_set_failure_policy(
+    context: Context,
+    request: SetFailurePolicyRequest,
+    image: Mapping[str, Any],
+    result: Mapping[str, Any] | None,
+) -> None:
+    topic, found = await _policy_change(context, request)
+    if [str(facts.subscription_id) for facts in found] != image["subscription_ids"]:
+        raise reused("subscription", request.subscription)
+    now = await context.port.failure_policy(topic.own.topic, request.subscription)
+    before = restoring(image["before"], request.given())
+    if result is not None and restoring(now, request.given()) != restoring(result, request.given()):
+        raise changed_since(f"the failure policy of {request.subscription!r} of {topic.own.topic}")
+    if before.get("dead_letter_topic", "unset") is None:
+        before["dead_letter_topic"] = ""
+    await context.port.set_failure_policy(topic.own.topic, request.subscription, before)

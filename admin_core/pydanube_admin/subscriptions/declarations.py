@@ -4,24 +4,30 @@ from __future__ import annotations
 
 from typing import Final
 
+from pydanube_admin.effect import Effect
 from pydanube_admin.models import Page
-from pydanube_admin.operation import Effect, Example, Operation
+from pydanube_admin.operation import Example, Operation
 from pydanube_admin.subscriptions.changes import (
     create_subscription,
     delete_subscription,
+    forecast_create_subscription,
+    forecast_delete_subscription,
+    forecast_purge,
+    forecast_seek,
+    forecast_set_failure_policy,
+    forecast_skip,
     get_failure_policy,
-    preview_create_subscription,
-    preview_delete_subscription,
-    preview_purge,
-    preview_seek,
-    preview_set_failure_policy,
-    preview_skip,
     purge_subscription,
     seek_subscription,
     set_failure_policy,
     skip_messages,
+    undo_create_subscription,
+    undo_delete_subscription,
+    undo_move,
+    undo_set_failure_policy,
 )
 from pydanube_admin.subscriptions.models import (
+    ChangedFailurePolicy,
     CreatedSubscription,
     CreateSubscriptionRequest,
     DeletedSubscription,
@@ -88,7 +94,8 @@ SUBSCRIPTION_OPERATIONS: Final = (
         request=CreateSubscriptionRequest,
         result=CreatedSubscription,
         handler=create_subscription,
-        preview=preview_create_subscription,
+        forecast=forecast_create_subscription,
+        undo=undo_create_subscription,
         examples=(
             Example(
                 arguments={"topic": "orders", "subscription": "billing", "type": "shared"},
@@ -107,13 +114,14 @@ SUBSCRIPTION_OPERATIONS: Final = (
         title="Move a subscription",
         effect=Effect.DESTROY,
         permission="subscriptions:seek",
-        reversible=False,
+        reversible=True,
         summary="Move a subscription to a position, forward or back, also under its consumers; acknowledgements "
-        "above it are forgotten. For now only people can, on the command line.",
+        "above it are forgotten.",
         request=SeekSubscriptionRequest,
         result=MovedCursor,
         handler=seek_subscription,
-        preview=preview_seek,
+        forecast=forecast_seek,
+        undo=undo_move,
         required_flags=("to",),
         examples=(
             Example(
@@ -126,7 +134,6 @@ SUBSCRIPTION_OPERATIONS: Final = (
             ),
         ),
         default_profile=False,
-        command_line_only=True,
     ),
     Operation(
         name="subscriptions.skip",
@@ -134,13 +141,13 @@ SUBSCRIPTION_OPERATIONS: Final = (
         title="Skip messages",
         effect=Effect.DESTROY,
         permission="subscriptions:skip",
-        reversible=False,
-        summary="Acknowledge the oldest unacknowledged messages of a subscription, unread. For now only people can, "
-        "on the command line.",
+        reversible=True,
+        summary="Acknowledge the oldest unacknowledged messages of a subscription, unread.",
         request=SkipMessagesRequest,
         result=MovedCursor,
         handler=skip_messages,
-        preview=preview_skip,
+        forecast=forecast_skip,
+        undo=undo_move,
         required_flags=("count",),
         examples=(
             Example(
@@ -149,7 +156,6 @@ SUBSCRIPTION_OPERATIONS: Final = (
             ),
         ),
         default_profile=False,
-        command_line_only=True,
     ),
     Operation(
         name="subscriptions.purge",
@@ -157,19 +163,19 @@ SUBSCRIPTION_OPERATIONS: Final = (
         title="Purge a subscription",
         effect=Effect.DESTROY,
         permission="subscriptions:purge",
-        reversible=False,
-        summary="Acknowledge everything published so far. For now only people can, on the command line.",
+        reversible=True,
+        summary="Acknowledge everything published so far.",
         request=SubscriptionRequest,
         result=MovedCursor,
         handler=purge_subscription,
-        preview=preview_purge,
+        forecast=forecast_purge,
+        undo=undo_move,
         examples=(
             Example(
                 arguments={"topic": "orders", "subscription": "billing"}, note="shows the lag, then asks"
             ),
         ),
         default_profile=False,
-        command_line_only=True,
     ),
     Operation(
         name="subscriptions.delete",
@@ -177,13 +183,13 @@ SUBSCRIPTION_OPERATIONS: Final = (
         title="Delete a subscription",
         effect=Effect.DESTROY,
         permission="subscriptions:delete",
-        reversible=False,
-        summary="Delete a subscription with its cursor; its consumers are disconnected. For now only people can, on "
-        "the command line.",
+        reversible=True,
+        summary="Delete a subscription with its cursor; its consumers are disconnected.",
         request=SubscriptionRequest,
         result=DeletedSubscription,
         handler=delete_subscription,
-        preview=preview_delete_subscription,
+        forecast=forecast_delete_subscription,
+        undo=undo_delete_subscription,
         examples=(
             Example(
                 arguments={"topic": "orders", "subscription": "billing"},
@@ -191,7 +197,6 @@ SUBSCRIPTION_OPERATIONS: Final = (
             ),
         ),
         default_profile=False,
-        command_line_only=True,
     ),
     Operation(
         name="subscriptions.get_failure_policy",
@@ -219,9 +224,10 @@ SUBSCRIPTION_OPERATIONS: Final = (
         summary="Set when failed messages come again and what becomes of those that fail too often; live at once. "
         "What is not given stays.",
         request=SetFailurePolicyRequest,
-        result=FailurePolicyResult,
+        result=ChangedFailurePolicy,
         handler=set_failure_policy,
-        preview=preview_set_failure_policy,
+        forecast=forecast_set_failure_policy,
+        undo=undo_set_failure_policy,
         examples=(
             Example(
                 arguments={"topic": "orders", "subscription": "billing", "poison_policy": "dead_letter"},

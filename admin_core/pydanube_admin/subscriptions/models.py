@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from pydanube_admin.models import (
+    Change,
     ListRequest,
     OptionalTopic,
     Request,
@@ -16,6 +17,7 @@ from pydanube_admin.models import (
 )
 
 __all__ = [
+    "ChangedFailurePolicy",
     "CreateSubscriptionRequest",
     "CreatedSubscription",
     "CursorPlace",
@@ -117,7 +119,7 @@ class CreateSubscriptionRequest(Request):
     ] = "earliest"
 
 
-class CreatedSubscription(Result):
+class CreatedSubscription(Change):
     topic: str
     subscription: str
     type: str
@@ -148,7 +150,7 @@ class CursorPlace(Result):
     lag_messages: int
 
 
-class MovedCursor(Result):
+class MovedCursor(Change):
     """Where the subscription stands after a change."""
 
     topic: str
@@ -157,7 +159,7 @@ class MovedCursor(Result):
     cursors: list[CursorPlace]
 
 
-class DeletedSubscription(Result):
+class DeletedSubscription(Change):
     """What went with the subscription."""
 
     topic: str
@@ -207,3 +209,7 @@ class FailurePolicyResult(Result):
     backoff_strategy: str
     poison_policy: str
     dead_letter_topic: str | None  # None: nothing is dead-lettered
+
+
+class ChangedFailurePolicy(FailurePolicyResult, Change):
+    pass

@@ -5,19 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pydanube_core.errors import AlreadyExists, InvalidArgument, InvalidName
-from pydanube_core.names import TopicName
-from pydanube_core.refusals import single_partition, topic_taken
+from pydanube_core.errors import AlreadyExists, Conflict, InvalidArgument, InvalidName, TopicNotFound
+from pydanube_core.names import AUDIT_TOPIC, TopicName
+from pydanube_core.refusals import audit_is_kept, reused, single_partition, topic_taken
 from pydanube_core.units import format_time
 
 from pydanube_admin.context import Context
-from pydanube_admin.models import Preview
+from pydanube_admin.forecast import Forecast, blast_radius, entry
 from pydanube_admin.next_calls import next_call
-from pydanube_admin.previews import blast_radius
 from pydanube_admin.topics.models import CreatedTopic, CreateTopicRequest, DeletedTopic, DeleteTopicRequest
 from pydanube_admin.topics.reading import Topic, find_topic
 
-__all__ = ["create_topic", "delete_topic", "preview_create", "preview_delete"]
+__all__ = [
+    "create_topic",
+    "delete_topic",
+    "forecast_create",
+    "forecast_delete",
+    "undo_create",
+    "undo_delete",
+]
 
 
 def _creation(request: CreateTopicRequest) -> tuple[str, str]:
@@ -92,7 +98,7 @@ def _taken(name: str) -> AlreadyExists:
     )
 
 
-async def preview_create(context: Context, request: CreateTopicRequest) -> Preview:
+async def forecast_create(context: Context, request: CreateTopicRequest) -> Forecast:
     name, durability = _creation(request)
     if any(facts.topic == name for facts in await context.port.topics()):
         raise _taken(name)
@@ -103,19 +109,41 @@ async def preview_create(context: Context, request: CreateTopicRequest) -> Previ
     }
     if request.policies:
         after["policies"] = _policies(request)
-    return Preview(
-        operation="topics.create",
-        arguments=request.model_dump(mode="json", exclude_unset=True),
-        effect="create",
-        reversible=True,
-        diff=[{"path": f"topics{name}", "before": None, "after": after}],
-        blast_radius=blast_radius(topics=1),
-    )
+    if request.schema_subject is not None:
+        await context.port.schemas.subject(request.schema_subject)  # there has to be one
+        after["schema_subject"] = request.schema_subject
+    return Forecast(diff=[entry(f"topics{name}", None, after)], blast_radius=blast_radius(topics=1))
+
+
+async def undo_create(
+    context: Context,
+    request: CreateTopicRequest,
+    image: Mapping[str, Any],
+    result: Mapping[str, Any] | None,
+) -> None:
+    """Delete what was created, as long as nobody has used it."""
+    name, _ = _creation(request)
+    try:
+        topic = await find_topic(context, name)
+    except TopicNotFound:
+        return
+    if result is not None and str(topic.own.topic_id) != result["topic_id"]:
+        raise reused("topic", name)
+    if topic.messages or topic.subscriptions:
+        raise Conflict(
+            f"{name} holds {topic.messages} messages and {len(topic.subscriptions)} subscriptions by now: undoing its "
+            "creation would destroy them. Delete it with a plan instead",
+            field="call_id",
+            topic=name,
+        ).followed_by(next_call("topics.delete", {"topic": name}, "shows what would go"))
+    await context.port.delete_topic(name)
 
 
 async def _doomed(context: Context, request: DeleteTopicRequest) -> Topic:
     """The topic to delete; a single partition is refused."""
     topic = await find_topic(context, request.topic)
+    if topic.own.topic == AUDIT_TOPIC:
+        raise audit_is_kept(AUDIT_TOPIC)
     if topic.own.parent is not None:
         raise single_partition(topic.own.topic).followed_by(
             next_call("topics.describe", {"topic": topic.own.parent}, "shows the whole topic")
@@ -125,7 +153,7 @@ async def _doomed(context: Context, request: DeleteTopicRequest) -> Topic:
 
 async def delete_topic(context: Context, request: DeleteTopicRequest) -> DeletedTopic:
     topic = await _doomed(context, request)
-    await context.port.delete_topic(topic.own.topic)
+    await context.port.delete_topic(topic.own.topic, grace=context.grace)
     return DeletedTopic(
         topic=topic.own.topic,
         topic_id=str(topic.own.topic_id),
@@ -137,25 +165,19 @@ async def delete_topic(context: Context, request: DeleteTopicRequest) -> Deleted
     )
 
 
-async def preview_delete(context: Context, request: DeleteTopicRequest) -> Preview:
+async def forecast_delete(context: Context, request: DeleteTopicRequest) -> Forecast:
     topic = await _doomed(context, request)
-    before: Mapping[str, Any] = {
-        "topic_id": str(topic.own.topic_id),
-        "partitions": topic.own.partitions,
+    own = topic.own
+    before: dict[str, Any] = {
+        "topic_id": str(own.topic_id),
+        "partitions": own.partitions,
         "messages": topic.messages,
         "bytes": topic.bytes,
     }
-    return Preview(
-        operation="topics.delete",
-        arguments=request.model_dump(mode="json"),
-        effect="destroy",
-        reversible=False,
+    return Forecast(
         diff=[
-            {"path": f"topics{topic.own.topic}", "before": dict(before), "after": None},
-            *(
-                {"path": f"topics{topic.own.topic}/subscriptions/{name}", "before": {}, "after": None}
-                for name in topic.subscriptions
-            ),
+            entry(f"topics{own.topic}", before, None),
+            *(entry(f"topics{own.topic}/subscriptions/{name}", {}, None) for name in topic.subscriptions),
         ],
         blast_radius=blast_radius(
             topics=1,
@@ -164,4 +186,31 @@ async def preview_delete(context: Context, request: DeleteTopicRequest) -> Previ
             messages=topic.messages,
             bytes=topic.bytes,
         ),
+        image={"call_id": context.call_id, "topic_id": str(own.topic_id)},
+        basis=[
+            str(own.topic_id),
+            own.partitions,
+            dict(own.policies),
+            own.schema,
+            topic.subscriptions,
+            # Where producers are at work more messages are to be expected: they make no plan stale.
+            None if topic.producers else [log.next_offset for log in topic.logs],
+        ],
     )
+
+
+async def undo_delete(
+    context: Context,
+    request: DeleteTopicRequest,
+    image: Mapping[str, Any],
+    result: Mapping[str, Any] | None,
+) -> None:
+    name = str(TopicName.parse(request.topic))
+    try:
+        await context.port.restore_topic(image["call_id"])
+    except TopicNotFound as error:
+        present = [facts for facts in await context.port.topics() if facts.topic == name]
+        if not present:
+            raise error
+        if str(present[0].topic_id) != image["topic_id"]:
+            raise reused("topic", name) from error  # else it never went, or is back already

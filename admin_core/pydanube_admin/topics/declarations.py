@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from typing import Final
 
+from pydanube_admin.effect import Effect
 from pydanube_admin.models import Page
-from pydanube_admin.operation import Effect, Example, Operation
-from pydanube_admin.topics.changes import create_topic, delete_topic, preview_create, preview_delete
+from pydanube_admin.operation import Example, Operation
+from pydanube_admin.topics.changes import (
+    create_topic,
+    delete_topic,
+    forecast_create,
+    forecast_delete,
+    undo_create,
+    undo_delete,
+)
 from pydanube_admin.topics.models import (
+    ChangedTopicPolicies,
     CreatedTopic,
     CreateTopicRequest,
     DeletedTopic,
@@ -20,7 +29,12 @@ from pydanube_admin.topics.models import (
     TopicPoliciesRequest,
     TopicPoliciesResult,
 )
-from pydanube_admin.topics.policies import get_topic_policies, preview_set_topic_policies, set_topic_policies
+from pydanube_admin.topics.policies import (
+    forecast_set_topic_policies,
+    get_topic_policies,
+    set_topic_policies,
+    undo_set_topic_policies,
+)
 from pydanube_admin.topics.reading import describe_topic, list_topics
 
 __all__ = ["TOPIC_OPERATIONS"]
@@ -68,7 +82,8 @@ TOPIC_OPERATIONS: Final = (
         request=CreateTopicRequest,
         result=CreatedTopic,
         handler=create_topic,
-        preview=preview_create,
+        forecast=forecast_create,
+        undo=undo_create,
         examples=(
             Example(arguments={"topic": "orders"}, note="one reliable, fsynced topic"),
             Example(arguments={"topic": "orders", "partitions": 3}, note="three partitions"),
@@ -85,16 +100,15 @@ TOPIC_OPERATIONS: Final = (
         title="Delete a topic",
         effect=Effect.DESTROY,
         permission="topics:delete",
-        reversible=False,
-        summary="Delete a topic with its messages, subscriptions and all partitions. For now only people can, "
-        "on the command line.",
+        reversible=True,
+        summary="Delete a topic with its messages, subscriptions and all partitions.",
         request=DeleteTopicRequest,
         result=DeletedTopic,
         handler=delete_topic,
-        preview=preview_delete,
+        forecast=forecast_delete,
+        undo=undo_delete,
         examples=(Example(arguments={"topic": "orders"}, note="shows what would go, then asks"),),
         default_profile=False,
-        command_line_only=True,
     ),
     Operation(
         name="topics.get_policies",
@@ -119,9 +133,10 @@ TOPIC_OPERATIONS: Final = (
         reversible=True,
         summary="Set limits of a topic, live at once. What is not named stays; null takes a limit away, 0 lifts it.",
         request=SetTopicPoliciesRequest,
-        result=TopicPoliciesResult,
+        result=ChangedTopicPolicies,
         handler=set_topic_policies,
-        preview=preview_set_topic_policies,
+        forecast=forecast_set_topic_policies,
+        undo=undo_set_topic_policies,
         required_flags=("policies",),
         examples=(
             Example(

@@ -6,10 +6,19 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from pydanube_admin.models import ListRequest, Policies, PoliciesArgument, Request, Result, TopicArgument
+from pydanube_admin.models import (
+    Change,
+    ListRequest,
+    Policies,
+    PoliciesArgument,
+    Request,
+    Result,
+    TopicArgument,
+)
 
 __all__ = [
     "MAX_PARTITIONS",
+    "ChangedTopicPolicies",
     "CreateTopicRequest",
     "CreatedTopic",
     "DeleteTopicRequest",
@@ -113,7 +122,7 @@ class CreateTopicRequest(Request):
     ] = None
 
 
-class CreatedTopic(Result):
+class CreatedTopic(Change):
     topic: str
     topic_id: str
     partitions: int
@@ -126,7 +135,7 @@ class DeleteTopicRequest(Request):
     topic: TopicArgument
 
 
-class DeletedTopic(Result):
+class DeletedTopic(Change):
     """What went with the topic."""
 
     topic: str
@@ -151,3 +160,7 @@ class TopicPoliciesResult(Result):
     topic: str
     policies: dict[str, int]  # set on the topic itself
     effective: dict[str, int]  # what holds: the topic's, else its namespace's, else the broker's settings
+
+
+class ChangedTopicPolicies(TopicPoliciesResult, Change):
+    pass

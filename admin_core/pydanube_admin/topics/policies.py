@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
-from pydanube_core.refusals import policies_of_a_partition
+from collections.abc import Mapping
+from typing import Any
+
+from pydanube_core.names import TopicName
+from pydanube_core.refusals import changed_since, policies_of_a_partition
 
 from pydanube_admin.context import Context
-from pydanube_admin.models import Preview
+from pydanube_admin.effect import Effect
+from pydanube_admin.forecast import Forecast, blast_radius, changes
 from pydanube_admin.next_calls import next_call
-from pydanube_admin.policy_arguments import check_some, plain
-from pydanube_admin.previews import blast_radius, changes
-from pydanube_admin.topics.models import SetTopicPoliciesRequest, TopicPoliciesRequest, TopicPoliciesResult
+from pydanube_admin.policy_arguments import check_some, plain, restoring, shortens_retention
+from pydanube_admin.topics.models import (
+    ChangedTopicPolicies,
+    SetTopicPoliciesRequest,
+    TopicPoliciesRequest,
+    TopicPoliciesResult,
+)
 from pydanube_admin.topics.reading import Topic, find_topic
 
-__all__ = ["get_topic_policies", "preview_set_topic_policies", "set_topic_policies"]
+__all__ = [
+    "forecast_set_topic_policies",
+    "get_topic_policies",
+    "set_topic_policies",
+    "undo_set_topic_policies",
+]
 
 
 async def get_topic_policies(context: Context, request: TopicPoliciesRequest) -> TopicPoliciesResult:
@@ -25,23 +39,48 @@ async def _topic_policies(context: Context, name: str) -> TopicPoliciesResult:
     return TopicPoliciesResult(topic=name, policies=dict(found.own), effective=dict(found.effective))
 
 
-async def set_topic_policies(context: Context, request: SetTopicPoliciesRequest) -> TopicPoliciesResult:
+async def set_topic_policies(context: Context, request: SetTopicPoliciesRequest) -> ChangedTopicPolicies:
     topic = await _settable(context, request)
     await context.port.set_topic_policies(topic.own.topic, plain(request.policies))
-    return await _topic_policies(context, topic.own.topic)
+    found = await _topic_policies(context, topic.own.topic)
+    return ChangedTopicPolicies(**found.model_dump())
 
 
-async def preview_set_topic_policies(context: Context, request: SetTopicPoliciesRequest) -> Preview:
+async def forecast_set_topic_policies(context: Context, request: SetTopicPoliciesRequest) -> Forecast:
     topic = await _settable(context, request)
-    before = (await context.port.topic_policies(topic.own.topic)).own
-    return Preview(
-        operation="topics.set_policies",
-        arguments=request.model_dump(mode="json", exclude_unset=True),
-        effect="change",
-        reversible=True,
-        diff=changes(f"topics{topic.own.topic}/policies", before, plain(request.policies)),
-        blast_radius=blast_radius(topics=1, consumers=topic.consumers),
+    before = await context.port.topic_policies(topic.own.topic)
+    above = await context.port.namespace_policies(TopicName.parse(topic.own.topic).namespace)
+    given = plain(request.policies)
+    destroys = shortens_retention(before.effective, given, above.effective)
+    diff = changes(f"topics{topic.own.topic}/policies", before.own, given)
+    return Forecast(
+        diff=diff,
+        blast_radius=blast_radius(
+            topics=1,
+            subscriptions=len(topic.subscriptions) if destroys else 0,
+            consumers=topic.consumers,
+            messages=topic.messages if destroys else 0,
+            bytes=topic.bytes if destroys else 0,
+        ),
+        effect=Effect.DESTROY if destroys else None,
+        reversible=not destroys,
+        image={"own": dict(before.own)},
+        basis=[str(topic.own.topic_id), dict(before.own), dict(before.effective), destroys],
     )
+
+
+async def undo_set_topic_policies(
+    context: Context,
+    request: SetTopicPoliciesRequest,
+    image: Mapping[str, Any],
+    result: Mapping[str, Any] | None,
+) -> None:
+    topic = await _settable(context, request)
+    own = (await context.port.topic_policies(topic.own.topic)).own
+    given = plain(request.policies)
+    if restoring(own, given) not in (given, restoring(image["own"], given)):
+        raise changed_since(f"a policy of {topic.own.topic}")
+    await context.port.set_topic_policies(topic.own.topic, restoring(image["own"], given))
 
 
 async def _settable(context: Context, request: SetTopicPoliciesRequest) -> Topic:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from pydanube_core.errors import TopicNotFound
 from pydanube_core.facts import TopicFacts
-from pydanube_core.names import TopicName, check_namespace
+from pydanube_core.names import SYSTEM_NAMESPACE, TopicName, check_namespace
 from pydanube_core.units import format_time
 
 from pydanube_admin.context import Context
@@ -132,7 +132,7 @@ async def list_topics(context: Context, request: ListTopicsRequest) -> Page[Topi
         topic
         for topic in _gather(await context.port.topics())
         if matches(topic.own.topic)
-        and (namespace is None or TopicName.parse(topic.own.topic).namespace == namespace)
+        and _is_in(TopicName.parse(topic.own.topic).namespace, namespace)
         and (request.broker is None or any(log.owner == request.broker for log in topic.logs))
     ]
     page = cut(topics, key=lambda topic: (topic.own.topic,), operation="topics.list", request=request)
@@ -142,6 +142,11 @@ async def list_topics(context: Context, request: ListTopicsRequest) -> Page[Topi
         total=page.total,
         as_of=format_time(context.now_ms()),
     )
+
+
+def _is_in(own: str, asked: str | None) -> bool:
+    """Whether a topic of the namespace `own` is listed; the broker's own topics only to who asks for theirs."""
+    return own != SYSTEM_NAMESPACE if asked is None else own == asked
 
 
 def _item(topic: Topic) -> TopicItem:

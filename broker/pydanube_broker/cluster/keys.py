@@ -9,6 +9,10 @@
 | watched | `/registry/topics/<ns>/<name>` | `TopicSpec`; create revision = topic id | until deleted |
 | watched | `/registry/partitioned/<ns>/<base>` | `PartitionedSpec` | longer than its partitions |
 | watched | `/registry/subscriptions/<topic id>/<name>` | `SubscriptionSpec`; create revision = its id | with the topic |
+| quiet | `/tombstones/topics/<topic id>` | `TopicTombstone`: a deleted topic that may come back | until its grace ends |
+| quiet | `/tombstones/partitioned/<parent id>` | `ParentTombstone` | longer than its partitions' |
+| quiet | `/tombstones/subscriptions/<topic id>/<subscription id>` | `SubscriptionTombstone` | until its grace ends |
+| quiet | `/admin/…` | the admin core's: plans, changes, tasks, the head of the audit chain | the admin core says |
 | quiet | `/incarnations/<broker>` | counter of registrations | for ever |
 | quiet | `/epochs/<ns>/<name>` | counter of assignments of a topic name | for ever |
 | busy | `/catalog/<topic id>/<end offset>` | the cold tier's | with the object |
@@ -26,7 +30,7 @@ from typing import Final
 from pydanube_core.names import TopicName
 from pydanube_storage.metadata import KeyRange
 
-from pydanube_broker.cluster.ids import BrokerId, TopicId
+from pydanube_broker.cluster.ids import BrokerId, SubscriptionId, TopicId
 
 __all__ = [
     "ASSIGNMENTS",
@@ -35,10 +39,14 @@ __all__ = [
     "LEADER",
     "MEMBERS",
     "NAMESPACES",
+    "PARENT_TOMBSTONES",
     "PARTITIONED",
     "REGISTRY",
     "SUBSCRIPTIONS",
+    "SUBSCRIPTION_TOMBSTONES",
+    "TOMBSTONES",
     "TOPICS",
+    "TOPIC_TOMBSTONES",
     "assignment_key",
     "catalog_range",
     "clients_range",
@@ -51,15 +59,19 @@ __all__ = [
     "namespace_of_key",
     "number_in_key",
     "only",
+    "parent_tombstone_key",
     "partitioned_key",
     "partitioned_range",
     "partitions_range",
     "producer_client_key",
     "subscription_key",
     "subscription_of_key",
+    "subscription_tombstone_key",
+    "subscription_tombstones_range",
     "subscriptions_range",
     "topic_key",
     "topic_of_key",
+    "topic_tombstone_key",
     "topics_range",
 ]
 
@@ -77,6 +89,10 @@ NAMESPACES: Final = KeyRange.prefix(_NAMESPACES)
 TOPICS: Final = KeyRange.prefix(_TOPICS)
 PARTITIONED: Final = KeyRange.prefix(_PARTITIONED)
 SUBSCRIPTIONS: Final = KeyRange.prefix(_SUBSCRIPTIONS)
+TOMBSTONES: Final = KeyRange.prefix("/tombstones/")
+TOPIC_TOMBSTONES: Final = KeyRange.prefix("/tombstones/topics/")
+PARENT_TOMBSTONES: Final = KeyRange.prefix("/tombstones/partitioned/")
+SUBSCRIPTION_TOMBSTONES: Final = KeyRange.prefix("/tombstones/subscriptions/")
 EPOCHS: Final = KeyRange.prefix(_EPOCHS)
 CLIENTS: Final = KeyRange.prefix("/clients/")
 
@@ -120,6 +136,22 @@ def subscription_key(topic_id: TopicId, subscription: str) -> str:
 
 def subscriptions_range(topic_id: TopicId) -> KeyRange:
     return KeyRange.prefix(f"{_SUBSCRIPTIONS}{_digits(topic_id)}/")
+
+
+def topic_tombstone_key(topic_id: TopicId) -> str:
+    return f"/tombstones/topics/{_digits(topic_id)}"
+
+
+def parent_tombstone_key(parent_id: TopicId) -> str:
+    return f"/tombstones/partitioned/{_digits(parent_id)}"
+
+
+def subscription_tombstone_key(topic_id: TopicId, subscription_id: SubscriptionId) -> str:
+    return f"/tombstones/subscriptions/{_digits(topic_id)}/{_digits(subscription_id)}"
+
+
+def subscription_tombstones_range(topic_id: TopicId) -> KeyRange:
+    return KeyRange.prefix(f"/tombstones/subscriptions/{_digits(topic_id)}/")
 
 
 def topics_range(namespace: str) -> KeyRange:

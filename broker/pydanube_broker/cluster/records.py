@@ -59,6 +59,7 @@ class Stage(StrEnum):
     CREATING = "creating"
     READY = "ready"
     DELETING = "deleting"
+    RESTORING = "restoring"  # a deleted partitioned topic comes back, partition by partition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,12 +89,16 @@ class TopicSettings(JsonRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSpec(JsonRecord):
-    """A topic with a log of its own: a plain one or one partition. `partition` is None for a plain one."""
+    """A topic with a log of its own: a plain one or one partition. `partition` is None for a plain one.
+
+    `identity` is the id of a topic that was deleted and came back; else its key's create revision is.
+    """
 
     name: str
     created_at_ms: int
     partition: int | None
     settings: TopicSettings
+    identity: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +106,7 @@ class PartitionedSpec(JsonRecord):
     """The parent of partitions; it has no log. It is there before its first partition and after its last.
 
     `partitions` is one past the highest index. `declared` is False where official clients made the partitions one
-    by one, without ever naming their number.
+    by one, without ever naming their number. `identity` as in `TopicSpec`.
     """
 
     name: str
@@ -110,6 +115,7 @@ class PartitionedSpec(JsonRecord):
     declared: bool
     stage: Stage
     settings: TopicSettings
+    identity: int | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.partitions <= MAX_PARTITIONS:
@@ -131,7 +137,10 @@ class NamespaceSpec(JsonRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionSpec(JsonRecord):
-    """`start_offset`: where the subscription begins if no cursor says better; fixed by the creating transaction."""
+    """`start_offset`: where the subscription begins if no cursor says better; fixed by the creating transaction.
+
+    `identity` as in `TopicSpec`.
+    """
 
     name: str
     topic: str
@@ -139,6 +148,7 @@ class SubscriptionSpec(JsonRecord):
     start_offset: int
     created_at_ms: int
     options: Mapping[str, Any] = field(default_factory=dict)
+    identity: int | None = None
 
     def __post_init__(self) -> None:
         if self.type not in SUBSCRIPTION_TYPES:
@@ -166,7 +176,7 @@ class TopicRecord:
     def of(cls, item: KeyValue) -> TopicRecord:
         spec = TopicSpec.from_json(item.value, key=item.key)
         return cls(
-            topic_id=TopicId(item.create_revision),
+            topic_id=TopicId(spec.identity or item.create_revision),
             revision=item.mod_revision,
             topic=keys.topic_of_key(item.key),
             spec=spec,
@@ -212,11 +222,12 @@ class PartitionedRecord:
 
     @classmethod
     def of(cls, item: KeyValue) -> PartitionedRecord:
+        spec = PartitionedSpec.from_json(item.value, key=item.key)
         return cls(
-            parent_id=TopicId(item.create_revision),
+            parent_id=TopicId(spec.identity or item.create_revision),
             revision=item.mod_revision,
             topic=keys.topic_of_key(item.key),
-            spec=PartitionedSpec.from_json(item.value, key=item.key),
+            spec=spec,
         )
 
     @property
@@ -249,11 +260,12 @@ class SubscriptionRecord:
     @classmethod
     def of(cls, item: KeyValue) -> SubscriptionRecord:
         topic_id, _ = keys.subscription_of_key(item.key)
+        spec = SubscriptionSpec.from_json(item.value, key=item.key)
         return cls(
-            subscription_id=SubscriptionId(item.create_revision),
+            subscription_id=SubscriptionId(spec.identity or item.create_revision),
             revision=item.mod_revision,
             topic_id=topic_id,
-            spec=SubscriptionSpec.from_json(item.value, key=item.key),
+            spec=spec,
         )
 
     @property

@@ -18,6 +18,7 @@ from pydanube_storage.metadata import (
     GuardFailed,
     KeyValue,
     MetadataStore,
+    ModRevision,
     Put,
     Revision,
     Write,
@@ -25,7 +26,7 @@ from pydanube_storage.metadata import (
 
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.ids import TopicId
-from pydanube_broker.cluster.records import TopicRecord
+from pydanube_broker.cluster.records import PartitionedRecord, SubscriptionRecord, TopicRecord
 from pydanube_broker.cluster.registry_index import RegistryIndex
 
 __all__ = ["RegistryWriter"]
@@ -52,6 +53,23 @@ class RegistryWriter:
                 f"the topic with id {topic_id} does not exist any more", topic_id=str(topic_id)
             )
         return topic
+
+    def _as_known(self, record: TopicRecord | PartitionedRecord | SubscriptionRecord) -> Guard:
+        """Holds while the record is the one that the index knows."""
+        match record:
+            case TopicRecord():
+                key = keys.topic_key(record.topic)
+            case PartitionedRecord():
+                key = keys.partitioned_key(record.topic)
+            case SubscriptionRecord():
+                key = keys.subscription_key(record.topic_id, record.name)
+            case _:
+                assert_never(record)
+        return ModRevision(key, record.revision)
+
+    def _namespace_is(self, namespace: str) -> Guard:
+        """Holds while the namespace is the one that the index knows. Raises `NamespaceNotFound`."""
+        return ModRevision(keys.namespace_key(namespace), self.index.namespace(namespace).revision)
 
     async def _retry(self, attempt: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """Decide and change; where the index was old, refresh it and decide anew."""

@@ -22,6 +22,7 @@ from pydanube_core.errors import (
     ClusterError,
     TopicNotFound,
 )
+from pydanube_core.facts import Grace
 from pydanube_core.names import (
     TopicName,
 )
@@ -50,11 +51,12 @@ from pydanube_broker.cluster.records import (
     TopicSpec,
 )
 from pydanube_broker.cluster.subscription_operations import SubscriptionOperations
+from pydanube_broker.cluster.tombstones import ParentTombstone, Tombstones
 
 __all__ = ["TopicCatalog"]
 
 
-class TopicCatalog(NamespaceOperations, SubscriptionOperations):
+class TopicCatalog(NamespaceOperations, SubscriptionOperations, Tombstones):
     """The registry of one cluster through one store; look-ups in `index` are immediate.
 
     `TopicCatalog(store, wall_ms=…)`, then `load()`; in office also `resume()`.
@@ -68,6 +70,7 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations):
         items, revision = await read_all(self._store, keys.REGISTRY)
         for item in items:
             self.index.put(item)
+        await self.load_tombstones()
         for name in BUILT_IN_NAMESPACES:
             if self.index.find_namespace(name) is None:
                 await self._retry(self._create_namespace, name, {})
@@ -81,6 +84,8 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations):
                     await self._retry(self._finish_creation, parent.topic)
                 case Stage.DELETING:
                     await self._retry(self._finish_deletion, parent.topic)
+                case Stage.RESTORING:
+                    await self._retry(self._finish_restoration, parent.topic)
                 case Stage.READY if not self.index.partitions(parent.topic):
                     await self._retry(self._drop_empty_parent, parent.topic)
         for namespace in self.index.namespaces():
@@ -135,7 +140,7 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations):
     async def decide_schema(
         self, topic: TopicName, decide: Callable[[Mapping[str, Any] | None], Mapping[str, Any]]
     ) -> list[TopicRecord]:
-        """Set the schema that `decide` makes of the present one; what it decides on is what is replaced.
+        """Set the schema that `decide` makes of the present one, an empty one takes it away; what it decides on is replaced.
 
         Two that decide at once do so one after the other. What `decide` raises comes out, with nothing changed. A
         partitioned topic is decided at its parent, and its partitions follow. Returns the topics with a log.
@@ -151,10 +156,11 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations):
                 await self._retry(self._update_one, part.topic, {"schema": schema})
         return self.index.partitions(topic)
 
-    async def delete_topic(self, topic: TopicName) -> list[TopicRecord]:
+    async def delete_topic(self, topic: TopicName, *, grace: Grace | None = None) -> list[TopicRecord]:
         """Delete a plain or a whole partitioned topic with its subscriptions and assignments; not its data.
 
-        Returns what was deleted, for whoever drops the data. Interrupted, deleting again finishes it.
+        With a `grace` it can come back (`restore_topics`) and keeps its subscriptions. Returns what was deleted, for
+        whoever drops the data, or keeps it. Interrupted, deleting again finishes it.
 
         Raises:
             TopicNotFound: no such topic.
@@ -163,8 +169,10 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations):
         if topic.partition is not None and self.index.find_topic(topic) is not None:
             raise single_partition(str(topic))
         if self.index.partitioned(topic) is None:
+            if grace is not None:
+                return [await self.bury_topic(topic, grace, None)]
             return [await self._retry(self._delete_one, topic)]
-        await self._retry(self._begin_deletion, topic)
+        await self._retry(self._begin_deletion, topic, grace)
         parts = self.index.partitions(topic)
         await self._retry(self._finish_deletion, topic)
         return parts
@@ -241,12 +249,25 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations):
         except ClusterError as error:
             failures.append(error)
 
-    async def _begin_deletion(self, topic: TopicName) -> None:
+    async def _begin_deletion(self, topic: TopicName, grace: Grace | None) -> None:
         parent = self._parent(topic)
         if parent.spec.stage is not Stage.DELETING:
             key = keys.partitioned_key(topic)
             spec = replace(parent.spec, stage=Stage.DELETING)
-            await self._change([Put(key, spec.to_json())], [ModRevision(key, parent.revision)])
+            writes: list[Write] = [Put(key, spec.to_json())]
+            tombstone: ParentTombstone | None = None
+            if grace is not None:
+                tombstone = ParentTombstone(
+                    name=parent.name,
+                    parent_id=parent.parent_id,
+                    spec=parent.spec,
+                    call_id=grace.call_id,
+                    until_ms=grace.until_ms,
+                )
+                writes.append(Put(keys.parent_tombstone_key(parent.parent_id), tombstone.to_json()))
+            await self._change(writes, [ModRevision(key, parent.revision)])
+            if tombstone is not None:
+                self.buried_parents[parent.parent_id] = tombstone
         items, _ = await read_all(
             self._store, keys.partitions_range(topic)
         )  # also those made by other brokers
@@ -258,8 +279,13 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations):
         parent = self.index.partitioned(topic)
         if parent is None:
             return
+        tombstone = self.buried_parents.get(parent.parent_id)
         for part in self.index.partitions(topic):
-            await self._delete_one(part.topic)
+            if tombstone is None:
+                await self._delete_one(part.topic)
+            else:
+                grace = Grace(call_id=tombstone.call_id, until_ms=tombstone.until_ms)
+                await self.bury_topic(part.topic, grace, parent.parent_id)
         key = keys.partitioned_key(topic)
         await self._change([Delete(key)], [ModRevision(key, parent.revision)])
 
@@ -293,16 +319,16 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations):
         self, topic: TopicName, decide: Callable[[Mapping[str, Any] | None], Mapping[str, Any]]
     ) -> TopicRecord:
         former = self.index.topic(topic)
-        schema = dict(decide(former.settings.schema))
+        schema = dict(decide(former.settings.schema)) or None
         return (
             former if schema == former.settings.schema else await self._update_one(topic, {"schema": schema})
         )
 
     async def _decide_parent(
         self, topic: TopicName, decide: Callable[[Mapping[str, Any] | None], Mapping[str, Any]]
-    ) -> dict[str, Any]:
+    ) -> dict[str, Any] | None:
         present = self._parent(topic).spec.settings.schema
-        schema = dict(decide(present))
+        schema = dict(decide(present)) or None
         if schema != present:
             await self._update_parent(topic, {"schema": schema})
         return schema

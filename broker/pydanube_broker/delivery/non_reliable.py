@@ -338,6 +338,9 @@ class LivePump:
             consumer.session = self._sessions()
             consumer.link.session_changed(consumer.session, self.topic.commit, "seek")
 
+    def place(self, cursor: CursorSnapshot) -> None:
+        """There is nothing to go back to: the topic stores nothing."""
+
     def skip(self, count: int) -> Range | None:
         """There is nothing to skip."""
         return None

@@ -323,6 +323,12 @@ class SubscriptionPump:
             self.rewound = Rewound(at_ms=now_ms(), from_offset=before, to_offset=offset)
         self._changed()
 
+    def place(self, cursor: CursorSnapshot) -> None:
+        """Put the cursor where it stood once; what is trimmed by now stays passed."""
+        self.seek(max(cursor.floor, self.topic.start_offset))
+        for start, end in cursor.acknowledged:
+            self.core().skipped(start, end)
+
     def skip(self, count: int) -> Range | None:
         """Acknowledge the first messages that are not, as an administrator; the range that was skipped over."""
         core = self.core()

@@ -8,15 +8,17 @@ from __future__ import annotations
 import importlib.metadata
 
 from pydanube_broker.parts import BrokerParts
+from pydanube_broker.port.administration import AdministrationPart
 from pydanube_broker.port.brokers import BrokersPart
 from pydanube_broker.port.diagnosis import DiagnosisPart
+from pydanube_broker.port.messages import MessagesPart
 from pydanube_broker.port.objects import ObjectsPart
 from pydanube_broker.port.topics import TopicsPart
 
 __all__ = ["BrokerPort"]
 
 
-class BrokerPort(TopicsPart, DiagnosisPart, BrokersPart, ObjectsPart):
+class BrokerPort(TopicsPart, DiagnosisPart, BrokersPart, ObjectsPart, MessagesPart, AdministrationPart):
     """Facts, read at the moment they are asked for, and the changes an operation may make."""
 
     def __init__(self, broker: BrokerParts) -> None:

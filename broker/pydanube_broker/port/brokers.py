@@ -11,6 +11,7 @@ from pydanube_core.facts import (
     BrokerFacts,
     Reason,
 )
+from pydanube_core.names import SYSTEM_NAMESPACE
 
 from pydanube_broker.metrics import Gathered, SubscriptionSample, TopicSample
 from pydanube_broker.parts import BrokerParts
@@ -65,7 +66,7 @@ class BrokersPart:
                 "fsync_p99_ms": _percentile_ms(sync_s, 0.99),
             },
             tier=broker.tier.status(),
-            topics=len(broker.registry.topics),
+            topics=sum(topic.options.topic.namespace != SYSTEM_NAMESPACE for topic in broker.registry.topics),
             read_only=journal.read_only,
             ready=not reasons,
             reasons=reasons + self.degraded(),

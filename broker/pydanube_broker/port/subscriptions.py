@@ -8,6 +8,7 @@ from typing import Any
 from pydanube_core.errors import SubscriptionNotFound
 from pydanube_core.facts import (
     ConsumerFacts,
+    Grace,
     SubscriptionFacts,
 )
 from pydanube_core.names import TopicName
@@ -70,8 +71,17 @@ class SubscriptionsPart:
     async def purge_subscription(self, topic: str, subscription: str) -> None:
         await self._administration.purge(topic, subscription)
 
-    async def delete_subscription(self, topic: str, subscription: str) -> None:
-        await self._administration.delete_subscription(topic, subscription)
+    async def delete_subscription(self, topic: str, subscription: str, *, grace: Grace | None = None) -> None:
+        await self._administration.delete_subscription(topic, subscription, grace=grace)
+
+    async def restore_subscription(self, call_id: str) -> None:
+        await self._administration.restore_subscription(call_id)
+
+    async def cursors(self, topic: str, subscription: str) -> Mapping[str, bytes]:
+        return self._administration.cursors(topic, subscription)
+
+    async def place_cursors(self, topic: str, subscription: str, images: Mapping[str, bytes]) -> None:
+        await self._administration.place_cursors(topic, subscription, images)
 
     async def failure_policy(self, topic: str, subscription: str) -> Mapping[str, Any]:
         return self._administration.failure_policy(topic, subscription)

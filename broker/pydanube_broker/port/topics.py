@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydanube_core.facts import (
+    Grace,
     NamespaceFacts,
     PolicyFacts,
     TopicFacts,
@@ -66,8 +67,19 @@ class TopicsPart:
     def schemas(self) -> SchemaAdministration:
         return SchemaAdministration(self._broker.registry.schemas)
 
-    async def delete_topic(self, topic: str) -> None:
-        await self._broker.registry.delete(TopicName.parse(topic))
+    async def delete_topic(self, topic: str, *, grace: Grace | None = None) -> None:
+        await self._broker.registry.delete(TopicName.parse(topic), grace=grace)
+
+    async def restore_topic(self, call_id: str) -> str:
+        found = await self._broker.registry.restore(call_id)
+        return str(found[0].options.topic if found[0].options.parent is None else found[0].options.parent)
+
+    async def truncate_topic(self, topic: str, offsets: Mapping[str, int]) -> None:
+        for part in self._broker.registry.parts(TopicName.parse(topic))[1]:
+            if part.name in offsets:
+                part.trim(min(offsets[part.name], part.commit))
+                self._broker.tier.wake()
+        await self._broker.hub.all_durable()
 
     async def topic_policies(self, topic: str) -> PolicyFacts:
         return self._administration.topic_policies(topic)
@@ -80,6 +92,9 @@ class TopicsPart:
 
     async def create_namespace(self, namespace: str, policies: Mapping[str, int | None]) -> None:
         await self._administration.create_namespace(namespace, policies)
+
+    async def delete_namespace(self, namespace: str) -> None:
+        await self._broker.registry.catalog.delete_namespace(namespace)
 
     async def namespace_policies(self, namespace: str) -> PolicyFacts:
         return self._administration.namespace_policies(namespace)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydanube_core.names import TopicName
 from pydanube_core.schema_facts import CompatibilityFacts, RegistrationFacts, SchemaFacts, SubjectFacts
 
-from pydanube_broker.schema.records import SubjectRecord, VersionRecord
+from pydanube_broker.schema.records import SubjectRecord, VersionRecord, VersionSpec
 from pydanube_broker.schema.topic_schemas import TopicSchemas
 from pydanube_broker.schema.vocabulary import parse_mode, parse_policy, parse_profile, parse_type
 
@@ -113,6 +114,27 @@ class SchemaAdministration:
 
     async def delete_version(self, subject: str, version: int) -> None:
         await self._registry.delete_version(subject, version)
+
+    async def version_image(self, subject: str, version: int) -> Mapping[str, Any]:
+        index = self._registry.index
+        record = index.version(index.subject(subject).schema_id, version)
+        descriptors = record.descriptors
+        return {
+            "spec": record.spec.to_json().decode(),
+            "definition": base64.b64encode(record.definition).decode(),
+            "descriptors": None if descriptors is None else base64.b64encode(descriptors).decode(),
+        }
+
+    async def restore_version(self, image: Mapping[str, Any]) -> None:
+        descriptors = image["descriptors"]
+        await self._registry.restore_version(
+            VersionSpec.from_json(image["spec"].encode(), key="undo"),
+            base64.b64decode(image["definition"]),
+            None if descriptors is None else base64.b64decode(descriptors),
+        )
+
+    async def restore_topic(self, topic: str, settings: Mapping[str, Any] | None) -> None:
+        await self._schemas.restore(TopicName.parse(topic), settings)
 
     async def topic_schema(self, topic: str) -> Mapping[str, Any] | None:
         binding = self._schemas.config(TopicName.parse(topic))

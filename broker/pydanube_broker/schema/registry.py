@@ -46,6 +46,7 @@ from pydanube_broker.schema.records import (
     check_subject,
     check_texts,
     removed,
+    stored,
 )
 from pydanube_broker.schema.store import SchemaStore
 from pydanube_broker.schema.turns import Turns
@@ -386,6 +387,32 @@ class SchemaRegistry:
             self.on_change(known.schema_id)
             return doomed
         raise Conflict(f"subject {subject!r} is being changed by others; try again", retry_after_ms=200)
+
+    async def restore_version(
+        self, spec: VersionSpec, definition: bytes, descriptors: bytes | None
+    ) -> VersionRecord:
+        """Bring a deleted version back as it was; one that is there is left as it is. Raises `SchemaNotFound`."""
+        for _ in range(_ATTEMPTS):
+            known = self.index.subject(spec.subject)
+            present = self.index.find_version(known.schema_id, spec.version)
+            if present is not None:
+                return present
+            key = keys.subject_key(spec.subject)
+            subject = replace(known.spec, updated_at_ms=self._wall_ms())
+            writes: list[Write] = [Put(key, subject.to_json()), *stored(spec, definition, descriptors)]
+            try:
+                revision = await self._store.change(writes, [ModRevision(key, known.revision)])
+            except GuardFailed:
+                await self._store.refresh(spec.subject)
+                continue
+            record = VersionRecord(
+                schema_id=known.schema_id, spec=spec, definition=definition, descriptors=descriptors
+            )
+            self.index.put_subject(replace(known, revision=revision, spec=subject))
+            self.index.put_version(record)
+            self.on_change(known.schema_id)
+            return record
+        raise Conflict(f"subject {spec.subject!r} is being changed by others; try again", retry_after_ms=200)
 
     # -- the store -----------------------------------------------------------------------------------------------
 

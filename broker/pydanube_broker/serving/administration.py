@@ -12,13 +12,14 @@ from typing import Any
 
 import anyio
 from pydanube_core.errors import ClusterError, SubscriptionNotFound
-from pydanube_core.facts import NamespaceFacts, PolicyFacts
+from pydanube_core.facts import Grace, NamespaceFacts, PolicyFacts
 from pydanube_core.names import TopicName, check_namespace, check_subscription
 from pydanube_core.positions import Position
 from pydanube_core.refusals import policies_of_a_partition, skip_over_partitions, subscription_taken
 
 from pydanube_broker.delivery.any_pump import AnyPump
 from pydanube_broker.serving.registry import Registry
+from pydanube_broker.subscription.cursor_codec import decode_snapshot, encode_snapshot
 from pydanube_broker.subscription.subscription_policy import OPTION
 from pydanube_broker.topics.limits import check_policies, effective_policies
 from pydanube_broker.topics.topic import Topic, now_ms
@@ -172,15 +173,46 @@ class Administration:
             pump.purge()
         await _durable(pumps)
 
-    async def delete_subscription(self, topic: str, subscription: str) -> None:
-        """Delete it on every partition; its consumers' streams end."""
-        for part, pump in self._pumps(topic, subscription):
-            index = self._registry.catalog.index
+    def cursors(self, topic: str, subscription: str) -> Mapping[str, bytes]:
+        """Concrete topic → where the cursor stands, for `place_cursors`."""
+        return {part.name: encode_snapshot(pump.cursor) for part, pump in self._pumps(topic, subscription)}
+
+    async def place_cursors(self, topic: str, subscription: str, images: Mapping[str, bytes]) -> None:
+        """Put the cursors where they stood once; durable when it returns."""
+        pumps = [(part, pump) for part, pump in self._pumps(topic, subscription) if part.name in images]
+        for part, pump in pumps:
+            pump.place(decode_snapshot(images[part.name]))
+        await _durable([pump for _, pump in pumps])
+
+    async def restore_subscription(self, call_id: str) -> None:
+        """Bring back the subscription that a change deleted, its cursors where they stood.
+
+        Raises:
+            SubscriptionNotFound, TopicNotFound, NameReused.
+        """
+        for record in await self._registry.catalog.restore_subscriptions(call_id):
+            owner = self._registry.catalog.index.topic_by_id(record.topic_id)
+            part = None if owner is None else self._registry.find(owner.topic)
+            if part is not None:
+                self._registry.adopt_subscription(part, record)
+
+    async def delete_subscription(self, topic: str, subscription: str, *, grace: Grace | None = None) -> None:
+        """Delete it on every partition; its consumers' streams end. With a grace it can come back."""
+        pumps = self._pumps(topic, subscription)
+        catalog = self._registry.catalog
+        if grace is not None:
+            await _durable([pump for _, pump in pumps])
+        for part, pump in pumps:
+            topic_id = part.options.topic_id
             with anyio.CancelScope(shield=True):
                 try:
-                    await self._registry.catalog.delete_subscription(part.options.topic_id, subscription)
+                    if grace is None:
+                        await catalog.delete_subscription(topic_id, subscription)
+                    else:
+                        pump.store_snapshot()
+                        await catalog.bury_subscription(topic_id, subscription, grace)
                 finally:  # what the catalog does not have any more is not served, however the call ended
-                    if index.find_subscription(part.options.topic_id, subscription) is None:
+                    if catalog.index.find_subscription(topic_id, subscription) is None:
                         self._registry.drop_subscription(part, pump)
 
     def failure_policy(self, topic: str, subscription: str) -> Mapping[str, Any]:

@@ -7,6 +7,7 @@ empty.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -18,6 +19,7 @@ from typing import Any
 import anyio
 from pydanube_core.errors import (
     AlreadyExists,
+    ClusterError,
     Conflict,
     DispatchMismatch,
     InvalidArgument,
@@ -26,8 +28,10 @@ from pydanube_core.errors import (
     SubscriptionNotFound,
     TopicNotFound,
 )
-from pydanube_core.names import TopicName
+from pydanube_core.facts import Grace
+from pydanube_core.names import AUDIT_TOPIC, TopicName
 from pydanube_core.positions import Position
+from pydanube_core.refusals import audit_is_kept
 from pydanube_storage.catalog import ObjectCatalog
 from pydanube_storage.metadata import MetadataStore
 
@@ -158,7 +162,7 @@ class Registry:
             topic.recovered()
         for topic_id, offset in self._begins.items():
             self._hub.topics[topic_id].trim(offset)
-        gone = self._hub.forget_unknown()
+        gone = self._hub.forget_unknown(self.catalog.kept)
         if gone:
             log.info("topics_dropped", extra={"event": "topics_dropped", "count": len(gone)})
 
@@ -183,6 +187,7 @@ class Registry:
         for subscription in self.catalog.index.subscriptions(record.topic_id):
             self._pump(topic, subscription)
         known = {pump.subscription_id for pump in topic.subscriptions.values()}
+        known |= self.catalog.kept_cursors(record.topic_id)
         for gone in [number for number in topic.state.cursors if number not in known]:
             del topic.state.cursors[gone]
         return topic
@@ -286,7 +291,14 @@ class Registry:
         )
 
     def check_strategy(self, topic: Topic, strategy: str) -> None:
-        """Raise `DispatchMismatch` where a producer asks for the other dispatch strategy."""
+        """Whether a producer may write the topic.
+
+        Raises:
+            DispatchMismatch: it asks for the other dispatch strategy.
+            PermissionDenied: only the broker writes it.
+        """
+        if topic.name == AUDIT_TOPIC:
+            raise audit_is_kept(topic.name)
         actual = topic.options.dispatch_strategy.value
         if strategy and strategy != actual:
             raise DispatchMismatch(
@@ -368,22 +380,30 @@ class Registry:
                     del self._opening[record.topic]
                 opened.set()
 
-    async def delete(self, name: TopicName) -> None:
-        """Delete a topic with all its partitions, subscriptions and messages.
+    async def delete(self, name: TopicName, *, grace: Grace | None = None) -> None:
+        """Delete a topic with all its partitions, subscriptions and messages; with a grace, so that it can come back.
 
         Raises:
             TopicNotFound.
             StoreUnavailable: with outcome `unknown` nobody knows yet; the topic takes nothing until `settle` does.
         """
+        if str(name) == AUDIT_TOPIC:
+            raise audit_is_kept(AUDIT_TOPIC)
         index = self.catalog.index
         found = index.find_topic(name)
         records = [found] if found is not None else list(index.partitions(name))
         if found is None and index.partitioned(name) is None:
             raise self.not_found(name)
+        if grace is not None:
+            for part in self.parts(name)[1]:
+                for pump in part.subscriptions.values():
+                    with contextlib.suppress(ClusterError):  # a full disk must not keep anybody from deleting
+                        pump.write_cursor()  # acknowledgements of the last moments would else be only in memory
+                    pump.store_snapshot()
         # Shielded: what the catalog does not have any more must not be served, whoever stopped waiting.
         with anyio.CancelScope(shield=True):
             try:
-                records += await self.catalog.delete_topic(name)
+                records += await self.catalog.delete_topic(name, grace=grace)
             finally:
                 self._follow_deletions(records)
 
@@ -441,13 +461,17 @@ class Registry:
             if wake is not None:
                 wake()
         topic.fail(error)
-        self._hub.drop(topic.topic_id)
+        if self.catalog.kept(topic.topic_id):
+            self._hub.detach(topic.topic_id)
+        else:
+            self._hub.drop(topic.topic_id)
 
     def drop_subscription(self, topic: Topic, pump: AnyPump) -> None:
         """The subscription was deleted: end its consumers and forget its cursor."""
         if topic.subscriptions.get(pump.name) is pump:
             del topic.subscriptions[pump.name]
-        topic.state.cursors.pop(pump.subscription_id, None)
+        if pump.subscription_id not in self.catalog.kept_cursors(topic.topic_id):
+            topic.state.cursors.pop(pump.subscription_id, None)
         pump.close(
             SubscriptionNotFound(
                 f"subscription {pump.name!r} of {topic.name} was deleted",
@@ -455,6 +479,31 @@ class Registry:
                 value=pump.name,
             )
         )
+
+    async def restore(self, call_id: str) -> Sequence[Topic]:
+        """Bring back the topic that a change deleted, with its messages and its subscriptions where they stood.
+
+        Raises:
+            TopicNotFound, NameReused, NamespaceNotFound.
+        """
+        with anyio.CancelScope(shield=True):
+            records = await self.catalog.restore_topics(call_id)
+            await self._hub.all_durable()  # what the deletion interrupted counts as committed from here on
+            await self._open(records)
+        return [self._topics[record.topic] for record in records]
+
+    async def forget_deleted(self, now_ms: int) -> None:
+        """Let go of what was deleted and whose grace is over."""
+        for topic_id in await self.catalog.forget_topics(now_ms):
+            self._hub.drop(topic_id)
+        for topic_id, subscription_id in await self.catalog.forget_subscriptions(now_ms):
+            state = self._hub.states.get(topic_id)
+            if state is not None:
+                state.cursors.pop(subscription_id, None)
+
+    def adopt_subscription(self, topic: Topic, record: SubscriptionRecord) -> AnyPump:
+        """Serve a subscription that came back, from the cursor it left."""
+        return topic.subscriptions.get(record.name) or self._pump(topic, record)
 
     async def subscribe(
         self, topic: Topic, name: str, *, type: str, start: Position, start_given: bool

@@ -6,6 +6,7 @@ deleted while the broker died, and is dropped.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 from collections import deque
@@ -99,6 +100,21 @@ class Hub:
         else:
             self._durable_waiters.append((lsn, done))
 
+    async def all_durable(self) -> None:
+        """Wait until everything appended so far is on stable storage. Raises what stands in the way."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def settled(error: ClusterError | None) -> None:
+            if done.done():
+                return
+            if error is None:
+                done.set_result(None)
+            else:
+                done.set_exception(error)
+
+        self.when_durable(self.journal.next_lsn, settled)
+        await done
+
     def adopt(self, topic: Topic) -> None:
         self.states[topic.topic_id] = topic.state
         self.topics[topic.topic_id] = topic
@@ -114,12 +130,16 @@ class Hub:
         for state in self.states.values():
             state.settle()
 
-    def forget_unknown(self) -> list[int]:
-        """Drop the states that no topic took over; returns their ids."""
-        gone = [topic_id for topic_id in self.states if topic_id not in self.topics]
+    def forget_unknown(self, kept: Callable[[int], bool] = lambda topic_id: False) -> list[int]:
+        """Drop the states that no topic took over, but those kept for a topic that may come back; returns their ids."""
+        gone = [topic_id for topic_id in self.states if topic_id not in self.topics and not kept(topic_id)]
         for topic_id in gone:
             self.drop(topic_id)
         return gone
+
+    def detach(self, topic_id: int) -> None:
+        """A topic was deleted and may come back: its state and its batches stay, for whoever adopts them again."""
+        self.topics.pop(topic_id, None)
 
     def drop(self, topic_id: int) -> None:
         """A topic was deleted: note it in the journal and forget where its batches are."""

@@ -46,7 +46,12 @@ class MemoryTopic(Topic):
     # -- write -----------------------------------------------------------------------------------------------
 
     def append(
-        self, data: bytes | memoryview, part: ProducerPart, *, limited: bool = True
+        self,
+        data: bytes | memoryview,
+        part: ProducerPart,
+        *,
+        limited: bool = True,
+        reserve: bool = False,
     ) -> tuple[Appended, bool]:
         """Pass a validated batch on, or find the answer a retry was given before; as `Topic.append`."""
         if self.closed is not None:

@@ -168,12 +168,18 @@ class Topic:
     # -- write -----------------------------------------------------------------------------------------------
 
     def append(
-        self, data: bytes | memoryview, part: ProducerPart, *, limited: bool = True
+        self,
+        data: bytes | memoryview,
+        part: ProducerPart,
+        *,
+        limited: bool = True,
+        reserve: bool = False,
     ) -> tuple[Appended, bool]:
         """Append a validated batch, or find the answer a retry was given before.
 
         Args:
             limited: False for the broker's own messages, which the publish rate does not hold up.
+            reserve: True for the audit's, which may begin the journal's last segment.
 
         Returns:
             The batch's place, and whether it is a duplicate. Wait with `when_committed` before saying so to anyone.
@@ -191,7 +197,8 @@ class Topic:
             if known is not None:
                 return known, True
         journal = self._hub.journal
-        journal.check_room(len(data))
+        if not reserve:
+            journal.check_room(len(data))
         if limited:
             self.gate.take(part.count)
         if not state.opened or state.epoch < self.assigned_epoch:

@@ -1,0 +1,174 @@
+"""Asking the audit, and checking its chain."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pydanube_core.errors import ClusterError, InvalidArgument, PageInvalid
+from pydanube_core.names import TopicName
+from pydanube_core.positions import Position, PositionKind
+from pydanube_core.units import format_time
+
+from pydanube_admin.audit.chain import Break, Head, check_chain, head_of
+from pydanube_admin.audit.log import HEAD_KEY
+from pydanube_admin.audit.models import (
+    AuditRecord,
+    QueryAuditRequest,
+    VerifiedAudit,
+    VerifyAuditRequest,
+)
+from pydanube_admin.context import Context
+from pydanube_admin.models import Page
+from pydanube_admin.paging import begin_of, glob, next_token
+
+__all__ = ["query_audit", "verify_audit"]
+
+CHUNK: Final = 500
+MAX_LOOKED_AT: Final = 20_000  # records a page; a page may hold fewer items, or none, and go on
+DAMAGE: Final = ("CORRUPT_JOURNAL", "CORRUPT_OBJECT", "OBJECT_MISSING", "CHECKSUM_MISMATCH")
+
+
+async def query_audit(context: Context, request: QueryAuditRequest) -> Page[AuditRecord]:
+    """The newest first."""
+    await context.audit.settled()
+    wanted = _Filter(context, request)
+    next_offset, _ = await context.port.open_audit()
+    begin = begin_of("audit.query", request)
+    end = next_offset if begin is None else _seq(begin)
+    items: list[AuditRecord] = []
+    looked_at = 0
+    first = 0
+    while end > first and len(items) < request.limit and looked_at < MAX_LOOKED_AT:
+        start = max(0, end - CHUNK)
+        first, found = await context.port.read_audit(start=start, max_messages=end - start)
+        chunk = [record for offset, payload in found if offset < end and (record := _record(payload))]
+        looked_at += CHUNK
+        for record in reversed(chunk):
+            if wanted.is_too_old(record):
+                end = first
+                break
+            end = record["seq"]
+            if wanted.holds(record):
+                items.append(AuditRecord(**record))
+                if len(items) == request.limit:
+                    break
+        else:
+            end = start
+    return Page[AuditRecord](
+        items=items,
+        next_page=next_token((end,), "audit.query", request) if end > first else None,
+        total=None,
+        as_of=format_time(context.now_ms()),
+    )
+
+
+def _seq(key: tuple[str | int, ...]) -> int:
+    if len(key) != 1 or not isinstance(key[0], int):
+        raise PageInvalid("page: this is no token of audit.query", field="page", value=str(key)[:80])
+    return key[0]
+
+
+def _record(payload: bytes) -> dict[str, Any] | None:
+    """A record; None for one that is damaged, which `audit.verify` is about."""
+    try:
+        body = json.loads(payload)
+    except ValueError:
+        return None
+    return body if isinstance(body, dict) and set(body) == set(AuditRecord.model_fields) else None
+
+
+class _Filter:
+    """What `audit.query` asks for."""
+
+    def __init__(self, context: Context, request: QueryAuditRequest) -> None:
+        self._request = request
+        self._matches = glob(request.filter)
+        self._topic = None if request.topic is None else str(TopicName.parse(request.topic))
+        self._since: str | None = None
+        if request.since is not None:
+            position = Position.parse(request.since, now_ms=context.now_ms(), field="since")
+            if position.kind is not PositionKind.TIME:
+                raise InvalidArgument(
+                    "since: give a time, such as time:-15m or time:2026-01-31T12:00:00Z",
+                    field="since",
+                    value=request.since,
+                )
+            self._since = format_time(position.value)
+
+    def is_too_old(self, record: Mapping[str, Any]) -> bool:
+        return self._since is not None and str(record["time"]) < self._since
+
+    def holds(self, record: Mapping[str, Any]) -> bool:
+        request = self._request
+        return (
+            request.principal in (None, record["principal"])
+            and request.operation in (None, record["operation"])
+            and request.call_id in (None, record["call_id"])
+            and self._matches(record["operation"])
+            and (self._topic is None or self._topic in _topics(record["arguments"]))
+        )
+
+
+def _topics(arguments: Mapping[str, Any]) -> set[str]:
+    """The topics that a call names, in its own arguments or in those of what it plans."""
+    found = set()
+    for name, value in arguments.items():
+        if name in ("topic", "to") and isinstance(value, str):
+            try:
+                found.add(str(TopicName.parse(value)))
+            except ClusterError:
+                continue
+        elif name == "arguments" and isinstance(value, Mapping):
+            found |= _topics(value)
+    return found
+
+
+def _hash(payload: bytes) -> str:
+    found = head_of(payload)
+    return "" if found is None else found.hash
+
+
+async def verify_audit(context: Context, request: VerifyAuditRequest) -> VerifiedAudit:
+    """Every record from the oldest, and that none is missing at the end."""
+    await context.audit.settled()
+    end, _ = await context.port.open_audit()
+    start, _ = await context.port.read_audit(start=0, max_messages=1)
+    first_seq, sound = start, 0
+    head: Head | None = Head(seq=-1, hash="0" * 64) if start == 0 else None
+    bad: Break | None = None
+    kept = await context.port.read_state(HEAD_KEY)
+    known = None if kept is None else json.loads(kept.value)
+    while start < end and bad is None:
+        try:
+            _, found = await context.port.read_audit(start=start, max_messages=min(CHUNK, end - start))
+        except ClusterError as error:
+            if error.code not in DAMAGE:
+                raise
+            bad = Break(seq=int(error.details.get("offset", start)), reason=error.message)
+            break
+        if not found or found[0][0] != start:
+            bad = Break(seq=start, reason="it is missing")
+            break
+        count, head, bad = check_chain(found, head)
+        sound += count
+        for offset, payload in found:
+            if (
+                bad is None
+                and known is not None
+                and offset == known["seq"]
+                and _hash(payload) != known["hash"]
+            ):
+                bad = Break(seq=offset, reason="the chain's head in the metadata store is another")
+        start = found[-1][0] + 1
+    if bad is None and known is not None and known["seq"] >= end:
+        bad = Break(seq=end, reason=f"records up to {known['seq']} were written and are missing")
+    return VerifiedAudit(
+        records=sound,
+        intact=bad is None,
+        first_bad_seq=None if bad is None else bad.seq,
+        reason=None if bad is None else bad.reason,
+        first_seq=first_seq,
+        as_of=format_time(context.now_ms()),
+    )

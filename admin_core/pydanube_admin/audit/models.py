@@ -1,0 +1,56 @@
+"""Requests and results of the operations on the audit."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from pydanube_admin.models import ListRequest, OptionalTopic, Request, Result
+
+__all__ = ["AuditRecord", "QueryAuditRequest", "VerifiedAudit", "VerifyAuditRequest"]
+
+
+class QueryAuditRequest(ListRequest):
+    principal: Annotated[str | None, Field(max_length=256, description="Only of this principal")] = None
+    operation: Annotated[str | None, Field(max_length=100, description="Only of this operation")] = None
+    topic: OptionalTopic = None
+    since: Annotated[
+        str | None,
+        Field(max_length=64, description="Only from a time on: time:2026-01-31T12:00:00Z or time:-15m"),
+    ] = None
+    call_id: Annotated[str | None, Field(max_length=64, description="Only of this call")] = None
+
+
+class AuditRecord(Result):
+    """One record, as it is stored."""
+
+    seq: int
+    call_id: str
+    phase: str  # call | outcome
+    time: str
+    principal: str
+    authenticated: bool
+    face: str
+    operation: str
+    arguments: dict[str, Any]
+    plan_id: str | None
+    decision: str  # allowed | refused | planned | failed | interrupted
+    code: str | None  # of the error
+    before: dict[str, Any] | None
+    after: dict[str, Any] | None
+    prev_hash: str
+    hash: str
+
+
+class VerifyAuditRequest(Request):
+    pass
+
+
+class VerifiedAudit(Result):
+    records: int  # that were checked and are sound
+    intact: bool
+    first_bad_seq: int | None
+    reason: str | None  # why that one is not what was written; none while it is intact
+    first_seq: int  # older ones were given up by retention
+    as_of: str

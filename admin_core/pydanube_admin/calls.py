@@ -1,0 +1,23 @@
+"""A call of an operation whose arguments are sound."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydanube_admin.models import Request
+from pydanube_admin.operation import Operation
+
+__all__ = ["Call"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """`arguments` are as they were given, without what is about plans; `request` is what they mean."""
+
+    operation: Operation
+    request: Request
+    arguments: Mapping[str, Any]
+    plan_only: bool = False
+    plan_token: str = ""

@@ -1,0 +1,1 @@
+"""Changes that were made, and how they are taken back."""

@@ -1,0 +1,62 @@
+"""Taking changes back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pydanube_core.errors import PlanExpired, PlanNotFound, PlanUsed
+from pydanube_core.units import format_time
+
+from pydanube_admin.changes.models import UndoChangeRequest, UndoneChange
+from pydanube_admin.changes.records import UNDONE, ChangeRecord
+from pydanube_admin.context import Context
+from pydanube_admin.forecast import Forecast, blast_radius, entry
+from pydanube_admin.next_calls import known, next_call
+
+__all__ = ["forecast_undo", "undo_change"]
+
+
+async def _undoable(context: Context, call_id: str) -> ChangeRecord:
+    found = await context.desk.changes.get(call_id)
+    look = next_call("audit.query", {"call_id": call_id}, "shows what that call did")
+    if found is None:
+        raise PlanNotFound(
+            f"there is no change {call_id!r} that could be undone: it is unknown, of a kind that cannot be undone, or "
+            "too old",
+            field="call_id",
+            value=call_id,
+        ).followed_by(look)
+    record, _ = found
+    if record.state == UNDONE:
+        raise PlanUsed(
+            f"the change {call_id} was undone already, by the call {record.undone_by}",
+            field="call_id",
+            value=call_id,
+            undone_by=record.undone_by,
+        ).followed_by(look)
+    if context.now_ms() >= record.undo_until_ms:
+        raise PlanExpired(
+            f"the change {call_id} could be undone until {format_time(record.undo_until_ms)}",
+            field="call_id",
+            value=call_id,
+        ).followed_by(look)
+    return record
+
+
+async def forecast_undo(context: Context, request: UndoChangeRequest) -> Forecast:
+    record = await _undoable(context, request.call_id)
+    return Forecast(
+        diff=[entry(each["path"], each["after"], each["before"]) for each in record.diff],
+        blast_radius=blast_radius(),
+        basis=[record.call_id, record.state],
+    )
+
+
+async def undo_change(context: Context, request: UndoChangeRequest) -> UndoneChange:
+    record = await _undoable(context, request.call_id)
+    operation = known(record.operation)
+    assert operation.undo is not None, "a change is only kept if it can be undone"
+    planned = operation.request.model_validate(dict(record.arguments))
+    await operation.undo(context, planned, record.image, record.result)
+    await context.desk.changes.put(replace(record, state=UNDONE, undone_by=context.call_id))
+    return UndoneChange(undone_call_id=record.call_id, operation=record.operation)

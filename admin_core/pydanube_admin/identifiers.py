@@ -1,0 +1,16 @@
+"""Ids of calls and plans: a letter, the time, and chance. Their order is that of time."""
+
+from __future__ import annotations
+
+import secrets
+
+__all__ = ["CALL", "PLAN", "TASK", "new_id"]
+
+CALL = "c"
+PLAN = "p"
+TASK = "t"
+
+
+def new_id(kind: str, now_ms: int) -> str:
+    """Such as `c019a2b3c4d5e8f0a1b2c3d4e`; unique without asking anybody."""
+    return f"{kind}{now_ms:012x}{secrets.token_hex(6)}"

@@ -1,0 +1,77 @@
+"""For tests of faces: what the admin core keeps in a cluster, in tables (`MemoryCluster` is one)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pydanube_core.errors import ClusterError, Conflict, InvalidArgument
+from pydanube_core.facts import StateItem, TopicFacts
+from pydanube_core.positions import Position, PositionKind
+
+__all__ = ["MemoryState", "changed", "resolve"]
+
+
+class MemoryState:
+    """`StatePort` and `AuditPort`. `audit_error`, once set, is raised by every write of the audit."""
+
+    def __init__(self) -> None:
+        self._state: dict[str, StateItem] = {}
+        self._revision = 0
+        self.audit: list[bytes] = []
+        self.audit_error: ClusterError | None = None
+
+    async def read_state(self, key: str) -> StateItem | None:
+        return self._state.get(key)
+
+    async def list_state(
+        self, prefix: str, *, after: str | None = None, limit: int = 1000, descending: bool = False
+    ) -> Sequence[StateItem]:
+        found = [
+            item
+            for key, item in sorted(self._state.items(), reverse=descending)
+            if key.startswith(prefix) and (after is None or (key < after if descending else key > after))
+        ]
+        return found[:limit]
+
+    async def write_state(
+        self, changes: Mapping[str, bytes | None], *, expected: Mapping[str, int | None] | None = None
+    ) -> int:
+        for key, revision in (expected or {}).items():
+            present = self._state.get(key)
+            if (None if present is None else present.revision) != revision:
+                raise Conflict(f"{key} has changed", key=key)
+        self._revision += 1
+        for key, value in changes.items():
+            if value is None:
+                self._state.pop(key, None)
+            else:
+                self._state[key] = StateItem(key=key, value=value, revision=self._revision)
+        return self._revision
+
+    async def open_audit(self) -> tuple[int, bytes | None]:
+        return len(self.audit), self.audit[-1] if self.audit else None
+
+    async def append_audit(self, payloads: Sequence[bytes]) -> None:
+        if self.audit_error is not None:
+            raise self.audit_error
+        self.audit += payloads
+
+    async def read_audit(self, *, start: int, max_messages: int) -> tuple[int, Sequence[tuple[int, bytes]]]:
+        return 0, list(enumerate(self.audit))[start : start + max_messages]
+
+
+def changed(own: Mapping[str, int], changes: Mapping[str, int | None]) -> dict[str, int]:
+    kept = {**own, **changes}
+    return {name: value for name, value in kept.items() if value is not None}
+
+
+def resolve(log: TopicFacts, position: Position) -> int:
+    match position.kind:
+        case PositionKind.EARLIEST:
+            return log.start_offset
+        case PositionKind.OFFSET if position.value > log.next_offset:
+            raise InvalidArgument("beyond the end", field="position", value=str(position))
+        case PositionKind.OFFSET:
+            return max(log.start_offset, position.value)
+        case _:
+            return log.next_offset  # there are no messages, so none is younger than a time

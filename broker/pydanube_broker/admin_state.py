@@ -1,0 +1,62 @@
+"""The admin core's values in the metadata store, under `/admin/` (`pydanube_core.cluster_port.StatePort`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from pydanube_core.facts import StateItem
+from pydanube_storage.metadata import (
+    Absent,
+    Delete,
+    Guard,
+    KeyRange,
+    KeyValue,
+    MetadataStore,
+    ModRevision,
+    Put,
+    Revision,
+    Write,
+)
+
+__all__ = ["AdminState"]
+
+_PREFIX: Final = "/admin/"
+
+
+class AdminState:
+    """Reads and guarded writes of one tree of the store."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+
+    async def read(self, key: str) -> StateItem | None:
+        found = await self._store.get(_PREFIX + key)
+        return None if found is None else _item(found)
+
+    async def list(
+        self, prefix: str, *, after: str | None, limit: int, descending: bool
+    ) -> Sequence[StateItem]:
+        page = await self._store.range(
+            KeyRange.prefix(_PREFIX + prefix),
+            limit=limit,
+            after=None if after is None else _PREFIX + after,
+            descending=descending,
+        )
+        return [_item(found) for found in page.items]
+
+    async def write(self, changes: Mapping[str, bytes | None], expected: Mapping[str, int | None]) -> int:
+        """Raises `Conflict` where a key has another revision than expected."""
+        writes: list[Write] = [
+            Delete(_PREFIX + key) if value is None else Put(_PREFIX + key, value)
+            for key, value in changes.items()
+        ]
+        guards: list[Guard] = [
+            Absent(_PREFIX + key) if revision is None else ModRevision(_PREFIX + key, Revision(revision))
+            for key, revision in expected.items()
+        ]
+        return await self._store.transact(writes, guards=guards)
+
+
+def _item(found: KeyValue) -> StateItem:
+    return StateItem(key=found.key.removeprefix(_PREFIX), value=found.value, revision=found.mod_revision)

@@ -1,0 +1,80 @@
+"""What the admin core keeps in this broker: its state in the metadata store, and the audit's topic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from pydanube_core.errors import AlreadyExists
+from pydanube_core.facts import StateItem
+from pydanube_core.names import AUDIT_TOPIC, TopicName
+
+from pydanube_broker.parts import BrokerParts
+from pydanube_broker.topics.stored_messages import append_durably, messages_between
+from pydanube_broker.topics.topic import Topic
+
+__all__ = ["AdministrationPart"]
+
+_READ_BYTES: Final = 4 * 1024 * 1024
+
+
+class AdministrationPart:
+    """Part of `BrokerPort`."""
+
+    _broker: BrokerParts
+
+    # -- state -----------------------------------------------------------------------------------------------
+
+    async def read_state(self, key: str) -> StateItem | None:
+        return await self._broker.admin_state.read(key)
+
+    async def list_state(
+        self, prefix: str, *, after: str | None = None, limit: int = 1000, descending: bool = False
+    ) -> Sequence[StateItem]:
+        return await self._broker.admin_state.list(prefix, after=after, limit=limit, descending=descending)
+
+    async def write_state(
+        self, changes: Mapping[str, bytes | None], *, expected: Mapping[str, int | None] | None = None
+    ) -> int:
+        return await self._broker.admin_state.write(changes, expected or {})
+
+    # -- audit -----------------------------------------------------------------------------------------------
+
+    async def open_audit(self) -> tuple[int, bytes | None]:
+        topic = await self._audit_topic()
+        if topic.commit == topic.start_offset:
+            return topic.commit, None
+        last = await self._read(topic, topic.commit - 1, 1)
+        return topic.commit, last[0][1] if last else None
+
+    async def append_audit(self, payloads: Sequence[bytes]) -> None:
+        topic = await self._audit_topic()
+        await append_durably(topic, payloads, producer="audit", reserve=True)
+
+    async def read_audit(self, *, start: int, max_messages: int) -> tuple[int, Sequence[tuple[int, bytes]]]:
+        topic = await self._audit_topic()
+        return topic.start_offset, await self._read(topic, max(start, topic.start_offset), max_messages)
+
+    async def _audit_topic(self) -> Topic:
+        name = TopicName.parse(AUDIT_TOPIC)
+        found = self._broker.registry.find(name)
+        if found is None:
+            try:
+                (found,) = await self._broker.registry.create(
+                    name, partitions=0, dispatch_strategy="reliable"
+                )
+            except AlreadyExists:
+                found = self._broker.registry.find(name)
+                assert found is not None, "it is there, plain or not at all"
+        return found
+
+    async def _read(self, topic: Topic, start: int, max_messages: int) -> list[tuple[int, bytes]]:
+        found = await messages_between(
+            topic,
+            start=start,
+            end=topic.commit,
+            max_messages=max_messages,
+            max_bytes=_READ_BYTES,
+            give_way=self._broker.engine.give_way,
+        )
+        return [(message.offset, message.payload) for message in found]

@@ -1,0 +1,63 @@
+"""Stored messages as the admin core reads and publishes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pydanube_core.errors import DispatchMismatch
+from pydanube_core.facts import MessageFacts
+from pydanube_core.names import TopicName
+
+from pydanube_broker.parts import BrokerParts
+from pydanube_broker.topics.memory_topic import MemoryTopic
+from pydanube_broker.topics.stored_messages import append_durably, messages_between
+from pydanube_broker.topics.topic import Topic
+
+__all__ = ["MessagesPart"]
+
+
+class MessagesPart:
+    """Part of `BrokerPort`. Topics are concrete ones."""
+
+    _broker: BrokerParts
+
+    def _concrete(self, topic: str) -> Topic:
+        name = TopicName.parse(topic)
+        found = self._broker.registry.find(name)
+        if found is None:
+            raise self._broker.registry.not_found(name)
+        return found
+
+    async def read_messages(
+        self, topic: str, *, start: int, end: int, max_messages: int, max_bytes: int
+    ) -> Sequence[MessageFacts]:
+        found = self._concrete(topic)
+        if isinstance(found, MemoryTopic):
+            raise DispatchMismatch(
+                f"{topic} is non_reliable and stores nothing: there are no messages to look at",
+                field="topic",
+                value=topic,
+            )
+        return await messages_between(
+            found,
+            start=start,
+            end=end,
+            max_messages=max_messages,
+            max_bytes=max_bytes,
+            give_way=self._broker.engine.give_way,
+        )
+
+    async def publish_message(
+        self, topic: str, *, payload: bytes, key: str | None, attributes: Mapping[str, str]
+    ) -> int:
+        found = self._concrete(topic)
+        self._broker.health.check_publish()
+        self._broker.registry.check_strategy(found, "")
+        return await append_durably(
+            found,
+            [payload],
+            keys=None if key is None else [key.encode()],
+            attributes=[attributes] if attributes else None,
+            producer="administration",
+            checked=True,
+        )

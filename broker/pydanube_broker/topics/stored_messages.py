@@ -1,0 +1,118 @@
+"""Stored messages one by one, for people: reading a range, publishing one, and the topic of the audit.
+
+Pumps move batches; this is for operations, where a hundred messages are many.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from pydanube_core.batch import encode_batch, read_producer_part
+from pydanube_core.errors import ClusterError
+from pydanube_core.facts import MessageFacts
+
+from pydanube_broker.give_way import GiveWay
+from pydanube_broker.journal import CachedBatch
+from pydanube_broker.subscription.batch_columns import producer_bytes, view_of
+from pydanube_broker.topics.reading import batches_between
+from pydanube_broker.topics.topic import Topic, now_ms
+
+__all__ = ["append_durably", "messages_between"]
+
+
+async def messages_between(
+    topic: Topic, *, start: int, end: int, max_messages: int, max_bytes: int, give_way: GiveWay
+) -> list[MessageFacts]:
+    """Committed messages of `[start, end)`, ascending, until one of the bounds; the first one in any case."""
+    found: list[MessageFacts] = []
+    size = 0
+    async for batch in batches_between(topic, start, min(end, topic.commit), give_way):
+        for message in _messages(topic.name, batch):
+            if not start <= message.offset < end:
+                continue
+            size += len(message.payload)
+            if found and size > max_bytes:
+                return found
+            found.append(message)
+            if len(found) >= max_messages:
+                return found
+    return found
+
+
+def _messages(topic: str, batch: CachedBatch) -> list[MessageFacts]:
+    view = view_of(batch)
+    header = read_producer_part(producer_bytes(batch), verify=False)
+    offsets, payloads, times = list(view.offsets()), view.payloads(), view.publish_times_ms()
+    keys, attributes, schemas = view.keys(), view.attributes(), view.schemas()
+    producers, which = view.producers(), view.producer_index()
+    found = []
+    for i, offset in enumerate(offsets):
+        number, name = (header.producer_id, "") if not producers else producers[which[i] if which else 0]
+        schema = (header.schema_id, header.schema_version)
+        if schemas is not None:
+            table, index = schemas
+            schema = table[index[i]]
+        found.append(
+            MessageFacts(
+                topic=topic,
+                offset=offset,
+                append_time_ms=batch.append_time_ms,
+                publish_time_ms=times[i],
+                producer=name or (str(number) if number else ""),
+                key=_text(None if keys is None else keys[i]),
+                attributes={} if attributes is None else dict(attributes[i]),
+                payload=bytes(payloads[i]),
+                schema_id=schema[0],
+                schema_version=schema[1],
+            )
+        )
+    return found
+
+
+def _text(key: bytes | None) -> str | None:
+    return None if key is None else key.decode("utf-8", "replace")
+
+
+async def append_durably(
+    topic: Topic,
+    payloads: Sequence[bytes],
+    *,
+    keys: Sequence[bytes | None] | None = None,
+    attributes: Sequence[Mapping[str, str]] | None = None,
+    producer: str,
+    checked: bool = False,
+    reserve: bool = False,
+) -> int:
+    """Append messages as one batch and return the first one's offset, once all are on stable storage.
+
+    Args:
+        checked: hold them against the topic's schema and publish rate, as a producer's are.
+        reserve: they may use the journal's last segment, which publishes leave alone.
+    """
+    now = now_ms()
+    data = encode_batch(
+        payloads,
+        publish_times_ms=[now] * len(payloads),
+        keys=keys,
+        attributes=attributes,
+        producers=[(0, producer)],
+    )
+    part = read_producer_part(data, verify=False)
+    if checked and topic.schema is not None and not topic.schema.check_batch(data, part):
+        await topic.schema.check_payloads(data, part)
+    appended, _ = topic.append(data, part, limited=checked, reserve=reserve)
+    assert appended.base_offset is not None, "it is no duplicate: it has no producer's id"
+    committed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def done(error: ClusterError | None) -> None:
+        if committed.done():
+            return
+        if error is None:
+            committed.set_result(None)
+        else:
+            committed.set_exception(error)
+
+    topic.when_committed(appended.base_offset + appended.count, done)
+    await committed
+    return appended.base_offset

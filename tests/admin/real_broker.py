@@ -1,0 +1,75 @@
+"""A broker in this process with an admin core in front of it, for tests of plans, audit and undo."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from pydanube_admin import AdminCore
+from pydanube_admin.core import AdminOptions
+from pydanube_broker.broker import Broker
+from pydanube_broker.settings import MEMORY_DIR
+from pydanube_broker.settings_load import load_settings
+from pydanube_broker.topics.stored_messages import append_durably
+from pydanube_core.errors import ClusterError
+from pydanube_core.names import TopicName
+
+__all__ = ["Administered", "administered"]
+
+
+class Administered:
+    """`await cluster("topics.list")`: the result's object; `refused` gives the error; `apply` says --yes."""
+
+    def __init__(self, broker: Broker, core: AdminCore) -> None:
+        self.broker = broker
+        self.core = core
+
+    async def _call(self, name: str, arguments: Mapping[str, Any], principal: str) -> Any:
+        return await self.core.call(name, arguments, principal=principal, face="cli")
+
+    async def __call__(self, name: str, *, by: str = "ann", **arguments: Any) -> dict[str, Any]:
+        outcome = await self._call(name, arguments, by)
+        assert not isinstance(outcome, ClusterError), outcome
+        body: dict[str, Any] = outcome.model_dump(mode="json", by_alias=True)
+        return body
+
+    async def refused(self, name: str, *, by: str = "ann", **arguments: Any) -> ClusterError:
+        outcome = await self._call(name, arguments, by)
+        assert isinstance(outcome, ClusterError), outcome
+        return outcome
+
+    async def apply(self, name: str, **arguments: Any) -> dict[str, Any]:
+        """Plan and apply."""
+        plan = await self(name, **arguments, plan_only=True)
+        return await self(name, **arguments, plan_token=plan["plan_token"])
+
+    async def publish(self, topic: str, *payloads: bytes) -> None:
+        for part in self.broker.registry.parts(TopicName.parse(topic))[1]:
+            await append_durably(part, payloads, producer="test")
+
+    async def payloads(self, topic: str) -> list[bytes]:
+        found: list[bytes] = []
+        for part in self.broker.registry.parts(TopicName.parse(topic))[1]:
+            messages = await self.broker.port.read_messages(
+                part.name, start=0, end=1 << 60, max_messages=10_000, max_bytes=1 << 30
+            )
+            found += [message.payload for message in messages]
+        return found
+
+
+@asynccontextmanager
+async def administered(
+    data_dir: Path | str = MEMORY_DIR, *, options: AdminOptions | None = None, **settings: Any
+) -> AsyncIterator[Administered]:
+    free = {f"server.{name}": 0 for name in ("grpc_port", "admin_port", "metrics_port")}
+    loaded = load_settings(
+        None, {}, {"data.dir": str(data_dir), "server.grpc_runtime": "grpcio", **free, **settings}
+    )
+    async with Broker(loaded) as broker:
+        core = AdminCore(broker.port, options=options)
+        try:
+            yield Administered(broker, core)
+        finally:
+            await core.aclose()

@@ -1,0 +1,167 @@
+"""The audit: every call leaves its records, in a chain that shows what was altered; without it nothing changes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydanube_admin import AdminCore
+from pydanube_admin.audit.chain import FIRST, check_chain, linked, redacted
+from pydanube_admin.testing import MemoryCluster
+from pydanube_core.errors import ClusterError, JournalReadOnly
+
+from tests.admin.real_broker import Administered, administered
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def cluster(anyio_backend: str) -> AsyncIterator[Administered]:
+    async with administered() as cluster:
+        yield cluster
+
+
+async def test_a_change_has_two_records_and_a_read_one(cluster: Administered) -> None:
+    made = await cluster("topics.create", topic="orders")
+    await cluster("topics.describe", topic="orders")
+    await cluster.refused("topics.delete", topic="orders")
+    await cluster.refused("topics.describe", topic="nowhere")
+    await cluster.refused("topics.describe", topic=7)
+    records = (await cluster("audit.query"))["items"][::-1]
+    assert [(r["phase"], r["operation"], r["decision"], r["code"]) for r in records] == [
+        ("call", "topics.create", "allowed", None),
+        ("outcome", "topics.create", "allowed", None),
+        ("outcome", "topics.describe", "allowed", None),
+        ("call", "topics.delete", "refused", "PLAN_REQUIRED"),
+        ("outcome", "topics.delete", "refused", "PLAN_REQUIRED"),
+        ("outcome", "topics.describe", "refused", "TOPIC_NOT_FOUND"),
+        ("call", "topics.describe", "refused", "INVALID_ARGUMENT"),
+        ("outcome", "topics.describe", "refused", "INVALID_ARGUMENT"),
+    ]
+    assert {r["call_id"] for r in records[:2]} == {made["call_id"]}
+    assert (records[0]["principal"], records[0]["authenticated"], records[0]["face"]) == ("ann", False, "cli")
+    assert records[1]["after"] == {
+        "topics/default/orders": {"partitions": 0, "dispatch_strategy": "reliable", "durability": "fsynced"}
+    }
+    assert len({r["call_id"] for r in records}) == 5
+    assert [r["seq"] for r in records] == list(range(8))
+    verified = await cluster("audit.verify")
+    assert (verified["intact"], verified["first_bad_seq"]) == (True, None)
+
+
+async def test_the_audit_is_asked_by_topic_operation_principal_and_page(cluster: Administered) -> None:
+    for number in range(6):
+        await cluster("topics.create", topic=f"t{number}", by="bob" if number % 2 else "ann")
+    by_topic = await cluster("audit.query", topic="t3")
+    assert [item["arguments"] for item in by_topic["items"]] == [{"topic": "t3"}] * 2
+    assert len((await cluster("audit.query", principal="bob"))["items"]) == 6
+    seen, page = [], None
+    while True:
+        answer = await cluster("audit.query", operation="topics.create", limit=5, page=page)
+        seen += [item["seq"] for item in answer["items"]]
+        page = answer["next_page"]
+        if page is None:
+            break
+    assert seen == list(range(11, -1, -1))
+    assert (await cluster("audit.query", since="time:-1h", limit=1))["items"]
+    assert (await cluster.refused("audit.query", since="latest")).code == "INVALID_ARGUMENT"
+    assert (await cluster.refused("audit.query", page="x")).code == "PAGE_INVALID"
+
+
+async def test_the_chain_goes_on_after_a_restart(tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("data")
+    for number in range(3):
+        async with administered(folder) as cluster:
+            await cluster("topics.create", topic=f"t{number}")
+            verified = await cluster("audit.verify")
+            assert verified["intact"]
+            assert verified["records"] >= 2 * (number + 1)
+
+
+async def test_the_audit_is_hidden_and_nobody_elses(cluster: Administered) -> None:
+    await cluster("topics.create", topic="orders")
+    assert [item["topic"] for item in (await cluster("topics.list"))["items"]] == ["/default/orders"]
+    assert [item["topic"] for item in (await cluster("topics.list", namespace="system"))["items"]] == [
+        "/system/audit"
+    ]
+    assert (await cluster.refused("topics.delete", topic="/system/audit")).code == "PERMISSION_DENIED"
+    assert (await cluster("brokers.status"))["topics"] == 1
+
+
+async def test_without_an_audit_nothing_changes() -> None:
+    cluster = MemoryCluster()
+    core = AdminCore(cluster)
+    cluster.audit_error = JournalReadOnly("the journal is read-only")
+    for operation, arguments in (
+        ("topics.create", {"topic": "orders"}),
+        ("namespaces.create", {"namespace": "shop"}),
+    ):
+        error = await core.call(operation, arguments, principal="ann", face="cli")
+        assert isinstance(error, ClusterError)
+        assert (error.code, error.details["reason"]) == ("AUDIT_UNAVAILABLE", "JOURNAL_READ_ONLY")
+    assert await cluster.topics() == []
+    read = await core.call("topics.list", {}, principal="ann", face="cli")
+    assert not isinstance(read, ClusterError)
+    cluster.audit_error = None
+    made = await core.call("topics.create", {"topic": "orders"}, principal="ann", face="cli")
+    assert not isinstance(made, ClusterError)
+    await core.aclose()
+    operations = [json.loads(record)["operation"] for record in cluster.audit]
+    assert operations.count("topics.list") == 1  # the read of before was recorded when it could be
+
+
+async def test_an_altered_record_is_found() -> None:
+    cluster = MemoryCluster()
+    core = AdminCore(cluster)
+    for number in range(10):
+        await core.call("topics.create", {"topic": f"t{number}"}, principal="ann", face="cli")
+    await core.aclose()
+    record = bytearray(cluster.audit[7])
+    record[record.index(b"t3")] ^= 1
+    cluster.audit[7] = bytes(record)
+    found = await core.call("audit.verify", {}, principal="ann", face="cli")
+    assert not isinstance(found, ClusterError)
+    body = found.model_dump()
+    assert (body["intact"], body["first_bad_seq"], body["records"]) == (False, 7, 7)
+    del cluster.audit[-4:]
+    cluster.audit[7] = bytes(record)
+    found = await core.call("audit.verify", {}, principal="ann", face="cli")
+    assert not isinstance(found, ClusterError)
+    await core.aclose()
+
+
+@given(
+    st.lists(st.dictionaries(st.text(max_size=5), st.integers() | st.text(max_size=20)), min_size=1),
+    st.data(),
+)
+def test_any_flipped_byte_is_found(records: list[dict[str, object]], data: st.DataObject) -> None:
+    head, chain = FIRST, []
+    for record in records:
+        body = {key: value for key, value in record.items() if key not in ("seq", "prev_hash", "hash")}
+        payload, head = linked(body, head)
+        chain.append(payload)
+    assert check_chain(enumerate(chain), FIRST) == (len(chain), head, None)
+    which = data.draw(st.integers(0, len(chain) - 1))
+    at = data.draw(st.integers(0, len(chain[which]) - 1))
+    broken = bytearray(chain[which])
+    broken[at] ^= 1 << data.draw(st.integers(0, 7))
+    chain[which] = bytes(broken)
+    sound, _, found = check_chain(enumerate(chain), FIRST)
+    assert found is not None
+    assert (sound, found.seq) == (which, which)
+
+
+def test_secrets_do_not_reach_the_audit() -> None:
+    arguments = {
+        "topic": "orders",
+        "plan_token": "p1.abc",
+        "settings": {"password": "x", "access_key": "y", "url": "s3://b"},
+        "payload": "x" * 10_000,
+    }
+    kept = redacted(arguments)
+    assert kept["topic"] == "orders"
+    assert kept["plan_token"] == kept["settings"]["password"] == kept["settings"]["access_key"] == "redacted"
+    assert len(kept["payload"]) < 300

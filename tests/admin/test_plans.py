@@ -1,0 +1,210 @@
+"""Plans: what destroys needs one, it does exactly what it showed, once, for whoever made it, while nothing changed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import anyio
+import pytest
+from pydanube_admin.core import AdminOptions
+from pydanube_core.errors import ClusterError
+
+from tests.admin.real_broker import Administered, administered
+
+pytestmark = pytest.mark.anyio
+
+SHORT = AdminOptions(plan_ttl_ms=100, undo_grace_ms=60_000)
+
+
+@pytest.fixture
+async def cluster(anyio_backend: str) -> AsyncIterator[Administered]:
+    async with administered() as cluster:
+        await cluster("topics.create", topic="orders")
+        await cluster("subscriptions.create", topic="orders", subscription="billing")
+        await cluster.publish("orders", b"one", b"two", b"three")
+        yield cluster
+
+
+async def test_what_destroys_answers_with_its_plan_and_the_ready_call(cluster: Administered) -> None:
+    error = await cluster.refused("topics.delete", topic="orders")
+    assert error.code == "PLAN_REQUIRED"
+    plan = error.details["plan"]
+    assert (plan["operation"], plan["effect"], plan["principal"]) == ("topics.delete", "destroy", "ann")
+    assert (plan["blast_radius"]["subscriptions"], plan["blast_radius"]["messages"]) == (1, 3)
+    assert [each["path"] for each in plan["diff"]] == [
+        "topics/default/orders",
+        "topics/default/orders/subscriptions/billing",
+    ]
+    assert (await cluster("topics.list"))["total"] == 1
+    step = error.next[0]
+    deleted = await cluster(step["operation"], **step["arguments"])
+    assert (deleted["plan_id"], deleted["messages"]) == (plan["plan_id"], 3)
+    assert (await cluster("topics.list"))["total"] == 0
+
+
+async def test_a_token_works_once(cluster: Administered) -> None:
+    plan = await cluster("topics.delete", topic="orders", plan_only=True)
+    await cluster("topics.delete", topic="orders", plan_token=plan["plan_token"])
+    await cluster("topics.create", topic="orders")
+    error = await cluster.refused("topics.delete", topic="orders", plan_token=plan["plan_token"])
+    assert error.code == "PLAN_USED"
+    assert error.details["plan"]["state"] == "used"
+    assert (await cluster("topics.list"))["total"] == 1
+
+
+async def test_two_at_once_apply_a_plan_once(cluster: Administered) -> None:
+    plan = await cluster("subscriptions.purge", topic="orders", subscription="billing", plan_only=True)
+    outcomes: list[object] = []
+
+    async def apply() -> None:
+        outcomes.append(
+            await cluster.core.call(
+                "plans.apply", {"plan_token": plan["plan_token"]}, principal="ann", face="mcp"
+            )
+        )
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(5):
+            tasks.start_soon(apply)
+    codes = sorted(each.code for each in outcomes if isinstance(each, ClusterError))
+    assert codes == ["PLAN_USED"] * 4
+
+
+async def test_a_plan_is_its_makers_alone_and_for_its_arguments_alone(cluster: Administered) -> None:
+    await cluster("topics.create", topic="clicks")
+    token = (await cluster("topics.delete", topic="orders", plan_only=True))["plan_token"]
+    other = await cluster.refused("topics.delete", by="bob", topic="orders", plan_token=token)
+    elsewhere = await cluster.refused("topics.delete", topic="clicks", plan_token=token)
+    operation = await cluster.refused(
+        "subscriptions.delete", topic="orders", subscription="billing", plan_token=token
+    )
+    tampered = await cluster.refused("topics.delete", topic="orders", plan_token=token[:-1] + "_")
+    unknown = await cluster.refused("topics.delete", topic="orders", plan_token="p0.x")
+    assert [each.code for each in (other, elsewhere, operation, tampered, unknown)] == [
+        "PLAN_MISMATCH",
+        "PLAN_MISMATCH",
+        "PLAN_MISMATCH",
+        "PLAN_MISMATCH",
+        "PLAN_NOT_FOUND",
+    ]
+    assert (await cluster.refused("plans.apply", by="bob", plan_token=token)).code == "PLAN_MISMATCH"
+    assert (await cluster("topics.list"))["total"] == 2
+    assert (await cluster("plans.apply", plan_token=token))["operation"] == "topics.delete"
+
+
+async def test_a_plan_expires(anyio_backend: str) -> None:
+    async with administered(options=SHORT) as cluster:
+        await cluster("topics.create", topic="orders")
+        token = (await cluster("topics.delete", topic="orders", plan_only=True))["plan_token"]
+        with anyio.fail_after(10):
+            while (await cluster("plans.list"))["items"][-1]["state"] == "open":  # noqa: ASYNC110
+                await anyio.sleep(0.02)
+        assert (
+            await cluster.refused("topics.delete", topic="orders", plan_token=token)
+        ).code == "PLAN_EXPIRED"
+        assert (await cluster("topics.list"))["total"] == 1
+
+
+@pytest.mark.parametrize("drift", ["message", "subscription", "policy", "new topic"])
+async def test_a_plan_is_stale_once_what_it_stands_on_has_changed(cluster: Administered, drift: str) -> None:
+    token = (await cluster("topics.delete", topic="orders", plan_only=True))["plan_token"]
+    match drift:
+        case "message":
+            await cluster.publish("orders", b"four")
+        case "subscription":
+            await cluster("subscriptions.create", topic="orders", subscription="audit")
+        case "policy":
+            await cluster("topics.set_policies", topic="orders", policies={"max_publish_rate": 5})
+        case _:
+            await cluster.apply("topics.delete", topic="orders")
+            await cluster("topics.create", topic="orders")
+    error = await cluster.refused("topics.delete", topic="orders", plan_token=token)
+    assert error.code == "PLAN_STALE"
+    assert (await cluster("topics.list"))["total"] == 1
+    step = error.next[0]
+    assert step["arguments"]["plan_token"] == error.details["plan"]["plan_token"]
+    await cluster(step["operation"], **step["arguments"])
+    assert (await cluster("topics.list"))["total"] == 0
+
+
+async def test_a_plan_outlives_the_admin_core_that_made_it(tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("data")
+    async with administered(folder) as cluster:
+        await cluster("topics.create", topic="orders")
+        token = (await cluster("topics.delete", topic="orders", plan_only=True))["plan_token"]
+    async with administered(folder) as cluster:
+        assert (await cluster("topics.delete", topic="orders", plan_token=token))["undo_until"]
+
+
+@pytest.mark.parametrize(
+    ("policies", "destroys"),
+    [
+        ({"max_publish_rate": 5}, False),
+        ({"retention_bytes": 1_000_000}, True),
+        ({"retention_age_s": 60}, True),
+        ({"retention_offset": 2}, True),
+        ({"drop_unread": 1}, False),  # nothing is given up, so no unread message is
+    ],
+)
+async def test_policies_that_give_up_messages_want_a_plan(
+    cluster: Administered, policies: dict[str, int], destroys: bool
+) -> None:
+    plan = await cluster("topics.set_policies", topic="orders", policies=policies, plan_only=True)
+    assert (plan["effect"] == "destroy") is destroys
+    assert plan["reversible"] is not destroys
+    if destroys:
+        error = await cluster.refused("topics.set_policies", topic="orders", policies=policies)
+        assert error.code == "PLAN_REQUIRED"
+        assert (await cluster("topics.get_policies", topic="orders"))["policies"] == {}
+    await cluster("topics.set_policies", topic="orders", policies=policies, plan_token=plan["plan_token"])
+    assert (await cluster("topics.get_policies", topic="orders"))["policies"] == policies
+
+
+async def test_longer_retention_wants_no_plan(cluster: Administered) -> None:
+    await cluster.apply("topics.set_policies", topic="orders", policies={"retention_age_s": 60})
+    await cluster("topics.set_policies", topic="orders", policies={"retention_age_s": 600})
+    await cluster("topics.set_policies", topic="orders", policies={"retention_age_s": None})
+    error = await cluster.refused(
+        "namespaces.set_policies", namespace="default", policies={"retention_bytes": 10}
+    )
+    assert error.details["plan"]["blast_radius"]["messages"] == 3
+
+
+async def test_plans_are_made_listed_shown_and_discarded(cluster: Administered) -> None:
+    plan = await cluster(
+        "plans.create", operation="topics.create", arguments={"topic": "new", "partitions": 2}
+    )
+    assert plan["diff"][0]["after"]["partitions"] == 2
+    shown = await cluster("plans.show", by="bob", plan_id=plan["plan_id"])
+    assert "plan_token" not in shown
+    assert shown["diff"] == plan["diff"]
+    applied = await cluster("plans.apply", plan_token=plan["plan_token"], plan_id=plan["plan_id"])
+    assert applied["result"]["partitions"] == 2
+    assert (await cluster("plans.show", plan_id=plan["plan_id"]))["call_id"] == applied["call_id"]
+    other = await cluster("plans.create", operation="topics.delete", arguments={"topic": "new"})
+    await cluster("plans.discard", plan_id=other["plan_id"])
+    assert (await cluster.refused("plans.apply", plan_token=other["plan_token"])).code == "PLAN_NOT_FOUND"
+    states = {item["plan_id"]: item["state"] for item in (await cluster("plans.list"))["items"]}
+    assert states == {plan["plan_id"]: "used", other["plan_id"]: "discarded"}
+    assert (await cluster.refused("plans.create", operation="topics.list")).code == "INVALID_ARGUMENT"
+    assert (await cluster.refused("plans.create", operation="plans.create")).code == "INVALID_ARGUMENT"
+
+
+async def test_a_face_without_plans_destroys_in_one_recorded_step_unless_that_is_off(
+    cluster: Administered,
+) -> None:
+    done = await cluster.core.call(
+        "topics.delete", {"topic": "orders"}, principal="ann", face="danube_admin", one_step=True
+    )
+    assert not isinstance(done, ClusterError)
+    call_id = done.model_dump()["call_id"]
+    records = (await cluster("audit.query", call_id=call_id))["items"]
+    assert [record["phase"] for record in records] == ["outcome", "call"]
+    await cluster("changes.undo", call_id=call_id)
+    async with administered(options=AdminOptions(compat_destructive=False)) as strict:
+        await strict("topics.create", topic="orders")
+        refused = await strict.core.call(
+            "topics.delete", {"topic": "orders"}, principal="ann", face="danube_admin", one_step=True
+        )
+        assert isinstance(refused, ClusterError)
+        assert refused.grpc_status.name == "FAILED_PRECONDITION"

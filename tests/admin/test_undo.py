@@ -1,0 +1,197 @@
+"""Undo: after it the state is the one of before, also over a restart; what cannot be undone says so."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import anyio
+import pytest
+from pydanube_admin import OPERATIONS
+from pydanube_admin.core import AdminOptions
+from pydanube_core.names import TopicName
+
+from tests.admin.real_broker import Administered, administered
+
+pytestmark = pytest.mark.anyio
+
+SCHEMA = '{"type": "object", "properties": {"id": {"type": "integer"}}}'
+
+
+async def fill(cluster: Administered) -> None:
+    await cluster("namespaces.create", namespace="empty", policies={"max_publish_rate": 7})
+    await cluster("topics.create", topic="orders", policies={"max_message_size": 1000})
+    await cluster("topics.create", topic="clicks", partitions=3)
+    await cluster(
+        "schemas.register", subject="orders-value", schema_type="json_schema", schema_definition=SCHEMA
+    )
+    for topic in ("orders", "clicks"):
+        await cluster("subscriptions.create", topic=topic, subscription="billing", type="shared")
+        await cluster.publish(topic, *(b"%d" % number for number in range(10)))
+    await cluster.apply("subscriptions.skip", topic="orders", subscription="billing", count=4)
+
+
+@pytest.fixture
+async def cluster(anyio_backend: str) -> AsyncIterator[Administered]:
+    async with administered() as cluster:
+        await fill(cluster)
+        yield cluster
+
+
+async def state(cluster: Administered) -> dict[str, Any]:
+    """Everything that an operator can see of topics, subscriptions, namespaces and schemas."""
+    found: dict[str, Any] = {}
+    for name in ("topics.list", "subscriptions.lag", "namespaces.list", "schemas.list"):
+        found[name] = (await cluster(name))["items"]
+    for item in found["topics.list"]:
+        topic = item["topic"]
+        found[f"payloads {topic}"] = await cluster.payloads(topic)
+        for operation in ("topics.describe", "topics.get_policies", "topics.get_schema_config"):
+            found[f"{operation} {topic}"] = await cluster(operation, topic=topic)
+    for item in found["subscriptions.lag"]:
+        arguments = {"topic": item["topic"], "subscription": item["subscription"]}
+        found[f"policy {arguments}"] = await cluster("subscriptions.get_failure_policy", **arguments)
+        item.pop("oldest_unread_age_s")  # goes on by itself
+    for item in found["schemas.list"]:
+        found[f"schema {item['subject']}"] = await cluster("schemas.versions", subject=item["subject"])
+    found["cursors"] = {
+        f"{topic.name} {pump.name}": (pump.cursor.floor, pump.cursor.acknowledged)
+        for topic in cluster.broker.registry.topics
+        for pump in topic.subscriptions.values()
+    }
+    text = json.dumps({str(key): value for key, value in found.items()}, default=str)
+    body: dict[str, Any] = json.loads(text)
+    for each in body.values():
+        if isinstance(each, dict):
+            each.pop("as_of", None)
+            each.pop("epoch", None)  # of ownership: each return is a new one
+            for part in each.get("parts", ()):
+                part.pop("epoch")
+    for item in body["namespaces.list"]:
+        item.pop("created_at")
+    return body
+
+
+CHANGES: list[tuple[str, dict[str, Any]]] = [
+    ("topics.create", {"topic": "new"}),
+    ("topics.create", {"topic": "new", "partitions": 2}),
+    ("topics.delete", {"topic": "orders"}),
+    ("topics.delete", {"topic": "clicks"}),
+    (
+        "topics.set_policies",
+        {"topic": "orders", "policies": {"max_message_size": None, "max_publish_rate": 3}},
+    ),
+    ("topics.set_policies", {"topic": "clicks", "policies": {"max_publish_rate": 3}}),
+    ("topics.configure_schema", {"topic": "clicks", "schema_subject": "orders-value"}),
+    ("namespaces.create", {"namespace": "new"}),
+    ("namespaces.delete", {"namespace": "empty"}),
+    ("namespaces.set_policies", {"namespace": "default", "policies": {"max_publish_rate": 3}}),
+    ("subscriptions.create", {"topic": "clicks", "subscription": "late", "start": "latest"}),
+    ("subscriptions.delete", {"topic": "orders", "subscription": "billing"}),
+    ("subscriptions.delete", {"topic": "clicks", "subscription": "billing"}),
+    ("subscriptions.seek", {"topic": "orders", "subscription": "billing", "to": "earliest"}),
+    ("subscriptions.seek", {"topic": "clicks", "subscription": "billing", "to": "latest"}),
+    ("subscriptions.skip", {"topic": "orders", "subscription": "billing", "count": 3}),
+    ("subscriptions.purge", {"topic": "clicks", "subscription": "billing"}),
+    (
+        "subscriptions.set_failure_policy",
+        {"topic": "orders", "subscription": "billing", "poison_policy": "dead_letter", "ack_timeout_ms": 5},
+    ),
+    ("schemas.set_compatibility", {"subject": "orders-value", "mode": "full", "transitive": True}),
+    ("schemas.delete_version", {"subject": "orders-value", "version": 1}),
+]
+
+
+def test_every_change_that_can_be_undone_is_undone_here() -> None:
+    undone = {name for name, _ in CHANGES} | {"topics.set_validation_policy"}
+    assert undone == {name for name, operation in OPERATIONS.items() if operation.undo is not None}
+
+
+@pytest.mark.parametrize(("operation", "arguments"), CHANGES)
+async def test_apply_and_undo_leave_the_state_of_before(
+    cluster: Administered, operation: str, arguments: dict[str, Any]
+) -> None:
+    before = await state(cluster)
+    changed = await cluster.apply(operation, **arguments)
+    assert await state(cluster) != before
+    assert changed["undo_until"] is not None
+    undone = await cluster("changes.undo", call_id=changed["call_id"])
+    assert (undone["undone_call_id"], undone["operation"]) == (changed["call_id"], operation)
+    assert await state(cluster) == before
+    again = await cluster.refused("changes.undo", call_id=changed["call_id"])
+    assert again.code == "PLAN_USED"
+
+
+async def test_a_validation_policy_is_undone(cluster: Administered) -> None:
+    await cluster("topics.configure_schema", topic="orders", schema_subject="orders-value")
+    before = await state(cluster)
+    changed = await cluster("topics.set_validation_policy", topic="orders", validation_policy="enforce")
+    await cluster("changes.undo", call_id=changed["call_id"])
+    assert await state(cluster) == before
+
+
+async def test_deletions_are_undone_after_a_restart(tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("data")
+    calls = []
+    async with administered(folder) as cluster:
+        await fill(cluster)
+        before = await state(cluster)
+        deletions = [each for each in CHANGES if each[0] in ("subscriptions.delete", "topics.delete")]
+        for operation, arguments in sorted(deletions, key=lambda each: each[0]):
+            calls.append((await cluster.apply(operation, **arguments))["call_id"])
+        assert (await cluster("topics.list"))["total"] == 0
+    async with administered(folder) as cluster:
+        assert (await cluster("topics.list"))["total"] == 0
+        for call_id in reversed(calls):
+            await cluster("changes.undo", call_id=call_id)
+        after = await state(cluster)
+    async with administered(folder) as cluster:
+        assert after == await state(cluster) == before
+
+
+async def test_a_name_in_use_again_is_not_taken_away(cluster: Administered) -> None:
+    deleted = await cluster.apply("topics.delete", topic="orders")
+    await cluster("topics.create", topic="orders")
+    error = await cluster.refused("changes.undo", call_id=deleted["call_id"])
+    assert error.code == "NAME_REUSED"
+    gone = await cluster.apply("subscriptions.delete", topic="clicks", subscription="billing")
+    await cluster("subscriptions.create", topic="clicks", subscription="billing")
+    assert (await cluster.refused("changes.undo", call_id=gone["call_id"])).code == "NAME_REUSED"
+    await cluster.apply("topics.delete", topic="orders")
+    await cluster("changes.undo", call_id=deleted["call_id"])
+    assert (await cluster("topics.describe", topic="orders"))["messages"] == 10
+
+
+async def test_an_undo_does_not_take_back_what_came_after(cluster: Administered) -> None:
+    first = await cluster("topics.set_policies", topic="orders", policies={"max_publish_rate": 3})
+    await cluster("topics.set_policies", topic="orders", policies={"max_publish_rate": 4})
+    assert (await cluster.refused("changes.undo", call_id=first["call_id"])).code == "CONFLICT"
+    made = await cluster("topics.create", topic="new")
+    await cluster.publish("new", b"x")
+    assert (await cluster.refused("changes.undo", call_id=made["call_id"])).code == "CONFLICT"
+    assert await cluster.payloads("new") == [b"x"]
+
+
+async def test_what_cannot_be_undone_says_so(cluster: Administered) -> None:
+    policies = {"retention_bytes": 10}
+    changed = await cluster.apply("topics.set_policies", topic="orders", policies=policies)
+    assert changed["undo_until"] is None
+    for call_id in (changed["call_id"], "c0", "a/b"):
+        assert (await cluster.refused("changes.undo", call_id=call_id)).code == "PLAN_NOT_FOUND"
+
+
+async def test_when_the_grace_is_over_the_data_goes(anyio_backend: str) -> None:
+    async with administered(options=AdminOptions(undo_grace_ms=100)) as cluster:
+        await fill(cluster)
+        deleted = await cluster.apply("topics.delete", topic="orders")
+        hub, catalog = cluster.broker.hub, cluster.broker.registry.catalog
+        topic_id = catalog.buried_topics.keys()
+        (number,) = topic_id
+        assert number in hub.states
+        await anyio.sleep(0.15)
+        assert (await cluster.refused("changes.undo", call_id=deleted["call_id"])).code == "PLAN_EXPIRED"
+        await cluster.broker.registry.forget_deleted(1 << 62)
+        assert number not in hub.states
+        assert not catalog.buried_topics
+        assert cluster.broker.registry.find(TopicName.parse("orders")) is None
