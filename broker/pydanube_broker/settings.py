@@ -53,6 +53,7 @@ __all__ = [
     "Settings",
     "Source",
     "SourceKind",
+    "Telemetry",
     "Tier",
     "Tls",
     "Topics",
@@ -227,6 +228,23 @@ class Diagnosis(Section):
     close_after: Count = Field(default=3, description="samples before it closes")
 
 
+class Telemetry(Section):
+    """What the broker writes down of itself, in the object store; needs the cold tier's extra."""
+
+    enabled: Switch = Field(default=True, description="write telemetry")
+    sample_interval: ShortDuration = Field(
+        default=5.0, description="between two samples; no shorter than diagnosis.sample_interval"
+    )
+    flush_age: ShortDuration = Field(default=60.0, description="samples are written after this")
+    keep: ShortDuration = Field(default=30 * 86_400.0, description="thinned to a sample a minute until then")
+    keep_downsampled: ShortDuration = Field(
+        default=400 * 86_400.0, description="thinned to a sample an hour until then, then deleted"
+    )
+    downsample_after: ShortDuration = Field(
+        default=2 * 86_400.0, description="every sample is kept until then"
+    )
+
+
 class Mcp(Section):
     """The MCP face."""
 
@@ -310,6 +328,7 @@ class Settings(BaseModel):
     tier: Tier = Tier()
     admin: Admin = Admin()
     diagnosis: Diagnosis = Diagnosis()
+    telemetry: Telemetry = Telemetry()
     mcp: Mcp = Mcp()
     metrics: Metrics = Metrics()
     log: Log = Log()

@@ -23,7 +23,7 @@ Out = Annotated[
     typer.Option("--out", metavar="DIR", help="Write Parquet, JSON, HTML and PNG there."),
 ]
 Master = Annotated[
-    str | None, typer.Option("--master", metavar="URL", help="Spark's master [default: local\\[*]]")
+    str | None, typer.Option("--master", metavar="URL", help="Spark's master [default: local[*]]")
 ]
 TierUrl = Annotated[
     str | None,

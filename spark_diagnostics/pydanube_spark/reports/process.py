@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final
@@ -50,11 +51,15 @@ def run_in_process(arguments: Sequence[str], progress: Progress = no_progress) -
         text=True,
         start_new_session=True,  # the JVM is its child: both end together
     )
+    assert process.stderr is not None
+    assert process.stdout is not None
+    answer: list[str] = []
+    # Read beside: a result larger than a pipe would otherwise wait for us, and we for the end of what it says.
+    reader = threading.Thread(target=answer.extend, args=(process.stdout,), daemon=True)
+    reader.start()
     failure: ClusterError | None = None
     noise: deque[str] = deque(maxlen=_NOISE_LINES)
     try:
-        assert process.stderr is not None
-        assert process.stdout is not None
         for line in process.stderr:
             said = _said(line)
             if "progress" in said:
@@ -63,14 +68,14 @@ def run_in_process(arguments: Sequence[str], progress: Progress = no_progress) -
                 failure = ClusterError.from_dict(said["error"])
             else:
                 noise.append(line.rstrip())
-        answer = process.stdout.read()
+        reader.join()
         code = process.wait()
     finally:
         if process.poll() is None:
             _end(process)
-        for pipe in (process.stdout, process.stderr):
-            if pipe is not None:
-                pipe.close()
+        reader.join()
+        process.stdout.close()
+        process.stderr.close()
     if failure is not None:
         raise failure
     if code:
@@ -79,7 +84,7 @@ def run_in_process(arguments: Sequence[str], progress: Progress = no_progress) -
             exit_code=code,
             log=list(noise),
         )
-    result: dict[str, Any] = json.loads(answer.strip().splitlines()[-1])
+    result: dict[str, Any] = json.loads(answer[-1])
     return result
 
 

@@ -1,0 +1,211 @@
+"""From rounds of the sampler to rows of the telemetry tables. Pure.
+
+Cursors and the broker are told in every round; heads, consumers and loads of topics less often, so what was told of
+them last is kept: as much as the sampler itself keeps of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pydanube_core.observation import BrokerSample, ConsumerSample, CursorSample, HeadSample, Round
+from pydanube_core.telemetry.tables import HEADS_EVERY, LOAD_EVERY
+
+__all__ = ["Machine", "RoundRows", "Row"]
+
+Row = tuple[Any, ...]
+_AGE_STEP_MS: Final = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What does not change while the broker runs. Capacities that nobody declared are None."""
+
+    broker_id: str
+    cpus: int | None
+    memory_bytes: int | None
+    network_in_bytes_per_s: float | None = None
+    network_out_bytes_per_s: float | None = None
+
+
+class RoundRows:
+    """Keeps the last samples; single user."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._heads: dict[int, HeadSample] = {}
+        self._cursors: dict[tuple[int, int], CursorSample] = {}
+        self._consumers: dict[tuple[int, int], dict[int, ConsumerSample]] = {}
+        self._changed: dict[tuple[int, int], CursorSample] = {}  # since rows were made last
+        self._rounds = 0
+
+    def take(self, found: Round, *, due: bool = True) -> Mapping[str, Sequence[Row]]:
+        """Rows of a round, by table; none if they are not due yet: then what changed is told with the next ones.
+
+        All have the round's time: rows of a subject differ by whole intervals then, and cost less.
+        """
+        for topic_id in found.gone_topics:
+            self._heads.pop(topic_id, None)
+            for key in [key for key in self._cursors if key[0] == topic_id]:
+                self._forget(key)
+        for key in found.gone_subscriptions:
+            self._forget(key)
+        for head in found.heads:
+            self._heads[head.topic_id] = head
+        told: dict[tuple[int, int], dict[int, ConsumerSample]] = {}
+        for cursor in found.cursors:
+            key = cursor.topic_id, cursor.subscription_id
+            self._cursors[key] = self._changed[key] = cursor
+            told[key] = {}
+        for consumer in found.consumers:
+            told.setdefault((consumer.topic_id, consumer.subscription_id), {})[consumer.consumer_id] = (
+                consumer
+            )
+        self._consumers |= told  # a subscription is told with all of its consumers
+        if not due:
+            return {}
+        taken, broker_id = found.taken_at_ms, self._machine.broker_id
+        changed, self._changed = self._changed, {}
+        rows: dict[str, Sequence[Row]] = {
+            "cursors": [_cursor(cursor, taken, broker_id) for cursor in changed.values()]
+        }
+        first = self._rounds == 0
+        if first or self._rounds % HEADS_EVERY == 0:
+            rows["heads"] = [_head(head, taken, broker_id) for head in self._heads.values()]
+        if first or self._rounds % LOAD_EVERY == 0:
+            rows["topics"] = self._loads(taken)
+            rows["consumers"] = [
+                _consumer(consumer, taken, broker_id)
+                for consumers in self._consumers.values()
+                for consumer in consumers.values()
+            ]
+        rows["brokers"] = [self._broker(found.broker, taken)]
+        self._rounds += 1
+        return rows
+
+    def _forget(self, key: tuple[int, int]) -> None:
+        self._cursors.pop(key, None)
+        self._changed.pop(key, None)
+        self._consumers.pop(key, None)
+
+    def _loads(self, taken: int) -> list[Row]:
+        out: dict[int, list[int]] = {}
+        for (topic_id, _), cursor in self._cursors.items():
+            sums = out.setdefault(topic_id, [0, 0, 0])
+            sums[0] += cursor.delivered
+            sums[1] += cursor.lag_messages
+            sums[2] += 1
+        return [
+            (
+                taken,
+                self._machine.broker_id,
+                head.topic,
+                head.topic_id,
+                head.partition,
+                head.messages_in,
+                head.bytes_in,
+                delivered,
+                _bytes_of(delivered, head.messages_in, head.bytes_in),
+                unread,
+                head.producers,
+                head.consumers,
+                subscriptions,
+                head.refused,
+            )
+            for head in self._heads.values()
+            for delivered, unread, subscriptions in [out.get(head.topic_id, (0, 0, 0))]
+        ]
+
+    def _broker(self, sample: BrokerSample, taken: int) -> Row:
+        machine = self._machine
+        return (
+            taken,
+            machine.broker_id,
+            sample.uptime_s,
+            sample.topics,
+            sample.subscriptions,
+            sample.cpu_s,
+            machine.cpus,
+            sample.rss_bytes,
+            machine.memory_bytes,
+            sample.disk_free_bytes,
+            sample.disk_total_bytes,
+            sample.disk_guard_bytes,
+            sample.journal_bytes,
+            sample.journal_read_only,
+            sample.tier_backlog_bytes,
+            sample.tier_errors,
+            sample.store_error,
+            sample.messages_in,
+            sample.bytes_in,
+            sample.messages_out,
+            _bytes_of(sample.messages_out, sample.messages_in, sample.bytes_in),
+            machine.network_in_bytes_per_s,
+            machine.network_out_bytes_per_s,
+            "active",
+        )
+
+
+def _bytes_of(messages: int, messages_in: int, bytes_in: int) -> int:
+    """What messages weigh, by the mean of those that came in; 0 where none has since the start."""
+    return messages * bytes_in // messages_in if messages_in else 0
+
+
+def _cursor(sample: CursorSample, taken: int, broker_id: str) -> Row:
+    oldest = sample.oldest_unread_append_ms
+    return (
+        taken,
+        broker_id,
+        sample.topic,
+        sample.topic_id,
+        sample.partition,
+        sample.subscription,
+        sample.subscription_id,
+        sample.start_offset,
+        sample.next_offset,
+        sample.next_offset - sample.next_unacked,
+        sample.acked_above,
+        sample.in_flight,
+        sample.members,
+        sample.redelivered,
+        sample.failed,
+        sample.dead_lettered,
+        sample.dropped,
+        sample.generation,
+        None if oldest is None else max(0, taken - oldest) // _AGE_STEP_MS * _AGE_STEP_MS,
+    )
+
+
+def _head(sample: HeadSample, taken: int, broker_id: str) -> Row:
+    return (
+        taken,
+        broker_id,
+        sample.topic,
+        sample.topic_id,
+        sample.partition,
+        sample.start_offset,
+        sample.next_offset,
+        sample.producers,
+        sample.consumers,
+    )
+
+
+def _consumer(sample: ConsumerSample, taken: int, broker_id: str) -> Row:
+    return (
+        taken,
+        broker_id,
+        sample.topic,
+        sample.topic_id,
+        sample.subscription,
+        sample.subscription_id,
+        sample.consumer_id,
+        sample.name,
+        sample.active,
+        sample.connected_at_ms,
+        sample.credit_messages,
+        sample.in_flight,
+        sample.delivered,
+        sample.oldest_in_flight_age_ms,
+    )

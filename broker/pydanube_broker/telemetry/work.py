@@ -1,0 +1,57 @@
+"""The tier's process's part: rows to files, and looking after them. Blocking; pyarrow is here and nowhere else."""
+
+from __future__ import annotations
+
+import marshal
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+from pydanube_core.telemetry import table_named
+from pydanube_storage.objects import ObjectStore
+from pydanube_storage.telemetry.upkeep import Keeping, look_after
+from pydanube_storage.telemetry.writing import encode, table_of_rows
+
+__all__ = ["TelemetryWork"]
+
+Answer: TypeAlias = tuple[dict[str, Any], bytes]
+
+
+class TelemetryWork:
+    """Calls of the broker: `name(arguments, blob) → (result, blob)`."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+
+    def calls(self) -> Mapping[str, Callable[[dict[str, Any], bytes], Answer]]:
+        return {"telemetry_write": self.write, "telemetry_tend": self.tend}
+
+    def write(self, arguments: dict[str, Any], blob: bytes) -> Answer:
+        """Write files: `files`: [{table, key, sizes}], the rows of each beside it, in their order."""
+        at = written = 0
+        for file in arguments["files"]:
+            table = table_named(file["table"])
+            rows: list[Any] = []
+            for size in file["sizes"]:
+                rows += marshal.loads(memoryview(blob)[at : at + size])
+                at += size
+            data = encode(table, table_of_rows(table, rows))
+            self._store.put(file["key"], data)
+            written += len(data)
+        return {"bytes": written}, b""
+
+    def tend(self, arguments: dict[str, Any], blob: bytes) -> Answer:
+        """Merge, thin and delete: {merged, deleted, damaged}, files."""
+        keeping = Keeping(
+            downsample_after_ms=arguments["downsample_after_ms"],
+            keep_ms=arguments["keep_ms"],
+            keep_downsampled_ms=arguments["keep_downsampled_ms"],
+        )
+        done = look_after(
+            self._store,
+            arguments["cluster"],
+            arguments["broker_id"],
+            keeping,
+            now_ms=arguments["now_ms"],
+            most=arguments["most"],
+        )
+        return dict(done), b""

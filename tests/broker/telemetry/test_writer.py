@@ -1,0 +1,191 @@
+"""The telemetry writer: rounds become rows in files, within bounds, whatever the store does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from pydanube_broker.telemetry import writer as writer_module
+from pydanube_broker.telemetry.rows import Machine
+from pydanube_broker.telemetry.work import TelemetryWork
+from pydanube_broker.telemetry.writer import TelemetryOptions, TelemetryWriter
+from pydanube_core.errors import StoreUnavailable
+from pydanube_core.observation import BrokerSample, ConsumerSample, CursorSample, HeadSample, Round
+from pydanube_core.telemetry import table_named
+from pydanube_storage.objects.local import LocalStore
+from pydanube_storage.telemetry.reading import read_samples, stored_files
+
+START = 20_000 * 86_400_000
+MACHINE = Machine(broker_id="7", cpus=2, memory_bytes=1 << 30)
+OPTIONS = TelemetryOptions(
+    sample_interval_s=5, flush_age_s=60, keep_s=86_400, keep_downsampled_s=86_400, downsample_after_s=86_400
+)
+
+
+def head(number: int) -> HeadSample:
+    return HeadSample("/default/t", 1, None, START, 0, 100 * number, 100 * number, 4000 * number, 1, 1, 0)
+
+
+def cursor(number: int, *, unread: int = 5, age_ms: int | None = 1234) -> CursorSample:
+    taken = START + 5000 * number
+    oldest = None if age_ms is None else taken - age_ms
+    return CursorSample(
+        *("/default/t", 1, None, "s", 2, taken + 3, 0, 100 * number, 100 * number - unread),
+        *(0, 4, 1, 90 * number, 0, 0, 0, 0, 1, oldest),
+    )
+
+
+def consumer() -> ConsumerSample:
+    return ConsumerSample("/default/t", 1, "s", 2, 9, "c", START, True, START, 10, 4, 90, None, None)
+
+
+def round_(number: int, *, taken_ms: int | None = None, **changed: Any) -> Round:
+    taken = START + 5000 * number if taken_ms is None else taken_ms
+    broker = BrokerSample(
+        *(taken, "7", 5.0 * number, 1, 1, 0.1 * number, 1000, 10, 20, 1, 64, False, 0, 0, None),
+        *(100 * number, 4000 * number, 90 * number),
+    )
+    given: dict[str, Any] = {
+        "heads": [head(number)],
+        "cursors": [cursor(number)],
+        "consumers": [consumer()],
+        "gone_topics": [],
+        "gone_subscriptions": [],
+        **changed,
+    }
+    return Round(
+        number=number,
+        taken_at_ms=taken,
+        interval_s=5.0,
+        heartbeat=12,
+        broker=broker,
+        took_ms=0.1,
+        details={},
+        **given,
+    )
+
+
+class Store:
+    """The tier's process, in this one; `away` refuses."""
+
+    def __init__(self, folder: Path) -> None:
+        self.store = LocalStore(folder)
+        self.work = TelemetryWork(self.store).calls()
+        self.away = False
+
+    async def call(self, name: str, arguments: dict[str, Any], blob: bytes) -> tuple[dict[str, Any], Any]:
+        if self.away:
+            raise StoreUnavailable("away", store="s")
+        return self.work[name](arguments, blob)
+
+    def rows(self, name: str) -> list[dict[str, Any]]:
+        table = table_named(name)
+        found = [
+            row
+            for key, _, _ in stored_files(self.store, "c", table)
+            for row in read_samples(self.store, key, table).to_pylist()
+        ]
+        return sorted(found, key=lambda row: row["taken_at"])
+
+
+def made(store: Store, options: TelemetryOptions = OPTIONS) -> TelemetryWriter:
+    return TelemetryWriter(options, MACHINE, store.call, "c", now_ms=lambda: START + 10_000_000)
+
+
+@pytest.mark.anyio
+async def test_rounds_become_rows_with_the_round_s_time_and_the_age_to_a_tenth(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    writer = made(store)
+    for number in range(1, 14):
+        writer.take(round_(number))
+    await writer.flush()
+    cursors = store.rows("cursors")
+    assert [int(row["taken_at"].timestamp() * 1000) for row in cursors] == [
+        START + 5000 * number for number in range(1, 14)
+    ]
+    assert {row["unread_offsets"] for row in cursors} == {5}
+    assert {row["oldest_unread_age_ms"] for row in cursors} == {1200}
+    assert [row["next_offset"] for row in store.rows("heads")] == [100, 1300]
+    (topic,) = store.rows("topics")
+    assert (topic["messages_out"], topic["bytes_out"], topic["unread_messages"]) == (90, 3600, 5)
+    assert len(store.rows("consumers")) == 1
+    assert len(store.rows("brokers")) == 13
+    assert writer.statistics().waiting_bytes == 0
+
+
+@pytest.mark.anyio
+async def test_a_store_that_is_away_costs_nothing_until_the_bound_and_rounds_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tmp_path)
+    writer = made(store)
+    store.away = True
+    writer.take(round_(1))
+    await writer.flush()
+    monkeypatch.setattr(writer_module, "WAITING_BYTES", writer.statistics().waiting_bytes + 1)
+    writer.take(round_(2))
+    writer.take(round_(3))
+    said = writer.statistics()
+    assert (said.dropped_rounds, said.errors, said.error) == (1, 1, "away")
+    store.away = False
+    await writer.flush()
+    assert len(store.rows("cursors")) == 2
+    assert writer.statistics().error is None
+
+
+@pytest.mark.anyio
+async def test_samples_of_two_days_are_in_two_folders(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    writer = made(store)
+    writer.take(round_(1, taken_ms=START - 2000))
+    writer.take(round_(2, taken_ms=START + 3000))
+    await writer.flush()
+    days = store.store.folders("c/telemetry/cursors")
+    assert len(days) == 2
+    assert len(store.rows("cursors")) == 2
+
+
+@pytest.mark.anyio
+async def test_what_changes_between_two_samples_is_told_with_the_next_one(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    slow = TelemetryOptions(
+        sample_interval_s=20, flush_age_s=60, keep_s=1, keep_downsampled_s=1, downsample_after_s=1
+    )
+    writer = made(store, slow)
+    for number in range(1, 10):
+        writer.take(round_(number, cursors=[cursor(number)] if number != 5 else []))
+    await writer.flush()
+    assert [row["next_offset"] for row in store.rows("cursors")] == [100, 400, 900]
+
+
+@pytest.mark.anyio
+async def test_what_is_gone_is_told_no_more(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    writer = made(store)
+    writer.take(round_(1))
+    for number in range(2, 62):
+        writer.take(
+            round_(number, heads=[], cursors=[], consumers=[], gone_topics=[1] if number == 2 else [])
+        )
+    await writer.flush()
+    assert len(store.rows("heads")) == 1
+    assert len(store.rows("topics")) == 1
+
+
+@pytest.mark.anyio
+async def test_the_task_writes_by_itself_and_looks_after_what_is_there(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    quick = TelemetryOptions(
+        sample_interval_s=5, flush_age_s=0.01, keep_s=1, keep_downsampled_s=1, downsample_after_s=1
+    )
+    writer = made(store, quick)
+    writer.take(round_(1))
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(writer.run)
+            while not writer.statistics().files:
+                await anyio.sleep(0.01)
+            tasks.cancel_scope.cancel()
+    assert len(store.rows("cursors")) == 1
