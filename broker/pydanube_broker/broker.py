@@ -54,6 +54,7 @@ from pydanube_broker.services.schema_registry import SchemaRegistryService
 from pydanube_broker.serving.registry import Registry
 from pydanube_broker.serving.topic_access import TopicAccess
 from pydanube_broker.settings import Settings
+from pydanube_broker.telemetry import TelemetryOptions, TelemetryWriter, machine_of
 from pydanube_broker.tier.options import check_asked_for
 from pydanube_broker.tier.tier import Tier
 from pydanube_broker.topics.agreement import check_ids, check_metadata_there, newest_id
@@ -186,12 +187,40 @@ class Broker(BrokerParts):
         for server in self._servers:
             await server.start()
         self.spawn(self._maintain())
+        self._start_telemetry(stack)
         self.spawn(self.observation.run())
         stack.push_async_callback(self._stop_tasks)
         log.info(
             "broker_ready",
             extra={"event": "broker_ready", "grpc": self.broker_url, "data_dir": str(path), **self.recovered},
         )
+
+    def _start_telemetry(self, stack: contextlib.AsyncExitStack) -> None:
+        """Write down what the sampler sees, where there is a store that outlives this broker."""
+        settings = self.settings.telemetry
+        if not settings.enabled or self.tier.missing is not None or self.data_dir.memory:
+            return
+        self.telemetry = TelemetryWriter(
+            TelemetryOptions(
+                sample_interval_s=settings.sample_interval,
+                flush_age_s=settings.flush_age,
+                keep_s=settings.keep,
+                keep_downsampled_s=settings.keep_downsampled,
+                downsample_after_s=settings.downsample_after,
+            ),
+            machine_of(str(self.data_dir.broker_id)),
+            self.tier.child.call,
+            self.tier.cluster,
+            now_ms=now_ms,
+        )
+        self.observation.observe(self.telemetry.take)
+        # A process that is started to write the last minute down would hold the stop up: only one that runs is asked.
+        stack.push_async_callback(self._close_telemetry)
+        self.spawn(self.telemetry.run())
+
+    async def _close_telemetry(self) -> None:
+        if self.telemetry is not None and self.tier.child.pid is not None:
+            await self.telemetry.aclose()
 
     def _open_journal(self) -> Journal:
         settings = self.settings.journal

@@ -19,6 +19,7 @@ from pydanube_broker.metrics import BrokerMetrics
 from pydanube_broker.serving.registry import Registry
 from pydanube_broker.serving.topic_access import TopicAccess
 from pydanube_broker.settings import Settings
+from pydanube_broker.telemetry import TelemetryWriter
 from pydanube_broker.tier.tier import Tier
 from pydanube_broker.topics.hub import Hub
 from pydanube_broker.topics.retention import JournalRetention
@@ -44,6 +45,7 @@ class BrokerParts:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
+        self.telemetry: TelemetryWriter | None = None  # None: switched off, or nowhere to write to
         self.durability = "memory" if settings.data.memory else "fsynced"
         self.metrics = BrokerMetrics(topic_series_limit=settings.metrics.topic_series_limit)
         self.started_at = time.monotonic()

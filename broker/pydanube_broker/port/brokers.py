@@ -6,6 +6,7 @@ import math
 import os
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 
 from pydanube_core.facts import (
     BrokerFacts,
@@ -65,7 +66,10 @@ class BrokersPart:
                 "fsync_p50_ms": _percentile_ms(sync_s, 0.5),
                 "fsync_p99_ms": _percentile_ms(sync_s, 0.99),
             },
-            tier=broker.tier.status(),
+            tier={
+                **broker.tier.status(),
+                "telemetry": None if broker.telemetry is None else asdict(broker.telemetry.statistics()),
+            },
             topics=sum(topic.options.topic.namespace != SYSTEM_NAMESPACE for topic in broker.registry.topics),
             read_only=journal.read_only,
             ready=not reasons,

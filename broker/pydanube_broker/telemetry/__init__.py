@@ -1,5 +1,6 @@
 """What the broker writes down of itself: rounds of the sampler to Parquet in the object store."""
 
-from pydanube_broker.telemetry.writer import TelemetryWriter
+from pydanube_broker.telemetry.machine import machine_of
+from pydanube_broker.telemetry.writer import TelemetryOptions, TelemetryWriter
 
-__all__ = ["TelemetryWriter"]
+__all__ = ["TelemetryOptions", "TelemetryWriter", "machine_of"]

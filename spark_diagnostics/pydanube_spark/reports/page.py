@@ -159,6 +159,8 @@ def png(page: Page) -> bytes:
     fonts = {size: ImageFont.load_default(size * scale) for size in (11, 13, 16, 22)}
 
     def text(at: tuple[float, float], said: str, size: int, colour: str, anchor: str = "la") -> None:
+        # The font that comes with Pillow has no dash.
+        said = said.replace("–", "-")
         draw.text((at[0] * scale, at[1] * scale), said, font=fonts[size], fill=colour, anchor=anchor)
 
     text((20, 14), page.title, 22, _INK[0])
@@ -197,7 +199,7 @@ def _draw(draw: Any, text: Any, chart: Chart, above: float, scale: int) -> None:
     for i in labels_shown(chart):
         text((x(i), above + HEIGHT - 12), chart.labels[i], 11, _SOFT[0], "mm")
     floors = [0.0] * len(chart.labels)
-    at = 20.0
+    at, line = 20.0, above + HEIGHT + 4
     for each in chart.series:
         colour = COLOURS[each.colour][0]
         if chart.stacked:
@@ -214,6 +216,10 @@ def _draw(draw: Any, text: Any, chart: Chart, above: float, scale: int) -> None:
                     draw.line(points, fill=colour, width=2 * scale)
                 else:
                     draw.circle(points, 3 * scale, fill=colour)
-        draw.rectangle(scaled(at, above + HEIGHT + 4, at + 10, above + HEIGHT + 14), fill=colour)
-        text((at + 15, above + HEIGHT + 9), each.name[:28], 11, _INK[0], "lm")
-        at += 30 + 7 * min(28, len(each.name))
+        name = each.name[:40]
+        width = 30 + 6.5 * len(name)
+        if at + width > WIDTH:
+            at, line = 20.0, line + 18
+        draw.rectangle(scaled(at, line, at + 10, line + 10), fill=colour)
+        text((at + 15, line + 5), name, 11, _INK[0], "lm")
+        at += width

@@ -185,7 +185,7 @@ async def test_the_task_writes_by_itself_and_looks_after_what_is_there(tmp_path:
     with anyio.fail_after(30):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(writer.run)
-            while not writer.statistics().files:
+            while not writer.statistics().files:  # noqa: ASYNC110  # a writer tells nobody
                 await anyio.sleep(0.01)
             tasks.cancel_scope.cancel()
     assert len(store.rows("cursors")) == 1

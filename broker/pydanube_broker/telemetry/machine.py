@@ -1,0 +1,18 @@
+"""What the machine has, as far as it can be asked. Network capacity cannot: nobody declares it yet."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import psutil
+
+from pydanube_broker.telemetry.rows import Machine
+
+__all__ = ["machine_of"]
+
+
+def machine_of(broker_id: str) -> Machine:
+    """Processors that this process may use, and memory."""
+    cpus = os.cpu_count() if sys.platform == "darwin" else len(os.sched_getaffinity(0))
+    return Machine(broker_id=broker_id, cpus=cpus, memory_bytes=psutil.virtual_memory().total)
