@@ -40,7 +40,7 @@ __all__ = [
 
 SubscriptionType = Literal["exclusive", "shared", "failover", "key-shared"]
 DispatchStrategy = Literal["reliable", "non_reliable"]
-AccessMode = Literal["shared", "exclusive"]
+AccessMode = Literal["shared", "exclusive", "named"]
 RoutingMode = Literal["key", "round-robin", "explicit"]
 Compression = Literal["none", "lz4", "zstd"]
 
@@ -75,7 +75,9 @@ class ProducerOptions:
         dispatch_strategy: of the topic to create; an existing one must agree. None: whatever the topic has.
         routing: `key` (messages without a key in turn), `round-robin`, or `explicit` (`partition=` in each send).
         access_mode: `shared`, or `exclusive`: nobody else writes while this producer is connected. Opening another
-            while it is raises `ProducerFenced`; opening the same `name` again takes over and fences the former.
+            while it is raises `ProducerFenced`; opening the same `name` again takes over and fences the former. `named`:
+            others may write, and opening the same `name` again takes over too, as the session that it was:
+            `producer.stored_before` says how many of its messages each partition holds.
         schema: subject whose latest version the messages carry, or (subject, version). The first producer that
             names one makes it the topic's; another is refused with `SchemaMismatch`.
         compression: of payloads.

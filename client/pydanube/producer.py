@@ -74,6 +74,7 @@ class Producer:
         )
         self._blocked: deque[tuple[asyncio.Future[None], int, int]] = deque()
         self._lanes: list[PublishLane] = []
+        self._stored_before: tuple[int, ...] = ()
         self._only: PublishLane | None = None
         self._router = Router(self._routing, 1)
         self._tasks = TaskOwner()
@@ -103,6 +104,9 @@ class Producer:
             await self._tasks.aclose()
             self._closed(self)
             raise
+        self._stored_before = tuple(
+            0 if lane.session is None else lane.session.next_sequence for lane in self._lanes
+        )
         self._max_message_bytes = min(lane.max_message_bytes for lane in self._lanes) or MAX_BATCH_BYTES
         plain = len(self._lanes) == 1 and self._routing is not Routing.EXPLICIT
         self._only = self._lanes[0] if plain else None
@@ -168,6 +172,12 @@ class Producer:
         return (
             None if len(self._lanes) == 1 and self._lanes[0].gathering.partition is None else len(self._lanes)
         )
+
+    @property
+    def stored_before(self) -> tuple[int, ...]:
+        """For each partition how many messages of this producer it held when it was opened: 0, but for one with
+        `access_mode` exclusive or named that comes again by its name."""
+        return self._stored_before
 
     # -- sending ---------------------------------------------------------------------------------------------
 

@@ -220,6 +220,11 @@ class Producer:
         """As `pydanube.Producer.partitions`."""
         return self._inner.partitions
 
+    @property
+    def stored_before(self) -> tuple[int, ...]:
+        """As `pydanube.Producer.stored_before`."""
+        return self._inner.stored_before
+
     def send(
         self,
         payload: Payload,

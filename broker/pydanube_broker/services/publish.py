@@ -125,7 +125,7 @@ class PublishStream:
                     else:
                         opened.set_exception(error)
 
-                topic.open_producer(name, done, exclusive=mode is AccessMode.EXCLUSIVE)
+                topic.open_producer(name, done, exclusive=mode is not AccessMode.SHARED)
                 opening = await opened
                 taken = False
                 try:

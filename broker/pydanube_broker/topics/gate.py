@@ -19,8 +19,12 @@ __all__ = ["AccessMode", "AttachedProducer", "TopicGate"]
 
 
 class AccessMode(StrEnum):
+    """`exclusive`: nobody else writes. `named`: others do, but one connection at a time has the name; like an exclusive
+    producer it comes again as the session it was, and learns how much of it is stored."""
+
     SHARED = "shared"
     EXCLUSIVE = "exclusive"
+    NAMED = "named"
 
     @classmethod
     def parse(cls, text: str) -> AccessMode:
@@ -29,7 +33,7 @@ class AccessMode(StrEnum):
             return cls(text or "shared")
         except ValueError:
             raise InvalidArgument(
-                f"access_mode {text!r}: use shared or exclusive", field="access_mode", value=text
+                f"access_mode {text!r}: use shared, exclusive or named", field="access_mode", value=text
             ) from None
 
 
@@ -123,13 +127,13 @@ class TopicGate:
         )
 
     def _replaced(self, name: str, mode: AccessMode) -> list[AttachedProducer]:
-        """The connections that give way: an exclusive name has one at a time."""
-        if mode is AccessMode.EXCLUSIVE or self.held_by == name:
+        """The connections that give way: such a name has one at a time."""
+        if mode is not AccessMode.SHARED or self.held_by == name:
             return [one for one, other in self._attached.items() if other == name]
         return []
 
     def attach(self, producer: AttachedProducer, name: str, mode: AccessMode, present: int) -> None:
-        """A producer is there. An exclusive one ends earlier connections of its own name.
+        """A producer is there. An exclusive or named one ends earlier connections of its name.
 
         Raises:
             ProducerFenced, LimitReached: as `check_producer`; nothing has changed.
@@ -143,7 +147,7 @@ class TopicGate:
             self.detach(one)
             one.end(
                 ProducerFenced(
-                    f"another connection opened the exclusive producer {name!r} of {self.topic}",
+                    f"another connection opened the producer {name!r} of {self.topic}",
                     field="producer_name",
                     value=name,
                     topic=self.topic,

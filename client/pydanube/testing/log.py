@@ -85,9 +85,11 @@ class MemoryTopic:
         if (held_by is not None and held_by != name) or (exclusive and others):
             raise ProducerFenced(f"{self.name} has the producer {held_by or min(others)}", holder=held_by)
 
-    def attach(self, server: PublishServer, name: str, *, exclusive: bool) -> list[PublishServer]:
+    def attach(
+        self, server: PublishServer, name: str, *, exclusive: bool, named: bool
+    ) -> list[PublishServer]:
         """A producer's connection is there; returns those whose place it takes."""
-        takes_over = exclusive or (self._holder is not None and self._attached[self._holder] == name)
+        takes_over = named or (self._holder is not None and self._attached[self._holder] == name)
         former = [one for one, other in self._attached.items() if other == name] if takes_over else []
         for one in former:
             self.detach(one)

@@ -159,14 +159,15 @@ class PublishServer:
         cluster = self._cluster
         self._topic = topic = cluster.topic(request.topic)
         exclusive = request.access_mode == "exclusive"
+        named = exclusive or request.access_mode == "named"
         topic.check_access(request.producer_name, exclusive=exclusive)
         state = topic.open_producer(
             request.producer_name,
             (request.topic_id, request.producer_id, request.producer_epoch, request.producer_token),
             new_id=cluster.new_id(),
-            exclusive=exclusive,
+            exclusive=named,
         )
-        for former in topic.attach(self, state.name, exclusive=exclusive):
+        for former in topic.attach(self, state.name, exclusive=exclusive, named=named):
             former.fence(state.name)
         opened = pb.ProducerOpened(
             producer_id=state.producer_id,

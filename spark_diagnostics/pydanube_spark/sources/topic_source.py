@@ -17,6 +17,7 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
+    DataSourceWriter,
     Filter,
     InputPartition,
 )
@@ -67,6 +68,11 @@ class TopicSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return _StreamReader(self._parsed)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from pydanube_spark.sources.writer import TopicWriter
+
+        return TopicWriter(self._parsed, schema, overwrite=overwrite)
 
 
 class _Reading:

@@ -60,3 +60,20 @@ async def test_a_mode_that_is_none_is_refused(cluster: Any) -> None:
     async with cluster.connect() as client:
         with pytest.raises(InvalidArgument):
             client.producer(cluster.topic(), access_mode="alone")
+
+
+async def test_a_named_producer_comes_again_as_itself_beside_others(cluster: Any) -> None:
+    topic = cluster.topic()
+    with anyio.fail_after(60):
+        async with cluster.connect() as client, client.producer(topic, name="other") as other:
+            async with client.producer(topic, name="task", access_mode="named") as first:
+                assert first.stored_before == (0,)
+                await first.send_many([b"1", b"2", b"3"])
+                await other.send(b"other")
+                async with client.producer(topic, name="task", access_mode="named") as second:
+                    assert second.stored_before == (3,)
+                    with pytest.raises(ProducerFenced):
+                        await first.send(b"late")
+                    assert (await second.send(b"4")).offset == 4
+            async with client.producer(topic, name="task", access_mode="named") as third:
+                assert third.stored_before == (4,)
