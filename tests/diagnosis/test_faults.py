@@ -1,0 +1,241 @@
+"""A broker broken in fifteen ways says which it is, with the injector's own numbers; a healthy one says nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from anyio import to_thread
+from pydanube_admin.remote import OpsClient
+
+from tests.diagnosis.injector import (
+    FAST,
+    FAULTS,
+    Expected,
+    World,
+    diagnosed,
+    injected,
+    kill_helper,
+    no_consumers,
+    poison_message,
+    publish_throttled,
+    schema_rejections,
+    world_of,
+)
+from tests.support.broker_process import BrokerProcess
+from tests.support.s3_server import BUCKET, running_s3_server, s3_environment
+
+pytestmark = pytest.mark.anyio
+Make = Callable[..., BrokerProcess]
+DEADLINE_S = 240
+
+
+async def started(make_broker: Make, **options: Any) -> BrokerProcess:
+    environment = FAST | options.pop("environment", {})
+    broker = make_broker(environment=environment, **options)
+    await to_thread.run_sync(broker.start)
+    return broker
+
+
+async def test_twelve_faults_at_once_are_each_found_with_their_numbers(make_broker: Make) -> None:
+    with anyio.fail_after(DEADLINE_S):
+        broker = await started(make_broker)
+        found = await asyncio.gather(*(injected(broker.url, broker.admin, fault, seed=1) for fault in FAULTS))
+    wrong = {
+        fault: (one.rule, one.evidence_wrong)
+        for fault, one in zip(FAULTS, found, strict=True)
+        if not one.right
+    }
+    assert wrong == {}
+    assert all(one.took_ms < 5000 for one in found)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(2, 7))
+async def test_each_fault_alone_is_found(
+    make_broker: Make, seed: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One after another on one broker: what was broken before is in its findings too, and must not mislead."""
+    wrong = {}
+    with anyio.fail_after(600):
+        broker = await started(make_broker)
+        for fault in FAULTS:
+            one = await injected(broker.url, broker.admin, fault, seed=seed)
+            with capsys.disabled():
+                print(f"\nseed {seed} {fault:22} {one.rule:22} {one.seconds:5.1f} s {one.evidence_wrong}")
+            if not one.right:
+                wrong[fault] = (one.rule, one.evidence_wrong)
+    assert wrong == {}
+
+
+async def test_two_faults_at_once_are_both_named(make_broker: Make) -> None:
+    with anyio.fail_after(DEADLINE_S):
+        broker = await started(make_broker)
+        for first, second in ((publish_throttled, no_consumers), (schema_rejections, poison_message)):
+            name = f"{first.__name__}-{second.__name__}"
+            async with (
+                world_of(broker.url, broker.admin, 1, name) as world,
+                first(world) as one,
+                second(world) as other,
+            ):
+                wanted = {(one.rule, _name(one.topic)), (other.rule, _name(other.topic))}
+                for _ in range(60):
+                    answer = await world.call("diagnose.cluster")
+                    named = {(f["rule"], f["subject"].get("topic")) for f in answer["findings"]}
+                    if wanted <= named:
+                        break
+                    await asyncio.sleep(0.25)
+                assert wanted <= named
+                assert answer["verdict"] in ("degraded", "failing")
+
+
+def _name(topic: str | None) -> str | None:
+    return None if topic is None else topic if topic.startswith("/") else f"/default/{topic}"
+
+
+# -- the broker itself -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 96 MiB of its own."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=96m", "tmpfs", str(folder)], capture_output=True, check=False
+    )
+    if made.returncode != 0:
+        pytest.skip(f"NOT RUN: this machine refuses to mount a tmpfs: {made.stderr.decode().strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=False)
+
+
+async def test_a_disk_that_fills_is_found_before_and_when_it_refuses(
+    make_broker: Make, small_disk: Path
+) -> None:
+    with anyio.fail_after(DEADLINE_S):
+        guard = 12 << 20
+        broker = await started(
+            make_broker,
+            data_dir=small_disk / "data",
+            environment={"DANUBE_JOURNAL__SEGMENT_BYTES": "4MiB", "DANUBE_DATA__MIN_FREE_BYTES": str(guard)},
+        )
+
+        def free() -> int:
+            stat = os.statvfs(small_disk)
+            return stat.f_bavail * stat.f_frsize
+
+        async with world_of(broker.url, broker.admin, 1, "disk") as world:
+            assert (await world.call("diagnose.cluster"))["findings"] == []
+            await _fill_until(world, small_disk, free, guard + (6 << 20), guard, "warning")
+            await _fill_until(world, small_disk, free, guard - (2 << 20), guard, "critical")
+    broker.check_log(allow=["disk"])
+
+
+async def _fill_until(
+    world: World, disk: Path, free: Callable[[], int], left: int, guard: int, severity: str
+) -> None:
+    with (disk / f"ballast-{severity}").open("wb") as ballast:
+        ballast.write(bytes(max(0, free() - left)))
+    page = 64 << 10  # the broker's own files may grow by some pages meanwhile
+
+    def evidence() -> dict[str, Any]:
+        return {
+            "guard_bytes": guard,
+            "free_bytes": (free() - page, free() + page),
+            "refuses_publishes": severity == "critical",
+        }
+
+    found = await diagnosed(world, Expected("disk_nearly_full", None, None, evidence))
+    assert found.evidence_wrong == []
+    assert found.finding["severity"] == severity
+
+
+async def test_a_journal_whose_helper_was_killed_is_read_only(make_broker: Make) -> None:
+    with anyio.fail_after(DEADLINE_S):
+        broker = await started(make_broker)
+        async with world_of(broker.url, broker.admin, 1, "journal") as world:
+            await world.publish("before", 5)
+            kill_helper(broker.helper_running()[0])
+            found = await diagnosed(world, Expected("journal_read_only", None))
+            assert found.evidence_wrong == []
+            assert found.finding["severity"] == "critical"
+            assert (await world.call("diagnose.cluster"))["verdict"] == "failing"
+    broker.check_log(allow=["journal_read_only", "journal_failed"])
+
+
+async def test_a_store_that_stopped_is_unreachable(make_broker: Make, tmp_path: Path) -> None:
+    with anyio.fail_after(DEADLINE_S):
+        with running_s3_server(tmp_path / "s3") as server:
+            broker = await started(
+                make_broker,
+                environment={
+                    **s3_environment(),
+                    "DANUBE_TIER__URL": f"s3://{BUCKET}/x",
+                    "DANUBE_TIER__ENDPOINT": server.endpoint,
+                    "DANUBE_TIER__REGION": "us-east-1",
+                    "DANUBE_TIER__PATH_STYLE": "true",
+                    "DANUBE_TIER__FLUSH_AGE": "200ms",
+                    "DANUBE_TIER__TIMEOUT": "1s",
+                },
+            )
+            async with world_of(broker.url, broker.admin, 1, "store") as world:
+                await world.publish("t", 10)
+                assert (await world.call("diagnose.cluster"))["findings"] == []
+        async with world_of(broker.url, broker.admin, 1, "store") as world:
+            await world.publish("t", 10)
+            found = await diagnosed(
+                world, Expected("object_store_unreachable", None, None, lambda: {"store": f"s3://{BUCKET}/x"})
+            )
+            assert found.evidence_wrong == []
+            assert found.finding["evidence"]["errors"] >= 1
+
+
+# -- healthy shapes ----------------------------------------------------------------------------------------------
+
+
+async def test_healthy_shapes_raise_nothing(make_broker: Make) -> None:
+    """Ten shapes of honest work side by side, watched for three windows: no finding of warning, no alert."""
+    from tests.diagnosis.healthy import SHAPES
+
+    with anyio.fail_after(DEADLINE_S):
+        broker = await started(make_broker, environment={"DANUBE_DIAGNOSIS__STUCK_AFTER": "4s"})
+        seen: list[Any] = []
+
+        async def watch() -> None:
+            async with OpsClient(broker.admin, timeout_s=30.0) as ops:
+                for _ in range(24):
+                    await asyncio.sleep(0.5)
+                    answer = await ops.call("diagnose.cluster", {})
+                    seen.extend(
+                        (f["rule"], f["subject"], f["severity"], f["evidence"]) for f in answer["findings"]
+                    )
+                    seen.extend(
+                        (a["rule"], a["subject"], "alert")
+                        for a in (await ops.call("alerts.list", {}))["items"]
+                    )
+
+        async with world_of(broker.url, broker.admin, 1, "healthy") as world:
+            shapes = [asyncio.create_task(shape(world)) for shape in SHAPES]
+            try:
+                await watch()
+            finally:
+                for shape in shapes:
+                    shape.cancel()
+                outcomes = await asyncio.gather(*shapes, return_exceptions=True)
+        assert len(SHAPES) == 10
+        failed = [
+            one
+            for one in outcomes
+            if isinstance(one, Exception) and not isinstance(one, asyncio.CancelledError)
+        ]
+        assert failed == []
+        assert [one for one in seen if one[2] != "info"] == []
