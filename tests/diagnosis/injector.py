@@ -137,12 +137,12 @@ class Program:
         await self._reading
 
 
-async def diagnosed(world: World, expected: Expected) -> Found:
+async def diagnosed(world: World, expected: Expected, *, patience_s: float = PATIENCE_S) -> Found:
     """Ask until the top finding is the one expected, or patience ends; then compare its numbers."""
     begun = time.monotonic()
     first: str | None = None
     answer: dict[str, Any] = {}
-    while time.monotonic() - begun < PATIENCE_S:
+    while time.monotonic() - begun < patience_s:
         if expected.subscription is not None:
             answer = await world.call(
                 "diagnose.subscription", topic=expected.topic, subscription=expected.subscription
