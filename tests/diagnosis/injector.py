@@ -94,7 +94,7 @@ class Found:
 
 async def until(condition: Callable[[], bool]) -> None:
     """Wait for what another task or process does."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while True:
             if condition():
                 return

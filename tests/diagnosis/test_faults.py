@@ -26,6 +26,7 @@ from tests.diagnosis.injector import (
     poison_message,
     publish_throttled,
     schema_rejections,
+    until,
     world_of,
 )
 from tests.support.broker_process import BrokerProcess
@@ -190,8 +191,8 @@ async def test_a_store_that_stopped_is_unreachable(make_broker: Make, tmp_path: 
             )
             async with world_of(broker.url, broker.admin, 1, "store") as world:
                 await world.publish("t", 10)
-                while not broker.status()["tier"]["objects_written"]:  # its process is the nicest there is
-                    await asyncio.sleep(0.5)
+                # its process is the nicest there is
+                await until(lambda: broker.status()["tier"]["objects_written"] > 0)
                 assert (await world.call("diagnose.cluster"))["findings"] == []
         async with world_of(broker.url, broker.admin, 1, "store") as world:
             await world.publish("t", 10)
