@@ -27,7 +27,7 @@ from pydanube_admin.remote import OpsClient
 from tests.broker.official.raw_client import RawClient
 from tests.support.broker_process import client_environment
 
-__all__ = ["FAST", "FAULTS", "Expected", "Found", "World", "diagnosed"]
+__all__ = ["FAST", "FAULTS", "Expected", "Fault", "Found", "World", "diagnosed"]
 
 PROGRAM: Final = Path(__file__).with_name("client_program.py")
 PATIENCE_S: Final = 15.0

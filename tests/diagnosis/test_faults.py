@@ -18,6 +18,7 @@ from tests.diagnosis.injector import (
     FAST,
     FAULTS,
     Expected,
+    Fault,
     World,
     diagnosed,
     injected,
@@ -29,7 +30,7 @@ from tests.diagnosis.injector import (
     until,
     world_of,
 )
-from tests.support.broker_process import BrokerProcess
+from tests.support.broker_process import BrokerProcess, broker_process_fixture
 from tests.support.s3_server import BUCKET, running_s3_server, s3_environment
 
 pytestmark = pytest.mark.anyio
@@ -44,9 +45,13 @@ async def started(make_broker: Make, **options: Any) -> BrokerProcess:
     return broker
 
 
-async def test_twelve_faults_at_once_are_each_found_with_their_numbers(make_broker: Make) -> None:
+#: of the tests whose faults one broker can have at once
+fast_broker = broker_process_fixture(scope="module", environment=FAST)
+
+
+async def test_twelve_faults_at_once_are_each_found_with_their_numbers(fast_broker: BrokerProcess) -> None:
     with anyio.fail_after(DEADLINE_S):
-        broker = await started(make_broker)
+        broker = fast_broker
         found = await asyncio.gather(*(injected(broker.url, broker.admin, fault, seed=1) for fault in FAULTS))
     wrong = {
         fault: (one.rule, one.evidence_wrong)
@@ -75,25 +80,31 @@ async def test_each_fault_alone_is_found(
     assert wrong == {}
 
 
-async def test_two_faults_at_once_are_both_named(make_broker: Make) -> None:
+async def test_two_faults_at_once_are_both_named(fast_broker: BrokerProcess) -> None:
     with anyio.fail_after(DEADLINE_S):
-        broker = await started(make_broker)
-        for first, second in ((publish_throttled, no_consumers), (schema_rejections, poison_message)):
-            name = f"{first.__name__}-{second.__name__}"
-            async with (
-                world_of(broker.url, broker.admin, 1, name) as world,
-                first(world) as one,
-                second(world) as other,
-            ):
-                wanted = {(one.rule, _name(one.topic)), (other.rule, _name(other.topic))}
-                for _ in range(60):
-                    answer = await world.call("diagnose.cluster")
-                    named = {(f["rule"], f["subject"].get("topic")) for f in answer["findings"]}
-                    if wanted <= named:
-                        break
-                    await asyncio.sleep(0.25)
-                assert wanted <= named
-                assert answer["verdict"] in ("degraded", "failing")
+        await asyncio.gather(
+            _both(fast_broker, publish_throttled, no_consumers),
+            _both(fast_broker, schema_rejections, poison_message),
+        )
+
+
+async def _both(broker: BrokerProcess, first: Fault, second: Fault) -> None:
+    name = f"{first.__name__}-{second.__name__}"
+    async with (
+        world_of(broker.url, broker.admin, 1, name) as world,
+        first(world) as one,
+        second(world) as other,
+    ):
+        wanted = {(one.rule, _name(one.topic)), (other.rule, _name(other.topic))}
+        named: set[Any] = set()
+        for _ in range(60):
+            answer = await world.call("diagnose.cluster")
+            named = {(f["rule"], f["subject"].get("topic")) for f in answer["findings"]}
+            if wanted <= named:
+                break
+            await asyncio.sleep(0.25)
+        assert wanted <= named
+        assert answer["verdict"] in ("degraded", "failing")
 
 
 def _name(topic: str | None) -> str | None:
