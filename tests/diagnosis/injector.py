@@ -53,7 +53,14 @@ class World:
     name: str  # of topics, so that faults do not meet
 
     async def call(self, operation: str, **arguments: Any) -> Any:
-        return await self.ops.call(operation, arguments)
+        """Call an operation; one that destroys is carried out as its plan says."""
+        try:
+            return await self.ops.call(operation, arguments)
+        except ClusterError as error:
+            if error.code != "PLAN_REQUIRED":
+                raise
+            token = error.details["plan"]["plan_token"]
+            return await self.ops.call(operation, arguments, plan_token=token)
 
     async def publish(self, topic: str, count: int, key: str | None = None) -> None:
         async with self.client.producer(topic) as producer:
