@@ -81,6 +81,8 @@ class Run:
         assert isinstance(self.places, array)
         self.bases.append(base)
         self.ends.append(end)
+        if self.times and self.times[-1] > time_ms:
+            self._no_newer_than(time_ms)
         self.times.append(time_ms)
         self.places.append(position << 32 | body_bytes)
 
@@ -89,6 +91,19 @@ class Run:
         for mine, more in zip((self.bases, self.ends, self.times, self.places), columns, strict=True):
             assert isinstance(mine, array)
             mine.frombytes(more.tobytes())
+        times = np.frombuffer(self.times, dtype=np.int64)  # type: ignore[call-overload]
+        if len(times) and bool((times[1:] < times[:-1]).any()):
+            lowered = np.minimum.accumulate(times[::-1])[::-1].copy()
+            del times  # an array does not grow while somebody looks into it
+            self.times = array("q", lowered.tobytes())
+
+    def _no_newer_than(self, time_ms: int) -> None:
+        """The clock had run ahead when the last of these were stamped: they are older than what comes now."""
+        assert isinstance(self.times, array)
+        at = len(self.times)
+        while at and self.times[at - 1] > time_ms:
+            at -= 1
+            self.times[at] = time_ms
 
     def __len__(self) -> int:
         return len(self.bases)

@@ -297,11 +297,14 @@ class StoredBatches:
 
     def offset_at_time(self, topic_id: int, time_ms: int) -> int | None:
         """Offset of the first batch appended at or after `time_ms`; None if none was."""
-        runs = self._runs.get(topic_id, [])
-        for run in runs:
-            if run.last_time_ms >= time_ms:
-                return run.bases[run.at_time(time_ms)]
-        return None
+        following: int | None = None
+        for run in reversed(self._runs.get(topic_id, [])):
+            # Within a run times never fall; from run to run they may, once, after the clock had run ahead.
+            if run.times[0] < time_ms:
+                at = run.at_time(time_ms)
+                return run.bases[at] if at < len(run) else following
+            following = run.first
+        return following
 
     def time_at_offset(self, topic_id: int, offset: int) -> int | None:
         """Append time of the batch that holds `offset`, or of the next."""

@@ -17,7 +17,7 @@ from pydanube_core.names import SYSTEM_NAMESPACE
 from pydanube_broker.metrics import Gathered, SubscriptionSample, TopicSample
 from pydanube_broker.parts import BrokerParts
 from pydanube_broker.tier.tier import Tier
-from pydanube_broker.topics.topic import Topic, now_ms
+from pydanube_broker.topics.topic import CLOCK, Topic, now_ms
 
 __all__ = ["BrokersPart"]
 
@@ -34,7 +34,9 @@ class BrokersPart:
     def degraded(self) -> tuple[Reason, ...]:
         """What is not as it should be and keeps nobody from publishing or consuming."""
         tier: Tier | None = getattr(self._broker, "tier", None)  # none before the journal has begun
-        return () if tier is None else tier.reasons()
+        stepped = CLOCK.reason()
+        clock = () if stepped is None else (Reason(code="CLOCK_STEPPED", message=stepped),)
+        return clock if tier is None else (*tier.reasons(), *clock)
 
     async def status(self) -> BrokerFacts:
         broker = self._broker

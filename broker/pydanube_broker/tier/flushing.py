@@ -66,7 +66,7 @@ class Failure:
 
     error: ClusterError
     count: int
-    again_ms: int
+    again_s: float  # of the loop's clock: a step of the wall clock must not make it an hour
 
 
 class Flusher:
@@ -95,9 +95,8 @@ class Flusher:
         self._object_bytes = max(object_bytes, flush_bytes)
         self._flush_age_ms = flush_age_ms
         self._flushed: dict[int, int] = {}  # topic id → its stored bytes at the last flush
-        self._waiting_since: dict[
-            int, tuple[int, int]
-        ] = {}  # topic id → offset that is next, its append time
+        # topic id → offset that is next; its age when that was seen first, and when that was (of the loop's clock)
+        self._waiting_since: dict[int, tuple[int, int, float]] = {}
         self._claimed: dict[int, int] = {}  # topic id → epoch
         self._flights: dict[int, list[_Flight]] = {}  # topic id → in order of their offsets
         self.in_flight: dict[int, str] = {}  # topic id → key of the object under way that was planned last
@@ -126,7 +125,7 @@ class Flusher:
         if state.tiered_offset >= topic.commit or topic.closed is not None:
             return None
         failure = self.failures.get(topic.topic_id)
-        if failure is not None and now < failure.again_ms and not force:
+        if failure is not None and asyncio.get_running_loop().time() < failure.again_s and not force:
             return None
         flights = self._flights.get(topic.topic_id)
         if flights is not None:
@@ -138,36 +137,38 @@ class Flusher:
             return None
         else:
             start, size = state.tiered_offset, self.backlog_bytes(topic)
-        since = self._since(topic.topic_id, start)
-        if since is None:
+        age_ms = self._age_ms(topic.topic_id, start, now)
+        if age_ms is None:
             return None
-        if not (force or size >= self._flush_bytes or now - since >= self._flush_age_ms):
+        if not (force or size >= self._flush_bytes or age_ms >= self._flush_age_ms):
             return None
-        return Due(topic=topic, since_ms=since, bytes=size, forced=force)
+        return Due(topic=topic, since_ms=now - age_ms, bytes=size, forced=force)
 
     def waiting(self, topic: Topic, now: int, *, force: bool = False) -> int | None:
         """Append time of a topic's oldest message that should be tiered by now, whatever keeps it; None: none should."""
         state = topic.state
         if state.tiered_offset >= topic.commit or topic.closed is not None:
             return None
-        if topic.topic_id in self._flights:  # `_since` remembers what follows those
-            since = self._hub.journal.time_at_offset(topic.topic_id, state.tiered_offset)
+        if topic.topic_id in self._flights:  # `_age_ms` remembers what follows those
+            time_ms = self._hub.journal.time_at_offset(topic.topic_id, state.tiered_offset)
+            age_ms = None if time_ms is None else max(0, now - time_ms)
         else:
-            since = self._since(topic.topic_id, state.tiered_offset)
-        if since is None:
+            age_ms = self._age_ms(topic.topic_id, state.tiered_offset, now)
+        if age_ms is None:
             return None
-        late = force or now - since >= self._flush_age_ms or self.backlog_bytes(topic) >= self._flush_bytes
-        return since if late else None
+        late = force or age_ms >= self._flush_age_ms or self.backlog_bytes(topic) >= self._flush_bytes
+        return now - age_ms if late else None
 
-    def _since(self, topic_id: int, start: int) -> int | None:
-        """Append time of what is next to be flushed: remembered, since each look asks it of every topic that waits."""
+    def _age_ms(self, topic_id: int, start: int, now: int) -> int | None:
+        """Age of what is next to be flushed: by the wall clock when it is seen first, from then on by the loop's."""
         known = self._waiting_since.get(topic_id)
+        now_s = asyncio.get_running_loop().time()
         if known is None or known[0] != start:
-            since = self._hub.journal.time_at_offset(topic_id, start)
-            if since is None:
+            time_ms = self._hub.journal.time_at_offset(topic_id, start)
+            if time_ms is None:
                 return None
-            known = self._waiting_since[topic_id] = (start, since)
-        return known[1]
+            known = self._waiting_since[topic_id] = (start, max(0, now - time_ms), now_s)
+        return known[1] + round((now_s - known[2]) * 1000)
 
     def _following(self, topic: Topic) -> tuple[int, int] | None:
         """Where an object begins that may follow those under way, and the bytes behind; None: there is to be none."""
@@ -217,7 +218,9 @@ class Flusher:
         pause = min(_LONGEST_PAUSE_MS, _FIRST_PAUSE_MS << min(count - 1, 6))
         if isinstance(error, ChildDied) and count <= 2:
             pause = 0
-        self.failures[topic.topic_id] = Failure(error, count, now_ms() + pause)
+        self.failures[topic.topic_id] = Failure(
+            error, count, asyncio.get_running_loop().time() + pause / 1000
+        )
         log.warning(
             "tier_flush_failed",
             extra={
@@ -366,20 +369,22 @@ class Flusher:
 def entry_of(
     name: str, facts: dict[str, Any], *, start: int, end: int, epoch: int, generation: int
 ) -> CatalogEntry:
+    now = now_ms()
     return CatalogEntry(
         name=name,
         start=start,
         end=end,
         messages=facts["messages"],
         bytes=facts["bytes"],
-        min_append_time_ms=facts["min_append_time_ms"],
-        max_append_time_ms=facts["max_append_time_ms"],
+        # no newer than now, whatever a clock that ran ahead has stamped: retention and seeking by time go by these
+        min_append_time_ms=min(facts["min_append_time_ms"], now),
+        max_append_time_ms=min(facts["max_append_time_ms"], now),
         epoch=epoch,
         generation=generation,
         digest=facts["digest"],
         footer_bytes=facts["footer_bytes"],
         footer_crc=facts["footer_crc"],
-        committed_at_ms=now_ms(),
+        committed_at_ms=now,
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 from pydanube_core.errors import Conflict
@@ -51,10 +52,13 @@ def expired(
 ) -> list[CatalogEntry]:
     """The first objects that retention takes: whole ones, never past the slowest cursor unless told so. Pure."""
     found: list[CatalogEntry] = []
-    for entry in entries[:MAX_CHANGED]:
+    page = entries[:MAX_CHANGED]
+    # What a clock that ran ahead has stamped is no newer than what came after it.
+    newest = list(accumulate((min(e.max_append_time_ms, now) for e in reversed(page)), min))[::-1]
+    for entry, newest_ms in zip(page, newest, strict=True):
         if not keep.may_go(
             end=entry.end,
-            newest_ms=entry.max_append_time_ms,
+            newest_ms=newest_ms,
             total_bytes=total_bytes,
             now=now,
             slowest=slowest,

@@ -125,7 +125,7 @@ class LogState:
         """Note a batch [base, end)."""
         assert base >= self.next_offset, f"offset {base} was given out already ({self.next_offset} is next)"
         self.next_offset = end
-        self.append_time_ms = max(self.append_time_ms, time_ms)
+        self.append_time_ms = time_ms  # may go back: `wall_clock.append_time`
         self.messages += count
         self.stored_bytes += stored_bytes
 

@@ -19,6 +19,7 @@ from pydanube_broker.topics.limits import Limits
 from pydanube_broker.topics.log_state import LogState
 from pydanube_broker.topics.producers import Appended
 from pydanube_broker.topics.topic import Committed, Topic, TopicHub, now_ms
+from pydanube_broker.wall_clock import append_time
 
 __all__ = ["LiveSink", "MemoryTopic"]
 
@@ -66,7 +67,7 @@ class MemoryTopic(Topic):
         if limited:
             self.gate.take(part.count)
         base, end = state.next_offset, state.next_offset + part.count
-        time_ms = max(now_ms(), state.append_time_ms)
+        time_ms = append_time(now_ms(), state.append_time_ms)
         head = broker_part(
             base_offset=base, last_offset=end - 1, epoch=self.assigned_epoch, append_time_ms=time_ms
         )

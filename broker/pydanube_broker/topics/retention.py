@@ -82,7 +82,9 @@ class JournalRetention:
         oldest_ms = None if limits.retention_age is None else now_ms() - int(limits.retention_age * 1000)
         for _, size, runs in sealed:
             too_big = limits.retention_bytes is not None and excess > 0
-            too_old = oldest_ms is not None and all(run.last_time_ms < oldest_ms for run in runs.values())
+            too_old = oldest_ms is not None and all(
+                self._newest_ms(topic_id, run.last_time_ms) < oldest_ms for topic_id, run in runs.items()
+            )
             if not (too_big or too_old):
                 return
             excess -= size
@@ -90,6 +92,11 @@ class JournalRetention:
                 topic = self._hub.topics.get(topic_id)
                 if topic is not None:
                     self._hub.give_up(topic, run.end)
+
+    def _newest_ms(self, topic_id: int, stamped_ms: int) -> int:
+        """What a clock that ran ahead has stamped is no newer than what the topic got after it."""
+        topic = self._hub.topics.get(topic_id)
+        return stamped_ms if topic is None else min(stamped_ms, topic.state.append_time_ms)
 
     def _by_policies(self, sealed: Iterable[tuple[int, int, Any]]) -> None:
         """What each topic's own policies do not keep, as far as it is in sealed segments."""
@@ -102,7 +109,7 @@ class JournalRetention:
                 keep = Keep.of(topic.gate.limits)
                 if not keep.everything and keep.may_go(
                     end=run.end,
-                    newest_ms=run.last_time_ms,
+                    newest_ms=self._newest_ms(topic_id, run.last_time_ms),
                     total_bytes=self._hub.journal.stored_bytes(topic_id, topic.start_offset),
                     now=now,
                     slowest=slowest_cursor(topic),

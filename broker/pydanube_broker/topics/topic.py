@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from pydanube_core.batch import BROKER_PART_BYTES, ProducerPart, broker_part
 from pydanube_core.commit_point import commit_offset
@@ -32,8 +31,9 @@ from pydanube_broker.topics.log_state import (
     encode_trim_body,
 )
 from pydanube_broker.topics.producers import Appended, Opening
+from pydanube_broker.wall_clock import WallClock, append_time
 
-__all__ = ["ColdReader", "LogListener", "ProducerLeft", "Topic", "TopicHub"]
+__all__ = ["CLOCK", "ColdReader", "LogListener", "ProducerLeft", "Topic", "TopicHub"]
 
 #: called with None when the offset is committed, with the error when it never will be or nobody knows
 Committed = Callable[[ClusterError | None], None]
@@ -90,9 +90,12 @@ def _new_token() -> int:
     return secrets.randbits(64) or 1
 
 
+CLOCK: Final = WallClock()
+
+
 def now_ms() -> int:
     """The broker's clock: milliseconds since 1970."""
-    return time.time_ns() // 1_000_000
+    return CLOCK.now_ms()
 
 
 class Topic:
@@ -206,7 +209,7 @@ class Topic:
         count, size = part.count, BROKER_PART_BYTES + len(data)
         base = state.next_offset
         end = base + count
-        time_ms = max(now_ms(), state.append_time_ms)
+        time_ms = append_time(now_ms(), state.append_time_ms)
         head = broker_part(base_offset=base, last_offset=end - 1, epoch=state.epoch, append_time_ms=time_ms)
         lsn = journal.append_batch(
             state.topic_id, head, data, base=base, end=end, count=count, time_ms=time_ms

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from zlib import crc32
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pydanube_core.errors import CorruptObject
@@ -138,7 +139,8 @@ class ObjectReader:
         for index in range(self.row_groups):
             table = self.read_row_group(index, ["offset", "append_time"])
             times = table.column("append_time").cast(pa.int64()).to_numpy()
-            at = int(times.searchsorted(time_ms))
+            # A clock that ran ahead may have stamped some: those are no newer than what came after them.
+            at = int(np.minimum.accumulate(times[::-1])[::-1].searchsorted(time_ms))
             if at < len(times):
                 return int(table.column("offset")[at].as_py())
         return None

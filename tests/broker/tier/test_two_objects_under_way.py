@@ -89,7 +89,9 @@ class Bench:
     tasks: list[asyncio.Task[bool]] = field(default_factory=list)
 
     async def start(self) -> None:
-        if self.flusher.due(self.topic, now_ms() + 120_000) is not None:
+        for failure in self.flusher.failures.values():
+            failure.again_s = 0.0  # its pause is over
+        if self.flusher.due(self.topic, now_ms()) is not None:
             self.tasks.append(asyncio.create_task(self.flusher.flush(self.topic)))
         await self.settle()
 

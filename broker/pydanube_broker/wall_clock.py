@@ -1,0 +1,90 @@
+"""The broker's wall clock: the system's, but for a moment in which that is wrong.
+
+What is stamped with a wrong time stays wrong, and what is compared with it as well. So a step of the system's clock is
+not followed at once: for `HOLD_MS` time goes on by the machine's own counter, and only a clock that is still elsewhere
+then is believed. A wrong second leaves no trace; a correction arrives half a minute late. Small differences, as NTP makes
+them, are followed. Ages and pauses inside the process do not come here: they go by the loop's time.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Final
+
+from pydanube_storage.metadata import BootClock
+
+__all__ = ["HOLD_MS", "STEP_MS", "WallClock", "append_time"]
+
+log = logging.getLogger("pydanube.clock")
+
+STEP_MS: Final = 2_000  # more than that at once is a step
+HOLD_MS: Final = 30_000
+_SHOWN_MS: Final = 600_000  # a step is under `reasons` for this long
+APPEND_TOLERANCE_MS: Final = 10_000
+
+_BOOT: Final = BootClock()
+
+
+def append_time(now_ms: int, last_ms: int) -> int:
+    """The append time of a topic's next batch: never below the last one, unless that is plainly wrong.
+
+    A topic whose last batch was stamped by a clock that ran ahead would keep that time until the clock gets there. Its
+    times go back once instead; whoever looks for a time takes a batch to be no newer than what came after it.
+    """
+    return last_ms if now_ms <= last_ms <= now_ms + APPEND_TOLERANCE_MS else now_ms
+
+
+class WallClock:
+    """Milliseconds since 1970. Any thread may ask; the loop does."""
+
+    def __init__(
+        self,
+        *,
+        wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        counter_ms: Callable[[], int] = _BOOT.now_ms,
+    ) -> None:
+        self._wall_ms = wall_ms
+        self._counter_ms = counter_ms
+        self._offset_ms = wall_ms() - counter_ms()
+        self._step_since_ms: int | None = None  # of the counter: since when the system's clock is elsewhere
+        self._stepped_at_ms: int | None = None  # of the counter: when that was noticed last
+        self.steps = 0
+        self.last_step_ms = 0  # by how much, forward or back
+
+    def now_ms(self) -> int:
+        """See the module."""
+        counter = self._counter_ms()
+        wall = self._wall_ms()
+        difference = wall - counter - self._offset_ms
+        if -STEP_MS <= difference <= STEP_MS:
+            self._offset_ms += difference
+            self._step_since_ms = None
+            return wall
+        if self._step_since_ms is None:
+            self._step_since_ms = self._stepped_at_ms = counter
+            self.steps += 1
+            self.last_step_ms = difference
+            log.warning(
+                "clock_stepped", extra={"event": "clock_stepped", "by_s": round(difference / 1000, 1)}
+            )
+        elif counter - self._step_since_ms >= HOLD_MS:
+            self._offset_ms += difference
+            self._step_since_ms = None
+            return wall
+        return counter + self._offset_ms
+
+    def reason(self) -> str | None:
+        """What to tell whoever asks for the state; None while there was no step lately."""
+        if self._stepped_at_ms is None or self._counter_ms() - self._stepped_at_ms > _SHOWN_MS:
+            return None
+        state = (
+            "it is not followed until it has stayed there for 30 s"
+            if self._step_since_ms is not None
+            else "time is right again, or was taken over"
+        )
+        return (
+            f"the machine's clock stepped by {self.last_step_ms / 1000:+.1f} s; {state}. Look at its time service "
+            "(`timedatectl`, `chronyc tracking`)"
+        )
