@@ -186,9 +186,11 @@ class SubscriptionPump:
 
     @property
     def acked_above(self) -> int:
-        if self._core is not None:
+        """Acknowledged above the first message that could be read and is not: what was trimmed is not counted."""
+        start = self.topic.start_offset
+        if self._core is not None and self._core.floor >= start:
             return self._core.acked_above
-        return sum(end - start for start, end in self.topic.state.cursors[self.subscription_id].acknowledged)
+        return self.cursor.acknowledged_from(start)
 
     def worst_failure(self) -> WorstFailure | None:
         return None if self._core is None else self._core.worst_failure()
@@ -264,7 +266,7 @@ class SubscriptionPump:
                 name=name,
                 abrupt=not link.said_goodbye,
                 in_flight=self._core.in_flight_of(consumer_id),
-                unread=max(0, self.topic.commit - floor - self._core.acked_above),
+                unread=max(0, self.topic.commit - floor - self.acked_above),
             )
             self._perform(self._core.leave(consumer_id, self.engine.deadlines.now_ms()))
             self.wake()
@@ -280,7 +282,7 @@ class SubscriptionPump:
         self.wake()
 
     def is_active(self, consumer_id: int) -> bool:
-        return self.type is not SubscriptionType.FAILOVER or next(iter(self.links), None) == consumer_id
+        return self._core is not None and self._core.is_active(consumer_id)
 
     # -- answers ---------------------------------------------------------------------------------------------
 

@@ -99,8 +99,7 @@ class BrokersPart:
             )
             for pump in pumps:
                 floor = max(pump.cursor.floor, topic.start_offset)
-                acked = sum(end - start for start, end in pump.cursor.acknowledged)
-                lag = topic.commit - floor - acked
+                lag = max(0, topic.commit - floor - pump.acked_above)
                 oldest = self._oldest_ms(topic, floor) if lag else None
                 statistics = pump.statistics()
                 subscriptions.append(

@@ -119,7 +119,7 @@ class SubscriptionsPart:
             start_offset=topic.start_offset,
             next_offset=topic.commit,
             next_unacked=cursor.floor,
-            acked_above=sum(end - start for start, end in cursor.acknowledged),
+            acked_above=pump.acked_above,
             in_flight=0 if statistics is None else statistics.in_flight,
             redelivered=0 if statistics is None else statistics.redelivered,
             dead_lettered=0 if statistics is None else statistics.dead_lettered,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from typing import Final
@@ -139,10 +140,18 @@ class PublishStream:
                         topic.give_up_producer(opening)
                 self._opened(topic, session, mode, schema)
         except ClusterError as error:
-            self._fail(error)
+            self._not_opened(request.topic, error)
         except Exception:
             log.exception("open_producer_failed", extra={"event": "open_producer_failed"})
             self._fail(Internal("the broker could not open the producer; see its log"))
+
+    def _not_opened(self, name: str, error: ClusterError) -> None:
+        """A producer that is not let in is refused as much as a batch; under names of topics that are there only."""
+        with contextlib.suppress(ClusterError):
+            topic = self._broker.registry.find(TopicName.parse(name))
+            if topic is not None:
+                self._broker.rejected(topic.name, error, 0)
+        self._fail(error)
 
     def _opened(
         self, topic: Topic, session: ProducerSession, mode: AccessMode, schema: tuple[int, int]
@@ -281,6 +290,8 @@ class PublishStream:
         if self.closed:
             return
         if error is not None:
+            if self._topic is not None:
+                self._broker.rejected(self._topic.name, error, max(1, appended.count))
             self._refuse(error, appended.first_sequence, appended.count)
             return
         # On stable storage by now: the batch and everything before it in its topic (`Topic.committed`).

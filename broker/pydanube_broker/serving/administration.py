@@ -248,9 +248,7 @@ def _changed(own: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, in
 
 
 def _lag(topic: Topic, pump: AnyPump) -> int:
-    cursor = pump.cursor
-    acked = sum(end - start for start, end in cursor.acknowledged)
-    return max(0, topic.commit - max(cursor.floor, topic.start_offset) - acked)
+    return max(0, topic.commit - max(pump.cursor.floor, topic.start_offset) - pump.acked_above)
 
 
 async def _durable(pumps: Sequence[AnyPump]) -> None:

@@ -65,6 +65,11 @@ class CursorSnapshot:
             last = attempts.end
 
 
+    def acknowledged_from(self, offset: int) -> int:
+        """How many messages at or above an offset are acknowledged one by one."""
+        return sum(end - max(start, offset) for start, end in self.acknowledged if end > offset)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CursorDelta:
     """What changed since the last delta or snapshot of the same subscription.

@@ -166,6 +166,12 @@ class Subscription:
         """Whether `routed` needs the keys: key-shared while a consumer has key filters."""
         return self._members.slots is not None and self._members.slots.filtered
 
+    def is_active(self, consumer_id: int) -> bool:
+        """Whether messages go to the consumer: of a failover subscription the first, also after it took over its name."""
+        if self._type is not SubscriptionType.FAILOVER:
+            return True
+        return bool(self._members.consumers) and self._members.consumers[0].consumer_id == consumer_id
+
     def session_of(self, consumer_id: int) -> int | None:
         """The consumer's session, None if it is not attached."""
         consumer = self._members.find(consumer_id)

@@ -1,0 +1,75 @@
+"""What the broker says of lag, of who is active and of refusals is so."""
+
+from __future__ import annotations
+
+import pytest
+from pydanube import Client, connect
+from pydanube_broker.broker import Broker
+from pydanube_core.errors import ClusterError, JournalReadOnly
+from pydanube_core.names import TopicName
+
+from tests.broker.delivery.waiting import facts_of, take, until
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
+
+
+@pytest.mark.parametrize("connected", [True, False])
+async def test_what_is_trimmed_under_a_cursor_does_not_count_as_acknowledged_above_it(
+    broker: Broker, client: Client, connected: bool
+) -> None:
+    """`drop_unread`: the trim passes acknowledgements above the first unread message; 200 others are unread."""
+    async with client.producer("t") as producer:
+        await producer.send_many([b"%d" % i for i in range(600)])
+    topic = broker.registry.find(TopicName.parse("/default/t"))
+    assert topic is not None
+    async with client.consumer("t", "s", type="shared") as consumer:
+        for message in await take(consumer, 600):
+            if 100 <= message.offset < 300:
+                await message.ack()
+        await consumer.flush_acks()
+        if connected:
+            topic.trim(400)
+            facts = await facts_of(broker, "t", "s")
+    if not connected:
+        topic.trim(400)
+        facts = await facts_of(broker, "t", "s")
+    assert (facts.start_offset, facts.next_offset, facts.lag_messages) == (400, 600, 200)
+    assert await broker.port.skip_messages("t", "s", 1000) == 200
+
+
+async def test_a_failover_consumer_that_takes_over_its_own_name_is_told_that_it_is_active(
+    broker: Broker, client: Client
+) -> None:
+    async with client.producer("t") as producer:
+        await producer.send(b"x")
+    async with (
+        client.consumer("t", "s", type="failover", name="first") as first,
+        client.consumer("t", "s", type="failover", name="standby"),
+        connect(broker.broker_url) as another,
+    ):
+        await take(first, 1)
+        topic = broker.registry.find(TopicName.parse("/default/t"))
+        assert topic is not None
+        pump = topic.subscriptions["s"]
+        async with another.consumer("t", "s", type="failover", name="first") as again:
+            await take(again, 1)
+            active = {name: pump.is_active(consumer_id) for consumer_id, name in pump._names.items()}
+            assert active == {"first": True, "standby": False}
+
+
+async def test_every_refusal_of_a_read_only_journal_is_counted(broker: Broker, client: Client) -> None:
+    async with client.producer("t") as producer:
+        await producer.send(b"x")
+        syncer = broker.journal._writer._syncer
+        syncer.sync = lambda slots, lsn: None  # type: ignore[method-assign]  # this sync does not return
+        waiting = producer.send_nowait(b"in flight")
+        await until(lambda: broker.journal.waiting_bytes > 0)
+        broker.journal._writer._fail(OSError(5, "made to fail"))
+        with pytest.raises(JournalReadOnly):
+            await waiting
+        refused = broker.metrics.rejected["/default/t", "JOURNAL_READ_ONLY"]
+        assert refused >= 1
+        with pytest.raises(ClusterError):
+            async with client.producer("t"):
+                pass
+        assert broker.metrics.rejected["/default/t", "JOURNAL_READ_ONLY"] > refused
