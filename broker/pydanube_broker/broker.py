@@ -18,6 +18,7 @@ from typing import Any, Final, Self
 
 import anyio
 from pydanube_core.errors import ClusterError, DiskFull, Draining, NotImplementedYet
+from pydanube_core.facts import Reason
 from pydanube_core.names import TopicName
 from pydanube_core.services import OPS, STREAM
 from pydanube_storage.metadata import EmbeddedStore
@@ -137,6 +138,8 @@ class Broker(BrokerParts):
         self.hub = Hub()
         self.hub.on_failure = self._journal_failed
         self.journal = self._open_journal()
+        self.health.journal_trouble = self._journal_trouble
+        self.journal.keep_free(lambda: self.health.disk.get("guard_bytes") or 0)
         stack.push_async_callback(self._close_journal)
         found = self.journal.recover()
         newest = newest_id(self.hub.states.values(), (header.topic_id for header, _ in found.tail))
@@ -400,6 +403,10 @@ class Broker(BrokerParts):
         if self.journal.read_only is None:
             everything = isinstance(self.health.disk_error, DiskFull)
             await self.registry.forget_deleted(NEVER_MS if everything else now_ms())
+
+    def _journal_trouble(self) -> Reason | None:
+        trouble = self.journal.trouble()
+        return None if trouble is None else Reason(code=trouble[0], message=trouble[1])
 
     def _journal_failed(self, error: ClusterError) -> None:
         self.health.journal_error = self.hub.failure

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,6 +32,9 @@ class Health:
         self.recovering = True
         self.draining = False
         self.journal_error: JournalReadOnly | None = None
+        self.journal_trouble: Callable[[], Reason | None] = lambda: (
+            None
+        )  # what else keeps it from taking records
         self.disk: dict[str, Any] = {}
         self._disk_error: DiskFull | Unavailable | None = None
 
@@ -44,6 +48,9 @@ class Health:
 
     def _sample(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(SAMPLE_S, self._sample)
+        self._look()
+
+    def _look(self) -> None:
         try:
             stat = os.statvfs(self._folder)
         except OSError as error:
@@ -98,8 +105,12 @@ class Health:
         return self._disk_error
 
     def reasons(self) -> tuple[Reason, ...]:
-        """Why this broker is not ready; empty when it is."""
+        """Why this broker is not ready; empty when it is.
+
+        The disk is looked at now: what a publish meets within this second is not to be denied.
+        """
         found: list[Reason] = []
+        self._look()
         if self.recovering:
             found.append(Reason(code="RECOVERING", message="the journal is being read"))
         if self.draining:
@@ -109,4 +120,6 @@ class Health:
         if self._disk_error is not None:
             code = "DISK_GUARD" if isinstance(self._disk_error, DiskFull) else "DATA_DIR_GONE"
             found.append(Reason(code=code, message=self._disk_error.message))
+        elif self.journal_error is None and (trouble := self.journal_trouble()) is not None:
+            found.append(trouble)
         return tuple(found)

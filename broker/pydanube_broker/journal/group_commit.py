@@ -71,6 +71,7 @@ class GroupCommit:
         self._target: _Target | None = None
         self._scheduled = False
         self._syncing = False
+        self._asked_at = 0.0  # when the sync under way was asked for
         self._group = 0
         self._unsynced: list[_Target] = []
         self._in_flight: list[_Target] = []
@@ -82,6 +83,11 @@ class GroupCommit:
         self.statistics = WriterStatistics()
         self.on_sync: Callable[[float], None] = lambda seconds: None  # told how long each sync took
         syncer.done = self._synced
+
+    @property
+    def waiting_s(self) -> float:
+        """For how long the disk, or whoever asks it for us, has not answered; 0 while nothing is asked."""
+        return self._loop.time() - self._asked_at if self._syncing and self.failed is None else 0.0
 
     def start(self, lsn: int) -> None:
         """Everything below `lsn` is durable already."""
@@ -143,6 +149,7 @@ class GroupCommit:
         if self.written <= self.durable or self.failed is not None:
             return
         self._syncing = True
+        self._asked_at = self._loop.time()
         self._group = 0
         self._in_flight, self._unsynced = self._unsynced, []
         self._syncer.sync(tuple(target.slot for target in self._in_flight), self.written)

@@ -26,7 +26,7 @@ from zlib import crc32
 
 import numpy as np
 from pydanube_core.batch import BROKER_PART_BYTES, read_broker_part
-from pydanube_core.errors import CorruptJournal, JournalReadOnly, LimitReached
+from pydanube_core.errors import CorruptJournal, DiskFull, JournalReadOnly, LimitReached
 
 from pydanube_broker.journal.checkpoint import (
     CHECKPOINT_BODY,
@@ -51,6 +51,7 @@ from pydanube_broker.journal.records import (
     FILE_HEADER_BYTES,
     FLAG_SEGMENT_END,
     HEADER_BYTES,
+    SECTOR,
     Kind,
     RecordHeader,
     blank_sectors,
@@ -80,6 +81,9 @@ _SEGMENT: Final = struct.Struct("<QQ")
 END_MARK_BYTES: Final = HEADER_BYTES
 MARK_AFTER_S: Final = 1.0
 _OURS: Final = (Kind.HEAD, Kind.MARK, Kind.CHECKPOINT)  # records that mean nothing to the owner
+STALLED_S: Final = 5.0
+LEAST_ROOM_BYTES: Final = 1 << 20  # of the active segment: less may refuse a batch
+LEAST_SEGMENT_BYTES: Final = 1 << 20  # that a start makes where the disk is too full for more
 JOINED_BYTES: Final = 4096  # up to here a copy costs less than the two objects that it saves
 
 
@@ -206,14 +210,18 @@ class Journal(StoredBatches):
         found = self.recovered
         assert found is not None, "recover first"
         kept = self._files.sort_out(found)
-        await self._files.wait_ready()
+        largest = max((record_bytes(len(body)) for _, body in found.tail), default=0)
+        least = min(
+            self.options.segment_bytes, max(LEAST_SEGMENT_BYTES, 2 * largest + SECTOR) & ~(SECTOR - 1)
+        )
+        await self._files.wait_any_ready(least)
         self._writer.start(found.proven)
         self._next = self._files.ready[0].base
         # Until all of the tail is durable, a second crash must find the old end and not a part of the copy.
         self._claim = found.proven
         self._roll(0)
         for header, body in found.tail:
-            await self._begin_room(len(body))
+            await self._begin_room(len(body), least)
             at = self._next
             self._put(header.kind, header.topic_id, [body], header.body_crc, header.flags)
             if header.kind is Kind.BATCH:
@@ -222,10 +230,11 @@ class Journal(StoredBatches):
         await self._until_durable()
         await self._head_written()  # from here on no older head will do
         self._claim = None
-        await self._begin_room(0)
+        await self._begin_room(0, least)
         self._put(Kind.MARK, 0, [], 0, 0)
         await self._until_durable()
         self._serving = True
+        self._files.size = self.options.segment_bytes
         found.tail = []
         for base in sorted(self._unwritten & self._indexes.keys()):
             self._write_sidecar(base)
@@ -233,9 +242,9 @@ class Journal(StoredBatches):
         self._remove(kept)
         self._advance_heads()
 
-    async def _begin_room(self, body_bytes: int) -> None:
+    async def _begin_room(self, body_bytes: int, least: int) -> None:
         if not self._fits(body_bytes):
-            await self._files.wait_ready()
+            await self._files.wait_any_ready(least)
             self._roll(body_bytes)
 
     async def close(self) -> None:
@@ -297,6 +306,33 @@ class Journal(StoredBatches):
     def when_room(self, done: Callable[[], None]) -> None:
         """Call `done` once, when it is worth asking `check_room` again."""
         self._files.when_prepared(done)
+
+    def keep_free(self, guard_bytes: Callable[[], int]) -> None:
+        """Make no segment for publishes that leaves less of the disk than this."""
+        self._files.keep_free = guard_bytes
+
+    def trouble(self) -> tuple[str, str] | None:
+        """(code, text) of what keeps records from being taken or acknowledged, short of a failure; None: nothing."""
+        waiting_s = self._writer.waiting_s
+        if waiting_s > STALLED_S:
+            return (
+                "JOURNAL_STALLED",
+                f"a sync of the journal in {self.folder} has not returned for {waiting_s:.0f} s: nothing is acknowledged "
+                "until it does. Look at the disk, and whether the broker's sync helper is stopped",
+            )
+        ready, left = len(self._files.ready), self._room_end - self._next
+        if ready >= 2 or (ready and left >= LEAST_ROOM_BYTES):
+            return None
+        if self._files.last_error is not None:
+            refusal = self._files.refusal()
+            return "DISK_GUARD" if isinstance(refusal, DiskFull) else "JOURNAL_STALLED", refusal.message
+        if self._files.making_s > STALLED_S:
+            return (
+                "JOURNAL_STALLED",
+                f"the next journal segment in {self.folder} has been in the making for {self._files.making_s:.0f} s: "
+                "publishes wait for it. Look at the disk, and whether the broker's segment helper is stopped",
+            )
+        return None
 
     def check_room(self, data_bytes: int) -> None:
         """Whether a batch of `data_bytes` (producer part and body) may be taken now, before an offset is assigned.

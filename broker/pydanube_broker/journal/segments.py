@@ -20,7 +20,7 @@ from pydanube_core.errors import DiskFull, Overloaded, Unavailable
 from pydanube_broker.journal.checkpoint import HEAD_SUFFIX
 from pydanube_broker.journal.disk import Disk
 from pydanube_broker.journal.helper import Preparer
-from pydanube_broker.journal.records import FILE_HEADER_BYTES
+from pydanube_broker.journal.records import FILE_HEADER_BYTES, SECTOR
 from pydanube_broker.journal.recovery import Recovered, SegmentFile
 
 __all__ = ["SegmentFiles"]
@@ -48,6 +48,13 @@ class SegmentFiles:
         self._fds: OrderedDict[int, int] = OrderedDict()
         self._closed = False
         self.floor = 0  # no new segment begins below this address
+        self.size = (
+            segment_bytes  # of the segments that are made now: less where a start finds no room for more
+        )
+        self.keep_free: Callable[[], int] = lambda: (
+            0
+        )  # bytes of the disk that segments for publishes leave alone
+        self._made_since = 0.0
 
     def path(self, base: int) -> Path:
         return self.folder / f"{base:020d}.journal"
@@ -120,9 +127,53 @@ class SegmentFiles:
         """Keep segments ready; asked for again after each answer."""
         if self._closed or self._making is not None or len(self.ready) >= READY_TARGET:
             return
+        if self.ready and self._guarded():
+            self._retry_later()  # the one that stands ready is the reserve: what else there is room for is not ours
+            return
         base = self.next_base
-        self._making = SegmentFile(self.path(base), base, self.segment_bytes)
-        self._preparer.prepare(self._making.path, base, self.segment_bytes)
+        self._making = SegmentFile(self.path(base), base, self.size)
+        self._made_since = asyncio.get_running_loop().time()
+        self._preparer.prepare(self._making.path, base, self.size)
+
+    def _guarded(self) -> bool:
+        """Whether one more segment would leave less than is to stay free; notes it as the reason of refusals."""
+        keep = self.keep_free()
+        if not keep:
+            return False
+        try:
+            free = self._disk.free_bytes(self.folder)
+        except OSError:
+            return False  # it shows when the segment is made
+        if free - self.size >= keep:
+            return False
+        self.last_error = OSError(errno.ENOSPC, f"{keep} bytes are to stay free (data.min_free_bytes)")
+        return True
+
+    def _retry_later(self) -> None:
+        if self._retry is None:
+            self._retry = asyncio.get_running_loop().call_later(RETRY_S, self._again)
+
+    @property
+    def making_s(self) -> float:
+        """For how long the segment that is being made has been; 0 while none is."""
+        return 0.0 if self._making is None else asyncio.get_running_loop().time() - self._made_since
+
+    async def wait_any_ready(self, least_bytes: int) -> None:
+        """As `wait_ready`; where the disk is too full for a whole segment, smaller ones are made, down to `least_bytes`.
+
+        A start must not be refused for want of a segment that nobody will fill.
+
+        Raises:
+            DiskFull, Unavailable: not even the smallest could be made.
+        """
+        while True:
+            try:
+                await self.wait_ready()
+                return
+            except DiskFull:
+                if self.size <= least_bytes:
+                    raise
+                self.size = max(least_bytes, self.size // 4 & ~(SECTOR - 1))
 
     def _prepared(self, base: int, error: OSError | None) -> None:
         made, self._making = self._making, None
@@ -139,8 +190,8 @@ class SegmentFiles:
         if error is None and made is not None:
             self.ready.append(made)
             self.fill()
-        elif not self._closed and self._retry is None:
-            self._retry = asyncio.get_running_loop().call_later(RETRY_S, self._again)
+        elif not self._closed:
+            self._retry_later()
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(None)

@@ -64,7 +64,6 @@ class CursorSnapshot:
                 raise InvalidArgument("cursor: attempts overlap or are out of order", field="attempts")
             last = attempts.end
 
-
     def acknowledged_from(self, offset: int) -> int:
         """How many messages at or above an offset are acknowledged one by one."""
         return sum(end - max(start, offset) for start, end in self.acknowledged if end > offset)

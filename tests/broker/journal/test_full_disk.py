@@ -1,0 +1,118 @@
+"""A disk that is full: what is to stay free stays free, and a start is not refused for want of a whole segment."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import anyio
+import pytest
+from pydanube_broker.journal import segments
+from pydanube_core.errors import DiskFull, Overloaded
+
+from tests.broker.journal.faulty import FaultyDisk
+from tests.broker.journal.ledger import SEGMENT_BYTES, Desk
+from tests.broker.journal.test_faults import append
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
+LARGE = 256 * SEGMENT_BYTES  # four times the least that a start makes
+
+
+@pytest.fixture(autouse=True)
+def _retry_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segments, "RETRY_S", 0.001)
+
+
+class SmallDisk(FaultyDisk):
+    """Takes so many bytes in files that are made, and no more."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size_bytes = size
+        self._made: dict[str, int] = {}
+        self._paths: dict[int, str] = {}
+
+    def create(self, path: Path) -> int:
+        fd = super().create(path)
+        self._paths[fd] = path.name
+        self._made[path.name] = 0
+        return fd
+
+    def free_bytes(self, path: Path) -> int:
+        return self.size_bytes - sum(self._made.values())
+
+    def pwritev(self, fd, buffers, at):  # type: ignore[no-untyped-def]
+        name = self._paths.get(fd)
+        if name is not None:
+            grown = max(0, at + sum(map(len, buffers)) - self._made[name])
+            if grown > self.free_bytes(Path()):
+                raise OSError(errno.ENOSPC, "the disk is full")
+            self._made[name] += grown
+        super().pwritev(fd, buffers, at)
+
+    def close(self, fd: int) -> None:
+        self._paths.pop(fd, None)
+        super().close(fd)
+
+    def rename(self, old: Path, new: Path) -> None:
+        super().rename(old, new)
+        self._made[new.name] = self._made.pop(old.name)
+
+    def unlink(self, path: Path) -> None:
+        super().unlink(path)
+        self._made.pop(path.name, None)
+
+
+async def test_publishes_stop_before_they_take_what_is_to_stay_free(fast_path: Path) -> None:
+    disk = SmallDisk(12 * SEGMENT_BYTES)
+    desk = Desk(fast_path / "j", disk=disk)
+    desk.journal.keep_free(lambda: 5 * SEGMENT_BYTES)
+    await desk.start()
+    assert desk.journal.trouble() is None
+
+    async def fill() -> None:
+        while True:
+            try:
+                desk.append(1, size=2000)
+            except Overloaded:
+                await anyio.sleep(0.001)
+            await desk.durable()
+
+    with pytest.raises(DiskFull):
+        await fill()
+    assert disk.free_bytes(fast_path) >= 5 * SEGMENT_BYTES
+    trouble = desk.journal.trouble()
+    assert trouble is not None
+    assert trouble[0] == "DISK_GUARD"
+    for position in range(10):  # cursors have the reserve
+        desk.move_cursor(1, 1, position)
+    assert await desk.durable()
+    disk.size_bytes *= 2
+    assert await append(desk, 1, 2000)
+    with anyio.fail_after(30):
+        while desk.journal.trouble() is not None:  # noqa: ASYNC110
+            await anyio.sleep(0.001)
+    await desk.journal.close()
+
+
+async def test_a_start_on_a_full_disk_makes_do_with_a_small_segment(fast_path: Path) -> None:
+    disk = SmallDisk(16 * LARGE)
+    desk = Desk(fast_path / "j", disk=disk, segment_bytes=LARGE)
+    await desk.start()
+    assert await append(desk, 1, 2000)
+    await desk.journal.close()
+    for path in (fast_path / "j").glob("*.journal"):
+        if int(path.stem) > 0:  # somebody else took the room of what stood ready
+            disk.unlink(path)
+    disk.size_bytes = sum(disk._made.values()) + LARGE - 1
+    for _ in range(3):
+        again = Desk(fast_path / "j", desk.truth, disk=disk, segment_bytes=LARGE)
+        await again.start()
+        again.move_cursor(1, 1, 1)
+        assert await again.durable()
+        again.journal.abandon()
+    disk.size_bytes *= 4
+    healed = Desk(fast_path / "j", desk.truth, disk=disk, segment_bytes=LARGE)
+    await healed.start()
+    assert await append(healed, 1, 2000)
+    await healed.journal.close()
