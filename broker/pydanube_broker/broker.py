@@ -12,8 +12,8 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from types import TracebackType
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from types import MappingProxyType, TracebackType
 from typing import Any, Final, Self
 
 import anyio
@@ -78,14 +78,23 @@ class Broker(BrokerParts):
     Args:
         settings: as `load_settings` gives them.
         ops: serves `danube.ops/Call`: request bytes to response bytes.
+        administration: more methods of the admin port, path → the same; they win over the broker's own.
         upgrade: False refuses a data directory of an older format.
 
     Raises (on entering): any `ClusterError` of the start: `DATA_DIR_LOCKED`, `PORT_IN_USE`, `CORRUPT_JOURNAL` …
     """
 
-    def __init__(self, settings: Settings, *, ops: OpsHandler | None = None, upgrade: bool = True) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        ops: OpsHandler | None = None,
+        administration: Mapping[str, OpsHandler] = MappingProxyType({}),
+        upgrade: bool = True,
+    ) -> None:
         super().__init__(settings)
         self._ops = ops
+        self._administration = administration
         self._upgrade = upgrade
         self._stack = contextlib.AsyncExitStack()
         self._streams: set[PublishStream | ConsumeStream] = set()
@@ -276,7 +285,15 @@ class Broker(BrokerParts):
             host=server.host,
             port=server.admin_port,
             flag="admin-port",
-            route=Route(streams={}, cold={OPS["Call"].path: self._call, **health.cold, **schemas.cold}),
+            route=Route(
+                streams={},
+                cold={
+                    OPS["Call"].path: self._call,
+                    **health.cold,
+                    **schemas.cold,
+                    **self._administration,
+                },
+            ),
             ended=self._call_ended,
         )
         self._servers.append(admin)

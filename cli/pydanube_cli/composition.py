@@ -23,6 +23,7 @@ from types import FrameType
 from typing import Any, Final
 
 import anyio
+from pydanube_admin.compat.methods import compat_methods
 from pydanube_admin.core import AdminCore, AdminOptions
 from pydanube_broker.broker import Broker
 from pydanube_broker.log import configure_logging
@@ -97,7 +98,8 @@ async def _serve(
             compat_destructive=admin.compat_destructive,
         )
     )
-    async with stop.watched(), Broker(settings, ops=core.serve_call, upgrade=upgrade) as broker:
+    serving = Broker(settings, ops=core.serve_call, administration=compat_methods(core), upgrade=upgrade)
+    async with stop.watched(), serving as broker:
         core.attach(broker.port)
         info = {"version": version(), "pid": os.getpid(), "http": None, **broker.ready_info()}
         async with contextlib.AsyncExitStack() as stack:

@@ -144,6 +144,7 @@ GENERATED_USERS = (
     "pydanube.testing.*",  # the in-memory broker answers the same messages
     "pydanube.control",  # what a consume stream is told: acknowledgements, credit, seeks
     "pydanube.*_lane",  # a stream to one broker each: messages become batches, answers receipts
+    "pydanube_admin.compat.*",  # danube_admin and the registry's changes: translation is all they do
     "pydanube_admin.core",  # danube.ops/Call: the operation side
     "pydanube_admin.remote",  # danube.ops/Call: the calling side
     # Tolerated until they are moved into one of the above:

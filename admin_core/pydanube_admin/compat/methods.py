@@ -1,0 +1,79 @@
+"""The methods of `danube_admin`, and those of SchemaRegistry that change something: path → what serves it.
+
+Each takes the bytes of its request and gives the bytes of its answer, or raises the error that becomes the status.
+The composition root hands them to the broker's admin server.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from google.protobuf.message import DecodeError, Message
+from pydanube_core.errors import InvalidArgument
+from pydanube_core.services import (
+    BROKER_ADMIN,
+    CLUSTER_ADMIN,
+    NAMESPACE_ADMIN,
+    SCHEMA_REGISTRY,
+    SECURITY_ADMIN,
+    TOPIC_ADMIN,
+    Method,
+    Service,
+)
+
+from pydanube_admin.compat.asking import Asking
+from pydanube_admin.compat.brokers import Brokers
+from pydanube_admin.compat.schemas import SchemaChanges
+from pydanube_admin.compat.security import refuse
+from pydanube_admin.compat.subscriptions import Subscriptions
+from pydanube_admin.compat.topics import Namespaces, Topics
+from pydanube_admin.core import AdminCore
+
+__all__ = ["Serve", "compat_methods"]
+
+Serve = Callable[[bytes], Awaitable[bytes]]
+
+
+def compat_methods(core: AdminCore) -> Mapping[str, Serve]:
+    """Every method of the five services; a method that none of ours answers to fails here and not in a call."""
+    ask = Asking(core)
+    brokers = Brokers(ask)
+    owners: tuple[tuple[Service, tuple[object, ...]], ...] = (
+        (BROKER_ADMIN, (brokers,)),
+        (CLUSTER_ADMIN, (brokers,)),
+        (NAMESPACE_ADMIN, (Namespaces(ask),)),
+        (TOPIC_ADMIN, (Topics(ask), Subscriptions(ask))),
+    )
+    methods: dict[str, Serve] = {}
+    for service, objects in owners:
+        for method in service:
+            name = _python_name(method.name)
+            answer = next(getattr(each, name) for each in objects if hasattr(each, name))
+            methods[method.path] = _served(method, answer)
+    for method in SECURITY_ADMIN:
+        methods[method.path] = _served(method, refuse)
+    changes = SchemaChanges(ask)
+    for method in SCHEMA_REGISTRY:
+        change = getattr(changes, _python_name(method.name), None)
+        if change is not None:
+            methods[method.path] = _served(method, change)
+    return methods
+
+
+def _python_name(name: str) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+
+
+def _served(method: Method, answer: Callable[[Any], Awaitable[Message]]) -> Serve:
+    async def serve(data: bytes) -> bytes:
+        try:
+            request = method.request.FromString(data)
+        except DecodeError as error:
+            raise InvalidArgument(
+                f"the request is no {method.request.DESCRIPTOR.name}", field="request"
+            ) from error
+        return (await answer(request)).SerializeToString()
+
+    return serve

@@ -1,0 +1,296 @@
+"""The admin plane of the original over gRPC: what its tool sends, against a real broker's admin port."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import pytest
+from pydanube_admin import AdminCore
+from pydanube_admin.compat.methods import compat_methods
+from pydanube_admin.core import AdminOptions
+from pydanube_broker.broker import Broker
+from pydanube_broker.settings import MEMORY_DIR
+from pydanube_broker.settings_load import load_settings
+from pydanube_core.generated import danube_admin_pb2 as pb
+from pydanube_core.generated import danube_schema_pb2 as schema_pb
+from pydanube_core.services import METHODS
+
+pytestmark = pytest.mark.anyio
+
+
+class Tool:
+    """`await tool("TopicAdmin/CreateTopic", request)`; it sets no deadline header, as the original's."""
+
+    def __init__(self, channel: grpc.aio.Channel, core: AdminCore) -> None:
+        self._channel = channel
+        self.core = core
+
+    async def __call__(self, name: str, request: Any, package: str = "danube_admin") -> Any:
+        method = METHODS[f"/{package}.{name}"]
+        call = self._channel.unary_unary(
+            method.path,
+            request_serializer=method.request.SerializeToString,
+            response_deserializer=method.response.FromString,
+        )
+        return await call(request)
+
+    async def refused(self, name: str, request: Any, package: str = "danube_admin") -> tuple[str, str]:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await self(name, request, package)
+        return caught.value.code().name, caught.value.details() or ""
+
+    async def ops(self, name: str, /, **arguments: Any) -> dict[str, Any]:
+        """Through our own face."""
+        outcome = await self.core.call(name, arguments, principal="ann", face="cli")
+        body: dict[str, Any] = outcome.model_dump(mode="json", by_alias=True)  # type: ignore[union-attr]
+        return body
+
+
+@asynccontextmanager
+async def serving(options: AdminOptions | None = None, runtime: str = "grpcio") -> AsyncIterator[Tool]:
+    free = {f"server.{name}": 0 for name in ("grpc_port", "admin_port", "metrics_port")}
+    settings = load_settings(None, {}, {"data.dir": MEMORY_DIR, "server.grpc_runtime": runtime, **free})
+    core = AdminCore(options=options)
+    async with Broker(settings, ops=core.serve_call, administration=compat_methods(core)) as broker:
+        core.attach(broker.port)
+        async with grpc.aio.insecure_channel(broker.admin_url.removeprefix("http://")) as channel:
+            try:
+                yield Tool(channel, core)
+            finally:
+                await core.aclose()
+
+
+@pytest.fixture
+async def tool() -> AsyncIterator[Tool]:
+    async with serving() as tool:
+        yield tool
+
+
+async def test_topics_live_as_the_tool_expects(tool: Tool) -> None:
+    assert (
+        await tool("TopicAdmin/CreateTopic", pb.NewTopicRequest(name="/default/logs", dispatch_strategy=1))
+    ).success
+    assert (await tool("TopicAdmin/CreateTopic", pb.NewTopicRequest(name="/default/fast"))).success
+    assert (
+        await tool(
+            "TopicAdmin/CreatePartitionedTopic",
+            pb.PartitionedTopicRequest(base_name="/default/parts", partitions=2, dispatch_strategy=1),
+        )
+    ).success
+    broker_id = (await tool("BrokerAdmin/GetLeaderBroker", pb.Empty())).leader
+    listed = await tool("TopicAdmin/ListNamespaceTopics", pb.NamespaceRequest(name="default"))
+    assert [(topic.name, topic.delivery, topic.broker_id) for topic in listed.topics] == [
+        ("/default/fast", "NonReliable", broker_id),
+        ("/default/logs", "Reliable", broker_id),
+        ("/default/parts-part-0", "Reliable", broker_id),
+        ("/default/parts-part-1", "Reliable", broker_id),
+    ]
+    mine = await tool("TopicAdmin/ListBrokerTopics", pb.BrokerRequest(broker_id=broker_id))
+    assert {topic.name for topic in listed.topics} <= {topic.name for topic in mine.topics}
+    assert not (await tool("TopicAdmin/ListBrokerTopics", pb.BrokerRequest(broker_id="1"))).topics
+    names = await tool("NamespaceAdmin/GetNamespaceTopics", pb.NamespaceRequest(name="default"))
+    assert "default/logs" in names.topics, "here, and only here, without the slash"
+    assert not (await tool("TopicAdmin/ListNamespaceTopics", pb.NamespaceRequest(name="nowhere"))).topics
+
+
+async def test_a_partition_goes_only_with_its_topic(tool: Tool) -> None:
+    await tool(
+        "TopicAdmin/CreatePartitionedTopic",
+        pb.PartitionedTopicRequest(base_name="/default/parts", partitions=2, dispatch_strategy=1),
+    )
+    status, text = await tool.refused("TopicAdmin/DeleteTopic", pb.TopicRequest(name="/default/parts-part-0"))
+    assert status == "INVALID_ARGUMENT"
+    assert "Cannot delete individual partition" in text, "the tool's own tests look for the words"
+    assert (await tool("TopicAdmin/DeleteTopic", pb.TopicRequest(name="/default/parts"))).success
+    listed = await tool("TopicAdmin/ListNamespaceTopics", pb.NamespaceRequest(name="default"))
+    assert not listed.topics
+
+
+async def test_what_it_destroys_is_planned_recorded_and_can_be_undone(tool: Tool) -> None:
+    await tool("TopicAdmin/CreateTopic", pb.NewTopicRequest(name="/default/logs", dispatch_strategy=1))
+    await tool.ops("subscriptions.create", topic="logs", subscription="billing")
+    await tool("TopicAdmin/DeleteTopic", pb.TopicRequest(name="/default/logs"))
+    records = (await tool.ops("audit.query", operation="topics.delete"))["items"]
+    assert {record["phase"] for record in records} == {"call", "outcome"}
+    assert {(record["face"], record["principal"]) for record in records} == {("danube_admin", "anonymous")}
+    assert all(record["plan_id"] for record in records)
+    await tool.ops("changes.undo", call_id=records[0]["call_id"])
+    described = await tool("TopicAdmin/DescribeTopic", pb.DescribeTopicRequest(name="/default/logs"))
+    assert list(described.subscriptions) == ["billing"]
+
+
+async def test_destruction_can_be_switched_off() -> None:
+    async with serving(AdminOptions(compat_destructive=False)) as tool:
+        await tool("TopicAdmin/CreateTopic", pb.NewTopicRequest(name="/default/logs", dispatch_strategy=1))
+        status, text = await tool.refused("TopicAdmin/DeleteTopic", pb.TopicRequest(name="/default/logs"))
+        assert (status, text.split(":")[0]) == ("FAILED_PRECONDITION", "PLAN_REQUIRED")
+        listed = await tool("TopicAdmin/ListNamespaceTopics", pb.NamespaceRequest(name="default"))
+        assert len(listed.topics) == 1
+
+
+async def test_namespaces(tool: Tool) -> None:
+    assert (await tool("NamespaceAdmin/CreateNamespace", pb.NamespaceRequest(name="shop"))).success
+    assert "shop" in (await tool("BrokerAdmin/ListNamespaces", pb.Empty())).namespaces
+    policies = await tool("NamespaceAdmin/GetNamespacePolicies", pb.NamespaceRequest(name="shop"))
+    parsed = json.loads(policies.policies)
+    assert list(parsed)[:2] == ["max_producers_per_topic", "max_subscriptions_per_topic"]
+    assert len(parsed) == 7
+    assert all(isinstance(value, int) and 0 <= value < 2**32 for value in parsed.values())
+    status, _ = await tool.refused("NamespaceAdmin/CreateNamespace", pb.NamespaceRequest(name="shop"))
+    assert status == "ALREADY_EXISTS"
+    await tool("TopicAdmin/CreateTopic", pb.NewTopicRequest(name="/shop/t", dispatch_strategy=1))
+    status, _ = await tool.refused("NamespaceAdmin/DeleteNamespace", pb.NamespaceRequest(name="shop"))
+    assert status == "FAILED_PRECONDITION"
+    await tool("TopicAdmin/DeleteTopic", pb.TopicRequest(name="/shop/t"))
+    assert (await tool("NamespaceAdmin/DeleteNamespace", pb.NamespaceRequest(name="shop"))).success
+    assert "shop" not in (await tool("BrokerAdmin/ListNamespaces", pb.Empty())).namespaces
+
+
+async def test_subscriptions_and_their_failure_policy(tool: Tool) -> None:
+    await tool("TopicAdmin/CreateTopic", pb.NewTopicRequest(name="/default/logs", dispatch_strategy=1))
+    await tool.ops("subscriptions.create", topic="logs", subscription="billing", type="key-shared")
+    named = pb.GetSubscriptionFailurePolicyRequest(topic="/default/logs", subscription="billing")
+    listed = await tool("TopicAdmin/ListSubscriptions", pb.TopicRequest(name="/default/logs"))
+    assert list(listed.subscriptions) == ["billing"]
+    status, _ = await tool.refused(
+        "TopicAdmin/SetSubscriptionFailurePolicy",
+        pb.SetSubscriptionFailurePolicyRequest(topic="/default/logs", subscription="billing"),
+    )
+    assert status == "INVALID_ARGUMENT", "the policy is missing"
+    without_topic = pb.SubscriptionFailurePolicy(max_redelivery_count=3)
+    status, text = await tool.refused(
+        "TopicAdmin/SetSubscriptionFailurePolicy",
+        pb.SetSubscriptionFailurePolicyRequest(
+            topic="/default/logs", subscription="billing", failure_policy=without_topic
+        ),
+    )
+    assert status == "INVALID_ARGUMENT"
+    assert "dead_letter_topic" in text
+    whole = pb.SubscriptionFailurePolicy(
+        max_redelivery_count=3,
+        ack_timeout_ms=20_000,
+        base_redelivery_delay_ms=100,
+        max_redelivery_delay_ms=5_000,
+        backoff_strategy=pb.SubscriptionBackoffStrategy.Exponential,
+        poison_policy=pb.SubscriptionPoisonPolicy.Drop,
+    )
+    assert (
+        await tool(
+            "TopicAdmin/SetSubscriptionFailurePolicy",
+            pb.SetSubscriptionFailurePolicyRequest(
+                topic="/default/logs", subscription="billing", failure_policy=whole
+            ),
+        )
+    ).success
+    found = await tool("TopicAdmin/GetSubscriptionFailurePolicy", named)
+    assert found.subscription_type == 3
+    assert found.failure_policy.max_redelivery_count == 3
+    assert found.failure_policy.ack_timeout_ms == 20_000
+    assert found.failure_policy.backoff_strategy == pb.SubscriptionBackoffStrategy.Exponential
+    assert found.failure_policy.poison_policy == pb.SubscriptionPoisonPolicy.Drop
+    window = pb.GetSubscriptionDispatchConfigRequest(topic="/default/logs", subscription="billing")
+    assert not (await tool("TopicAdmin/GetSubscriptionDispatchConfig", window)).HasField("dispatch_config")
+    assert (
+        await tool(
+            "TopicAdmin/Unsubscribe", pb.SubscriptionRequest(topic="/default/logs", subscription="billing")
+        )
+    ).success
+    status, _ = await tool.refused(
+        "TopicAdmin/Unsubscribe", pb.SubscriptionRequest(topic="/default/logs", subscription="billing")
+    )
+    assert status == "NOT_FOUND"
+
+
+async def test_a_broker_alone(tool: Tool) -> None:
+    (broker,) = (await tool("BrokerAdmin/ListBrokers", pb.Empty())).brokers
+    assert (broker.broker_role, broker.broker_status) == ("Cluster_Leader", "active")
+    assert broker.admin_addr.startswith("http://")
+    assert not broker.metrics_addr.startswith("http")
+    status = await tool("ClusterAdmin/ClusterStatus", pb.Empty())
+    assert list(status.voters) == [status.leader_id] == [status.self_node_id] == [int(broker.broker_id)]
+    assert (
+        await tool("BrokerAdmin/ActivateBroker", pb.ActivateBrokerRequest(broker_id=broker.broker_id))
+    ).success
+    refused = await tool.refused(
+        "BrokerAdmin/UnloadBroker", pb.UnloadBrokerRequest(broker_id=broker.broker_id)
+    )
+    assert (refused[0], refused[1].split(":")[0]) == ("FAILED_PRECONDITION", "LAST_BROKER")
+    refused = await tool.refused("BrokerAdmin/UnloadBroker", pb.UnloadBrokerRequest())
+    assert refused[0] == "INVALID_ARGUMENT"
+
+
+@pytest.mark.parametrize(
+    ("method", "request_of"),
+    [
+        ("ClusterAdmin/AddNode", pb.AddNodeRequest),
+        ("ClusterAdmin/PromoteNode", pb.PromoteNodeRequest),
+        ("ClusterAdmin/RemoveNode", pb.RemoveNodeRequest),
+        ("BrokerAdmin/GetClusterBalance", pb.ClusterBalanceRequest),
+        ("BrokerAdmin/TriggerRebalance", pb.RebalanceRequest),
+        ("SecurityAdmin/ListRoles", pb.Empty),
+        ("SecurityAdmin/CreateBinding", pb.CreateBindingRequest),
+    ],
+)
+async def test_what_has_no_meaning_here_says_so(
+    tool: Tool, method: str, request_of: Callable[[], Any]
+) -> None:
+    assert (await tool.refused(method, request_of()))[0] == "UNIMPLEMENTED"
+
+
+async def test_schemas_in_the_spelling_of_the_tool(tool: Tool) -> None:
+    package = "danube_schema"
+    made = await tool(
+        "SchemaRegistry/RegisterSchema",
+        schema_pb.RegisterSchemaRequest(
+            subject="logs-value", schema_type="json_schema", schema_definition=b'{"type": "object"}'
+        ),
+        package,
+    )
+    assert made.is_new_version
+    assert made.schema_id > 0
+    await tool(
+        "SchemaRegistry/SetCompatibilityMode",
+        schema_pb.SetCompatibilityModeRequest(subject="logs-value", compatibility_mode="FULL"),
+        package,
+    )
+    await tool("TopicAdmin/CreateTopic", pb.NewTopicRequest(name="/default/logs", dispatch_strategy=1))
+    await tool(
+        "SchemaRegistry/ConfigureTopicSchema",
+        schema_pb.ConfigureTopicSchemaRequest(
+            topic_name="/default/logs", schema_subject="logs-value", validation_policy="ENFORCE"
+        ),
+        package,
+    )
+    config = await tool(
+        "SchemaRegistry/GetTopicSchemaConfig",
+        schema_pb.GetTopicSchemaConfigRequest(topic_name="/default/logs"),
+        package,
+    )
+    assert (config.validation_policy, config.schema_id) == ("enforce", made.schema_id)
+    described = await tool("TopicAdmin/DescribeTopic", pb.DescribeTopicRequest(name="/default/logs"))
+    assert (described.schema_subject, described.schema_version) == ("logs-value", made.version)
+    assert (described.schema_type, described.compatibility_mode) == ("json_schema", "FULL")
+    gone = await tool(
+        "SchemaRegistry/DeleteSchemaVersion",
+        schema_pb.DeleteSchemaVersionRequest(subject="logs-value", version=9),
+        package,
+    )
+    assert gone.success
+    records = (await tool.ops("audit.query", operation="schemas.register"))["items"]
+    assert {record["face"] for record in records} == {"danube_admin"}
+
+
+async def test_requests_that_are_none_are_refused(tool: Tool) -> None:
+    status, _ = await tool.refused(
+        "TopicAdmin/CreateTopic",
+        pb.NewTopicRequest(name="/default/x", dispatch_strategy=7),  # type: ignore[arg-type]
+    )
+    assert status == "INVALID_ARGUMENT"
+    status, _ = await tool.refused("TopicAdmin/DescribeTopic", pb.DescribeTopicRequest(name="/default/x"))
+    assert status == "NOT_FOUND"
+    status, _ = await tool.refused("TopicAdmin/CreateTopic", pb.NewTopicRequest(name="a/b/c/d"))
+    assert status == "INVALID_ARGUMENT"
