@@ -169,7 +169,7 @@ class AdminCore:
         if call.operation.effect is not Effect.READ:
             await self._audit.write(entry.call())
         try:
-            result = await call.operation.handler(context, call.request)
+            result = await self._desk.run(context, call)
         except BaseException as error:
             known = error if isinstance(error, ClusterError) else Internal("the call was cut off")
             self._audit.note(entry.outcome(decision="refused", error=known))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pydanube_admin.operation import Operation
 
-__all__ = ["announce", "is_known", "known", "next_call"]
+__all__ = ["announce", "every", "is_known", "known", "next_call"]
 
 _operations: dict[str, Operation] = {}
 
@@ -35,3 +35,8 @@ def next_call(operation: str, arguments: Mapping[str, Any], why: str) -> dict[st
 def known(operation: str) -> Operation:
     """The operation of that name, which exists."""
     return _operations[operation]
+
+
+def every() -> list[Operation]:
+    """All operations, by name."""
+    return [_operations[name] for name in sorted(_operations)]

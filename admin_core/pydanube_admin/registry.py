@@ -37,13 +37,17 @@ from pydanube_admin.audit.declarations import AUDIT_OPERATIONS
 from pydanube_admin.brokers.declarations import BROKER_OPERATIONS
 from pydanube_admin.changes.declarations import CHANGE_OPERATIONS
 from pydanube_admin.diagnosis.declarations import DIAGNOSIS_OPERATIONS
+from pydanube_admin.finding.declarations import FINDING_OPERATIONS
+from pydanube_admin.messages.declarations import MESSAGE_OPERATIONS
 from pydanube_admin.namespaces.declarations import NAMESPACE_OPERATIONS
 from pydanube_admin.next_calls import announce, next_call
 from pydanube_admin.objects.declarations import OBJECT_OPERATIONS
 from pydanube_admin.operation import Operation
 from pydanube_admin.plans.declarations import PLAN_OPERATIONS
 from pydanube_admin.schemas.declarations import SCHEMA_OPERATIONS
+from pydanube_admin.sessions.declarations import SESSION_OPERATIONS
 from pydanube_admin.subscriptions.declarations import SUBSCRIPTION_OPERATIONS
+from pydanube_admin.tasks.declarations import TASK_OPERATIONS
 from pydanube_admin.topics.declarations import TOPIC_OPERATIONS
 
 __all__ = ["LATER", "OPERATIONS", "TOOLS", "next_call"]
@@ -59,6 +63,10 @@ _DECLARED: Final = (
     *PLAN_OPERATIONS,
     *CHANGE_OPERATIONS,
     *AUDIT_OPERATIONS,
+    *MESSAGE_OPERATIONS,
+    *SESSION_OPERATIONS,
+    *TASK_OPERATIONS,
+    *FINDING_OPERATIONS,
 )
 
 OPERATIONS: Final[Mapping[str, Operation]] = MappingProxyType(
@@ -70,22 +78,8 @@ TOOLS: Final[Mapping[str, Operation]] = MappingProxyType(
 assert len(OPERATIONS) == len(TOOLS) == len(_DECLARED), "two operations share a name"
 
 
-def _names(group: str, verbs: str, piece: str) -> dict[str, str]:
-    return {f"{group}.{verb}": piece for verb in verbs.split()}
-
-
-# Planned operations of docs/interface.md#6-operations: calling one answers NOT_IMPLEMENTED, and says which.
-LATER: Final[Mapping[str, str]] = MappingProxyType(
-    _names("topics", "truncate unload metrics", "admin")
-    | _names("subscriptions", "describe", "admin")
-    | _names("dead_letters", "list replay", "admin")
-    | _names("messages", "peek search publish", "admin")
-    | _names("brokers", "list describe config logs leader unload activate metrics", "admin")
-    | _names("cluster", "metrics", "admin")
-    | _names("producers", "list disconnect", "admin")
-    | _names("consumers", "list disconnect", "admin")
-    | _names("tasks", "list get cancel", "admin")
-    | _names("operations", "find read", "admin")
-)
+# Planned operations of docs/interface.md#6-operations: calling one answers NOT_IMPLEMENTED, and says which work it
+# comes with. There is none left.
+LATER: Final[Mapping[str, str]] = MappingProxyType({})
 assert not set(LATER) & set(OPERATIONS), "an operation is both there and to come"
 announce(OPERATIONS)

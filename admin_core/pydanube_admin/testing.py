@@ -39,6 +39,7 @@ from pydanube_core.facts import (
     MessageFacts,
     NamespaceFacts,
     PolicyFacts,
+    SessionFacts,
     SubscriptionFacts,
     TopicFacts,
 )
@@ -495,6 +496,27 @@ class MemoryCluster(MemoryState):
         facts = (await self.topic(topic))[0]
         self._topics[topic] = replace(facts, next_offset=facts.next_offset + 1, messages=facts.messages + 1)
         return facts.next_offset
+
+    # -- sessions, counters, settings, log
+
+    async def producers(self) -> Sequence[SessionFacts]:
+        self._check()
+        return ()
+
+    async def consumers(self) -> Sequence[SessionFacts]:
+        return [
+            SessionFacts(
+                session_id=consumer.consumer_id,
+                topic=facts.topic,
+                name=consumer.name,
+                exclusive=consumer.active,
+                subscription=facts.subscription,
+                in_flight=consumer.in_flight,
+                connected_at_ms=consumer.connected_at_ms,
+            )
+            for facts in await self.subscriptions(None, None)
+            for consumer in facts.consumers
+        ]
 
     async def status(self) -> BrokerFacts:
         self._check()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from pydanube_core.errors import ClusterError, Conflict, InvalidArgument
-from pydanube_core.facts import StateItem, TopicFacts
+from pydanube_core.facts import LogLine, SettingFacts, StateItem, TopicFacts, TrafficFacts
 from pydanube_core.positions import Position, PositionKind
 
 __all__ = ["MemoryState", "changed", "resolve"]
@@ -47,6 +47,20 @@ class MemoryState:
             else:
                 self._state[key] = StateItem(key=key, value=value, revision=self._revision)
         return self._revision
+
+    async def disconnect(self, session_id: str) -> bool:
+        return False
+
+    async def traffic(self, topic: str | None) -> TrafficFacts:
+        return TrafficFacts(
+            messages_in=0, bytes_in=0, messages_out=0, redelivered=0, publish_rejected=0, dropped=0
+        )
+
+    async def settings(self) -> Sequence[SettingFacts]:
+        return ()
+
+    async def log_lines(self, *, lines: int, level: str | None, since_ms: int | None) -> Sequence[LogLine]:
+        return ()
 
     async def open_audit(self) -> tuple[int, bytes | None]:
         return len(self.audit), self.audit[-1] if self.audit else None

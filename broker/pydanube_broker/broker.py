@@ -120,6 +120,9 @@ class Broker(BrokerParts):
     async def _start(self) -> None:
         settings, stack = self.settings, self._stack
         settings.check_startable()
+        root = logging.getLogger()
+        root.addHandler(self.log_ring)
+        stack.callback(root.removeHandler, self.log_ring)
         check_asked_for(settings)
         if settings.server.grpc_runtime != "grpcio":
             raise NotImplementedYet(

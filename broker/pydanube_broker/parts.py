@@ -15,6 +15,7 @@ from pydanube_broker.data_dir import DataDir
 from pydanube_broker.delivery.pump import DeliveryEngine
 from pydanube_broker.health import Health
 from pydanube_broker.journal import Journal
+from pydanube_broker.log_ring import LogRing
 from pydanube_broker.metrics import BrokerMetrics
 from pydanube_broker.serving.registry import Registry
 from pydanube_broker.serving.topic_access import TopicAccess
@@ -53,6 +54,7 @@ class BrokerParts:
         self.admin_url = ""
         self.metrics_url = ""
         self.http_url: str | None = None  # of the HTTP face, which the command starts beside this broker
+        self.log_ring = LogRing()
         self.tasks: set[asyncio.Task[None]] = set()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:

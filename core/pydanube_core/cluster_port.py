@@ -17,12 +17,16 @@ from pydanube_core.diagnosis.lag_status import LagJudgement, LagStatus
 from pydanube_core.facts import (
     BrokerFacts,
     Grace,
+    LogLine,
     MessageFacts,
     NamespaceFacts,
     PolicyFacts,
+    SessionFacts,
+    SettingFacts,
     StateItem,
     SubscriptionFacts,
     TopicFacts,
+    TrafficFacts,
 )
 from pydanube_core.schema_facts import SchemasPort
 
@@ -254,6 +258,24 @@ class BrokersPort(Protocol):
     """The broker itself."""
 
     async def status(self) -> BrokerFacts: ...
+
+    async def settings(self) -> Sequence[SettingFacts]: ...
+
+    async def log_lines(self, *, lines: int, level: str | None, since_ms: int | None) -> Sequence[LogLine]:
+        """The last lines of the broker's own log, the oldest first."""
+        ...
+
+    async def traffic(self, topic: str | None) -> TrafficFacts:
+        """Of one topic with its partitions, or of all. Raises `TopicNotFound`."""
+        ...
+
+    async def producers(self) -> Sequence[SessionFacts]: ...
+
+    async def consumers(self) -> Sequence[SessionFacts]: ...
+
+    async def disconnect(self, session_id: str) -> bool:
+        """End a producer's or a consumer's connection; whether there was one. It may connect again."""
+        ...
 
 
 class MessagesPort(Protocol):

@@ -15,13 +15,17 @@ __all__ = [
     "BrokerFacts",
     "ConsumerFacts",
     "Grace",
+    "LogLine",
     "MessageFacts",
     "NamespaceFacts",
     "PolicyFacts",
     "Reason",
+    "SessionFacts",
+    "SettingFacts",
     "StateItem",
     "SubscriptionFacts",
     "TopicFacts",
+    "TrafficFacts",
 ]
 
 
@@ -55,6 +59,52 @@ class MessageFacts:
     payload: bytes
     schema_id: int
     schema_version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionFacts:
+    """A producer or a consumer that is connected."""
+
+    session_id: str  # decimal
+    topic: str
+    name: str
+    exclusive: bool = False  # a producer that holds the topic alone; the active consumer of a failover one
+    subscription: str | None = None  # of a consumer
+    in_flight: int | None = None
+    connected_at_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrafficFacts:
+    """Counters since the broker started, of one topic or of all."""
+
+    messages_in: int
+    bytes_in: int
+    messages_out: int
+    redelivered: int
+    publish_rejected: int
+    dropped: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogLine:
+    """One event of the broker's log."""
+
+    time_ms: int
+    level: str
+    event: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingFacts:
+    """One setting as it holds. A secret's value is not told."""
+
+    name: str
+    value: str
+    default: str
+    source: str
+    description: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

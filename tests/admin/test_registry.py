@@ -64,6 +64,33 @@ def test_the_operations_and_their_tools() -> None:
         "changes.undo": "undo_change",
         "audit.query": "query_audit",
         "audit.verify": "verify_audit",
+        "topics.truncate": "truncate_topic",
+        "topics.unload": "unload_topic",
+        "topics.metrics": "get_topic_metrics",
+        "subscriptions.describe": "describe_subscription",
+        "dead_letters.list": "list_dead_letters",
+        "dead_letters.replay": "replay_dead_letters",
+        "messages.peek": "peek_messages",
+        "messages.search": "search_messages",
+        "messages.publish": "publish_message",
+        "brokers.list": "list_brokers",
+        "brokers.describe": "describe_broker",
+        "brokers.config": "get_broker_config",
+        "brokers.logs": "get_broker_logs",
+        "brokers.leader": "get_leader",
+        "brokers.unload": "unload_broker",
+        "brokers.activate": "activate_broker",
+        "brokers.metrics": "get_broker_metrics",
+        "cluster.metrics": "get_cluster_metrics",
+        "producers.list": "list_producers",
+        "producers.disconnect": "disconnect_producer",
+        "consumers.list": "list_consumers",
+        "consumers.disconnect": "disconnect_consumer",
+        "tasks.list": "list_tasks",
+        "tasks.get": "get_task",
+        "tasks.cancel": "cancel_task",
+        "operations.find": "find_operations",
+        "operations.read": "read_operation",
     }
     assert all(re.fullmatch(r"[a-z][a-z0-9_]{0,63}", tool) for tool in TOOLS)
     assert not set(OPERATIONS) & set(LATER)
@@ -154,6 +181,7 @@ def test_what_destroys_is_planned() -> None:
         "subscriptions.seek",
         "subscriptions.skip",
         "topics.delete",
+        "topics.truncate",
     ]
     assert [o.name for o in OPERATIONS.values() if o.effect is Effect.DESTROY] == destroying
     assert [o.name for o in OPERATIONS.values() if o.plans_itself] == [

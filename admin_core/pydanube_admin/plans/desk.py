@@ -41,6 +41,7 @@ from pydanube_admin.models import Change, Result
 from pydanube_admin.operation import Operation
 from pydanube_admin.plans.models import AppliedPlan, Plan, ShownPlan
 from pydanube_admin.plans.records import DISCARDED, PREFIX, USED, PlanRecord, Plans
+from pydanube_admin.tasks.records import Tasks
 
 __all__ = ["AdminOptions", "Desk", "shown_plan"]
 
@@ -78,6 +79,7 @@ class Desk:
         self.parse = parse
         self.plans = Plans(port)
         self.changes = Changes(port)
+        self.tasks = Tasks(port)
         self._one_at_a_time = asyncio.Lock()
         self._running: set[asyncio.Task[Any]] = set()
 
@@ -272,7 +274,7 @@ class Desk:
     async def _carry_out(self, prepared: _Prepared) -> Result:
         entry, record = prepared.entry, prepared.record
         try:
-            result = await prepared.call.operation.handler(prepared.context, prepared.call.request)
+            result = await self.run(prepared.context, prepared.call)
         except BaseException as error:
             known = error if isinstance(error, ClusterError) else Internal("the change was cut off")
             known.details.setdefault("call_id", prepared.context.call_id)
@@ -291,6 +293,38 @@ class Desk:
             await self._after(replace(record, state=APPLIED, result=kept))
         await self._outcome(entry.outcome(decision="allowed"))
         return done
+
+    async def run(self, context: Context, call: Call) -> Result:
+        """Call the handler; a long one as a task that can be seen and cancelled.
+
+        Raises:
+            Conflict: it was cancelled by `tasks.cancel`.
+        """
+        if not call.operation.long_running:
+            return await call.operation.handler(context, call.request)
+        task = await self.tasks.begin(
+            call_id=context.call_id,
+            operation=call.operation.name,
+            arguments=call.arguments,
+            principal=context.principal,
+            now_ms=self._now_ms(),
+        )
+        failed: BaseException | None = None
+        try:
+            return await call.operation.handler(context, call.request)
+        except asyncio.CancelledError as error:
+            failed = error
+            if not self.tasks.is_cancelled(task):
+                raise  # whoever waited has gone
+            raise Conflict(
+                f"the task {task.task_id} was cancelled; what it had done by then stays done",
+                task_id=task.task_id,
+            ) from error
+        except BaseException as error:
+            failed = error
+            raise
+        finally:
+            await self.tasks.end(task, failed, self._now_ms())
 
     async def _after(self, record: ChangeRecord) -> None:
         """Keep what became of a change. A failure here does not make it undone: the record of before still stands."""
@@ -386,7 +420,8 @@ class Desk:
     # -- after a crash ---------------------------------------------------------------------------------------
 
     async def tidy_up(self) -> None:
-        """Say of changes that were cut off that they were, once."""
+        """Say of changes and tasks that were cut off that they were, once."""
+        await self.tasks.tidy_up(self._now_ms())
         for record in await self.changes.cut_off():
             entry = Entry(
                 call_id=record.call_id,

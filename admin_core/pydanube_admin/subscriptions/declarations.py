@@ -26,6 +26,7 @@ from pydanube_admin.subscriptions.changes import (
     undo_move,
     undo_set_failure_policy,
 )
+from pydanube_admin.subscriptions.describing import describe_subscription
 from pydanube_admin.subscriptions.models import (
     ChangedFailurePolicy,
     CreatedSubscription,
@@ -39,6 +40,7 @@ from pydanube_admin.subscriptions.models import (
     SeekSubscriptionRequest,
     SetFailurePolicyRequest,
     SkipMessagesRequest,
+    SubscriptionDescription,
     SubscriptionItem,
     SubscriptionRequest,
 )
@@ -235,5 +237,21 @@ SUBSCRIPTION_OPERATIONS: Final = (
             ),
         ),
         default_profile=False,
+    ),
+    Operation(
+        name="subscriptions.describe",
+        tool="describe_subscription",
+        title="Describe a subscription",
+        effect=Effect.READ,
+        permission="subscriptions:read",
+        reversible=None,
+        summary="Show one subscription: where it stands, its consumers, its failure policy.",
+        request=SubscriptionRequest,
+        result=SubscriptionDescription,
+        handler=describe_subscription,
+        examples=(
+            Example(arguments={"topic": "orders", "subscription": "billing"}, note="on every partition"),
+        ),
+        default_profile=True,
     ),
 )

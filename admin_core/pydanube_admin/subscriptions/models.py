@@ -30,7 +30,9 @@ __all__ = [
     "SeekSubscriptionRequest",
     "SetFailurePolicyRequest",
     "SkipMessagesRequest",
+    "SubscriptionDescription",
     "SubscriptionItem",
+    "SubscriptionPart",
     "SubscriptionRequest",
 ]
 
@@ -213,3 +215,33 @@ class FailurePolicyResult(Result):
 
 class ChangedFailurePolicy(FailurePolicyResult, Change):
     pass
+
+
+class SubscriptionPart(Result):
+    """A subscription on one concrete topic."""
+
+    topic: str
+    partition: int | None
+    subscription_id: str
+    next_offset: int
+    next_unacked: int
+    acked_above: int  # acknowledged above next_unacked
+    lag_messages: int
+    in_flight: int
+    redelivered: int
+    dead_lettered: int
+    dropped: int
+    blocked_by: str | None
+    consumers: list[dict[str, Any]]  # {id, name, active, in_flight, credit_messages, connected_at}
+
+
+class SubscriptionDescription(Result):
+    topic: str
+    subscription: str
+    type: str
+    lag_messages: int
+    consumers: int
+    created_at: str | None
+    created_at_reason: str | None = None
+    failure_policy: dict[str, Any]
+    parts: list[SubscriptionPart]

@@ -26,8 +26,14 @@ from pydanube_admin.topics.models import (
     SetTopicPoliciesRequest,
     TopicDescription,
     TopicItem,
+    TopicMetrics,
+    TopicMetricsRequest,
     TopicPoliciesRequest,
     TopicPoliciesResult,
+    TruncatedTopic,
+    TruncateTopicRequest,
+    UnloadedTopic,
+    UnloadTopicRequest,
 )
 from pydanube_admin.topics.policies import (
     forecast_set_topic_policies,
@@ -36,6 +42,13 @@ from pydanube_admin.topics.policies import (
     undo_set_topic_policies,
 )
 from pydanube_admin.topics.reading import describe_topic, list_topics
+from pydanube_admin.topics.upkeep import (
+    forecast_truncate,
+    forecast_unload,
+    topic_metrics,
+    truncate_topic,
+    unload_topic,
+)
 
 __all__ = ["TOPIC_OPERATIONS"]
 
@@ -144,6 +157,51 @@ TOPIC_OPERATIONS: Final = (
                 note="at most 1000 messages a second",
             ),
         ),
+        default_profile=False,
+    ),
+    Operation(
+        name="topics.truncate",
+        tool="truncate_topic",
+        title="Truncate a topic",
+        effect=Effect.DESTROY,
+        permission="topics:change",
+        reversible=False,
+        summary="Give up the messages of a topic before a position, read or not.",
+        request=TruncateTopicRequest,
+        result=TruncatedTopic,
+        handler=truncate_topic,
+        forecast=forecast_truncate,
+        required_flags=("before",),
+        examples=(Example(arguments={"topic": "orders", "before": "time:-24h"}, note="keeps the last day"),),
+        default_profile=False,
+    ),
+    Operation(
+        name="topics.unload",
+        tool="unload_topic",
+        title="Unload a topic",
+        effect=Effect.CHANGE,
+        permission="topics:change",
+        reversible=False,
+        summary="Move a topic to another broker; a lone broker answers LAST_BROKER.",
+        request=UnloadTopicRequest,
+        result=UnloadedTopic,
+        handler=unload_topic,
+        forecast=forecast_unload,
+        examples=(Example(arguments={"topic": "orders"}, note="to the least loaded"),),
+        default_profile=False,
+    ),
+    Operation(
+        name="topics.metrics",
+        tool="get_topic_metrics",
+        title="Metrics of a topic",
+        effect=Effect.READ,
+        permission="topics:read",
+        reversible=None,
+        summary="Show counters of one topic: messages and bytes in and out, lag, refusals.",
+        request=TopicMetricsRequest,
+        result=TopicMetrics,
+        handler=topic_metrics,
+        examples=(Example(arguments={"topic": "orders"}, note="since the broker started"),),
         default_profile=False,
     ),
 )

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from pydanube_admin.brokers.models import Metrics
 from pydanube_admin.models import (
     Change,
     ListRequest,
@@ -17,7 +18,6 @@ from pydanube_admin.models import (
 )
 
 __all__ = [
-    "MAX_PARTITIONS",
     "ChangedTopicPolicies",
     "CreateTopicRequest",
     "CreatedTopic",
@@ -28,9 +28,15 @@ __all__ = [
     "SetTopicPoliciesRequest",
     "TopicDescription",
     "TopicItem",
+    "TopicMetrics",
+    "TopicMetricsRequest",
     "TopicPart",
     "TopicPoliciesRequest",
     "TopicPoliciesResult",
+    "TruncateTopicRequest",
+    "TruncatedTopic",
+    "UnloadTopicRequest",
+    "UnloadedTopic",
 ]
 
 MAX_PARTITIONS = 1000
@@ -164,3 +170,33 @@ class TopicPoliciesResult(Result):
 
 class ChangedTopicPolicies(TopicPoliciesResult, Change):
     pass
+
+
+class TruncateTopicRequest(Request):
+    topic: TopicArgument
+    before: Annotated[
+        str,
+        Field(max_length=64, description="Position: what lies before it goes; offset:42, time:-24h, latest"),
+    ]
+
+
+class TruncatedTopic(Change):
+    topic: str
+    start_offsets: dict[str, int]  # concrete topic → its first offset now
+    messages: int  # that went
+
+
+class UnloadTopicRequest(Request):
+    topic: TopicArgument
+
+
+class UnloadedTopic(Change):
+    topic: str
+
+
+class TopicMetricsRequest(Request):
+    topic: TopicArgument
+
+
+class TopicMetrics(Metrics):
+    topic: str

@@ -13,12 +13,21 @@ from pydanube_broker.port.brokers import BrokersPart
 from pydanube_broker.port.diagnosis import DiagnosisPart
 from pydanube_broker.port.messages import MessagesPart
 from pydanube_broker.port.objects import ObjectsPart
+from pydanube_broker.port.sessions import SessionsPart
 from pydanube_broker.port.topics import TopicsPart
 
 __all__ = ["BrokerPort"]
 
 
-class BrokerPort(TopicsPart, DiagnosisPart, BrokersPart, ObjectsPart, MessagesPart, AdministrationPart):
+class BrokerPort(
+    TopicsPart,
+    DiagnosisPart,
+    BrokersPart,
+    SessionsPart,
+    ObjectsPart,
+    MessagesPart,
+    AdministrationPart,
+):
     """Facts, read at the moment they are asked for, and the changes an operation may make."""
 
     def __init__(self, broker: BrokerParts) -> None:

@@ -5,6 +5,7 @@ One for each concrete topic, the same for stored and for passed-on ones. Changes
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
@@ -16,6 +17,9 @@ from pydanube_broker.topics.limits import Limits
 from pydanube_broker.topics.rate_limit import TokenBucket
 
 __all__ = ["AccessMode", "AttachedProducer", "TopicGate"]
+
+
+_numbers = itertools.count(time.time_ns() // 1_000_000 * 1000)  # above those of an earlier life
 
 
 class AccessMode(StrEnum):
@@ -58,7 +62,7 @@ def monotonic_ms() -> int:
 class TopicGate:
     """See the module. Single user: the loop."""
 
-    __slots__ = ("_attached", "_bucket", "_clock", "_exclusive", "limits", "topic")
+    __slots__ = ("_attached", "_bucket", "_clock", "_exclusive", "_numbers", "limits", "topic")
 
     def __init__(
         self, topic: str, limits: Limits | None = None, *, clock: Callable[[], int] = monotonic_ms
@@ -68,6 +72,7 @@ class TopicGate:
         self._clock = clock
         self._bucket: TokenBucket | None = None
         self._attached: dict[AttachedProducer, str] = {}  # connection → producer's name
+        self._numbers: dict[AttachedProducer, int] = {}  # connection → an id for administrators
         self._exclusive: AttachedProducer | None = None
         self.set_limits(limits or Limits())
 
@@ -88,6 +93,12 @@ class TopicGate:
     def held_by(self) -> str | None:
         """The name of the exclusive producer."""
         return None if self._exclusive is None else self._attached[self._exclusive]
+
+    def attached(self) -> list[tuple[int, str, bool, AttachedProducer]]:
+        """Who is connected: (id, name, whether it holds the topic alone, the connection)."""
+        return [
+            (self._numbers[one], name, one is self._exclusive, one) for one, name in self._attached.items()
+        ]
 
     def check_producer(self, name: str, mode: AccessMode, present: int) -> None:
         """Whether a producer of that name may come.
@@ -141,6 +152,7 @@ class TopicGate:
         self.check_producer(name, mode, present)
         former = self._replaced(name, mode)
         self._attached[producer] = name
+        self._numbers[producer] = next(_numbers)
         if mode is AccessMode.EXCLUSIVE:
             self._exclusive = producer
         for one in former:
@@ -159,6 +171,7 @@ class TopicGate:
     def detach(self, producer: AttachedProducer) -> None:
         """A producer has gone; unknown ones are ignored."""
         self._attached.pop(producer, None)
+        self._numbers.pop(producer, None)
         if self._exclusive is producer:
             self._exclusive = None
 

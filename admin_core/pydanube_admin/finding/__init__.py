@@ -1,0 +1,1 @@
+"""Operations about operations: finding one by words, calling one that only reads."""

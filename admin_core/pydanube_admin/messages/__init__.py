@@ -1,0 +1,1 @@
+"""Operations on single messages and on dead letters."""

@@ -1,0 +1,169 @@
+"""Looking at stored messages: a few of them, or those that match."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from typing import Any, Final
+
+from pydanube_core.errors import InvalidArgument
+from pydanube_core.facts import MessageFacts, TopicFacts
+from pydanube_core.names import TopicName
+from pydanube_core.units import format_time
+
+from pydanube_admin.context import Context
+from pydanube_admin.messages.models import (
+    MessageItem,
+    PeekedMessages,
+    PeekRequest,
+    SearchPage,
+    SearchRequest,
+)
+from pydanube_admin.paging import begin_of, glob, next_token
+from pydanube_admin.topics.reading import find_topic
+
+__all__ = ["fenced", "peek_messages", "search_messages"]
+
+MAX_PAYLOAD_BYTES: Final = 8192  # of one message in an answer
+MAX_SCANNED: Final = 50_000  # messages a page; a page may hold none and go on
+CHUNK: Final = 1000
+CHUNK_BYTES: Final = 4 * 1024 * 1024
+
+
+def fenced(message: MessageFacts, room: int) -> tuple[dict[str, Any], bool, int]:
+    """What producers wrote, at most `room` bytes of payload: the fenced object, whether it was cut, bytes used."""
+    shown = message.payload[: max(0, min(room, MAX_PAYLOAD_BYTES))]
+    cut = len(shown) < len(message.payload)
+    body: dict[str, Any]
+    try:
+        # A cut may fall inside a character: up to three bytes of it are left out.
+        text = shown.decode("utf-8", "ignore" if cut else "strict")
+        if cut and len(text.encode()) < len(shown) - 3:
+            raise ValueError("no text")
+        body = {"text": text}
+    except ValueError:
+        body = {"base64": base64.b64encode(shown).decode()}
+    body |= {"key": message.key, "attributes": dict(message.attributes), "producer": message.producer}
+    return body, cut, len(shown)
+
+
+def _item(message: MessageFacts, room: int) -> tuple[MessageItem, int]:
+    body, cut, used = fenced(message, room)
+    return (
+        MessageItem(
+            topic=str(TopicName.parse(message.topic).base),
+            partition=TopicName.parse(message.topic).partition,
+            offset=message.offset,
+            append_time=format_time(message.append_time_ms),
+            publish_time=format_time(message.publish_time_ms),
+            schema_id=str(message.schema_id) if message.schema_id else None,
+            schema_version=message.schema_version if message.schema_id else None,
+            payload_bytes=len(message.payload),
+            truncated=cut,
+            untrusted=body,
+        ),
+        used,
+    )
+
+
+async def peek_messages(context: Context, request: PeekRequest) -> PeekedMessages:
+    """The first messages from a position on, of every partition in turn."""
+    topic = await find_topic(context, request.topic)
+    starts = await context.port.resolve_position(topic.own.topic, request.start)
+    items: list[MessageItem] = []
+    room, ends = request.max_bytes, dict(starts)
+    for log in topic.logs:
+        if len(items) >= request.limit or room <= 0:
+            break
+        found = await context.port.read_messages(
+            log.topic,
+            start=starts[log.topic],
+            end=log.next_offset,
+            max_messages=request.limit - len(items),
+            max_bytes=CHUNK_BYTES,
+        )
+        for message in found:
+            if items and room <= 0:
+                break
+            item, used = _item(message, room)
+            items.append(item)
+            room -= used
+            ends[log.topic] = message.offset + 1
+    return PeekedMessages(
+        items=items,
+        next_offsets=ends,
+        truncated=room <= 0 or any(item.truncated for item in items),
+        as_of=format_time(context.now_ms()),
+    )
+
+
+async def search_messages(context: Context, request: SearchRequest) -> SearchPage:
+    """Messages that match, by partition and offset. A page may hold none and still have a next one."""
+    topic = await find_topic(context, request.topic)
+    starts = await context.port.resolve_position(topic.own.topic, request.start)
+    ends = {log.topic: log.next_offset for log in topic.logs}
+    if request.until is not None:
+        ends |= await context.port.resolve_position(topic.own.topic, request.until)
+    matches = _matcher(request)
+    begin = begin_of("messages.search", request)
+    index, offset = (0, None) if begin is None else (int(begin[0]), int(begin[1]))
+    items: list[MessageItem] = []
+    room, scanned = request.max_bytes, 0
+    logs: list[TopicFacts] = list(topic.logs)
+    while index < len(logs) and len(items) < request.limit and room > 0 and scanned < MAX_SCANNED:
+        log = logs[index].topic
+        at = starts[log] if offset is None else offset
+        found = (
+            await context.port.read_messages(
+                log, start=at, end=ends[log], max_messages=CHUNK, max_bytes=CHUNK_BYTES
+            )
+            if at < ends[log]
+            else ()
+        )
+        if not found:
+            index, offset = index + 1, None
+            continue
+        for message in found:
+            scanned += 1
+            offset = message.offset + 1
+            if matches(message):
+                item, used = _item(message, room)
+                items.append(item)
+                room -= used
+                if len(items) == request.limit or room <= 0:
+                    break
+    more = index < len(logs)
+    key = (index, starts[logs[index].topic] if offset is None else offset) if more else (0, 0)
+    return SearchPage(
+        items=items,
+        next_page=next_token(key, "messages.search", request) if more else None,
+        total=None,
+        as_of=format_time(context.now_ms()),
+        scanned=scanned,
+    )
+
+
+def _matcher(request: SearchRequest) -> Callable[[MessageFacts], bool]:
+    if request.key is None and request.attribute is None and request.contains is None and not request.filter:
+        raise InvalidArgument(
+            "nothing to look for: give key, attribute, contains, or filter (a glob over the key); messages.peek shows "
+            "messages as they come",
+            field="contains",
+            value=None,
+        )
+    name, equals, value = (request.attribute or "").partition("=")
+    wanted = None if request.contains is None else request.contains.encode()
+    by_key = glob(request.filter)
+
+    def matches(message: MessageFacts) -> bool:
+        return (
+            request.key in (None, message.key)
+            and (wanted is None or wanted in message.payload)
+            and (request.filter is None or (message.key is not None and by_key(message.key)))
+            and (
+                request.attribute is None
+                or (name in message.attributes and (not equals or message.attributes[name] == value))
+            )
+        )
+
+    return matches

@@ -1,0 +1,1 @@
+"""Operations that take minutes, while they run and after."""
