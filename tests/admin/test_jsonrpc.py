@@ -91,7 +91,6 @@ async def test_a_notification_is_made_and_not_answered() -> None:
         (b'{"jsonrpc":"2.0","id":1,"method":"topics.list","params":[1]}', -32602),
         (b'{"jsonrpc":"2.0","id":1,"method":"topics.describe"}', -32602),
         (b'{"jsonrpc":"2.0","id":1,"method":"topics.list","params":{"limit":0}}', -32602),
-        (b'{"jsonrpc":"2.0","id":1,"method":"messages.peek","params":{}}', -32000),
     ],
 )
 async def test_codes_of_the_standard(message: bytes, code: int) -> None:
