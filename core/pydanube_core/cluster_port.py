@@ -231,6 +231,10 @@ class ObjectsPort(Protocol):
 
     async def verify_objects(self, topic: str, *, start: int, end: int | None) -> Mapping[str, Any]: ...
 
+    async def flush_objects(self, topic: str) -> int:
+        """Tier everything that is committed now; returns how many offsets that were."""
+        ...
+
     async def compact_objects(self, topic: str) -> int: ...
 
     async def orphans(self, topic: str) -> Sequence[Mapping[str, Any]]:

@@ -32,6 +32,7 @@ def test_the_operations_and_their_tools() -> None:
         "namespaces.set_policies": "set_namespace_policies",
         "objects.list": "list_objects",
         "objects.verify": "verify_objects",
+        "objects.flush": "flush_objects",
         "objects.compact": "compact_objects",
         "objects.collect": "collect_objects",
         "objects.export": "export_objects",

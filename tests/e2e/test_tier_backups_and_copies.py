@@ -150,3 +150,15 @@ def test_a_store_that_is_empty_all_of_a_sudden_is_said_and_not_written_to(
     until(lambda: not broker.status()["reasons"])  # by itself
     until(lambda: tiered(broker) == 101)
     assert read(broker) == sent
+
+
+def test_a_flush_moves_what_is_young_and_small_to_the_cold_tier_now(
+    make_broker: Make, tmp_path: Path
+) -> None:
+    broker = make_broker(environment={"DANUBE_TIER__FLUSH_AGE": "1h"})
+    broker.start()
+    broker.command("produce", "logs", stdin=b"a\nb\nc\n")
+    assert tiered(broker) == 0
+    flushed = broker.json_command("objects", "flush", "logs")
+    assert (flushed["messages"], flushed["objects"], tiered(broker)) == (3, 1, 3)
+    assert broker.json_command("objects", "flush", "logs")["messages"] == 0

@@ -251,6 +251,7 @@ def test_a_topic_that_is_not_there_is_1(broker: BrokerProcess) -> None:
     refused(broker, 1, "TOPIC_NOT_FOUND", "objects", "collect", "nowhere", "--yes")
     for method, more in (
         ("objects.verify", {}),
+        ("objects.flush", {}),
         ("objects.compact", {}),
         ("objects.export", {"to": "x"}),
         ("topics.replay", {"from": "earliest", "to": "elsewhere"}),

@@ -18,6 +18,7 @@ from pydanube_admin.objects.models import (
     CompactedObjects,
     ExportedObjects,
     ExportObjectsRequest,
+    FlushedObjects,
     JournalDescription,
     JournalRequest,
     ListObjectsRequest,
@@ -39,6 +40,7 @@ __all__ = [
     "compact_objects",
     "describe_journal",
     "export_objects",
+    "flush_objects",
     "forecast_collect",
     "forecast_compact",
     "forecast_export",
@@ -107,6 +109,13 @@ async def verify_objects(context: Context, request: VerifyObjectsRequest) -> Ver
         gaps=[item for each in found for item in each["gaps"]],
         duplicates=[item for each in found for item in each["duplicates"]],
     )
+
+
+async def flush_objects(context: Context, request: ObjectsRequest) -> FlushedObjects:
+    port, topic = context.port, await find_topic(context, request.topic)
+    moved = sum([await port.flush_objects(log.topic) for log in topic.logs])
+    there = [len(await port.objects(log.topic, start=0, end=None)) for log in topic.logs]
+    return FlushedObjects(topic=topic.own.topic, messages=moved, objects=sum(there))
 
 
 async def compact_objects(context: Context, request: ObjectsRequest) -> CompactedObjects:

@@ -15,6 +15,7 @@ __all__ = [
     "End",
     "ExportObjectsRequest",
     "ExportedObjects",
+    "FlushedObjects",
     "JournalDescription",
     "JournalRequest",
     "ListObjectsRequest",
@@ -118,6 +119,12 @@ class VerifiedObjects(Result):
     missing: list[dict[str, Any]]
     gaps: list[list[int]]
     duplicates: list[list[int]]
+
+
+class FlushedObjects(Change):
+    topic: str
+    messages: int  # offsets that went to the cold tier by this call
+    objects: int  # how many there are now
 
 
 class CompactedObjects(Change):

@@ -64,6 +64,16 @@ class ObjectsPart:
             work.total = len(await tier.objects(log, start=start, end=end))
             return await upkeep.verify(log, start=start, end=end, work=work)
 
+    async def flush_objects(self, topic: str) -> int:
+        tier, log = self._broker.tier, self._log(topic)
+        tier.enabled()
+        start, end = log.state.needed_offset, log.commit
+        with tier.long_work.begun("objects.flush", log.name, unit="offsets", now_ms=now_ms()) as work:
+            work.total = max(0, end - start)
+            await tier.tiered_up_to(log, end)
+            work.done = work.total
+        return work.done
+
     async def compact_objects(self, topic: str) -> int:
         tier, log = self._broker.tier, self._log(topic)
         upkeep = tier.enabled()
