@@ -205,10 +205,11 @@ def generate(work: str, address: str, options: argparse.Namespace, **more: Any) 
     return result
 
 
-def start_broker(folder: Path) -> tuple[subprocess.Popen[bytes], dict[str, Any]]:
+def start_broker(folder: Path, runtime: str) -> tuple[subprocess.Popen[bytes], dict[str, Any]]:
     command = [
         str(Path(sys.executable).with_name("danube")), "broker", "--data-dir", str(folder), "--json",
         "--grpc-port", "0", "--admin-port", "0", "--metrics-port", "0", "--log-level", "warning",
+        "--grpc-runtime", runtime,
     ]  # fmt: skip
     process = subprocess.Popen(command, stdout=subprocess.PIPE)
     assert process.stdout is not None
@@ -230,7 +231,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         },
     }
     with tempfile.TemporaryDirectory(dir=options.dir) as folder:
-        process, info = start_broker(Path(folder, "data"))
+        process, info = start_broker(Path(folder, "data"), options.runtime)
         broker = psutil.Process(process.pid)
         address = info["grpc"].removeprefix("http://")
         try:
@@ -285,6 +286,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--runtime", choices=["own", "grpcio"], default="own")
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--producers", type=int, default=4)
     parser.add_argument("--idle", type=int, default=1000)

@@ -42,9 +42,9 @@ from pydanube_broker.observation.watch import Observation
 from pydanube_broker.parts import BrokerParts
 from pydanube_broker.port import BrokerPort
 from pydanube_broker.rpc.advertised import advertised_url
-from pydanube_broker.rpc.grpcio_server import GrpcioServer
 from pydanube_broker.rpc.hot import Route, StreamReply
 from pydanube_broker.rpc.listening import listen
+from pydanube_broker.rpc.runtimes import GrpcServer, make_server
 from pydanube_broker.services.consume import ConsumeStream
 from pydanube_broker.services.health import HealthService
 from pydanube_broker.services.official import OfficialServices
@@ -98,7 +98,7 @@ class Broker(BrokerParts):
         self._upgrade = upgrade
         self._stack = contextlib.AsyncExitStack()
         self._streams: set[PublishStream | ConsumeStream] = set()
-        self._servers: list[GrpcioServer] = []
+        self._servers: list[GrpcServer] = []
         self._closing = False
         self.official: OfficialServices  # made on entering
         self.observation: Observation  # the same
@@ -124,12 +124,6 @@ class Broker(BrokerParts):
         root.addHandler(self.log_ring)
         stack.callback(root.removeHandler, self.log_ring)
         check_asked_for(settings)
-        if settings.server.grpc_runtime != "grpcio":
-            raise NotImplementedYet(
-                "the gRPC runtime 'own' comes with a later version: use --grpc-runtime grpcio",
-                field="server.grpc_runtime",
-                value=settings.server.grpc_runtime,
-            )
         begun = time.monotonic()
         self.data_dir = stack.enter_context(DataDir(settings.data.dir, upgrade=self._upgrade))
         path = self.data_dir.path
@@ -262,7 +256,8 @@ class Broker(BrokerParts):
         server = self.settings.server
         health = HealthService(lambda: not self.health.reasons())
         schemas = SchemaRegistryService(self.registry.schemas)
-        grpc = GrpcioServer(
+        grpc = make_server(
+            server.grpc_runtime,
             host=server.host,
             port=server.grpc_port,
             flag="grpc-port",
@@ -280,11 +275,13 @@ class Broker(BrokerParts):
                 hot=self.official.hot,
                 server_streams=self.official.server_streams,
             ),
-            ended=self._call_ended,
+            calls=self.metrics.grpc_calls,
+            closed=self.metrics.connections_closed,
         )
         self._servers.append(grpc)
         stack.push_async_callback(grpc.stop, 0)
-        admin = GrpcioServer(
+        admin = make_server(
+            server.grpc_runtime,
             host=server.host,
             port=server.admin_port,
             flag="admin-port",
@@ -297,7 +294,8 @@ class Broker(BrokerParts):
                     **self._administration,
                 },
             ),
-            ended=self._call_ended,
+            calls=self.metrics.grpc_calls,
+            closed=self.metrics.connections_closed,
         )
         self._servers.append(admin)
         stack.push_async_callback(admin.stop, 0)
@@ -307,10 +305,6 @@ class Broker(BrokerParts):
         self.broker_url = advertised_url(server.advertised_url, server.host, grpc.port)
         self.admin_url = advertised_url(None, server.host, admin.port)
         self.metrics_url = advertised_url(None, server.host, status.port)
-
-    def _call_ended(self, path: str, status: str) -> None:
-        service, _, method = path.strip("/").partition("/")
-        self.metrics.grpc_calls[service, method, status] += 1
 
     async def _call(self, request: bytes) -> bytes:
         if self._ops is None:

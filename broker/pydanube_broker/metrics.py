@@ -71,6 +71,7 @@ class BrokerMetrics:
         )  # (topic, code): batches, or calls of official clients
         self.rejected_messages: Counter[tuple[str, str]] = Counter()  # (topic, code)
         self.grpc_calls: Counter[tuple[str, str, str]] = Counter()  # (service, method, code)
+        self.connections_closed: Counter[str] = Counter()  # reason
         self.dropped: Counter[tuple[str, str]] = Counter()  # (topic, reason)
         self.validations: Counter[tuple[str, str]] = Counter()  # (topic, policy)
         self.validation_failures: Counter[tuple[str, str]] = Counter()  # (topic, reason)
@@ -138,6 +139,12 @@ class BrokerMetrics:
             for key, count in counts.items():
                 family.add_metric([*key], count)
             yield family
+        closed = CounterMetricFamily(
+            "danube_grpc_connections_closed", "connections closed for what their peer did", labels=["reason"]
+        )
+        for reason, count in self.connections_closed.items():
+            closed.add_metric([reason], count)
+        yield closed
 
     def _fsync_family(self) -> Metric:
         family = HistogramMetricFamily("danube_journal_fsync_seconds", "time of one fdatasync of the journal")

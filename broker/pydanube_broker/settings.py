@@ -93,10 +93,8 @@ class Server(Section):
     advertised_url: Text | None = Field(
         default=None, description="what clients dial, where that differs from host and grpc_port"
     )
-    # `own` is planned to be the default. Until that server exists the default is the one that
-    # runs, and asking for `own` answers NOT_IMPLEMENTED rather than quietly starting something else.
     grpc_runtime: Runtime = Field(
-        default="grpcio", description="gRPC server: grpcio; own (not implemented yet)"
+        default="own", description="gRPC server: own (this project's, made for speed) or grpcio"
     )
     insecure_bind: Switch = Field(
         default=False, description="allow a public host without TLS and authentication"
@@ -379,17 +377,11 @@ class Settings(BaseModel):
 
         Raises:
             InsecureBind: a public address, no TLS with authentication, and no `insecure_bind`.
-            NotImplementedYet: the runtime `own`, or TLS.
+            NotImplementedYet: TLS.
             InvalidArgument: an advertised address that some client could not dial.
         """
         if self.server.advertised_url is not None:
             check_advertised(self.server.advertised_url)
-        if self.server.grpc_runtime == "own":
-            raise NotImplementedYet(
-                "the gRPC runtime 'own' is not built yet; leave server.grpc_runtime at grpcio",
-                field="server.grpc_runtime",
-                value="own",
-            )
         if self.tls.cert is not None or self.tls.key is not None or self.tls.client_ca is not None:
             # Starting in the clear although a certificate was configured would be the worst answer.
             raise NotImplementedYet(

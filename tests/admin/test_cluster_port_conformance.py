@@ -29,7 +29,7 @@ async def port(request: pytest.FixtureRequest) -> AsyncIterator[ClusterPort]:
         yield MemoryCluster()
         return
     free = {f"server.{name}": 0 for name in PORTS}
-    settings = load_settings(None, {}, {"data.dir": MEMORY_DIR, "server.grpc_runtime": "grpcio", **free})
+    settings = load_settings(None, {}, {"data.dir": MEMORY_DIR, "server.grpc_runtime": "own", **free})
     async with Broker(settings) as broker:
         yield broker.port
 

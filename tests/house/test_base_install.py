@@ -26,6 +26,7 @@ OF_EXTRAS = (
     "starlette",
     "textual",
     "uvicorn",
+    "hpack",
     "uvloop",
 )
 

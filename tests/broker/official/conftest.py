@@ -17,7 +17,7 @@ from pydanube_core.names import TopicName
 
 from tests.broker.official.raw_client import RawClient
 
-RUNTIMES = ["grpcio"]
+RUNTIMES = ["own", "grpcio"]
 
 StartBroker = Callable[..., Awaitable[Broker]]
 

@@ -15,11 +15,6 @@ pytestmark = pytest.mark.anyio
 PATH = "/test.Test/Stream"
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 class Stream:
     """A stream that counts its ends."""
 

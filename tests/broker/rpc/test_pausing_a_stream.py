@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
 
 import anyio
 import grpc.aio
 import pytest
-from pydanube_broker.rpc.grpcio_server import GrpcioServer
 from pydanube_broker.rpc.hot import Route, StreamReply
+from pydanube_broker.rpc.runtimes import make_server
 
 pytestmark = pytest.mark.anyio
 
@@ -41,7 +42,8 @@ class Paused:
         self.all.set()
 
 
-async def test_going_on_and_pausing_again_in_one_turn_lets_no_message_through() -> None:
+@pytest.mark.parametrize("runtime", ["own", "grpcio"])
+async def test_going_on_and_pausing_again_in_one_turn_lets_no_message_through(runtime: str) -> None:
     """A publish stream does so when the disk is behind, and a batch that slips through would be out of sequence."""
     opened: asyncio.Future[Paused] = asyncio.get_running_loop().create_future()
 
@@ -49,7 +51,15 @@ async def test_going_on_and_pausing_again_in_one_turn_lets_no_message_through() 
         opened.set_result(Paused(reply))
         return opened.result()
 
-    server = GrpcioServer(host="127.0.0.1", port=0, flag="grpc-port", route=Route(streams={PATH: opener}))
+    server = make_server(
+        runtime,
+        host="127.0.0.1",
+        port=0,
+        flag="grpc-port",
+        route=Route(streams={PATH: opener}),
+        calls=Counter(),
+        closed=Counter(),
+    )
     await server.start()
 
     async def requests() -> AsyncIterator[bytes]:

@@ -1,0 +1,48 @@
+"""Who calls: the address, the certificate where there is one, and the metadata of the call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["Caller", "Peer", "current_caller"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peer:
+    """The other end of one connection.
+
+    Args:
+        address: as gRPC writes it: `ipv4:127.0.0.1:50123`, `ipv6:[::1]:50123`, `unix:`.
+        certificate: what the client's certificate says (`ssl.SSLSocket.getpeercert`), verified; None without one.
+    """
+
+    address: str
+    certificate: Mapping[str, Any] | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The certificate's common name and alternative names; empty without one."""
+        if self.certificate is None:
+            return ()
+        subject = [
+            value
+            for part in self.certificate.get("subject", ())
+            for key, value in part
+            if key == "commonName"
+        ]
+        return (*subject, *(value for _, value in self.certificate.get("subjectAltName", ())))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """Who makes one call."""
+
+    peer: Peer
+    metadata: tuple[tuple[str, str | bytes], ...] = field(default=())
+
+
+#: of the cold handler that runs; hot handlers find it at their reply
+current_caller: ContextVar[Caller | None] = ContextVar("current_caller", default=None)

@@ -1,0 +1,236 @@
+"""gRPC on HTTP/2, as bytes: messages in frames, statuses in trailers, metadata in headers (gRPC's PROTOCOL-HTTP2).
+
+Pure. A message is five bytes, a flag and a length, and the message; it begins and ends anywhere in the DATA of its
+stream.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import zlib
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Final
+from urllib.parse import quote, unquote_to_bytes
+
+__all__ = [
+    "HEAD",
+    "OK_TRAILERS",
+    "MessageReader",
+    "Status",
+    "WireError",
+    "decode_metadata",
+    "encode_metadata",
+    "frame",
+    "frame_gzip",
+    "percent_decode",
+    "percent_encode",
+    "timeout_s",
+    "trailers",
+    "unpack",
+]
+
+Headers = tuple[tuple[bytes, bytes], ...]
+
+PREFIX_BYTES: Final = 5
+#: of every response that has a message
+HEAD: Final[Headers] = (
+    (b":status", b"200"),
+    (b"content-type", b"application/grpc"),
+    (b"grpc-accept-encoding", b"identity,gzip"),
+)
+OK_TRAILERS: Final[Headers] = ((b"grpc-status", b"0"),)
+_GZIP: Final = 16 + zlib.MAX_WBITS
+_SAFE: Final = " !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~"  # printable ASCII but "%"
+_UNITS: Final = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
+_LONGEST_S: Final = 10 * 365 * 86400.0
+
+
+class Status(IntEnum):
+    """gRPC's status codes, all of them."""
+
+    OK = 0
+    CANCELLED = 1
+    UNKNOWN = 2
+    INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
+    NOT_FOUND = 5
+    ALREADY_EXISTS = 6
+    PERMISSION_DENIED = 7
+    RESOURCE_EXHAUSTED = 8
+    FAILED_PRECONDITION = 9
+    ABORTED = 10
+    OUT_OF_RANGE = 11
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
+    DATA_LOSS = 15
+    UNAUTHENTICATED = 16
+
+
+class WireError(Exception):
+    """What came is no gRPC; the call ends with this status."""
+
+    def __init__(self, status: Status, why: str) -> None:
+        super().__init__(why)
+        self.status = status
+        self.why = why
+
+
+# -- messages ----------------------------------------------------------------------------------------------------
+
+
+def frame(message: bytes) -> bytes:
+    """A message as it travels."""
+    return b"\0" + len(message).to_bytes(4, "big") + message
+
+
+def frame_gzip(message: bytes) -> bytes:
+    """The same, packed."""
+    packer = zlib.compressobj(wbits=_GZIP)
+    packed = packer.compress(message) + packer.flush()
+    return b"\1" + len(packed).to_bytes(4, "big") + packed
+
+
+def unpack(packed: bytes, limit: int) -> bytes:
+    """A message packed by gzip; no more is unpacked than `limit` allows.
+
+    Raises:
+        WireError: it is larger, or not gzip.
+    """
+    unpacker = zlib.decompressobj(wbits=_GZIP)
+    try:
+        message = unpacker.decompress(packed, limit + 1)
+    except zlib.error as error:
+        raise WireError(Status.INTERNAL, f"a message is not what its encoding says: {error}") from error
+    if len(message) > limit:
+        raise too_large(len(message), limit)
+    if not unpacker.eof or unpacker.unused_data:
+        raise WireError(Status.INTERNAL, "a message is not what its encoding says: it is cut")
+    return message
+
+
+def too_large(size: int, limit: int) -> WireError:
+    return WireError(
+        Status.RESOURCE_EXHAUSTED, f"a message of {size} bytes or more; at most {limit} bytes are taken"
+    )
+
+
+class MessageReader:
+    """The messages of one stream.
+
+    Args:
+        limit: of a message's size in bytes, packed or not.
+        gzip: whether the stream's headers allow packed messages.
+    """
+
+    __slots__ = ("_gzip", "_limit", "_need", "_pieces", "held")
+
+    def __init__(self, *, limit: int, gzip: bool) -> None:
+        self._limit = limit
+        self._gzip = gzip
+        self._pieces: list[bytes] = []
+        self.held = 0  # bytes of a message that is not whole
+        self._need = PREFIX_BYTES  # of them, before it is worth looking again
+
+    def feed(self, data: bytes, start: int, end: int) -> Sequence[bytes]:
+        """The messages that are whole now.
+
+        Raises:
+            WireError: a message is too large, or packed in a way nobody announced. Nothing more can be read.
+        """
+        if self.held:
+            self._pieces.append(data[start:end])
+            self.held += end - start
+            if self.held < self._need:
+                return ()
+            data = b"".join(self._pieces)
+            self._pieces.clear()
+            self.held = 0
+            start, end = 0, len(data)
+        messages: list[bytes] = []
+        while end - start >= PREFIX_BYTES:
+            size = int.from_bytes(data[start + 1 : start + PREFIX_BYTES], "big")
+            if size > self._limit:
+                raise too_large(size, self._limit)
+            stop = start + PREFIX_BYTES + size
+            if stop > end:
+                self._need = PREFIX_BYTES + size
+                break
+            message = data[start + PREFIX_BYTES : stop]
+            if flag := data[start]:
+                if flag != 1 or not self._gzip:
+                    raise WireError(Status.INTERNAL, "a packed message without grpc-encoding")
+                message = unpack(message, self._limit)
+            messages.append(message)
+            start = stop
+        else:
+            self._need = PREFIX_BYTES
+        if start < end:
+            self._pieces.append(data[start:end])
+            self.held = end - start
+        return messages
+
+
+# -- statuses and metadata ---------------------------------------------------------------------------------------
+
+
+def percent_encode(text: str) -> bytes:
+    """A status message: printable ASCII as it is, everything else as %XX of its UTF-8."""
+    return quote(text, safe=_SAFE, errors="replace").encode()
+
+
+def percent_decode(value: bytes) -> str:
+    return unquote_to_bytes(value).decode(errors="replace")
+
+
+def trailers(status: int, message: str = "", metadata: Sequence[tuple[str, str | bytes]] = ()) -> Headers:
+    """The trailers that say how a call ended."""
+    found = [(b"grpc-status", b"%d" % status)]
+    if message:
+        found.append((b"grpc-message", percent_encode(message)))
+    return (*found, *encode_metadata(metadata))
+
+
+def encode_metadata(metadata: Sequence[tuple[str, str | bytes]]) -> Headers:
+    """Metadata as header fields; names that end in `-bin` hold bytes."""
+    found = []
+    for name, value in metadata:
+        if name.endswith("-bin"):
+            raw = value if isinstance(value, bytes) else value.encode()
+            found.append((name.encode(), base64.b64encode(raw).rstrip(b"=")))
+        else:
+            found.append((name.encode(), value.encode() if isinstance(value, str) else value))
+    return tuple(found)
+
+
+def decode_metadata(fields: Headers) -> tuple[tuple[str, str | bytes], ...]:
+    """What the caller attached: every field but HTTP's and gRPC's own; what is no base64 or no text is left out."""
+    found: list[tuple[str, str | bytes]] = []
+    for name, value in fields:
+        if name.startswith(b"grpc-") or name in (b"content-type", b"te"):
+            continue
+        try:
+            if name.endswith(b"-bin"):
+                for part in value.split(b","):
+                    text = part.strip()
+                    raw = base64.b64decode(text + b"=" * (-len(text) % 4), validate=True)
+                    found.append((name.decode(), raw))
+            else:
+                found.append((name.decode(), value.decode("ascii")))
+        except (binascii.Error, UnicodeDecodeError):
+            continue
+    return tuple(found)
+
+
+def timeout_s(value: bytes) -> float:
+    """`grpc-timeout` in seconds.
+
+    Raises:
+        WireError: it is none.
+    """
+    number, unit = value[:-1], _UNITS.get(value[-1:])
+    if unit is None or not number.isdigit() or len(number) > 8:
+        raise WireError(Status.INTERNAL, f"grpc-timeout {ascii(value[:20])[1:]} is none")
+    return min(int(number) * unit, _LONGEST_S)

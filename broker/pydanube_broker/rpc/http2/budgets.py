@@ -1,0 +1,68 @@
+"""How much of each kind of useless behaviour a peer may show before its connection is closed.
+
+HTTP/2 lets a peer cause work at no cost of its own: requests reset as they are made (CVE-2023-44487), endless SETTINGS,
+PING, empty or unknown frames (CVE-2019-9512 and its siblings), windows opened byte by byte. Each of these is harmless now
+and then. So each kind has a budget: a burst, refilled at a steady rate. Whoever overdraws one is told ENHANCE_YOUR_CALM.
+Times come in as arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+from pydanube_broker.rpc.http2.codes import ConnectionFailure, ErrorCode
+
+__all__ = ["BUDGETS", "Budgets", "Kind"]
+
+
+class Kind(StrEnum):
+    """What is counted; the value is the reason in the log and in the metrics."""
+
+    RESETS = "rapid_reset"
+    FAULTS = "stream_errors"  # streams that we had to reset for what the peer did on them
+    SETTINGS = "settings_flood"
+    PINGS = "ping_flood"
+    EMPTY_DATA = "empty_data_flood"
+    PRIORITIES = "priority_flood"
+    UNKNOWN = "unknown_frame_flood"
+    TINY_WINDOWS = "tiny_window_updates"
+
+
+#: kind → (burst, refilled a second)
+BUDGETS: Final[Mapping[Kind, tuple[int, float]]] = MappingProxyType(
+    {
+        Kind.RESETS: (1000, 100.0),  # a client that is stopped resets all it has open
+        Kind.FAULTS: (100, 10.0),
+        Kind.SETTINGS: (50, 2.0),
+        Kind.PINGS: (200, 50.0),  # grpc's bandwidth estimators have one under way at any time
+        Kind.EMPTY_DATA: (200, 20.0),
+        Kind.PRIORITIES: (1000, 100.0),
+        Kind.UNKNOWN: (1000, 100.0),
+        Kind.TINY_WINDOWS: (1000, 100.0),
+    }
+)
+
+
+class Budgets:
+    """What is left of each kind, of one connection."""
+
+    __slots__ = ("_left",)
+
+    def __init__(self) -> None:
+        self._left: dict[Kind, tuple[float, float]] = {}  # kind → (left, as of)
+
+    def spend(self, kind: Kind, now: float) -> None:
+        """Count one.
+
+        Raises:
+            ConnectionFailure: the budget is overdrawn.
+        """
+        burst, rate = BUDGETS[kind]
+        left, since = self._left.get(kind, (float(burst), now))
+        left = min(burst, left + (now - since) * rate) - 1
+        self._left[kind] = (left, now)
+        if left < 0:
+            raise ConnectionFailure(ErrorCode.ENHANCE_YOUR_CALM, kind.value)

@@ -1,0 +1,459 @@
+"""The server's side of one HTTP/2 connection, without I/O: `receive` bytes and get events, command, `take` bytes.
+
+    events = connection.receive(data, now)
+    …                                          # connection.out.answer(stream, …), .data(…), .finish(…)
+    transport.write(connection.take(now))
+
+What holds: a frame is acted on when all of it is there; header blocks are read in order and in one piece, also those of
+requests that are refused (the table must not lose step); the windows of both directions are kept to; a fault of one
+stream costs that stream, a fault of the connection costs the connection, and `receive` never raises. After the event
+`ConnectionEnded` nothing is read any more; it is always the last.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Final
+
+from pydanube_broker.rpc.http2 import frames
+from pydanube_broker.rpc.http2.budgets import Budgets, Kind
+from pydanube_broker.rpc.http2.codes import (
+    PREFACE,
+    ConnectionFailure,
+    ErrorCode,
+    FrameType,
+    StreamFailure,
+)
+from pydanube_broker.rpc.http2.control import LARGEST_ID, Control
+from pydanube_broker.rpc.http2.events import (
+    ConnectionEnded,
+    DataReceived,
+    Event,
+    PingAcked,
+    RequestReceived,
+    StreamReset,
+)
+from pydanube_broker.rpc.http2.head import MalformedHead, RequestHead, check_trailers
+from pydanube_broker.rpc.http2.header_tables import HeaderReader
+from pydanube_broker.rpc.http2.limits import Limits
+from pydanube_broker.rpc.http2.sending import WINDOW_LIMIT, Outbox
+from pydanube_broker.rpc.http2.streams import ACTS, NEXT, Act, Stream, StreamState
+from pydanube_broker.rpc.http2.windows import ReceiveWindow
+
+__all__ = ["ServerConnection"]
+
+_REMEMBERED: Final = 256  # streams that are closed, and how: frames of theirs may still be under way
+#: of a window, in bytes: worth less than the frame that says it. Of no account where nothing waits for it: grpcio answers
+#: each small message with an increment of its size.
+TINY_INCREMENT: Final = 32
+
+# What every call passes is kept as plain globals: a member of an enum is looked up in its class each time, 50 ns.
+_DATA, _HEADERS, _WINDOW_UPDATE = int(FrameType.DATA), int(FrameType.HEADERS), int(FrameType.WINDOW_UPDATE)
+_END_STREAM, _END_HEADERS, _PADDED = frames.END_STREAM, frames.END_HEADERS, frames.PADDED
+_RECV_DATA, _RECV_END = int(Act.RECV_DATA), int(Act.RECV_END)
+_OPEN, _HALF_CLOSED = StreamState.OPEN, StreamState.HALF_CLOSED_REMOTE
+_unpack = frames.FRAME_HEADER.unpack_from
+
+
+class _Block:
+    """A header block that CONTINUATION frames will complete."""
+
+    __slots__ = ("count", "flags", "parts", "size", "stream_id")
+
+    def __init__(self, stream_id: int, flags: int, first: bytes) -> None:
+        self.stream_id = stream_id
+        self.flags = flags
+        self.parts = [first]
+        self.size = len(first)
+        self.count = 0
+
+
+class ServerConnection:
+    """See the module.
+
+    Args:
+        varying: the request header that changes with every call, kept out of the shared heads.
+    """
+
+    def __init__(self, limits: Limits, *, varying: bytes = b"", now: float) -> None:
+        self.limits = limits
+        self.out = Outbox(limits)
+        self.streams: dict[int, Stream] = {}
+        #: streams that ended on our side and have a user, to be told by whoever takes
+        self.finished: list[Stream] = []
+        self.ended = False  # nothing is read any more
+        self.going = False  # no new stream is taken
+        self.partial_since: float | None = None  # when the frame began that is not whole
+        self.heard_at = now
+        self.block_since: float | None = None  # when the header block began that is not complete
+        self._reader = HeaderReader(table_bytes=0, list_bytes=limits.header_list_bytes, varying=varying)
+        self._budgets = Budgets()
+        self.control = Control(limits, self.out, self.streams, self._reader, self._budgets, now)
+        self._window = ReceiveWindow(limits.connection_window_bytes, limits.connection_window_max_bytes)
+        self._partial = b""
+        self._greeted = False  # the preface is there
+        self._settled = False  # and the first SETTINGS
+        self._block: _Block | None = None
+        self._last_id = 0
+        self._closed: OrderedDict[int, bool] = OrderedDict()  # id → whether we reset it
+
+    # -- receiving ---------------------------------------------------------------------------------------------
+
+    @property
+    def greeted(self) -> bool:
+        """Whether the peer has spoken HTTP/2 so far."""
+        return self._settled
+
+    def receive(self, data: bytes, now: float) -> list[Event]:
+        """What the bytes mean; in the order in which they say it."""
+        events: list[Event] = []
+        if self.ended:
+            return events
+        if self.out.ended:
+            self._forget_ended()
+        self.heard_at = now
+        try:
+            self._read(data, now, events)
+        except ConnectionFailure as failure:
+            self._end(failure.code, failure.why, events)
+        return events
+
+    def _read(self, data: bytes, now: float, events: list[Event]) -> None:
+        if self._partial:
+            data = self._partial + data
+        position, size, largest = 0, len(data), self.limits.max_frame_bytes
+        if not self._greeted:
+            greeting = data[: len(PREFACE)]
+            if greeting != PREFACE[: len(greeting)]:
+                raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "not_http2")
+            if len(greeting) < len(PREFACE):
+                self._partial = data
+                return  # how long it may take is the handshake's affair
+            self._greeted, position = True, len(PREFACE)
+        streams, window = self.streams, self._window
+        while size - position >= 9:
+            high, low, kind, flags, stream_id = _unpack(data, position)
+            length = high << 8 | low
+            if length > largest:
+                raise ConnectionFailure(ErrorCode.FRAME_SIZE_ERROR, "frame_too_large")
+            start = position + 9
+            end = start + length
+            if end > size:
+                break
+            position = end
+            stream_id &= LARGEST_ID
+            if self._block is not None or not self._settled:
+                self._guarded(kind, flags, stream_id, data[start:end], now, events)
+                continue
+            try:
+                if kind == _DATA:
+                    stream = streams.get(stream_id)
+                    window.left -= length
+                    if window.left < 0:
+                        raise ConnectionFailure(ErrorCode.FLOW_CONTROL_ERROR, "connection_window_overrun")
+                    window.used += length
+                    if window.used * 2 >= window.size and (increment := window.update(now)):
+                        self.out.control(frames.window_update(0, increment))
+                    if stream is None:
+                        self._stray(stream_id, "DATA")
+                    else:
+                        self._data(stream, flags, data, start, end, now, events)
+                elif kind == _HEADERS:
+                    self._headers(flags, stream_id, data[start:end], now, events)
+                elif kind == _WINDOW_UPDATE and length == 4:
+                    increment = int.from_bytes(data[start:end], "big") & LARGEST_ID
+                    self._window_update(stream_id, increment, now)
+                else:
+                    self._other(kind, flags, stream_id, data[start:end], now, events)
+            except StreamFailure as failure:
+                self._fault(failure, now, events)
+        if position == size:
+            self._partial, self.partial_since = b"", None
+        else:
+            self._partial = data[position:] if position else data
+            if position or self.partial_since is None:
+                self.partial_since = now
+
+    def _guarded(
+        self, kind: int, flags: int, stream_id: int, payload: bytes, now: float, events: list[Event]
+    ) -> None:
+        """A frame where only one kind may come: the first SETTINGS, or the rest of a header block."""
+        block = self._block
+        if block is None:
+            if kind != FrameType.SETTINGS or flags & frames.ACK:
+                raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "no_settings_first")
+            self.control.settings(flags, stream_id, payload)
+            self._settled = True
+            return
+        if kind != FrameType.CONTINUATION or stream_id != block.stream_id:
+            raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "header_block_interrupted")
+        block.count += 1
+        block.size += len(payload)
+        if block.count > self.limits.continuations or block.size > self.limits.header_block_bytes:
+            raise ConnectionFailure(ErrorCode.ENHANCE_YOUR_CALM, "continuation_flood")
+        block.parts.append(payload)
+        if flags & frames.END_HEADERS:
+            self._block = self.block_since = None
+            try:
+                self._complete(block.stream_id, block.flags, b"".join(block.parts), now, events)
+            except StreamFailure as failure:
+                self._fault(failure, now, events)
+
+    # -- streams -----------------------------------------------------------------------------------------------
+
+    def _data(
+        self, stream: Stream, flags: int, data: bytes, start: int, end: int, now: float, events: list[Event]
+    ) -> None:
+        length = end - start
+        ended = flags & _END_STREAM
+        state = NEXT[stream.state * ACTS + (_RECV_END if ended else _RECV_DATA)]
+        if state is None:
+            raise StreamFailure(stream.id, ErrorCode.STREAM_CLOSED, "DATA after the end")
+        receive = stream.receive or stream.open_window(self.limits)
+        receive.left -= length
+        if receive.left < 0:
+            raise StreamFailure(stream.id, ErrorCode.FLOW_CONTROL_ERROR, "stream window overrun")
+        if flags & _PADDED:
+            padding = data[start] if length else 0
+            if padding >= length:
+                raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "padding_too_large")
+            start, end = start + 1, end - padding
+        if start == end and not ended:
+            self._budgets.spend(Kind.EMPTY_DATA, now)
+        if stream.expected is not None:
+            stream.expected -= end - start
+            if stream.expected < 0 or (ended and stream.expected):
+                raise StreamFailure(stream.id, ErrorCode.PROTOCOL_ERROR, "content-length is another")
+        stream.state = state
+        receive.used += length
+        if not ended and not stream.paused and receive.used * 2 >= receive.size:
+            self.out.control(frames.window_update(stream.id, receive.update(now)))
+        events.append(DataReceived(stream, data, start, end, bool(ended)))
+
+    def _headers(self, flags: int, stream_id: int, payload: bytes, now: float, events: list[Event]) -> None:
+        if not stream_id & 1:
+            raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "bad_stream_id")
+        if flags & (frames.PADDED | frames.PRIORITIZED):
+            payload = self._unwrapped(flags, stream_id, payload)
+        if flags & _END_HEADERS:
+            self._complete(stream_id, flags, payload, now, events)
+            return
+        self._block = _Block(stream_id, flags, payload)
+        self.block_since = now
+
+    def _unwrapped(self, flags: int, stream_id: int, payload: bytes) -> bytes:
+        """A HEADERS payload without padding and priority."""
+        try:
+            if flags & frames.PADDED:
+                padding = payload[0]
+                if padding >= len(payload):
+                    raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "padding_too_large")
+                payload = payload[1 : len(payload) - padding]
+        except IndexError:
+            raise ConnectionFailure(ErrorCode.FRAME_SIZE_ERROR, "headers_too_short") from None
+        if flags & frames.PRIORITIZED:
+            if len(payload) < 5:
+                raise ConnectionFailure(ErrorCode.FRAME_SIZE_ERROR, "headers_too_short")
+            if int.from_bytes(payload[:4], "big") & LARGEST_ID == stream_id:
+                # A stream fault by RFC 7540 5.3.1. The block would have to be read all the same; whoever writes
+                # such a thing is no client worth the effort.
+                raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "depends_on_itself")
+            payload = payload[5:]
+        return payload
+
+    def _complete(self, stream_id: int, flags: int, block: bytes, now: float, events: list[Event]) -> None:
+        """A header block is whole: a request, or the trailers of one."""
+        if len(block) > self.limits.header_block_bytes:
+            raise ConnectionFailure(ErrorCode.ENHANCE_YOUR_CALM, "header_block_too_large")
+        ended = bool(flags & _END_STREAM)
+        stream = self.streams.get(stream_id)
+        if stream is not None:
+            self._trailers(stream, block, ended=ended, events=events)
+            return
+        if stream_id <= self._last_id:
+            self._late_headers(stream_id, block)
+            return
+        self._last_id = stream_id
+        try:
+            head, varying = self._reader.read(block, RequestHead)
+        except MalformedHead as error:
+            raise StreamFailure(stream_id, ErrorCode.PROTOCOL_ERROR, str(error)) from error
+        if self.going or len(self.streams) >= self.limits.max_streams:
+            raise StreamFailure(stream_id, ErrorCode.REFUSED_STREAM, "no more streams")
+        if ended and head.content_length:
+            raise StreamFailure(stream_id, ErrorCode.PROTOCOL_ERROR, "content-length is another")
+        stream = Stream(stream_id, _HALF_CLOSED if ended else _OPEN, self.control.initial_send_window)
+        stream.expected = head.content_length
+        self.streams[stream_id] = stream
+        events.append(RequestReceived(stream, head, varying, ended))
+
+    def _trailers(self, stream: Stream, block: bytes, *, ended: bool, events: list[Event]) -> None:
+        headers = self._reader.read_once(block)
+        state = NEXT[stream.state * ACTS + Act.RECV_END]
+        if state is None:
+            raise StreamFailure(stream.id, ErrorCode.STREAM_CLOSED, "HEADERS after the end")
+        try:
+            check_trailers(headers)
+        except MalformedHead as error:
+            raise StreamFailure(stream.id, ErrorCode.PROTOCOL_ERROR, str(error)) from error
+        if not ended or stream.expected:
+            raise StreamFailure(
+                stream.id, ErrorCode.PROTOCOL_ERROR, "HEADERS in the middle, or too little DATA"
+            )
+        stream.state = state
+        events.append(DataReceived(stream, b"", 0, 0, True))
+
+    def _late_headers(self, stream_id: int, block: bytes) -> None:
+        """HEADERS of a stream that is not open any more."""
+        reset_by_us = self._closed.get(stream_id)
+        if reset_by_us is None:
+            raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "stream_id_used_before")
+        if not reset_by_us:
+            raise ConnectionFailure(ErrorCode.STREAM_CLOSED, "headers_after_end")
+        self._reader.read_once(block)  # they were under way; the table takes note
+
+    def _stray(self, stream_id: int, what: str) -> None:
+        """A frame of a stream that is not open."""
+        if not stream_id or stream_id > self._last_id or not stream_id & 1:
+            raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "frame_on_idle_stream")
+        if not self._closed.get(stream_id, False):  # else it was under way when we reset the stream
+            raise StreamFailure(stream_id, ErrorCode.STREAM_CLOSED, f"{what} after the end")
+
+    def _window_update(self, stream_id: int, increment: int, now: float) -> None:
+        if stream_id == 0:
+            if not increment:
+                raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "window_update_of_zero")
+            if increment < TINY_INCREMENT and self.out.starved:
+                self._budgets.spend(Kind.TINY_WINDOWS, now)
+            self.out.window += increment
+            if self.out.window > WINDOW_LIMIT:
+                raise ConnectionFailure(ErrorCode.FLOW_CONTROL_ERROR, "window_too_large")
+            return
+        stream = self.streams.get(stream_id)
+        if stream is None:
+            if stream_id > self._last_id or not stream_id & 1:
+                raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "frame_on_idle_stream")
+            return
+        if not increment:
+            raise StreamFailure(stream_id, ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE of zero")
+        stream.send_window += increment
+        if stream.send_window > WINDOW_LIMIT:
+            raise StreamFailure(stream_id, ErrorCode.FLOW_CONTROL_ERROR, "window too large")
+        if stream.queue is not None:
+            if increment < TINY_INCREMENT:
+                self._budgets.spend(Kind.TINY_WINDOWS, now)
+            self.out.opened(stream)
+
+    # -- the rarer frames --------------------------------------------------------------------------------------
+
+    def _other(
+        self, kind: int, flags: int, stream_id: int, payload: bytes, now: float, events: list[Event]
+    ) -> None:
+        if kind == FrameType.RST_STREAM:
+            self._rst_stream(stream_id, payload, now, events)
+        elif kind == FrameType.PING and flags & frames.ACK:
+            if self.control.acked(stream_id, payload):
+                self.stop_taking()
+            events.append(PingAcked())
+        else:
+            self.control.frame(kind, flags, stream_id, payload, now)
+
+    def _rst_stream(self, stream_id: int, payload: bytes, now: float, events: list[Event]) -> None:
+        if not stream_id or stream_id > self._last_id or not stream_id & 1:
+            raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "frame_on_idle_stream")
+        if len(payload) != 4:
+            raise ConnectionFailure(ErrorCode.FRAME_SIZE_ERROR, "bad_frame_size")
+        self._budgets.spend(Kind.RESETS, now)
+        stream = self.streams.pop(stream_id, None)
+        if stream is not None:
+            self.out.forget(stream)
+            self._note_closed(stream_id, by_us=False)
+            events.append(StreamReset(stream, int.from_bytes(payload, "big")))
+
+    # -- commands ----------------------------------------------------------------------------------------------
+
+    def reset(self, stream: Stream, code: ErrorCode) -> None:
+        """Give a stream up; its user is not told."""
+        if stream.state is not StreamState.CLOSED:
+            self.out.reset(stream, code)
+
+    def pause(self, stream: Stream) -> None:
+        """Let the peer send what the stream's window has room for, and no more."""
+        stream.paused = True
+
+    def resume(self, stream: Stream, now: float) -> None:
+        stream.paused = False
+        receive = stream.receive or stream.open_window(self.limits)
+        open_there = stream.state in (StreamState.OPEN, StreamState.HALF_CLOSED_LOCAL)
+        if open_there and receive.used * 2 >= receive.size:
+            self.out.control(frames.window_update(stream.id, receive.update(now)))
+
+    def probe(self) -> None:
+        """Ask for a sign of life: `PingAcked`."""
+        self.control.probe()
+
+    def announce_end(self) -> None:
+        """Tell the peer to open no more streams; those under way when it hears it are still taken (section 6.8)."""
+        self.control.announce_end()
+
+    def stop_taking(self) -> None:
+        """Refuse streams from here on. Happens by itself when the peer has heard of `announce_end`."""
+        if self.control.announced and not self.going:
+            self.going = True
+            self.out.control(frames.goaway(self._last_id, ErrorCode.NO_ERROR, "shutting down"))
+
+    def fail(self, code: ErrorCode, why: str) -> list[Event]:
+        """End the connection for a reason seen from outside (time)."""
+        events: list[Event] = []
+        if not self.ended:
+            self._end(code, why, events)
+        return events
+
+    def take(self, now: float) -> bytes:
+        """What is to be sent now."""
+        if self.control.owes_pings:
+            self.control.answer_pings(now)
+        data = self.out.take()
+        if self.out.ended:
+            self._forget_ended()
+        return data
+
+    def _forget_ended(self) -> None:
+        streams, closed = self.streams, self._closed
+        for stream in self.out.ended:
+            if streams.pop(stream.id, None) is not None:
+                closed[stream.id] = stream.cut
+                if stream.user is not None:
+                    self.finished.append(stream)
+        self.out.ended.clear()
+        while len(closed) > _REMEMBERED:
+            closed.popitem(last=False)
+
+    # -- the end -----------------------------------------------------------------------------------------------
+
+    def _fault(self, failure: StreamFailure, now: float, events: list[Event]) -> None:
+        """End a stream for what the peer did on it."""
+        stream_id, code = failure.stream_id, failure.code
+        self._budgets.spend(Kind.RESETS if code == ErrorCode.REFUSED_STREAM else Kind.FAULTS, now)
+        stream = self.streams.pop(stream_id, None)
+        if stream is not None:
+            self.out.forget(stream)
+            events.append(StreamReset(stream, code))
+        self.out.control(frames.rst_stream(stream_id, code))
+        self._note_closed(stream_id, by_us=True)
+
+    def _note_closed(self, stream_id: int, *, by_us: bool) -> None:
+        self._closed[stream_id] = by_us
+        while len(self._closed) > _REMEMBERED:
+            self._closed.popitem(last=False)
+
+    def _end(self, code: ErrorCode, why: str, events: list[Event]) -> None:
+        self.ended = True
+        self._partial = b""
+        for stream in self.streams.values():
+            self.out.forget(stream)
+            events.append(StreamReset(stream, code))
+        self.streams.clear()
+        self.out.clear()
+        self.out.control(frames.goaway(self._last_id, code, why))
+        events.append(ConnectionEnded(code, why))

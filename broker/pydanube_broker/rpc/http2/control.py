@@ -1,0 +1,176 @@
+"""The frames of the connection itself: SETTINGS, PING, GOAWAY, and those that are read past (RFC 9113 section 6)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from pydanube_broker.rpc.http2 import frames
+from pydanube_broker.rpc.http2.budgets import Budgets, Kind
+from pydanube_broker.rpc.http2.codes import ConnectionFailure, ErrorCode, FrameType, SettingId, StreamFailure
+from pydanube_broker.rpc.http2.header_tables import HeaderReader
+from pydanube_broker.rpc.http2.limits import Limits
+from pydanube_broker.rpc.http2.sending import INITIAL_WINDOW_BYTES, WINDOW_LIMIT, Outbox
+from pydanube_broker.rpc.http2.streams import Stream
+
+__all__ = ["LARGEST_ID", "Control"]
+
+LARGEST_ID: Final = (1 << 31) - 1
+_OUR_PING: Final = b"pydanube"
+_GOING_PING: Final = b"goingoff"
+
+
+class Control:
+    """What both sides have agreed on, and what they owe each other. Begins with our SETTINGS."""
+
+    def __init__(
+        self,
+        limits: Limits,
+        out: Outbox,
+        streams: Mapping[int, Stream],
+        reader: HeaderReader,
+        budgets: Budgets,
+        now: float,
+    ) -> None:
+        self._limits = limits
+        self._out = out
+        self._streams = streams
+        self._reader = reader
+        self._budgets = budgets
+        self.initial_send_window = INITIAL_WINDOW_BYTES  # of streams, by the peer's SETTINGS
+        self.announced = False  # the end
+        self._acks_due = 1  # of our SETTINGS
+        self._pings: list[bytes] = []  # to be acknowledged
+        self._ping_answered_at = now - 1.0
+        self._out.control(
+            frames.settings(
+                (
+                    (SettingId.HEADER_TABLE_SIZE, 0),
+                    (SettingId.MAX_CONCURRENT_STREAMS, limits.max_streams),
+                    (SettingId.INITIAL_WINDOW_SIZE, limits.stream_window_bytes),
+                    (SettingId.MAX_FRAME_SIZE, limits.max_frame_bytes),
+                    (SettingId.MAX_HEADER_LIST_SIZE, limits.header_list_bytes),
+                )
+            )
+        )
+        if (more := limits.connection_window_bytes - INITIAL_WINDOW_BYTES) > 0:
+            self._out.control(frames.window_update(0, more))
+
+    def frame(self, kind: int, flags: int, stream_id: int, payload: bytes, now: float) -> None:
+        """Any frame but those of streams and the acknowledgement of a PING.
+
+        Raises:
+            ConnectionFailure, StreamFailure: the peer is wrong.
+        """
+        match kind:
+            case FrameType.SETTINGS:
+                self._budgets.spend(Kind.SETTINGS, now)
+                self.settings(flags, stream_id, payload)
+            case FrameType.PING:
+                self._ping(stream_id, payload, now)
+            case FrameType.PRIORITY:
+                self._budgets.spend(Kind.PRIORITIES, now)
+                _check_priority(stream_id, payload)
+            case FrameType.GOAWAY:
+                self._budgets.spend(Kind.UNKNOWN, now)
+                if stream_id:
+                    raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "connection_frame_on_stream")
+                if len(payload) < 8:
+                    raise ConnectionFailure(ErrorCode.FRAME_SIZE_ERROR, "bad_frame_size")
+            case FrameType.WINDOW_UPDATE:
+                raise ConnectionFailure(ErrorCode.FRAME_SIZE_ERROR, "bad_frame_size")
+            case FrameType.PUSH_PROMISE | FrameType.CONTINUATION:
+                raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "unexpected_frame")
+            case _:
+                self._budgets.spend(Kind.UNKNOWN, now)  # section 5.5: read past
+
+    def settings(self, flags: int, stream_id: int, payload: bytes) -> None:
+        if stream_id:
+            raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "connection_frame_on_stream")
+        if flags & frames.ACK:
+            if payload:
+                raise ConnectionFailure(ErrorCode.FRAME_SIZE_ERROR, "bad_frame_size")
+            if self._acks_due:
+                self._acks_due -= 1
+                self._reader.acked()
+            return
+        if len(payload) % 6:
+            raise ConnectionFailure(ErrorCode.FRAME_SIZE_ERROR, "bad_frame_size")
+        for at in range(0, len(payload), 6):
+            self._setting(
+                int.from_bytes(payload[at : at + 2], "big"), int.from_bytes(payload[at + 2 : at + 6], "big")
+            )
+        self._out.control(frames.SETTINGS_ACK)
+
+    def _setting(self, key: int, value: int) -> None:
+        match key:
+            case SettingId.HEADER_TABLE_SIZE:
+                self._out.writer.table_size(value)
+            case SettingId.ENABLE_PUSH:
+                if value > 1:
+                    raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "bad_setting")
+            case SettingId.INITIAL_WINDOW_SIZE:
+                if value > WINDOW_LIMIT:
+                    raise ConnectionFailure(ErrorCode.FLOW_CONTROL_ERROR, "bad_setting")
+                more, self.initial_send_window = value - self.initial_send_window, value
+                for stream in self._streams.values():
+                    stream.send_window += more
+                    if stream.send_window > WINDOW_LIMIT:
+                        raise ConnectionFailure(ErrorCode.FLOW_CONTROL_ERROR, "window_too_large")
+                    self._out.opened(stream)
+            case SettingId.MAX_FRAME_SIZE:
+                if not 1 << 14 <= value < 1 << 24:
+                    raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "bad_setting")
+                self._out.max_frame_bytes = min(value, self._limits.turn_bytes)
+            case _:
+                pass  # unknown, or (MAX_HEADER_LIST_SIZE, MAX_CONCURRENT_STREAMS) nothing we come near
+
+    def acked(self, stream_id: int, payload: bytes) -> bool:
+        """Our PING was acknowledged: whether it was the one that says goodbye."""
+        if stream_id:
+            raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "connection_frame_on_stream")
+        if len(payload) != 8:
+            raise ConnectionFailure(ErrorCode.FRAME_SIZE_ERROR, "bad_frame_size")
+        return payload == _GOING_PING
+
+    def _ping(self, stream_id: int, payload: bytes, now: float) -> None:
+        self.acked(stream_id, payload)
+        self._budgets.spend(Kind.PINGS, now)
+        self._pings.append(payload)
+        self.answer_pings(now)
+
+    def answer_pings(self, now: float) -> float:
+        """Acknowledge what is due; in how many seconds there will be more, 0 for never."""
+        if not self._pings:
+            return 0.0
+        wait = self._ping_answered_at + self._limits.ping_answer_s - now
+        if wait > 0:
+            return wait
+        for payload in self._pings:
+            self._out.control(frames.ping(payload, ack=True))
+        self._pings.clear()
+        self._ping_answered_at = now
+        return 0.0
+
+    @property
+    def owes_pings(self) -> bool:
+        return bool(self._pings)
+
+    def probe(self) -> None:
+        """Ask for a sign of life."""
+        self._out.control(frames.ping(_OUR_PING, ack=False))
+
+    def announce_end(self) -> None:
+        """GOAWAY that still takes everything, and a PING whose answer says that the peer has heard it."""
+        self._out.control(frames.goaway(LARGEST_ID, ErrorCode.NO_ERROR, "shutting down"))
+        self._out.control(frames.ping(_GOING_PING, ack=False))
+        self.announced = True
+
+
+def _check_priority(stream_id: int, payload: bytes) -> None:
+    if not stream_id:
+        raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "frame_on_stream_0")
+    if len(payload) != 5:
+        raise StreamFailure(stream_id, ErrorCode.FRAME_SIZE_ERROR, "PRIORITY has 5 bytes")
+    if int.from_bytes(payload[:4], "big") & LARGEST_ID == stream_id:
+        raise StreamFailure(stream_id, ErrorCode.PROTOCOL_ERROR, "depends on itself")

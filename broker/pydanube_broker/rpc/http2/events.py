@@ -1,0 +1,80 @@
+"""What has happened on a connection."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pydanube_broker.rpc.http2.codes import ErrorCode
+    from pydanube_broker.rpc.http2.head import RequestHead
+    from pydanube_broker.rpc.http2.streams import Stream
+
+__all__ = [
+    "ConnectionEnded",
+    "DataReceived",
+    "Event",
+    "PingAcked",
+    "RequestReceived",
+    "StreamReset",
+]
+
+# Not frozen: a frozen dataclass takes three times as long to make, and these are made for every frame.
+
+
+@dataclass(slots=True, eq=False)
+class RequestReceived:
+    """A stream began.
+
+    Args:
+        varying: the value of the header that is kept out of `head` (`HeaderReader`), if it was there.
+        ended: nothing follows.
+    """
+
+    stream: Stream
+    head: RequestHead
+    varying: bytes | None
+    ended: bool
+
+
+@dataclass(slots=True, eq=False)
+class DataReceived:
+    """`data[start:end]` came on a stream: a place in what was received, so that nothing is copied before it is wanted.
+
+    Empty with `ended` where a stream ended by trailers or an empty frame.
+    """
+
+    stream: Stream
+    data: bytes
+    start: int
+    end: int
+    ended: bool
+
+
+@dataclass(slots=True, eq=False)
+class StreamReset:
+    """A stream is gone without an answer: reset by the peer, or by us for what the peer did on it."""
+
+    stream: Stream
+    code: ErrorCode | int
+
+
+@dataclass(slots=True, eq=False)
+class PingAcked:
+    """The peer is alive."""
+
+
+@dataclass(slots=True, eq=False)
+class ConnectionEnded:
+    """Nothing is read any more; what `take` returns is to be sent before closing.
+
+    Args:
+        code: as it stands in our GOAWAY.
+        why: for the log and for counting: a budget's name where the peer overstepped one.
+    """
+
+    code: ErrorCode
+    why: str
+
+
+Event = RequestReceived | DataReceived | StreamReset | PingAcked | ConnectionEnded

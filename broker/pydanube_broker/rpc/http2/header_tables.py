@@ -1,0 +1,248 @@
+"""Header blocks by `hpack`, remembered: a block that was unpacked once costs a look into a dict.
+
+What a block says depends on the decoder's dynamic table, so a remembered block is good for as long as the table does not
+change, and only if reading it changed nothing. Both are seen from the table itself, which counts its changes: nothing has
+to be known of how a peer uses it. With clients that put a new value into the table with every request (Go's
+`grpc-timeout`) the table would always have changed, so we announce a table of size 0 and blocks carry all they say. That
+one header still differs from call to call, therefore blocks are split at it: what stands before and behind it repeats.
+
+The same holds for what we send: answers are a handful of header lists, written by the encoder once and copied after that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from hpack import Decoder, Encoder, HPACKError, OversizedHeaderListError
+from hpack.hpack import decode_integer
+from hpack.huffman import HuffmanEncoder
+from hpack.huffman_constants import REQUEST_CODES, REQUEST_CODES_LENGTH
+from hpack.huffman_table import decode_huffman
+from hpack.table import HeaderTable
+
+from pydanube_broker.rpc.http2.codes import ConnectionFailure, ErrorCode
+from pydanube_broker.rpc.http2.head import Headers
+
+__all__ = ["HeaderReader", "HeaderWriter"]
+
+_REMEMBERED: Final = 64  # blocks of one connection; official clients have about ten kinds of calls
+_LARGEST_TABLE: Final = 4096  # of ours, whatever a peer offers
+_HUFFMAN: Final = HuffmanEncoder(REQUEST_CODES, REQUEST_CODES_LENGTH)
+
+
+class _CountingTable(HeaderTable):
+    """A table that counts its changes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.changes = 0
+
+    def add(self, name: bytes, value: bytes) -> None:
+        # grpc's C core writes "add this to the table" also where the table has no room: that changes nothing.
+        if self._maxsize or self.dynamic_entries:
+            self.changes += 1
+        super().add(name, value)
+
+    @property
+    def maxsize(self) -> int:
+        return self._maxsize
+
+    @maxsize.setter
+    def maxsize(self, newmax: int) -> None:
+        if newmax != self._maxsize:
+            self.changes += 1
+        HeaderTable.maxsize.fset(self, newmax)  # type: ignore[attr-defined]
+
+
+class HeaderReader:
+    """Header blocks of one peer.
+
+    Args:
+        table_bytes: as announced; it holds from `acked` on.
+        varying: the name of the header that is new with every request, or b"".
+    """
+
+    def __init__(self, *, table_bytes: int, list_bytes: int, varying: bytes = b"") -> None:
+        self._decoder = Decoder(max_header_list_size=list_bytes)
+        self._table = _CountingTable()
+        self._decoder.header_table = self._table
+        self._table_bytes = table_bytes
+        self._limit = self._decoder.max_allowed_table_size
+        self._list_bytes = list_bytes
+        self._known: dict[bytes, Any] = {}
+        self._known_at = 0  # the table's count of changes when they were remembered
+        # The header's name as it is written without the table: packed by Huffman's code or plain, each with the bit
+        # that says "never index" or without.
+        packed = _HUFFMAN.encode(varying)
+        written = (bytes((0x80 | len(packed),)) + packed, bytes((len(varying),)) + varying)
+        self._names = tuple(mark + name for name in written for mark in (b"\x00", b"\x10")) if varying else ()
+        self._name = 0  # which of them this peer uses
+
+    def acked(self) -> None:
+        """The peer has acknowledged our SETTINGS.
+
+        From here on it may not make its table larger than announced. Where it does not make it smaller either, as it
+        must (RFC 7541 4.2), its table stays as it is and it is understood all the same.
+        """
+        self._limit = self._table_bytes
+
+    def read(self, block: bytes, make: Callable[[Headers], Any]) -> tuple[Any, bytes | None]:
+        """What `make` made of the header list, and the value of the varying header if it was split off.
+
+        What `make` raises is not remembered.
+
+        Raises:
+            ConnectionFailure: the block is none, or unpacks to too much; the table is lost with it.
+        """
+        table = self._table
+        if self._known_at != table.changes:
+            self._known.clear()
+            self._known_at = table.changes
+        found = self._known.get(block)
+        if found is not None:
+            return found, None
+        if self._names and not table._maxsize and not self._limit:
+            # Nothing is indexed, now and later: the pieces of a block stand for themselves.
+            split = self._split(block)
+            if split is not None:
+                before, value, behind = split
+                key = before + behind
+                found = self._known.get(key)
+                if found is not None:
+                    return found, value
+                # Both decode by themselves, or the name was found inside of something else.
+                before_list, behind_list = self._try(before), self._try(behind)
+                if before_list is not None and behind_list is not None:
+                    if _list_bytes(before_list + behind_list) > self._list_bytes:
+                        raise ConnectionFailure(ErrorCode.ENHANCE_YOUR_CALM, "header list too large")
+                    made = make(before_list + behind_list)
+                    self._remember(key, made)
+                    return made, value
+        made = make(self._decode(block))
+        if self._known_at == table.changes:
+            self._remember(block, made)
+        else:
+            self._known.clear()
+            self._known_at = table.changes
+        return made, None
+
+    def read_once(self, block: bytes) -> Headers:
+        """The header list of a block that will not repeat.
+
+        Raises:
+            ConnectionFailure: as `read`.
+        """
+        return self._decode(block)
+
+    def _remember(self, key: bytes, made: Any) -> None:
+        if len(self._known) >= _REMEMBERED:
+            self._known.clear()
+        self._known[key] = made
+
+    def _split(self, block: bytes) -> tuple[bytes, bytes, bytes] | None:
+        """The block before the varying header, its value, and the block behind it."""
+        at = block.find(self._names[self._name])
+        if at < 0:
+            for number, name in enumerate(self._names):
+                at = block.find(name)
+                if at >= 0:
+                    self._name = number
+                    break
+            else:
+                return None
+        start = at + len(self._names[self._name])
+        if start >= len(block):
+            return None
+        size = block[start] & 0x7F
+        end = start + 1 + size
+        if size == 0x7F or end > len(block):
+            return None
+        value = block[start + 1 : end]
+        if block[start] & 0x80:
+            try:
+                value = decode_huffman(value)
+            except HPACKError:
+                return None
+        return block[:at], value, block[end:]
+
+    def _try(self, piece: bytes) -> Headers | None:
+        """A piece that decodes without touching the table; None where it is no piece."""
+        before = self._table.changes
+        try:
+            found = tuple(
+                (bytes(name), bytes(value)) for name, value in self._decoder.decode(piece, raw=True)
+            )
+        except (HPACKError, IndexError):
+            found = None
+        return found if self._table.changes == before else None
+
+    def _decode(self, block: bytes) -> Headers:
+        try:
+            at = 0
+            while (
+                at < len(block) and block[at] & 0xE0 == 0x20
+            ):  # updates of the table's size stand at the front
+                size, length = decode_integer(block[at:], 5)
+                if size > self._limit:
+                    raise HPACKError(f"a table of {size} bytes, {self._limit} are allowed")
+                at += length
+            return tuple((bytes(name), bytes(value)) for name, value in self._decoder.decode(block, raw=True))
+        except OversizedHeaderListError as error:
+            raise ConnectionFailure(ErrorCode.ENHANCE_YOUR_CALM, "header list too large") from error
+        except (HPACKError, IndexError) as error:
+            raise ConnectionFailure(ErrorCode.COMPRESSION_ERROR, f"header block: {error}") from error
+
+
+class HeaderWriter:
+    """Header blocks towards one peer, in the order in which they are sent."""
+
+    def __init__(self) -> None:
+        self._encoder = Encoder()
+        self._table = _CountingTable()
+        self._encoder.header_table = self._table
+        self._known: dict[Headers, bytes] = {}
+        self._known_at = 0
+        self._sizes: tuple[int, int] | None = (
+            None  # the least and the last that the peer set since the last block
+        )
+
+    def table_size(self, size: int) -> None:
+        """The peer's SETTINGS_HEADER_TABLE_SIZE; the next block says that it was heard (RFC 7541 4.2)."""
+        size = min(size, _LARGEST_TABLE)
+        self._sizes = (min(size, size if self._sizes is None else self._sizes[0]), size)
+
+    def _resize(self) -> None:
+        least, last = self._sizes or (0, 0)
+        self._sizes = None
+        if least < self._table.maxsize:
+            self._encoder.header_table_size = least
+        if last != self._table.maxsize:
+            self._encoder.header_table_size = last
+
+    def write(self, headers: Headers) -> bytes:
+        """The block of a header list that repeats: it may use the table and stay there."""
+        if self._sizes is not None:
+            self._resize()
+        table = self._table
+        if self._known_at != table.changes:
+            self._known.clear()
+            self._known_at = table.changes
+        block = self._known.get(headers)
+        if block is None:
+            block = self._encoder.encode(headers)
+            if self._known_at == table.changes:
+                if len(self._known) >= _REMEMBERED:
+                    self._known.clear()
+                self._known[headers] = block
+        return block
+
+    def write_once(self, headers: Headers) -> bytes:
+        """The block of a list that does not repeat (an error's text): it leaves the table as it is."""
+        if self._sizes is not None:
+            self._resize()
+        return self._encoder.encode([(name, value, True) for name, value in headers])
+
+
+def _list_bytes(headers: Headers) -> int:
+    return sum(len(name) + len(value) + 32 for name, value in headers)

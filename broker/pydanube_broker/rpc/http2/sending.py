@@ -1,0 +1,280 @@
+"""What leaves: control frames and whole answers at once, streams in turns as the peer's windows allow.
+
+A stream's data waits in the stream. It is taken from there when what was handed out before has left, 64 KiB a turn, one
+stream after the other: so a stream that has much to say delays no other by more than a turn, and an answer to a call, or
+to a PING, is behind what the transport holds already and nothing else. Streams leave the last `RESERVE_BYTES` of the
+connection's window to answers while calls are open.
+
+Header blocks are written when their frame is, because each may depend on the one before.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from pydanube_broker.rpc.http2 import frames
+from pydanube_broker.rpc.http2.codes import ErrorCode, FrameType
+from pydanube_broker.rpc.http2.head import Headers
+from pydanube_broker.rpc.http2.header_tables import HeaderWriter
+from pydanube_broker.rpc.http2.limits import Limits
+from pydanube_broker.rpc.http2.streams import ACTS, NEXT, Act, Stream, StreamState
+
+__all__ = ["INITIAL_WINDOW_BYTES", "WINDOW_LIMIT", "Outbox"]
+
+INITIAL_WINDOW_BYTES: Final = 65_535  # section 6.9.2
+WINDOW_LIMIT: Final = (1 << 31) - 1
+RESERVE_BYTES: Final = 4096
+# Plain globals for what every answer passes, as in `connection`.
+_DATA: Final = int(FrameType.DATA)
+_HEADERS: Final = int(FrameType.HEADERS)
+_END_HEADERS: Final = frames.END_HEADERS
+_LAST_HEADERS: Final = frames.END_HEADERS | frames.END_STREAM
+_CLOSED: Final = StreamState.CLOSED
+_HALF_CLOSED: Final = StreamState.HALF_CLOSED_REMOTE
+_pack = frames.FRAME_HEADER.pack
+
+
+class Outbox:
+    """Everything on its way to one peer."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self.writer = HeaderWriter()
+        self.window = INITIAL_WINDOW_BYTES  # the connection's
+        self.max_frame_bytes = 1 << 14  # the peer's
+        self._out: list[bytes | memoryview] = []
+        self._out_bytes = 0
+        self._ready: deque[Stream] = deque()
+        self._waiting = 0  # streams that have something queued
+        self.answers_open = 0  # calls that will be answered as a whole
+        #: streams that ended here, to be forgotten by the connection
+        self.ended: list[Stream] = []
+        #: streams whose users may go on
+        self.relieved: list[Stream] = []
+
+    # -- what leaves at once -----------------------------------------------------------------------------------
+
+    def control(self, frame: bytes) -> None:
+        self._out.append(frame)
+        self._out_bytes += len(frame)
+
+    def reset(self, stream: Stream, code: ErrorCode) -> None:
+        """End a stream at once; what waits in it is dropped."""
+        self.forget(stream)
+        stream.cut = True
+        self.control(frames.rst_stream(stream.id, code))
+        self.ended.append(stream)
+
+    def head(self, stream: Stream, headers: Headers) -> None:
+        """The response's headers, alone."""
+        if stream.state is _CLOSED:  # gone meanwhile; its user will be told
+            return
+        self._step(stream, Act.SEND)
+        stream.head_sent = True
+        block = self.writer.write(headers)
+        self.control(frames.headers(stream.id, block, end=False, max_frame_bytes=self.max_frame_bytes))
+
+    def answer(self, stream: Stream, headers: Headers, body: bytes, trailers: Headers) -> None:
+        """A whole response. Nothing of it was sent before, and all of it leaves now if the windows have room."""
+        size = len(body)
+        if (
+            size > self.max_frame_bytes
+            or size > self.window
+            or size > stream.send_window
+            or stream.head_sent
+            or stream.state is not _HALF_CLOSED
+        ):
+            if stream.state is _CLOSED:
+                return
+            if not stream.head_sent:
+                self.head(stream, headers)
+            self.data(stream, body)
+            self.finish(stream, trailers, repeats=True)
+            return
+        number = stream.id
+        write = self.writer.write
+        head, tail = write(headers), write(trailers)
+        frame = b"".join(
+            (
+                _pack(len(head) >> 8, len(head) & 0xFF, _HEADERS, _END_HEADERS, number),
+                head,
+                _pack(size >> 8, size & 0xFF, _DATA, 0, number),
+                body,
+                _pack(len(tail) >> 8, len(tail) & 0xFF, _HEADERS, _LAST_HEADERS, number),
+                tail,
+            )
+        )
+        self.window -= size
+        self._out.append(frame)
+        self._out_bytes += len(frame)
+        stream.state = _CLOSED
+        self.ended.append(stream)
+
+    # -- what leaves in turns ----------------------------------------------------------------------------------
+
+    def data(self, stream: Stream, body: bytes) -> None:
+        """So much of a stream's data; at once if nothing waits and there is room, else in its turn."""
+        size = len(body)
+        if stream.state is _CLOSED:
+            return
+        if (
+            stream.queue is None
+            and size <= self.max_frame_bytes
+            and size <= stream.send_window
+            and size <= self.window - (RESERVE_BYTES if self.answers_open else 0)
+            and self._out_bytes < self._limits.out_bytes
+        ):
+            self._out.append(_pack(size >> 8, size & 0xFF, _DATA, 0, stream.id) + body)
+            self._out_bytes += size + 9
+            self.window -= size
+            stream.send_window -= size
+            return
+        if stream.queue is None:
+            stream.queue = deque()
+            self._waiting += 1
+        stream.queue.append(body)
+        stream.queued_bytes += size
+        if stream.queued_bytes * self._waiting >= self._limits.buffer_bytes:
+            stream.full = True
+        if not stream.ready and stream.send_window > 0:
+            stream.ready = True
+            self._ready.append(stream)
+
+    def finish(self, stream: Stream, trailers: Headers | None, *, repeats: bool) -> None:
+        """End a stream once its data has left: with trailers, or with a last DATA frame where there are none.
+
+        Args:
+            repeats: the trailers are worth remembering.
+        """
+        if stream.state is _CLOSED:
+            return
+        if stream.queue is not None:
+            stream.ending = (trailers, repeats)
+            return
+        self._end(stream, trailers, repeats=repeats)
+
+    def _end(self, stream: Stream, trailers: Headers | None, *, repeats: bool) -> None:
+        self._step(stream, Act.SEND_END)
+        if trailers is None:
+            self.control(frames.data_header(stream.id, 0, end=True))
+        else:
+            block = self.writer.write(trailers) if repeats else self.writer.write_once(trailers)
+            self.control(frames.headers(stream.id, block, end=True, max_frame_bytes=self.max_frame_bytes))
+        if stream.state is not _CLOSED:
+            # The whole response is there before the request is: the peer need not go on (section 8.1).
+            self._step(stream, Act.SEND_RESET)
+            stream.cut = True
+            self.control(frames.rst_stream(stream.id, ErrorCode.NO_ERROR))
+        self.ended.append(stream)
+
+    # -- the peer's windows ------------------------------------------------------------------------------------
+
+    def opened(self, stream: Stream) -> None:
+        """The stream's window has grown."""
+        if stream.queue is not None and not stream.ready and stream.send_window > 0:
+            stream.ready = True
+            self._ready.append(stream)
+
+    def forget(self, stream: Stream) -> None:
+        """A stream is gone: nothing of it is sent any more."""
+        stream.state = _CLOSED
+        stream.ending = None
+        if stream.queue is not None:
+            stream.queue = None
+            stream.queued_bytes = 0
+            self._waiting -= 1
+        if stream.ready:
+            stream.ready = False
+            if self._ready:
+                self._ready.remove(stream)
+
+    def clear(self) -> None:
+        """The connection is over: streams have no more turns."""
+        self._ready.clear()
+
+    @property
+    def held_bytes(self) -> int:
+        """Of control frames and answers that were not taken yet."""
+        return self._out_bytes
+
+    @property
+    def pending(self) -> bool:
+        """Whether `take` would return something."""
+        return bool(self._out) or (bool(self._ready) and self._room() > 0)
+
+    @property
+    def starved(self) -> bool:
+        """Whether streams wait for the connection's window."""
+        return bool(self._ready) and self._room() <= 0
+
+    def _room(self) -> int:
+        return self.window - (RESERVE_BYTES if self.answers_open else 0)
+
+    def take(self) -> bytes:
+        """What may be sent now."""
+        if self._ready:
+            self._fill()
+        out = self._out
+        if not out:
+            return b""
+        data = out[0] if len(out) == 1 else b"".join(out)
+        self._out = []
+        self._out_bytes = 0
+        assert isinstance(data, bytes)
+        return data
+
+    def _fill(self) -> None:
+        """Give the streams their turns, until enough is under way or the window is used up."""
+        ready, limit, turn = self._ready, self._limits.out_bytes, self._limits.turn_bytes
+        while ready and self._out_bytes < limit:
+            room = self._room()
+            if room <= 0:
+                return
+            stream = ready.popleft()
+            stream.ready = False
+            self._turn(stream, min(turn, room, stream.send_window))
+            if stream.queue is not None:
+                if stream.send_window > 0:
+                    stream.ready = True
+                    ready.append(stream)
+            elif stream.ending is not None:
+                trailers, repeats = stream.ending
+                stream.ending = None
+                self._end(stream, trailers, repeats=repeats)
+            if stream.full and stream.queued_bytes * max(1, self._waiting) < self._limits.buffer_bytes // 2:
+                stream.full = False
+                self.relieved.append(stream)
+
+    def _turn(self, stream: Stream, room: int) -> None:
+        """One stream's turn: at most so many bytes, whole pieces of its queue where they fit into a frame."""
+        queue, out, largest = stream.queue, self._out, self.max_frame_bytes
+        assert queue is not None, "only streams that wait have turns"
+        sent = 0
+        while queue and (sent < room):
+            frame: list[bytes | memoryview] = []
+            size, space = 0, min(largest, room - sent)
+            while queue and size < space:
+                piece = queue[0]
+                if len(piece) <= space - size:
+                    queue.popleft()
+                else:
+                    rest = memoryview(piece)
+                    piece, queue[0] = rest[: space - size], rest[space - size :]
+                frame.append(piece)
+                size += len(piece)
+            out.append(_pack(size >> 8, size & 0xFF, _DATA, 0, stream.id))
+            out += frame
+            self._out_bytes += size + 9
+            sent += size
+        self.window -= sent
+        stream.send_window -= sent
+        stream.queued_bytes -= sent
+        if not queue:
+            stream.queue = None
+            self._waiting -= 1
+
+    def _step(self, stream: Stream, act: Act) -> None:
+        state = NEXT[stream.state * ACTS + act]
+        assert state is not None, f"{act.name} on a stream that is {stream.state.name}"
+        stream.state = state

@@ -1,0 +1,109 @@
+"""The life of a stream (RFC 9113 section 5.1) as a table, and what a stream holds.
+
+A server that pushes nothing sees five states. An act that the table does not have is a fault of whoever did it: of the
+peer, if it received; of ours, if it sends. Priorities (sections 5.3, 6.3) are deprecated, and read past.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from enum import IntEnum
+from types import MappingProxyType
+from typing import Any, Final
+
+from pydanube_broker.rpc.http2.head import Headers
+from pydanube_broker.rpc.http2.limits import Limits
+from pydanube_broker.rpc.http2.windows import ReceiveWindow
+
+__all__ = ["TRANSITIONS", "Act", "Stream", "StreamState"]
+
+
+class StreamState(IntEnum):
+    IDLE = 0
+    OPEN = 1
+    HALF_CLOSED_REMOTE = 2  # the peer has said all; we have not
+    HALF_CLOSED_LOCAL = 3  # the other way round
+    CLOSED = 4
+
+
+class Act(IntEnum):
+    RECV_HEADERS = 0
+    RECV_HEADERS_END = 1
+    RECV_DATA = 2
+    RECV_END = 3  # DATA or trailers with END_STREAM
+    RECV_RESET = 4
+    SEND = 5  # HEADERS or DATA
+    SEND_END = 6
+    SEND_RESET = 7
+
+
+_S, _A = StreamState, Act
+
+#: (state, act) → state
+TRANSITIONS: Final[Mapping[tuple[StreamState, Act], StreamState]] = MappingProxyType(
+    {
+        (_S.IDLE, _A.RECV_HEADERS): _S.OPEN,
+        (_S.IDLE, _A.RECV_HEADERS_END): _S.HALF_CLOSED_REMOTE,
+        (_S.OPEN, _A.RECV_DATA): _S.OPEN,
+        (_S.OPEN, _A.RECV_END): _S.HALF_CLOSED_REMOTE,
+        (_S.OPEN, _A.RECV_RESET): _S.CLOSED,
+        (_S.OPEN, _A.SEND): _S.OPEN,
+        (_S.OPEN, _A.SEND_END): _S.HALF_CLOSED_LOCAL,
+        (_S.OPEN, _A.SEND_RESET): _S.CLOSED,
+        (_S.HALF_CLOSED_REMOTE, _A.RECV_RESET): _S.CLOSED,
+        (_S.HALF_CLOSED_REMOTE, _A.SEND): _S.HALF_CLOSED_REMOTE,
+        (_S.HALF_CLOSED_REMOTE, _A.SEND_END): _S.CLOSED,
+        (_S.HALF_CLOSED_REMOTE, _A.SEND_RESET): _S.CLOSED,
+        (_S.HALF_CLOSED_LOCAL, _A.RECV_DATA): _S.HALF_CLOSED_LOCAL,
+        (_S.HALF_CLOSED_LOCAL, _A.RECV_END): _S.CLOSED,
+        (_S.HALF_CLOSED_LOCAL, _A.RECV_RESET): _S.CLOSED,
+        (_S.HALF_CLOSED_LOCAL, _A.SEND_RESET): _S.CLOSED,
+    }
+)
+
+#: the same by number, `state * len(Act) + act`, for the places that every frame passes; None: no such act
+NEXT: Final = tuple(TRANSITIONS.get((state, act)) for state in StreamState for act in Act)
+ACTS: Final = len(Act)
+
+
+class Stream:
+    """One stream of a connection; its fields belong to the connection, `user` to whoever uses that."""
+
+    __slots__ = (
+        "cut",
+        "ending",
+        "expected",
+        "full",
+        "head_sent",
+        "id",
+        "paused",
+        "queue",
+        "queued_bytes",
+        "ready",
+        "receive",
+        "send_window",
+        "state",
+        "user",
+    )
+
+    def __init__(self, stream_id: int, state: StreamState, send_window: int) -> None:
+        self.id = stream_id
+        self.state = state
+        self.send_window = send_window
+        self.receive: ReceiveWindow | None = None  # until something comes
+        self.head_sent = False
+        self.queue: deque[bytes | memoryview] | None = None  # made when something waits
+        self.queued_bytes = 0
+        self.ready = False  # waits for its turn
+        self.full = False  # its user was told to wait
+        self.paused = False  # its user reads nothing more for now: its window stays as it is
+        self.ending: tuple[Headers | None, bool] | None = None  # what follows the queue; see `Outbox.finish`
+        self.expected: int | None = None  # of the content-length, what has not come yet
+        self.cut = False  # we ended it before the peer did: frames of it may be under way
+        self.user: Any = None
+
+    def open_window(self, limits: Limits) -> ReceiveWindow:
+        """The receive window, made when it is first looked at: a stream of one small frame is the common one."""
+        self.receive = ReceiveWindow(limits.stream_window_bytes, limits.stream_window_max_bytes)
+        return self.receive

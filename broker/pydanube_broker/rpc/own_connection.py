@@ -1,0 +1,335 @@
+"""A connection of our own server: an asyncio transport on one side, the calls on the other.
+
+What arrives in one read is acted on as a whole, and everything that is said meanwhile leaves in one write. What is said in
+between (an answer that waited for the disk) leaves when the loop turns, all of it for a connection in one write again.
+
+Towards a peer that reads slowly no more is handed to the transport than it can hold; the rest waits in its streams, whose
+users are told to wait. When answers pile up too, nothing more is read from it either.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Coroutine
+from contextvars import Context
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from pydanube_broker.rpc.caller import Peer
+from pydanube_broker.rpc.calls import Call
+from pydanube_broker.rpc.grpc_wire import Status, WireError, timeout_s
+from pydanube_broker.rpc.http2 import (
+    ConnectionEnded,
+    DataReceived,
+    RequestReceived,
+    ServerConnection,
+    StreamReset,
+)
+from pydanube_broker.rpc.http2.codes import ErrorCode
+from pydanube_broker.rpc.routing import CallHead
+
+if TYPE_CHECKING:
+    from pydanube_broker.rpc.http2 import Event
+    from pydanube_broker.rpc.own_server import OwnServer
+
+__all__ = ["OwnConnection"]
+
+log = logging.getLogger("pydanube.rpc")
+
+HIGH_WATER_BYTES: Final = 128 << 10  # held by the transport before it says so
+
+
+class OwnConnection(asyncio.Protocol):
+    """See the module."""
+
+    def __init__(self, server: OwnServer) -> None:
+        self.server = server
+        self.loop = server.loop
+        self.deadlines = server.deadlines
+        self.now = self.loop.time()
+        self.http = ServerConnection(server.limits, varying=b"grpc-timeout", now=self.now)
+        self.message_bytes = server.times.message_bytes
+        self.peer = Peer(address="unknown")
+        self.corked = False  # what is said leaves when the read is done with
+        self.woken = False
+        self.since = self.now
+        self.reason: str | None = None  # why it ended, if not by the peer's leave
+        self.probed_at: float | None = None
+        self._transport: asyncio.Transport | None = None
+        self._blocked = False  # the transport takes no more
+        self._reading = True
+        self._held = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._waiting_bytes = 0  # in the transport, when last looked at
+
+    # -- of the transport --------------------------------------------------------------------------------------
+
+    def connection_made(self, given: asyncio.BaseTransport) -> None:
+        transport = cast(asyncio.Transport, given)  # uvloop's is none by type
+        self._transport = transport
+        transport.set_write_buffer_limits(high=HIGH_WATER_BYTES, low=HIGH_WATER_BYTES // 4)
+        secured: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
+        self.peer = Peer(
+            address=_address(transport.get_extra_info("peername")),
+            certificate=(secured.getpeercert() or None) if secured is not None else None,
+        )
+        if not self.server.admit(self):
+            transport.abort()
+            return
+        if secured is not None and secured.selected_alpn_protocol() != "h2":
+            self._count("no_h2_in_tls")  # RFC 9113 3.2: nothing else is spoken here
+            self.close("no_h2_in_tls")
+            return
+        self.flush()
+
+    def data_received(self, data: bytes) -> None:
+        self.now = now = self.loop.time()
+        self.corked = True
+        try:
+            for event in self.http.receive(data, now):
+                if type(event) is DataReceived:
+                    call = event.stream.user
+                    if call is not None:
+                        call.on_data(event.data, event.start, event.end, ended=event.ended)
+                elif type(event) is RequestReceived:
+                    self._request(event)
+                else:
+                    self._other(event)
+        finally:
+            self.corked = False
+            out = self.http.out
+            if out.held_bytes or out.ended or out.pending or self.http.control.owes_pings or self._blocked:
+                self.flush()
+
+    def _request(self, event: RequestReceived) -> None:
+        head: CallHead | None = event.head.note
+        if head is None:
+            head = event.head.note = CallHead(event.head, self.server.methods, self.server.nothing)
+        method, stream = head.method, event.stream
+        try:
+            call: Call = method.call(self, stream, method, head)
+        except Exception:
+            log.exception("stream_failed", extra={"event": "stream_failed", "method": method.path})
+            self.http.reset(stream, ErrorCode.INTERNAL_ERROR)
+            return
+        stream.user = call
+        wait = head.timeout_s
+        if event.varying is not None:
+            try:
+                wait = timeout_s(event.varying)
+            except WireError as error:
+                call.refuse(error)
+        if wait is not None and not call.over:
+            if wait > 0:
+                self.deadlines.add(call, self.now, wait)
+            else:
+                call.expire()
+        if event.ended:
+            call.on_data(b"", 0, 0, ended=True)
+
+    def _other(self, event: Event) -> None:
+        match event:
+            case StreamReset():
+                call, event.stream.user = event.stream.user, None
+                if call is not None:
+                    call.gone()
+            case ConnectionEnded():
+                self._count(event.why)
+                self.close(event.why)
+            case _:
+                self.probed_at = None
+
+    def eof_received(self) -> bool:
+        return False  # closes: a client that has said all on TCP's level listens no more
+
+    def pause_writing(self) -> None:
+        self._blocked = True
+
+    def resume_writing(self) -> None:
+        self._blocked = False
+        if not self._reading and self._transport is not None:
+            self._reading = True
+            self._transport.resume_reading()
+        self.wake()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._transport = None
+        for stream in tuple(self.http.streams.values()):
+            self._gone(stream)
+        for stream in self.http.out.ended + self.http.finished:
+            self._gone(stream)
+        self.http.ended = True
+        for task in self._tasks:
+            task.cancel()
+        self.server.lost(self)
+
+    def _gone(self, stream: Any) -> None:
+        call, stream.user = stream.user, None
+        if call is not None:
+            self.http.out.forget(stream)
+            call.gone()
+
+    # -- of the calls ------------------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Something is to be sent."""
+        if not self.corked and not self.woken:
+            self.woken = True
+            self.server.wake(self)
+
+    def flush(self) -> None:
+        """Send what may be sent, and tell streams what became of it."""
+        self.woken = False
+        http, transport = self.http, self._transport
+        if transport is None:
+            return
+        now = self.now
+        while not self._blocked and (data := http.take(now)):
+            transport.write(data)
+            if not http.out.pending:
+                break
+        if http.finished:
+            self._tell_finished()
+        if http.out.relieved:
+            relieved, http.out.relieved = http.out.relieved, []
+            for stream in relieved:
+                if stream.user is not None:
+                    stream.user.eased()
+        if self._blocked and self._reading and http.out.held_bytes > HIGH_WATER_BYTES:
+            self._reading = False
+            transport.pause_reading()
+        if http.control.owes_pings:
+            self.server.answer_pings_later(self)
+        if http.going and self.idle:
+            self.close("stopped")
+
+    def _tell_finished(self) -> None:
+        finished, self.http.finished = self.http.finished, []
+        for stream in finished:
+            call, stream.user = stream.user, None
+            if call is not None:
+                call.left()
+
+    def hold(self, count: int) -> None:
+        """So many bytes of messages are kept that cannot be handed on yet.
+
+        Raises:
+            WireError: it is too much for one connection.
+        """
+        self._held += count
+        if count > 0 and self._held > self.server.times.held_bytes:
+            raise WireError(
+                Status.RESOURCE_EXHAUSTED,
+                f"this connection has {self._held} bytes under way that are no whole messages yet",
+            )
+
+    def release(self, count: int) -> None:
+        self._held -= count
+
+    def start(self, work: Coroutine[Any, Any, None], context: Context) -> asyncio.Task[None]:
+        """Run a cold handler; it ends with the connection at the latest."""
+        task = self.loop.create_task(work, context=context)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    # -- of the server -----------------------------------------------------------------------------------------
+
+    def look_after(self, now: float) -> None:
+        """What only time shows: a peer that is too slow, or gone."""
+        http, times = self.http, self.server.times
+        if self._transport is None:
+            return
+        if not http.greeted:
+            if now - self.since > times.handshake_s:
+                self.fail(ErrorCode.SETTINGS_TIMEOUT, "slow_handshake")
+            return
+        if http.block_since is not None and now - http.block_since > times.headers_s:
+            self.fail(ErrorCode.ENHANCE_YOUR_CALM, "slow_headers")
+        elif http.partial_since is not None and now - http.partial_since > times.frame_s:
+            self.fail(ErrorCode.ENHANCE_YOUR_CALM, "slow_frame")
+        elif self._blocked:
+            self._look_at_writing(now)
+        elif self.probed_at is not None and http.heard_at < self.probed_at:
+            if now - self.probed_at > times.ping_timeout_s:
+                self._count("half_open")
+                self._abort()
+        elif now - http.heard_at > times.ping_after_s:
+            self.probed_at = now
+            http.probe()
+            self.now = now
+            self.flush()
+
+    def look_at_requests(self, now: float) -> None:
+        """End calls whose request stopped coming."""
+        patience = self.server.times.request_s
+        for stream in tuple(self.http.streams.values()):
+            call: Call | None = stream.user
+            if call is not None and call.since and now - call.since > patience:
+                call.finish(Status.DEADLINE_EXCEEDED, f"the request did not arrive within {patience:g} s")
+
+    def _look_at_writing(self, now: float) -> None:
+        """A peer that reads slowly lives; one that reads nothing for long does not."""
+        assert self._transport is not None
+        waiting = self._transport.get_write_buffer_size()
+        if waiting != self._waiting_bytes:
+            self._waiting_bytes, self.probed_at = waiting, now
+        elif self.probed_at is None:
+            self.probed_at = now
+        elif now - self.probed_at > self.server.times.ping_after_s + self.server.times.ping_timeout_s:
+            self._count("reads_nothing")
+            self._abort()
+
+    def fail(self, code: ErrorCode, why: str) -> None:
+        """Close for what the peer did."""
+        self.corked = True
+        for event in self.http.fail(code, why):
+            self._other(event)
+        self.corked = False
+
+    def close(self, why: str) -> None:
+        """Send what is there, and close."""
+        self.reason = self.reason or why
+        transport = self._transport
+        if transport is None:
+            return
+        data = self.http.take(self.now)
+        if data:
+            transport.write(data)
+        transport.close()
+
+    def end_calls(self) -> None:
+        """End what is under way as retryable; nothing new is taken."""
+        self.corked = True
+        self.http.stop_taking()
+        for stream in tuple(self.http.streams.values()):
+            if stream.user is not None:
+                stream.user.finish(Status.UNAVAILABLE, "the broker is shutting down")
+        self.corked = False
+        self.flush()
+
+    def _abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _count(self, why: str) -> None:
+        self.reason = why
+        self.server.closed[why] += 1
+        log.info(
+            "connection_closed",
+            extra={"event": "connection_closed", "reason": why, "peer": self.peer.address},
+        )
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is under way."""
+        return not self.http.streams and not self.http.out.ended and not self.http.out.pending
+
+
+def _address(name: Any) -> str:
+    if isinstance(name, tuple) and len(name) == 2:
+        return f"ipv4:{name[0]}:{name[1]}"
+    if isinstance(name, tuple) and len(name) == 4:
+        return f"ipv6:[{name[0]}]:{name[1]}"
+    return "unix:"

@@ -1,0 +1,191 @@
+"""Our own gRPC server: listens, looks after its connections, and goes when it is told to.
+
+How it is built is in docs/grpc-server.md: `http2` speaks HTTP/2 without I/O, `calls` puts gRPC on its streams,
+`own_connection` joins both to a transport, and here is what the connections share.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import ssl
+from collections import Counter
+from dataclasses import dataclass
+
+from pydanube_broker.rpc.deadlines import Deadlines
+from pydanube_broker.rpc.hot import Route
+from pydanube_broker.rpc.http2 import Limits
+from pydanube_broker.rpc.listening import listen
+from pydanube_broker.rpc.own_connection import OwnConnection
+from pydanube_broker.rpc.routing import methods_of, nothing
+
+__all__ = ["OwnServer", "Times"]
+
+log = logging.getLogger("pydanube.rpc")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """What a connection may take: time, and memory above the level of frames."""
+
+    #: from the connection to the peer's first SETTINGS
+    handshake_s: float = 20.0
+    #: for a header block in several frames, and for one frame of at most 64 KiB
+    headers_s: float = 10.0
+    frame_s: float = 60.0
+    #: between two pieces of a request that is one message
+    request_s: float = 60.0
+    #: a connection on which nothing comes is asked for a sign of life after so long, and given up after so much more
+    ping_after_s: float = 30.0
+    ping_timeout_s: float = 20.0
+    look_s: float = 2.0
+    connections: int = 10_000
+    #: of one message; handlers refuse less by their own limits, with their own words
+    message_bytes: int = 64 << 20
+    #: of messages that are not whole, or not wanted yet, of one connection
+    held_bytes: int = 128 << 20
+
+
+class OwnServer:
+    """A gRPC server on one address.
+
+    Args:
+        host, port: port 0 takes any free one.
+        flag: the command's option that moves the port.
+        route: what it serves.
+        calls: counts calls that ended: service, method, name of the status.
+        closed: counts connections that were closed for what their peer did, by reason.
+        unix_path: listen on this socket too.
+        tls: with ALPN `h2`; asks for client certificates as it says.
+    """
+
+    def __init__(
+        self,
+        *,
+        host: str,
+        port: int,
+        flag: str,
+        route: Route,
+        calls: Counter[tuple[str, str, str]] | None = None,
+        closed: Counter[str] | None = None,
+        unix_path: str | None = None,
+        tls: ssl.SSLContext | None = None,
+        limits: Limits | None = None,
+        times: Times | None = None,
+    ) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.limits = limits or Limits()
+        self.times = times or Times()
+        self.calls: Counter[tuple[str, str, str]] = Counter() if calls is None else calls
+        self.closed: Counter[str] = Counter() if closed is None else closed
+        self.methods = methods_of(route, self.calls)
+        self.nothing = nothing(self.calls)
+        self.deadlines = Deadlines(self.loop)
+        self._tls = tls
+        self._unix_path = unix_path
+        self._listener = listen(host, port, flag=flag)
+        self.port: int = self._listener.getsockname()[1]
+        self._servers: list[asyncio.Server] = []
+        self._connections: set[OwnConnection] = set()
+        self._woken: list[OwnConnection] = []
+        self._pings: set[OwnConnection] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._looks = 0
+        self._stopping = False
+        self._empty = asyncio.Event()
+
+    async def start(self) -> None:
+        def factory() -> OwnConnection:
+            return OwnConnection(self)
+
+        patience = None if self._tls is None else self.times.handshake_s
+        self._servers.append(
+            await self.loop.create_server(
+                factory, sock=self._listener, ssl=self._tls, backlog=512, ssl_handshake_timeout=patience
+            )
+        )
+        if self._unix_path is not None:
+            self._servers.append(await self.loop.create_unix_server(factory, self._unix_path))
+        self._timer = self.loop.call_later(self.times.look_s, self._look)
+
+    async def stop(self, grace_s: float | None) -> None:
+        """Take no more connections and no more calls; give those under way `grace_s`, then end them as retryable."""
+        if not self._stopping:
+            self._stopping = True
+            for server in self._servers:
+                server.close()
+            if not self._servers:
+                self._listener.close()
+            for connection in tuple(self._connections):
+                connection.http.announce_end()
+                connection.flush()
+        if self._connections and grace_s:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(grace_s):
+                    await self._empty.wait()
+        for connection in tuple(self._connections):
+            connection.end_calls()
+            connection.close("stopped")
+        await asyncio.sleep(0)  # closed transports tell their connections in the next turn
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self.deadlines.close()
+
+    # -- of the connections ------------------------------------------------------------------------------------
+
+    def admit(self, connection: OwnConnection) -> bool:
+        """Whether one more is taken."""
+        if self._stopping or len(self._connections) >= self.times.connections:
+            self.closed["too_many_connections"] += 1
+            return False
+        self._connections.add(connection)
+        self._empty.clear()
+        return True
+
+    def lost(self, connection: OwnConnection) -> None:
+        self._connections.discard(connection)
+        self._pings.discard(connection)
+        if not self._connections:
+            self._empty.set()
+
+    def wake(self, connection: OwnConnection) -> None:
+        """Flush it when the loop turns, with all others that have something to send."""
+        if not self._woken:
+            self.loop.call_soon(self._flush_woken)
+        self._woken.append(connection)
+
+    def _flush_woken(self) -> None:
+        woken, self._woken = self._woken, []
+        now = self.loop.time()
+        for connection in woken:
+            connection.now = now
+            connection.flush()
+
+    def answer_pings_later(self, connection: OwnConnection) -> None:
+        if not self._pings:
+            self.loop.call_later(self.limits.ping_answer_s, self._answer_pings)
+        self._pings.add(connection)
+
+    def _answer_pings(self) -> None:
+        waiting, self._pings = self._pings, set()
+        now = self.loop.time()
+        for connection in waiting:
+            connection.now = now
+            connection.flush()
+
+    def _look(self) -> None:
+        self._timer = self.loop.call_later(self.times.look_s, self._look)
+        self._looks += 1
+        now = self.loop.time()
+        for connection in tuple(self._connections):
+            connection.look_after(now)
+            if self._looks % 4 == 0:
+                connection.look_at_requests(now)
+
+    # -- what it tells -----------------------------------------------------------------------------------------
+
+    @property
+    def connections(self) -> int:
+        return len(self._connections)

@@ -1,0 +1,123 @@
+"""From the head of a request to the method it calls: looked up once for all requests with the same head."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from pydanube_broker.rpc.calls import Call, ColdCall, HotCall, RefusedCall, ServerStreamCall, StreamCall
+from pydanube_broker.rpc.grpc_wire import Headers, Status, WireError, decode_metadata, timeout_s, trailers
+from pydanube_broker.rpc.hot import Route
+from pydanube_broker.rpc.http2.head import RequestHead
+
+__all__ = ["CallHead", "Method", "methods_of", "nothing"]
+
+#: told to whoever speaks HTTP/2 here and not gRPC
+NO_GRPC: Final = b"This port speaks gRPC. Metrics and health pages are on the metrics port.\n"
+
+
+class Method:
+    """One method, and where its calls are counted when they end."""
+
+    __slots__ = ("_calls", "_keys", "call", "handler", "path")
+
+    def __init__(
+        self, path: str, call: Callable[..., Call], handler: Any, calls: Counter[tuple[str, str, str]]
+    ) -> None:
+        self.path = path
+        self.call = call
+        self.handler = handler
+        self._calls = calls
+        service, _, name = path.strip("/").partition("/")
+        self._keys = tuple((service, name, status.name) for status in Status)
+
+    def ended(self, status: int) -> None:
+        self._calls[self._keys[status]] += 1
+
+
+def methods_of(route: Route, calls: Counter[tuple[str, str, str]]) -> Mapping[bytes, Method]:
+    """Path as it travels → method."""
+    kinds: tuple[tuple[Callable[..., Call], Mapping[str, Any]], ...] = (
+        (StreamCall, route.streams),
+        (ServerStreamCall, route.server_streams),
+        (ColdCall, route.cold),
+        (HotCall, route.hot),
+    )
+    return {
+        path.encode(): Method(path, kind, handler, calls)
+        for kind, handlers in kinds
+        for path, handler in handlers.items()
+    }
+
+
+def nothing(calls: Counter[tuple[str, str, str]]) -> Method:
+    """What is called by requests that call nothing; they are counted together."""
+    return Method("/unknown/unknown", RefusedCall, None, calls)
+
+
+class CallHead:
+    """What gRPC makes of a request's head.
+
+    Args:
+        method: what is called; `nothing` where the request is refused.
+        refusal: the response's headers then, which say it all where there is no `body`.
+        gzip: messages may be packed.
+        timeout_s: where it stands among the fields (`HeaderReader` takes it out of most requests).
+    """
+
+    __slots__ = ("_fields", "_metadata", "body", "gzip", "method", "refusal", "timeout_s")
+
+    def __init__(self, head: RequestHead, methods: Mapping[bytes, Method], nothing: Method) -> None:
+        self._fields = head.fields
+        self._metadata: tuple[tuple[str, str | bytes], ...] | None = None
+        self.method = nothing
+        self.refusal: Headers = ()
+        self.body: bytes | None = None
+        self.gzip = False
+        self.timeout_s: float | None = None
+        fields = dict(head.fields)
+        kind = fields.get(b"content-type", b"")
+        if head.method != b"POST":
+            self._refuse_http(b"405", ((b"allow", b"POST"),))
+            return
+        if not (kind == b"application/grpc" or kind.startswith((b"application/grpc+", b"application/grpc;"))):
+            self._refuse_http(b"415")
+            return
+        encoding = fields.get(b"grpc-encoding", b"identity")
+        self.gzip = encoding == b"gzip"
+        if encoding not in (b"identity", b"gzip"):
+            self._refuse(
+                Status.UNIMPLEMENTED, f"grpc-encoding {ascii(encoding)[1:]}: identity, gzip are known"
+            )
+            return
+        try:
+            if (value := fields.get(b"grpc-timeout")) is not None:
+                self.timeout_s = timeout_s(value)
+        except WireError as error:
+            self._refuse(error.status, error.why)
+            return
+        method = methods.get(head.path)
+        if method is None:
+            path = head.path[:200].decode("ascii", "replace")
+            self._refuse(Status.UNIMPLEMENTED, f"{path} is not served here")
+        else:
+            self.method = method
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str | bytes], ...]:
+        if self._metadata is None:
+            self._metadata = decode_metadata(self._fields)
+        return self._metadata
+
+    def _refuse(self, status: int, message: str) -> None:
+        self.refusal = (
+            (b":status", b"200"),
+            (b"content-type", b"application/grpc"),
+            (b"grpc-accept-encoding", b"identity,gzip"),
+            *trailers(status, message),
+        )
+
+    def _refuse_http(self, status: bytes, more: Headers = ()) -> None:
+        self.body = NO_GRPC
+        self.refusal = ((b":status", status), (b"content-type", b"text/plain; charset=utf-8"), *more)

@@ -1,0 +1,206 @@
+"""What leaves, in which order, and never more than the peer has room for."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from pydanube_broker.rpc.http2 import Limits, Stream
+from pydanube_broker.rpc.http2.codes import FrameType
+
+from tests.broker.rpc.http2_peer import Frame, Peer, frame, reset, settings, window_update
+
+HEAD = ((b":status", b"200"), (b"content-type", b"application/grpc"))
+TRAILERS = ((b"grpc-status", b"0"),)
+
+
+def stream(peer: Peer, number: int, *, end: bool = False) -> Stream:
+    peer.send(peer.request(number, end=end))
+    return peer.server.streams[number]
+
+
+def body(frames: list[Frame], number: int) -> bytes:
+    return b"".join(f.payload for f in frames if f.kind == FrameType.DATA and f.stream_id == number)
+
+
+def test_an_answer_is_one_write_of_three_frames() -> None:
+    peer = Peer()
+    peer.greet()
+    asked = stream(peer, 1, end=True)
+    peer.read()
+    peer.server.out.answer(asked, HEAD, b"abc", TRAILERS)
+    found = peer.read()
+    assert [(f.kind, f.end) for f in found] == [
+        (FrameType.HEADERS, False),
+        (FrameType.DATA, False),
+        (FrameType.HEADERS, True),
+    ]
+    assert dict(peer.decoder.decode(found[0].payload))[":status"] == "200"
+    assert body(found, 1) == b"abc"
+    assert peer.decoder.decode(found[2].payload) == [("grpc-status", "0")]
+    assert not peer.server.streams
+
+
+@given(
+    sizes=st.lists(st.integers(1, 40_000), min_size=1, max_size=6),
+    steps=st.lists(st.tuples(st.integers(0, 6), st.integers(1, 30_000)), max_size=60),
+    window=st.integers(0, 70_000),
+    frame_bytes=st.sampled_from([16_384, 65_536]),
+)
+def test_windows_are_kept_to_and_everything_arrives_in_order(
+    sizes: list[int], steps: list[tuple[int, int]], window: int, frame_bytes: int
+) -> None:
+    peer = Peer()
+    peer.greet((4, window), (5, frame_bytes))
+    whole = {2 * i + 1: bytes((i + 1,)) * size for i, size in enumerate(sizes)}
+    got = dict.fromkeys(whole, b"")
+    room = {0: 65_535, **dict.fromkeys(whole, window)}
+    for number, text in whole.items():
+        opened = stream(peer, number, end=True)
+        peer.server.out.head(opened, HEAD)
+        half = len(text) // 2
+        peer.server.out.data(opened, text[:half])
+        peer.server.out.data(opened, text[half:])
+        peer.server.out.finish(opened, TRAILERS, repeats=True)
+    ended = set()
+
+    def receive() -> None:
+        for f in peer.read():
+            if f.kind == FrameType.DATA:
+                assert f.stream_id not in ended
+                assert len(f.payload) <= frame_bytes
+                got[f.stream_id] += f.payload
+                for key in (0, f.stream_id):
+                    room[key] -= len(f.payload)
+                    assert room[key] >= 0, "more than the window"
+            elif f.end:
+                ended.add(f.stream_id)
+
+    receive()
+    for which, more in steps:
+        number = 0 if which == 0 else 2 * which - 1
+        if number in room and number not in ended:
+            room[number] += more
+            peer.send(window_update(number, more))
+            receive()
+    for number in room:
+        if number not in ended:
+            room[number] += 1 << 20
+            peer.send(window_update(number, 1 << 20))
+    receive()
+    assert got == whole
+    assert ended == set(whole)
+    assert not peer.server.streams
+
+
+def test_streams_take_turns_and_an_answer_waits_for_none_of_them() -> None:
+    peer = Peer()
+    peer.greet((4, 1 << 20), (5, 1 << 16))
+    peer.send(window_update(0, 1 << 24))
+    out = peer.server.out
+    first, second, asked = stream(peer, 1), stream(peer, 3), stream(peer, 5, end=True)
+    for opened in (first, second):
+        out.head(opened, HEAD)
+    peer.read()
+    for _ in range(8):
+        out.data(first, bytes(64 << 10))
+    out.data(second, bytes(1000))
+    out.answer(asked, HEAD, b"answer", TRAILERS)
+    found = [f.stream_id for f in peer.read() if f.kind == FrameType.DATA]
+    assert found.index(5) <= 2, "only what was handed out before goes before an answer"
+    assert found.index(3) <= 4, "one turn of each stream"
+    assert found.count(1) == 8
+
+
+def test_streams_leave_room_in_the_window_for_answers() -> None:
+    peer = Peer()
+    peer.greet((4, 1 << 20))
+    out = peer.server.out
+    consumer, asked = stream(peer, 1), stream(peer, 3, end=True)
+    out.head(consumer, HEAD)
+    out.answers_open = 1
+    for _ in range(10):
+        out.data(consumer, bytes(16_000))
+    sent = len(body(peer.read(), 1))
+    assert 65_535 - 4096 - 16_000 < sent <= 65_535 - 4096
+    out.answer(asked, HEAD, bytes(200), TRAILERS)
+    assert len(body(peer.read(), 3)) == 200
+    out.answers_open = 0
+    assert len(body(peer.read(), 1)) > 0
+
+
+def test_a_stream_that_is_full_is_told_when_there_is_room() -> None:
+    peer = Peer(Limits(buffer_bytes=100_000))
+    peer.greet((4, 0))
+    peer.send(window_update(0, 1 << 20))
+    waiting = stream(peer, 1)
+    out = peer.server.out
+    for _ in range(10):
+        out.data(waiting, bytes(10_000))
+    assert waiting.full
+    peer.send(window_update(1, 30_000))
+    peer.read()
+    assert not out.relieved
+    peer.send(window_update(1, 60_000))
+    peer.read()
+    assert out.relieved == [waiting]
+    assert not waiting.full
+
+
+def test_streams_share_the_buffer() -> None:
+    peer = Peer(Limits(buffer_bytes=100_000))
+    peer.greet((4, 0))
+    opened = [stream(peer, number) for number in (1, 3, 5, 7)]
+    for one in opened:
+        peer.server.out.data(one, bytes(30_000))
+    assert [one.full for one in opened] == [False, False, False, True]
+
+
+def test_the_settings_of_the_peer_change_windows_that_are_open() -> None:
+    peer = Peer()
+    peer.greet((4, 10))
+    opened = stream(peer, 1)
+    peer.server.out.data(opened, bytes(30))
+    assert len(body(peer.read(), 1)) == 10
+    peer.send(settings((4, 5)))
+    assert opened.send_window == -5
+    peer.send(settings((4, 22)))
+    assert len(body(peer.read(), 1)) == 12
+
+
+def test_what_waits_of_a_stream_that_is_reset_is_dropped() -> None:
+    peer = Peer()
+    peer.greet((4, 10))
+    opened, other = stream(peer, 1), stream(peer, 3)
+    for one in (opened, other):
+        peer.server.out.data(one, bytes(30))
+    peer.send(reset(1))
+    peer.server.out.data(opened, b"nobody reads this")
+    peer.server.out.finish(opened, TRAILERS, repeats=True)
+    peer.send(window_update(3, 100))
+    found = peer.read()
+    assert {f.stream_id for f in found if f.kind == FrameType.DATA} == {3}
+    assert not peer.server.out.pending
+
+
+def test_a_response_before_the_end_of_the_request_stops_the_request() -> None:
+    peer = Peer()
+    peer.greet()
+    asked = stream(peer, 1)
+    peer.read()
+    peer.server.out.finish(asked, (*HEAD, *TRAILERS), repeats=False)
+    assert [f.kind for f in peer.read()] == [FrameType.HEADERS, FrameType.RST_STREAM]
+    assert peer.send(frame(FrameType.DATA, 1, 1, b"was under way")) == []
+    assert peer.read() == []
+
+
+def test_a_block_larger_than_a_frame_is_continued() -> None:
+    peer = Peer()
+    peer.greet()
+    asked = stream(peer, 1, end=True)
+    peer.read()
+    long = bytes(range(33, 120)) * 400
+    peer.server.out.finish(asked, (*HEAD, *TRAILERS, (b"grpc-message", long)), repeats=False)
+    found = peer.read()
+    assert [f.kind for f in found] == [FrameType.HEADERS, FrameType.CONTINUATION, FrameType.CONTINUATION]
+    headers = dict(peer.decoder.decode(b"".join(f.payload for f in found)))
+    assert headers["grpc-message"].encode() == long

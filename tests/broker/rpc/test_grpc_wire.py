@@ -1,0 +1,123 @@
+"""gRPC's bytes: messages however they are cut, statuses and metadata as other implementations write them."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydanube_broker.rpc.grpc_wire import (
+    MessageReader,
+    Status,
+    WireError,
+    decode_metadata,
+    encode_metadata,
+    frame,
+    frame_gzip,
+    percent_decode,
+    percent_encode,
+    timeout_s,
+    trailers,
+    unpack,
+)
+
+
+@given(
+    messages=st.lists(st.tuples(st.binary(max_size=200), st.booleans()), max_size=8),
+    cuts=st.lists(st.integers(0, 2000), max_size=10),
+)
+def test_any_split_of_the_bytes_yields_the_same_messages(
+    messages: list[tuple[bytes, bool]], cuts: list[int]
+) -> None:
+    sent = b"".join(frame_gzip(text) if packed else frame(text) for text, packed in messages)
+    reader = MessageReader(limit=1000, gzip=True)
+    found: list[bytes] = []
+    for start, end in pairwise([0, *sorted(min(cut, len(sent)) for cut in cuts), len(sent)]):
+        found += reader.feed(b"##" + sent + b"##", start + 2, end + 2)
+    assert found == [text for text, _ in messages]
+    assert reader.held == 0
+
+
+def test_a_message_beyond_the_limit_is_refused_by_its_first_five_bytes() -> None:
+    reader = MessageReader(limit=10, gzip=False)
+    with pytest.raises(WireError) as caught:
+        reader.feed(frame(bytes(11))[:5], 0, 5)
+    assert caught.value.status is Status.RESOURCE_EXHAUSTED
+
+
+def test_a_packed_message_that_was_not_announced_is_refused() -> None:
+    packed = frame_gzip(b"x")
+    with pytest.raises(WireError):
+        MessageReader(limit=10, gzip=False).feed(packed, 0, len(packed))
+
+
+def test_a_small_packed_message_is_not_unpacked_beyond_the_limit() -> None:
+    bomb = frame_gzip(bytes(10_000_000))
+    assert len(bomb) < 20_000
+    with pytest.raises(WireError) as caught:
+        MessageReader(limit=20_000, gzip=True).feed(bomb, 0, len(bomb))
+    assert caught.value.status is Status.RESOURCE_EXHAUSTED
+
+
+@pytest.mark.parametrize("damage", [b"no gzip", frame_gzip(b"whole")[5:-3], frame_gzip(b"a")[5:] + b"more"])
+def test_what_is_not_gzip_is_refused(damage: bytes) -> None:
+    with pytest.raises(WireError) as caught:
+        unpack(damage, 100)
+    assert caught.value.status is Status.INTERNAL
+
+
+@given(st.text())
+def test_a_status_message_survives_as_ascii(text: str) -> None:
+    sent = percent_encode(text)
+    assert all(32 <= byte < 127 for byte in sent)
+    if not any("\ud800" <= character <= "\udfff" for character in text):
+        assert percent_decode(sent) == text
+
+
+def test_the_special_status_message_of_the_interop_suite() -> None:
+    text = "\t\ntest with whitespace\r\nand Unicode BMP ☺ and non-BMP 😈\t\n"
+    assert (
+        percent_encode(text)
+        == b"%09%0Atest with whitespace%0D%0Aand Unicode BMP %E2%98%BA and non-BMP %F0%9F%98%88%09%0A"
+    )
+
+
+@given(st.binary(), st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1))
+def test_metadata_goes_there_and_back(raw: bytes, text: str) -> None:
+    metadata = (("x-trace-bin", raw), ("x-name", text))
+    assert decode_metadata(encode_metadata(metadata)) == metadata
+
+
+def test_metadata_of_http_and_grpc_is_not_the_callers() -> None:
+    fields = (
+        (b"te", b"trailers"),
+        (b"grpc-timeout", b"1S"),
+        (b"content-type", b"application/grpc"),
+        (b"user-agent", b"x"),
+        (b"a-bin", b"AQI,AwQ="),
+        (b"bad-bin", b"!"),
+    )
+    assert decode_metadata(fields) == (("user-agent", "x"), ("a-bin", b"\1\2"), ("a-bin", b"\3\4"))
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [(b"1H", 3600), (b"2M", 120), (b"3S", 3), (b"4m", 0.004), (b"5u", 5e-6), (b"6n", 6e-9), (b"0m", 0)],
+)
+def test_timeouts_in_every_unit(value: bytes, seconds: float) -> None:
+    assert timeout_s(value) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("value", [b"", b"S", b"1", b"1s", b"123456789S", b"-1S", b"1.5S"])
+def test_what_is_no_timeout_is_refused(value: bytes) -> None:
+    with pytest.raises(WireError):
+        timeout_s(value)
+
+
+def test_trailers_say_status_text_and_metadata() -> None:
+    assert trailers(5, "no ä", (("x-bin", b"\1"),)) == (
+        (b"grpc-status", b"5"),
+        (b"grpc-message", b"no %C3%A4"),
+        (b"x-bin", b"AQ"),
+    )
