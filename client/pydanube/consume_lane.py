@@ -37,6 +37,7 @@ from pydanube.facts import ClientEventKind
 from pydanube.message import DecodedBatch, Delivered
 from pydanube.options import ReceiverOptions
 from pydanube.retry import Retry
+from pydanube.takings import Takings
 from pydanube.tasks import TaskOwner
 from pydanube.transport import Stream, Transport, copy_of, say_goodbye
 
@@ -64,6 +65,8 @@ class ConsumeOptions:
     retry: Retry
     locate: Callable[[str], Coroutine[Any, Any, Transport]]
     ready: Callable[[Delivered], None]
+    handed_out: Callable[[ConsumeLane], int]  # of the lane's delivery that is being handed out
+    give_back: Callable[[ConsumeLane, Sequence[int]], list[int]]  # of these ranges, what nobody was handed
     changed: Callable[[], None]  # the lane ended, failed, or its session changed
     emit: Callable[[ClientEventKind, str, int, str], None]
 
@@ -97,6 +100,9 @@ class ConsumeLane:
         self._stop_offset = -1
         self._control = ControlQueue()
         self._timer: asyncio.TimerHandle | None = None
+        self._takings = Takings()
+        self._ack_timeout_ms = 0
+        self._report_timer: asyncio.TimerHandle | None = None
         self._stream_error: ClusterError | None = None
         self._connected = False
         self._url = ""
@@ -136,6 +142,8 @@ class ConsumeLane:
         """The application took some messages, the bytes of the batch with the last of them: send gathered acks unless
         `more` deliveries wait for it, and grant credit again when half of it is used."""
         delivered.taken += messages
+        if delivered.generation == self.generation:
+            self._takings.taken += messages
         if delivered.epoch != self.epoch:
             return
         size_bytes = delivered.size_bytes if delivered.taken == len(delivered) else 0
@@ -144,12 +152,43 @@ class ConsumeLane:
         self._unflushed += messages
         if self.acks.next >= 0 and (not more or self._unflushed >= ACK_FLUSH_MESSAGES):
             self.flush()
+        self._grant_used()
+
+    def _grant_used(self) -> None:
         options = self._options
         if (
             2 * self._taken_messages >= options.credit_messages
             or 2 * self._taken_bytes >= options.credit_bytes
         ) and self._connected:
             self._grant()
+
+    def returned(self, delivered: Delivered, messages: int) -> None:
+        """Some messages of a delivery went back to the broker: their credit with them."""
+        self._takings.received -= messages
+        self._taken_messages += messages
+        if not delivered:
+            self._taken_bytes += delivered.size_bytes
+            delivered.size_bytes = 0
+        self.received_messages -= messages
+
+    def _report(self) -> None:
+        """Tell the broker what the application has, and that it is heard of."""
+        self._report_timer = None
+        if not self._connected:
+            return
+        handed_out = self._options.handed_out(self)
+        loop = asyncio.get_running_loop()
+        total = self._takings.due(handed_out, loop.time())
+        if total is not None:
+            self._post(pb.ConsumeRequest(taken=pb.Taken(session=self.acks.session, messages=total)))
+        wait_s = self._takings.next_s(handed_out)
+        if wait_s is not None:
+            self._report_timer = loop.call_later(wait_s, self._report)
+
+    def _watch_takings(self) -> None:
+        wait_s = self._takings.next_s(0)
+        if self._report_timer is None and wait_s is not None and not self.reader:
+            self._report_timer = asyncio.get_running_loop().call_later(wait_s, self._report)
 
     def _grant(self) -> None:
         messages, size_bytes = self._taken_messages, self._taken_bytes
@@ -219,10 +258,10 @@ class ConsumeLane:
                 topic=self.topic,
             )
 
-    async def seek(self, position: str) -> None:
+    async def seek(self, position: str, *, check: bool = False) -> None:
         """Move the subscription's cursor (a reader's place) and drop what is buffered.
 
-        Safe to repeat, and repeated over reconnects for as long as the client's `Retry` says.
+        `check`: only say whether it could be done. A refusal changes nothing. Safe to repeat, and repeated over reconnects for as long as the client's `Retry` says.
         """
         since = time.monotonic()
         attempt = 0
@@ -233,7 +272,7 @@ class ConsumeLane:
                 if not self._connected:
                     raise Unavailable(f"{self.concrete_topic}: not connected")
                 request = self._control.new_request()
-                seek = pb.Seek(position=position, request=request)
+                seek = pb.Seek(position=position, request=request, check=check)
                 await self._control.ask(request, pb.ConsumeRequest(seek=seek))
                 return
             except Unavailable as error:
@@ -369,6 +408,8 @@ class ConsumeLane:
             stop=options.receiver.stop,
             key_filters=options.receiver.key_filters,
             ack_timeout_ms=options.receiver.ack_timeout_ms,
+            reports_taken=not self.reader,
+            max_extend_ms=options.receiver.max_extend_ms,
         )
         # A reader keeps what it has buffered, so it may not get its whole credit anew.
         kept_messages = kept_bytes = 0
@@ -403,6 +444,7 @@ class ConsumeLane:
             self._stop_offset = opened.stop_offset
         if self._next_offset < 0:
             self._next_offset = opened.start_offset
+        self._ack_timeout_ms = opened.ack_timeout_ms
         self._begin_session(opened.session)
         self._connected = True
         self._opened_at = time.monotonic()
@@ -417,6 +459,7 @@ class ConsumeLane:
             old.expire()
         self._acked_before += old.acked
         self.unconfirmed = self.unheard = False
+        self._takings = Takings(self._ack_timeout_ms, keeps=self._options.receiver.max_extend_ms > 0)
         self.acks = AckGatherer(session, self._arm, self._note_stale)
         if self.reader:
             self.acks.fail(
@@ -491,9 +534,11 @@ class ConsumeLane:
                 self.redelivered_messages += messages
             if session == acks.session:
                 self._next_offset = part.end
+                self._takings.received += messages
                 self._options.ready(delivered)
             else:
                 self.drop(delivered)
+        self._watch_takings()
 
     def drop(self, delivered: Delivered) -> None:
         """A delivery of a session that is over: what is left of it counts as stale, and its credit is given back."""
@@ -515,6 +560,13 @@ class ConsumeLane:
                 self._next_offset = change.offset
                 self._options.changed()
                 self._control.answered(change.request, None)
+            case "recall":
+                recall = response.recall
+                back: list[int] = []
+                if recall.session == self.acks.session:
+                    back = self._options.give_back(self, recall.ranges)
+                self._post(pb.ConsumeRequest(given_back=pb.GivenBack(session=recall.session, ranges=back)))
+                self._grant_used()
             case "end":
                 self.ended = True
                 self._next_offset = response.end.next_offset
@@ -527,9 +579,10 @@ class ConsumeLane:
     def _die(self, error: ClusterError) -> None:
         self.error = error
         self.acks.fail(error)
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        for timer in (self._timer, self._report_timer):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._report_timer = None
         if not self.opened.done():
             self.opened.set_exception(copy_of(error))
             self.opened.exception()  # seen: the opener may have been cancelled

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from bisect import bisect_left
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from itertools import islice, repeat
 from operator import length_hint
 from types import TracebackType
@@ -92,6 +93,8 @@ class Receiver:
                 retry=self._side.retry,
                 locate=self._side.locate,
                 ready=self._arrived,
+                handed_out=self._handed_out,
+                give_back=self._give_back,
                 changed=self._changed,
                 emit=emit,
             )
@@ -215,9 +218,14 @@ class Receiver:
 
         When it returns, what is handed out next comes from there. Acks of messages received before have no effect.
         An offset means the same number in every partition.
+
+        Raises:
+            InvalidArgument: a partition does not have that position. Nothing has moved, and the receiver goes on.
         """
         self._check_usable()
         Position.parse(position, now_ms=time.time_ns() // 1_000_000)
+        if len(self._lanes) > 1:
+            await _all(lane.seek(position, check=True) for lane in self._lanes)
         await _all(lane.seek(position) for lane in self._lanes)
         self._changed()
 
@@ -252,6 +260,43 @@ class Receiver:
     def _arrived(self, delivered: Delivered) -> None:
         self._ready.append(delivered)
         self._wake()
+
+    def _handed_out(self, lane: ConsumeLane) -> int:
+        """Messages of the lane's current delivery that the application has and the lane was not told of."""
+        delivered = self._delivered
+        if delivered is None or delivered.lane is not lane:
+            return 0
+        return len(delivered) - length_hint(self._offsets) - delivered.taken
+
+    def _give_back(self, lane: ConsumeLane, ranges: Sequence[int]) -> list[int]:
+        """Take out of the buffer what of these offsets the application was not handed; flat ranges."""
+        wanted = list(zip(ranges[::2], ranges[1::2], strict=True))
+        back: list[int] = []
+        kept: deque[Delivered] = deque()
+        current, left = self._delivered, length_hint(self._offsets)
+        if current is not None and left and current.lane is lane:
+            rest = current.part(len(current) - left, len(current))
+            pieces = _without(rest, wanted, back)
+            if pieces is not None:
+                # what follows of it are deliveries of their own; it ends with what was handed out
+                current.keep(0, len(current) - left)
+                self._current, self._offsets = _NOTHING, iter(())
+                kept.extend(pieces)
+                lane.returned(current, left - sum(map(len, pieces)))
+        for delivered in self._ready:
+            pieces = _without(delivered, wanted, back) if delivered.lane is lane else None
+            if pieces is None:
+                kept.append(delivered)
+                continue
+            kept.extend(pieces)
+            messages = len(delivered) - sum(map(len, pieces))
+            if pieces:
+                pieces[0].size_bytes = delivered.size_bytes
+            else:
+                delivered.keep(0, 0)
+            lane.returned(delivered, messages)
+        self._ready = kept
+        return back
 
     def _changed(self) -> None:
         """A lane ended, failed or changed its session: void what is buffered of older sessions."""
@@ -373,6 +418,31 @@ class Consumer(Receiver):
 
 class Reader(Receiver):
     """A plain reader: no subscription, no acks, nothing left behind. Ends at its `stop`, if it has one."""
+
+
+def _without(
+    delivered: Delivered, wanted: Sequence[tuple[int, int]], back: list[int]
+) -> list[Delivered] | None:
+    """The parts of a delivery outside the wanted ranges (ascending); None if nothing of it is inside.
+
+    What is inside is added to `back`, as flat ranges.
+    """
+    offsets = delivered.offsets
+    pieces: list[Delivered] = []
+    at = 0
+    for first, end in wanted:
+        low, high = bisect_left(offsets, first), bisect_left(offsets, end)
+        if low < high:
+            for run in delivered.part(low, high).ranges():
+                back += run
+            if at < low:
+                pieces.append(delivered.part(at, low))
+            at = high
+    if not at:
+        return None
+    if at < len(offsets):
+        pieces.append(delivered.part(at, len(offsets)))
+    return pieces
 
 
 async def _all(work: Iterable[Coroutine[Any, Any, None]]) -> None:

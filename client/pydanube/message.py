@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from datetime import datetime
 from functools import cached_property, lru_cache
 from itertools import pairwise, repeat
@@ -160,6 +161,18 @@ class Delivered:
             size_bytes  # stored bytes it was charged with; 0 where its batch came with another part
         )
         self.taken = 0  # messages whose credit was given back
+
+    def keep(self, start: int, end: int) -> None:
+        """Keep the messages [start, end) of it only: the others were given back to the broker."""
+        self.low, self.high = self.low + start, self.low + end
+        self.offsets = self.offsets[start:end]
+
+    def part(self, start: int, end: int) -> Delivered:
+        """The messages [start, end) as a delivery of their own, charged with no bytes."""
+        piece = copy(self)
+        piece.keep(start, end)
+        piece.taken = piece.size_bytes = 0
+        return piece
 
     @property
     def current(self) -> bool:

@@ -46,6 +46,8 @@ Compression = Literal["none", "lz4", "zstd"]
 
 CREDIT_MESSAGES: Final = 10_000
 CREDIT_BYTES: Final = 33_554_432
+SHARED_CREDIT_MESSAGES: Final = 2_000  # where others could do what waits here
+MAX_EXTEND_S: Final = 7 * 86_400
 
 
 class ProducerArguments(TypedDict, total=False):
@@ -125,9 +127,10 @@ class ConsumerArguments(TypedDict, total=False):
     start: str
     start_must_apply: bool
     key_filters: Sequence[str]
-    credit_messages: int
+    credit_messages: int | None
     credit_bytes: int
     ack_timeout_ms: int | None
+    max_extend_s: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,9 +143,14 @@ class ConsumerOptions:
         start: where a new subscription begins; an existing one goes on where it is.
         start_must_apply: refuse a subscription that exists, instead of leaving `start` out of account.
         key_filters: glob patterns; only for key-shared.
-        credit_messages: how many may be on their way and not taken, over all partitions together.
+        credit_messages: how many may be on their way and not taken, over all partitions together. None: 10 000, and
+            2 000 for shared and key-shared. What waits here is not late, and is given back when another consumer has
+            nothing to do; for handlers of a second or more, a few are enough.
         credit_bytes: their bytes.
-        ack_timeout_ms: when an unacknowledged message comes again; None: the subscription's policy.
+        ack_timeout_ms: when an unacknowledged message comes again, from the moment it is handed out; None: the
+            subscription's policy.
+        max_extend_s: a message that was handed out is kept so long while this process lives, whatever its ack timeout.
+            None: for its ack timeout, unless `extend` is called.
     """
 
     type: SubscriptionType = "exclusive"
@@ -150,18 +158,22 @@ class ConsumerOptions:
     start: str = "earliest"
     start_must_apply: bool = False
     key_filters: Sequence[str] = ()
-    credit_messages: int = CREDIT_MESSAGES
+    credit_messages: int | None = None
     credit_bytes: int = CREDIT_BYTES
     ack_timeout_ms: int | None = None
+    max_extend_s: float | None = None
 
     def __post_init__(self) -> None:
         _check_choice("type", self.type, SubscriptionType)
         if self.name is not None:
             check_client_name(self.name, field="name")
-        _check_number("credit_messages", self.credit_messages, 1)
+        if self.credit_messages is not None:
+            _check_number("credit_messages", self.credit_messages, 1)
         _check_number("credit_bytes", self.credit_bytes, 1)
         if self.ack_timeout_ms is not None:
             _check_number("ack_timeout_ms", self.ack_timeout_ms, 1)
+        if self.max_extend_s is not None:
+            _check_number("max_extend_s", self.max_extend_s, 0.1, MAX_EXTEND_S)
 
     def receiver(self, topic: str, subscription: str) -> ReceiverOptions:
         """As it is asked of the broker."""
@@ -173,9 +185,10 @@ class ConsumerOptions:
             start=_position(self.start, "start"),
             start_given=self.start_must_apply,
             key_filters=tuple(self.key_filters),
-            credit_messages=self.credit_messages,
+            credit_messages=self.credit_messages or _usual_credit(self.type),
             credit_bytes=self.credit_bytes,
             ack_timeout_ms=self.ack_timeout_ms or 0,
+            max_extend_ms=round((self.max_extend_s or 0) * 1000),
         )
 
 
@@ -239,6 +252,7 @@ class ReceiverOptions:
     credit_messages: int
     credit_bytes: int
     ack_timeout_ms: int = 0
+    max_extend_ms: int = 0
 
     @property
     def role(self) -> str:
@@ -261,6 +275,10 @@ class ClientSide:
     locate: Callable[[str], Coroutine[Any, Any, Transport]]
     emit: Callable[[ClientEventKind, str, str, str, int, str], None]
     retry: Retry
+
+
+def _usual_credit(type: SubscriptionType) -> int:
+    return SHARED_CREDIT_MESSAGES if type in ("shared", "key-shared") else CREDIT_MESSAGES
 
 
 def _position(text: str | None, field: str) -> str:

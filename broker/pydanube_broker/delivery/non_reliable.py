@@ -221,6 +221,8 @@ class LivePump:
         key_filters: tuple[str, ...],
         window_messages: int | None = None,
         single: bool = False,
+        reports: bool = False,
+        max_extend_ms: int = 0,
     ) -> int:
         """Attach a consumer; returns its session.
 
@@ -326,6 +328,16 @@ class LivePump:
 
     def extend(self, consumer_id: int, session: int, ranges: Sequence[Range], extension_ms: int) -> None:
         """Nothing expires."""
+
+    def taken(self, consumer_id: int, session: int, total: int) -> None:
+        """Nothing expires."""
+
+    def given_back(self, consumer_id: int, session: int, ranges: Sequence[Range]) -> None:
+        """Nothing was asked back."""
+
+    def ack_timeout_ms(self, asked_ms: int | None) -> int:
+        """0: nothing expires."""
+        return 0
 
     def terminate(self, consumer_id: int, session: int, ranges: Sequence[Range], reason: str) -> None:
         """As `ack`."""

@@ -78,6 +78,10 @@ class ConsumerLink(Protocol):
 
     def session_changed(self, session: int, offset: int, reason: str) -> None: ...
 
+    def recall(self, session: int, ranges: Sequence[Range]) -> None:
+        """Ask for those of these messages that the application was not handed."""
+        ...
+
     def activated(self) -> None: ...
 
     def end(self, error: ClusterError) -> None: ...
@@ -226,6 +230,8 @@ class SubscriptionPump:
         key_filters: tuple[str, ...],
         window_messages: int | None = None,
         single: bool = False,
+        reports: bool = False,
+        max_extend_ms: int = 0,
     ) -> int:
         """Attach a consumer; returns its session. The arguments are those of `Subscription.join`.
 
@@ -248,6 +254,8 @@ class SubscriptionPump:
             key_filters=key_filters,
             window_messages=window_messages,
             single=single,
+            reports=reports,
+            max_extend_ms=max_extend_ms,
         )
         self._perform([effect for effect in effects if isinstance(effect, SessionEnded)])
         self.links[link.consumer_id] = link
@@ -310,6 +318,21 @@ class SubscriptionPump:
     def extend(self, consumer_id: int, session: int, ranges: Sequence[Range], extension_ms: int) -> None:
         self.core().extend(consumer_id, session, ranges, extension_ms, self.engine.deadlines.now_ms())
         self._want_tick()
+
+    def taken(self, consumer_id: int, session: int, total: int) -> None:
+        """So many messages of its session the consumer's application was handed."""
+        self.core().taken(consumer_id, session, total, self.engine.deadlines.now_ms())
+        self._want_tick()
+        self.wake()  # somebody may wait for what this one's buffer holds
+
+    def given_back(self, consumer_id: int, session: int, ranges: Sequence[Range]) -> None:
+        """The consumer's answer to `ConsumerLink.recall`."""
+        self.core().given_back(consumer_id, session, ranges)
+        self.wake()
+
+    def ack_timeout_ms(self, asked_ms: int | None) -> int:
+        """The ack timeout of a consumer that asks for one, or for none."""
+        return self.policy.failure.ack_timeout_ms if asked_ms is None else asked_ms
 
     def terminate(self, consumer_id: int, session: int, ranges: Sequence[Range], reason: str) -> None:
         now = self.engine.deadlines.now_ms()
@@ -429,6 +452,7 @@ class SubscriptionPump:
         if plan is None:
             if self._columns is not None and core.head <= self._columns.batch.end:
                 self._columns = None  # the log ends here: an idle subscription keeps no batch in memory
+            self._recall(core)
             return False
         try:
             batches = self.topic.read(plan.start, plan.end_limit, self._read_bytes(plan))
@@ -449,6 +473,12 @@ class SubscriptionPump:
                 Internal(f"delivery of {self.topic.name} to {self.name} failed; see the broker's log")
             )
             return False
+
+    def _recall(self, core: Subscription) -> None:
+        """Nothing is left to send: what waits in a buffer may go to a consumer that has nothing to do."""
+        asked = core.next_recall(self.engine.deadlines.now_ms())
+        if asked is not None:
+            self.links[asked.consumer_id].recall(asked.session, asked.ranges)
 
     def _allowed(self) -> int | None:
         """How many messages the dispatch rate lets go now; None: no limit. At 0 it is looked at again in time."""

@@ -121,10 +121,12 @@ class ConsumeStream:
                     self.consumer_id, terminate.session, _pairs(terminate.ranges), terminate.reason
                 )
             case "seek":
-                pump.seek(self._resolve(request.seek.position))
-                number = request.seek.request
-                if number:
-                    pump.confirm(lambda error: self._confirmed(number, error))
+                self._broker.spawn(self._seek(request.seek))
+            case "taken":
+                pump.taken(self.consumer_id, request.taken.session, request.taken.messages)
+            case "given_back":
+                back = request.given_back
+                pump.given_back(self.consumer_id, back.session, _pairs(back.ranges))
             case kind:
                 raise InvalidArgument(f"a consumer does not send {kind}", field="kind", value=str(kind))
 
@@ -133,11 +135,7 @@ class ConsumeStream:
             case "credit":
                 reader.grant(request.credit.messages, request.credit.bytes)
             case "seek":
-                offset, session = self._resolve(request.seek.position), next(_ids)
-                reader.seek(offset, session)
-                self.session_changed(session, offset, "seek")
-                if request.seek.request:
-                    self._confirmed(request.seek.request, None)
+                self._broker.spawn(self._seek(request.seek))
             case kind:
                 raise InvalidArgument(
                     f"a plain reader has no subscription and does not send {kind}",
@@ -145,9 +143,29 @@ class ConsumeStream:
                     value=str(kind),
                 )
 
-    def _resolve(self, text: str) -> int:
-        assert self._topic is not None
-        return self._topic.resolve(Position.parse(text, now_ms=now_ms()))
+    async def _seek(self, seek: pb.Seek) -> None:
+        """Move the cursor, or say why not. A refusal changes nothing, and the stream lives on."""
+        topic, number = self._topic, seek.request
+        assert topic is not None
+        try:
+            position = Position.parse(seek.position, now_ms=now_ms())
+            await topic.prepare(position)
+            offset = topic.resolve(position)
+            if seek.check or self.closed:
+                self._confirmed(number, None)
+            elif self._pump is not None:
+                self._pump.seek(offset)
+                self._pump.confirm(lambda error: self._confirmed(number, error))
+            elif self._reader is not None:
+                session = next(_ids)
+                self._reader.seek(offset, session)
+                self.session_changed(session, offset, "seek")
+                self._confirmed(number, None)
+        except ClusterError as error:
+            self._confirmed(number, error)
+        except Exception:
+            log.exception("seek_failed", extra={"event": "seek_failed", "topic": topic.name})
+            self._confirmed(number, Internal("the broker could not move the cursor; see its log"))
 
     # -- opening ---------------------------------------------------------------------------------------------
 
@@ -187,13 +205,16 @@ class ConsumeStream:
         )
         if self.closed:
             return
+        ack_timeout_ms = request.ack_timeout_ms or None
         session = pump.join(
             self,
             consumer_name,
             credit_messages=request.credit_messages,
             credit_bytes=request.credit_bytes,
-            ack_timeout_ms=request.ack_timeout_ms or None,
+            ack_timeout_ms=ack_timeout_ms,
             key_filters=tuple(request.key_filters),
+            reports=request.reports_taken,
+            max_extend_ms=request.max_extend_ms,
         )
         self._topic, self._pump, self._opened = topic, pump, True
         self._reply.send(
@@ -207,6 +228,7 @@ class ConsumeStream:
                     active=pump.is_active(self.consumer_id),
                     topic_id=topic.topic_id,
                     type=pump.type.value,
+                    ack_timeout_ms=pump.ack_timeout_ms(ack_timeout_ms),
                 )
             ).SerializeToString()
         )
@@ -286,6 +308,12 @@ class ConsumeStream:
                 ).SerializeToString()
             )
 
+    def recall(self, session: int, ranges: Sequence[tuple[int, int]]) -> None:
+        flat = [edge for pair in ranges for edge in pair]
+        self._reply.send(
+            pb.ConsumeResponse(recall=pb.Recall(session=session, ranges=flat)).SerializeToString()
+        )
+
     def activated(self) -> None:
         if self._opened and self._pump is not None:
             session, offset = self._pump.session_of(self.consumer_id), self._pump.cursor.floor
@@ -307,7 +335,7 @@ class ConsumeStream:
             self._reply.pause_reading()
 
     def _confirmed(self, number: int, error: ClusterError | None) -> None:
-        if not self.closed:
+        if number and not self.closed:
             self._owe()
             self._reply.send(
                 pb.ConsumeResponse(

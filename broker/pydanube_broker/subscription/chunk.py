@@ -15,13 +15,25 @@ NOTHING_QUEUED: Final[dict[int, int]] = {}  # the same
 
 
 class Flight:
-    """Messages of one chunk that one consumer holds, sent together."""
+    """Messages of one chunk that one consumer holds, sent together.
 
-    __slots__ = ("chunk", "consumer", "deadline_ms", "mask", "sent_at_ms")
+    `taken`: the application has them, as far as is known. Of a consumer that reports they begin as not taken; when it
+    says that they are, `sent_at_ms` is that moment.
+    """
+
+    __slots__ = ("chunk", "consumer", "deadline_ms", "mask", "sent_at_ms", "taken")
 
     def __init__(
-        self, chunk: Chunk, consumer: Consumer, mask: int, sent_at_ms: int, deadline_ms: int | None
+        self,
+        chunk: Chunk,
+        consumer: Consumer,
+        mask: int,
+        sent_at_ms: int,
+        deadline_ms: int | None,
+        *,
+        taken: bool,
     ) -> None:
+        self.taken = taken
         self.chunk = chunk
         self.consumer = consumer
         self.mask = mask

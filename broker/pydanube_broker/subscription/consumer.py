@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pydanube_broker.subscription.untaken import Untaken
+
 __all__ = ["Consumer", "ConsumerStatistics"]
 
 
@@ -13,7 +15,7 @@ class Consumer:
     Credit is what may still be sent: messages, and bytes where `credit_bytes` is not None. Bytes may go below zero
     by one message that is larger than what was left, so that no message is withheld for ever. With
     `credit_returns` a message gives its credit back when it leaves flight (a window, for clients that grant
-    nothing themselves); otherwise only `grant` adds. While `paused` (its connection is full) it has no credit,
+    nothing themselves); otherwise only `grant` adds. `reports` says that it tells what its application takes. While `paused` (its connection is full) it has no credit,
     whatever the numbers say.
     """
 
@@ -26,12 +28,16 @@ class Consumer:
         "delivered",
         "in_flight",
         "key_filters",
+        "max_extend_ms",
         "name",
         "paused",
+        "recall_at_ms",
         "refresh_at_ms",
+        "reports",
         "session",
         "single",
         "slot_index",
+        "untaken",
     )
 
     def __init__(
@@ -46,6 +52,8 @@ class Consumer:
         credit_bytes: int | None,
         credit_returns: bool,
         key_filters: tuple[str, ...],
+        reports: bool = False,
+        max_extend_ms: int = 0,
     ) -> None:
         self.consumer_id = consumer_id
         self.name = name
@@ -60,6 +68,10 @@ class Consumer:
         self.in_flight = 0
         self.delivered = 0  # messages sent, redeliveries included
         self.refresh_at_ms = 0  # when an answer gives what is behind it a new deadline again
+        self.reports = reports
+        self.max_extend_ms = max_extend_ms  # what was taken is kept so long while the consumer is heard of
+        self.untaken = Untaken()  # what waits in its buffer, if it reports
+        self.recall_at_ms = 0  # not asked to give messages back before
         self.slot_index = -1  # key-shared: its place in the slot table
 
     @property

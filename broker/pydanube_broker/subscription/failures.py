@@ -167,6 +167,12 @@ class Failures:
         for timer in due:
             mask = timer.mask
             match timer:
+                case Flight() if not timer.taken:
+                    # Not heard of for the whole time: others get what no application was handed. It has not failed,
+                    # but counts as delivered: should the consumer come to itself, its late ack is one.
+                    self._window.end_flight(timer, mask)
+                    self._window.count_return(timer.chunk, mask, failed=False)
+                    self._window.make_ready(timer.chunk, mask)
                 case Flight():
                     random = self.random() if random is None else random
                     found = expired.setdefault(timer.consumer.consumer_id, [])

@@ -218,6 +218,16 @@ class KeySlots:
                     counts[slot] = counts.get(slot, 0) + count
         return counts
 
+    def moved(self, chunk: Chunk, mask: int) -> int:
+        """Those of these messages in flight whose slot waits for them, to go to its new owner."""
+        if not self._draining:
+            return 0
+        found = 0
+        for place in compress(range(mask.bit_length()), digits_of(mask)):
+            if chunk.slots[place] in self._draining:
+                found |= 1 << place
+        return found
+
     def clear(self) -> None:
         """After a seek: no message is in any state, owners stay."""
         self.queues.clear()

@@ -59,12 +59,15 @@ class Members:
         ack_timeout_ms: int,
         single: bool,
         key_filters: tuple[str, ...],
+        reports: bool,
+        max_extend_ms: int,
     ) -> list[Effect]:
         """See `Subscription.join`; `ack_timeout_ms` is decided, 0 for none."""
         for field, value in (
             ("credit_messages", credit_messages),
             ("credit_bytes", credit_bytes),
             ("ack_timeout_ms", ack_timeout_ms),
+            ("max_extend_ms", max_extend_ms),
         ):
             if value is not None and value < 0:
                 raise InvalidArgument(
@@ -115,6 +118,8 @@ class Members:
             credit_bytes=credit_bytes if window_messages is None else None,
             credit_returns=window_messages is not None,
             key_filters=key_filters,
+            reports=reports,
+            max_extend_ms=max_extend_ms,
         )
         # A take-over keeps its place: a standby that reconnects does not go to the end of the line.
         self.consumers.insert(len(self.consumers) if place is None else place, consumer)
@@ -180,6 +185,7 @@ class Members:
         effects: list[Effect] = []
         for consumer in self.consumers:
             consumer.session = self._next_session()
+            consumer.untaken.clear()
             effects.append(self._session_started(consumer, SessionReason.SEEK))
         return effects
 

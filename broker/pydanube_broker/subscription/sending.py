@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from operator import attrgetter
 from typing import Final
 
 from pydanube_core.errors import InvalidArgument
@@ -31,8 +32,11 @@ __all__ = ["Sending"]
 
 # One slice of a shared subscription: about one full batch, so that batches are seldom cut and turns are fair.
 SLICE_MESSAGES: Final = 4_096
+PLENTY_MESSAGES: Final = 256
 # Key-shared: messages read but held for their consumer; more would make slow consumers expensive for fast ones.
 HELD_MESSAGES: Final = 16_384
+
+_held_by: Final = attrgetter("in_flight")
 
 
 class Sending:
@@ -89,7 +93,7 @@ class Sending:
             return None
         limit = consumer.credit_messages
         if self._type is SubscriptionType.SHARED:
-            limit = min(limit, 1 if consumer.single else SLICE_MESSAGES)
+            limit = min(limit, 1 if consumer.single else self._share(consumer))
         if max_messages is not None and max_messages < limit:
             limit = max_messages
         stop = barrier(window, ordered_retry=self._ordered_retry)
@@ -164,13 +168,23 @@ class Sending:
         turns = self._members.consumers[self._turn :] + self._members.consumers[: self._turn]
         return [c for c in turns if c.has_credit][:MAX_ROUTED]
 
+    def _share(self, consumer: Consumer) -> int:
+        """The most messages of one slice: what makes it hold as much as the others with credit would."""
+        takers = [one for one in self._members.consumers if one.has_credit]
+        if len(takers) < 2:
+            return SLICE_MESSAGES
+        window = self._window
+        there = window.ready + min(window.fresh_limit(self.head) - window.next, window.room(self._span))
+        fair = -(-(there + sum(one.in_flight for one in takers)) // len(takers))
+        # One that holds plenty is not cut for: a slice costs more than its messages.
+        least = 1 if consumer.in_flight < PLENTY_MESSAGES else PLENTY_MESSAGES
+        return min(SLICE_MESSAGES, max(least, fair - consumer.in_flight))
+
     def _whose_turn(self) -> Consumer | None:
-        count = len(self._members.consumers)
-        for step in range(count):
-            consumer = self._members.consumers[(self._turn + step) % count]
-            if consumer.has_credit:
-                return consumer
-        return None
+        """Of those with credit the one that holds least; the next in turn among equals."""
+        consumers = self._members.consumers
+        turns = consumers[self._turn :] + consumers[: self._turn]
+        return min((one for one in turns if one.has_credit), key=_held_by, default=None)
 
     def sent(
         self, plan: Plan, ranges: Sequence[Range], size_bytes: int, next_offset: int, now_ms: int

@@ -21,6 +21,10 @@ terminate) of another session or of an unknown consumer are ignored and counted 
 that consumer was never sent raises `NotDelivered`. An ack of what is acknowledged is a no-op, and so is a nack of
 what the consumer no longer holds. An ack that comes late, after the message had come back, counts.
 
+*Buffers.* A consumer that `reports` says what its application was handed. Until then a delivery has no time to be late:
+it comes back, uncounted, when the consumer was not heard of for an ack timeout, and on request (`next_recall`,
+`given_back`) when another consumer has nothing to do.
+
 *Failures.* Nacks and ack timeouts count as failures, see `policy`; a lost consumer does not. Exhausted and
 terminated messages are blocked, dropped or handed out as `DeadLetter` until the shell says `dead_lettered`.
 
@@ -46,7 +50,7 @@ from typing import Final
 
 from pydanube_core.errors import InvalidArgument
 
-from pydanube_broker.subscription.chunk import Flight
+from pydanube_broker.subscription.chunk import Chunk, Flight
 from pydanube_broker.subscription.consumer import Consumer, ConsumerStatistics
 from pydanube_broker.subscription.cursor import CursorDelta, CursorSnapshot
 from pydanube_broker.subscription.effects import Effect
@@ -59,12 +63,17 @@ from pydanube_broker.subscription.planning import first_blocked, worst_failure
 from pydanube_broker.subscription.policy import FailurePolicy
 from pydanube_broker.subscription.ranges import Range, check_ranges, normalise, subtract
 from pydanube_broker.subscription.sending import Sending
+<<<<<<< HEAD
 from pydanube_broker.subscription.statistics import (
     BlockedBy,
     Marks,
     SubscriptionStatistics,
     WorstFailure,
 )
+=======
+from pydanube_broker.subscription.sharing import Recall, next_recall
+from pydanube_broker.subscription.statistics import BlockedBy, SubscriptionStatistics
+>>>>>>> 5276554 (Delivery: time begins when the application takes a message; buffers are shared with consumers that have nothing; a refused seek changes nothing)
 from pydanube_broker.subscription.window import Window
 
 __all__ = ["BlockedBy", "Subscription", "SubscriptionStatistics", "SubscriptionType"]
@@ -200,6 +209,8 @@ class Subscription:
         ack_timeout_ms: int | None = None,
         single: bool = False,
         key_filters: tuple[str, ...] = (),
+        reports: bool = False,
+        max_extend_ms: int = 0,
     ) -> list[Effect]:
         """Attach a consumer.
 
@@ -212,6 +223,8 @@ class Subscription:
             ack_timeout_ms: None: the policy's; 0: deliveries do not expire.
             single: takes single messages (shared: strict round robin).
             key_filters: key-shared: globs with `*` and `?`; empty accepts every key.
+            reports: it tells what its application takes (`taken`); what waits in its buffer is then not late.
+            max_extend_ms: while it is heard of, what it has taken is kept for so long; below the timeout: no longer.
 
         Raises:
             ConsumerBusy: exclusive, and a consumer of another name is attached.
@@ -226,6 +239,8 @@ class Subscription:
             ack_timeout_ms=self.policy.ack_timeout_ms if ack_timeout_ms is None else ack_timeout_ms,
             single=single,
             key_filters=key_filters,
+            reports=reports,
+            max_extend_ms=max_extend_ms,
         )
 
     def leave(self, consumer_id: int, now_ms: int) -> list[Effect]:
@@ -433,6 +448,45 @@ class Subscription:
             for part, deliveries, _ in self._window.count_return(flight.chunk, mask, failed=True):
                 self._failures.poison(flight.chunk, part, deliveries, reason or "terminated", terminated=True)
         return self._failures.report()
+
+    def taken(self, consumer_id: int, session: int, total: int, now_ms: int) -> None:
+        """The application of a consumer that reports was handed `total` messages of the session, in order of sending.
+
+        Their time begins now; what waits in its buffer is not late, since it was heard of.
+        """
+        consumer = self._current(consumer_id, session)
+        if consumer is None or not consumer.reports:
+            return
+        for chunk, mask in consumer.untaken.take(total):
+            for flight in tuple(chunk.flights):
+                if flight.consumer is consumer and not flight.taken and (own := flight.mask & mask):
+                    self._window.take(flight, own, now_ms)
+        if consumer.ack_timeout_ms and now_ms >= consumer.refresh_at_ms:
+            consumer.refresh_at_ms = now_ms + consumer.ack_timeout_ms // REFRESHES
+            self._window.heard_of(consumer, now_ms)
+
+    def given_back(self, consumer_id: int, session: int, ranges: Sequence[Range]) -> int:
+        """Take back what waited in a consumer's buffer, as if it had never been sent; how many messages.
+
+        Raises:
+            NotDelivered, InvalidArgument: as for `ack`.
+        """
+        back: dict[Chunk, int] = {}
+        for flight, mask in self._held(consumer_id, session, ranges) if ranges else ():
+            back[flight.chunk] = back.get(flight.chunk, 0) | mask
+            self._window.end_flight(flight, mask)
+            self._window.make_ready(flight.chunk, mask)
+        consumer = self._current(consumer_id, session)
+        if consumer is not None and back:
+            consumer.untaken.given_back(back)
+        return sum(mask.bit_count() for mask in back.values())
+
+    def next_recall(self, now_ms: int) -> Recall | None:
+        """Ask when `next_plan` gives nothing: what to ask back of whom, for a consumer that has nothing to do.
+
+        Shared and key-shared only. Whoever was asked is not asked again for a moment, so it may be asked often.
+        """
+        return next_recall(self._type, self._members, now_ms)
 
     def extend(
         self, consumer_id: int, session: int, ranges: Sequence[Range], extension_ms: int, now_ms: int

@@ -251,12 +251,15 @@ class Window:
         """Put stateless messages in flight with `consumer`. Its credit is the caller's business."""
         deadline = now_ms + consumer.ack_timeout_ms if consumer.ack_timeout_ms else None
         self.in_flight += mask.bit_count()
+        if consumer.reports:
+            consumer.untaken.sent(chunk, mask)
         if chunk.flights:
             last = chunk.flights[-1]
-            if last.consumer is consumer and last.sent_at_ms == now_ms and last.deadline_ms == deadline:
+            same = last.consumer is consumer and last.taken is not consumer.reports
+            if same and last.sent_at_ms == now_ms and last.deadline_ms == deadline:
                 last.mask |= mask
                 return
-        flight = Flight(chunk, consumer, mask, now_ms, deadline)
+        flight = Flight(chunk, consumer, mask, now_ms, deadline, taken=not consumer.reports)
         chunk.flights.append(flight)
         if deadline is not None:
             self._timers.set(deadline, flight)
@@ -513,22 +516,35 @@ class Window:
 
     def extend(self, flight: Flight, mask: int, deadline_ms: int) -> None:
         """Give messages of a flight a new deadline."""
+        self._split(flight, mask, flight.sent_at_ms, deadline_ms, taken=flight.taken)
+
+    def take(self, flight: Flight, mask: int, now_ms: int) -> None:
+        """The application has these messages of a flight: their time begins."""
+        timeout_ms = flight.consumer.ack_timeout_ms
+        self._split(flight, mask, now_ms, now_ms + timeout_ms if timeout_ms else None, taken=True)
+
+    def _split(
+        self, flight: Flight, mask: int, sent_at_ms: int, deadline_ms: int | None, *, taken: bool
+    ) -> None:
         chunk = flight.chunk
         flight.mask ^= mask
         if not flight.mask:
             chunk.flights.remove(flight)
-            self._timers.died()
+            if flight.deadline_ms is not None:
+                self._timers.died()
         for other in chunk.flights:
             if (
                 other.consumer is flight.consumer
                 and other.deadline_ms == deadline_ms
-                and other.sent_at_ms == flight.sent_at_ms
+                and other.sent_at_ms == sent_at_ms
+                and other.taken is taken
             ):
                 other.mask |= mask
                 return
-        longer = Flight(chunk, flight.consumer, mask, flight.sent_at_ms, deadline_ms)
-        chunk.flights.append(longer)
-        self._timers.set(deadline_ms, longer)
+        other = Flight(chunk, flight.consumer, mask, sent_at_ms, deadline_ms, taken=taken)
+        chunk.flights.append(other)
+        if deadline_ms is not None:
+            self._timers.set(deadline_ms, other)
 
     def refresh(self, consumer: Consumer, offset: int, deadline_ms: int) -> None:
         """Give what a consumer holds from `offset` on a new deadline, where it has one that is earlier. O(in flight)."""
@@ -540,6 +556,19 @@ class Window:
                 mask = flight.mask & behind
                 if mask and flight.consumer is consumer and (flight.deadline_ms or deadline_ms) < deadline_ms:
                     self.extend(flight, mask, deadline_ms)
+
+    def heard_of(self, consumer: Consumer, now_ms: int) -> None:
+        """A consumer that reports lives: what it has not taken, or may keep for longer, is not late. O(in flight)."""
+        deadline_ms = now_ms + consumer.ack_timeout_ms
+        for chunk in self.chunks:
+            for flight in tuple(chunk.flights):
+                if flight.consumer is not consumer or flight.deadline_ms is None:
+                    continue
+                until_ms = deadline_ms
+                if flight.taken:
+                    until_ms = min(deadline_ms, flight.sent_at_ms + consumer.max_extend_ms)
+                if flight.deadline_ms < until_ms:
+                    self.extend(flight, flight.mask, until_ms)
 
     # -- durable state --------------------------------------------------------------------------------------------
 

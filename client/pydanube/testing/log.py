@@ -11,7 +11,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from pydanube_core.batch import BatchView, broker_part, read_producer_part
-from pydanube_core.errors import MessageTooLarge, OutOfSequence, ProducerFenced, ProducerUnknown
+from pydanube_core.errors import (
+    InvalidArgument,
+    MessageTooLarge,
+    OutOfSequence,
+    ProducerFenced,
+    ProducerUnknown,
+)
 from pydanube_core.positions import Position, PositionKind
 
 if TYPE_CHECKING:
@@ -158,7 +164,14 @@ class MemoryTopic:
             case PositionKind.LATEST:
                 return self.next_offset
             case PositionKind.OFFSET:
-                return min(position.value, self.next_offset)
+                if position.value > self.next_offset:
+                    raise InvalidArgument(
+                        f"offset {position.value} is beyond the end of {self.name}: {self.next_offset} is next",
+                        field="position",
+                        value=text,
+                        next_offset=self.next_offset,
+                    )
+                return position.value
             case PositionKind.TIME:
                 return next(
                     (b.base for b in self.log if b.append_time_ms >= position.value), self.next_offset

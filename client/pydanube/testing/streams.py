@@ -251,6 +251,8 @@ class ConsumeServer:
         elif kind == "extend":
             extend = request.extend
             subscription.extended(self, extend.session, pairs(extend.ranges), extend.ms)
+        elif kind == "taken":
+            subscription.taken(self, request.taken.session, request.taken.messages)
         elif kind == "terminate":
             terminate = request.terminate
             subscription.terminated += subscription.acked(self, terminate.session, pairs(terminate.ranges))
@@ -271,7 +273,8 @@ class ConsumeServer:
         )
         if request.subscription:
             subscription = cluster.subscription(topic, request)
-            opened.active = subscription.join(self, request.ack_timeout_ms)
+            opened.active = subscription.join(self, request.ack_timeout_ms, reports=request.reports_taken)
+            opened.ack_timeout_ms = request.ack_timeout_ms
             self._subscription = subscription
             opened.start_offset = subscription.floor
         else:
@@ -296,10 +299,18 @@ class ConsumeServer:
 
     def _seek(self, seek: pb.Seek) -> None:
         assert self._topic is not None
-        if self._subscription is not None:
+        try:
+            place = self._topic.offset_of(seek.position)
+        except ClusterError as error:  # nothing has moved, and the stream lives on
+            refused = pb.Confirmed(confirm=seek.request, error=error.to_json().encode())
+            self._pipe.send(pb.ConsumeResponse(confirmed=refused).SerializeToString())
+            return
+        if seek.check:
+            pass
+        elif self._subscription is not None:
             self._subscription.seek(seek.position)
         else:
-            self._place = self._topic.offset_of(seek.position)
+            self._place = place
             self.session = self._cluster.new_id()
             self.session_changed(self.session, self._place, "seek", active=True)
         self._confirm(seek.request)

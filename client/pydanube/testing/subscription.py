@@ -6,6 +6,7 @@ was never sent. Everything else below `position` is acknowledged.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
@@ -82,14 +83,20 @@ class MemorySubscription:
         self._flights: dict[Attached, list[Part]] = {}
         self._again: list[Part] = []
         self._timeouts_s: dict[Attached, float] = {}
+        self._untaken: dict[Attached, deque[Part]] = {}  # of those who report what they take
+        self._taken: dict[Attached, int] = {}
         self.terminated = 0
         self._turn = 0
         topic.listeners.add(self.deliver)
 
     # -- consumers -------------------------------------------------------------------------------------------
 
-    def join(self, consumer: Attached, ack_timeout_ms: int) -> bool:
-        """Attach a consumer; returns whether it is active."""
+    def join(self, consumer: Attached, ack_timeout_ms: int, *, reports: bool = False) -> bool:
+        """Attach a consumer; returns whether it is active.
+
+        Args:
+            reports: it says what it takes; the ack timeout of a message begins then.
+        """
         for other in list(self.consumers):
             if other.name == consumer.name:
                 self.leave(other)
@@ -102,8 +109,26 @@ class MemorySubscription:
         self._flights[consumer] = []
         if ack_timeout_ms:
             self._timeouts_s[consumer] = ack_timeout_ms / 1000
+        if reports:
+            self._untaken[consumer], self._taken[consumer] = deque(), 0
         consumer.session = self._sessions()
         return self._active(consumer)
+
+    def taken(self, consumer: Attached, session: int, total: int) -> None:
+        """The consumer has been handed `total` messages of its session, in the order they were sent."""
+        if session != consumer.session or consumer not in self._untaken:
+            return
+        parts = self._untaken[consumer]
+        new: list[Part] = []
+        while parts and self._taken[consumer] < total:
+            first, end, count = parts.popleft()
+            cut = min(end, first + total - self._taken[consumer])
+            if cut < end:
+                parts.appendleft((cut, end, count))
+            self._taken[consumer] += cut - first
+            new.append((first, cut, count))
+        if new and consumer in self._timeouts_s:
+            self._watch(consumer, new, self._timeouts_s[consumer])
 
     def _active(self, consumer: Attached) -> bool:
         return self.kind != "failover" or self.consumers[0] is consumer
@@ -114,6 +139,7 @@ class MemorySubscription:
         first = self.consumers[0] is consumer
         self.consumers.remove(consumer)
         self._timeouts_s.pop(consumer, None)
+        self._untaken.pop(consumer, None)
         self._put_back(self._flights.pop(consumer))
         if self.kind == "failover" and first and self.consumers:
             promoted = self.consumers[0]
@@ -138,7 +164,9 @@ class MemorySubscription:
                 continue
             idle = 0
             self._flights[consumer] += taken
-            if consumer in self._timeouts_s:
+            if consumer in self._untaken:
+                self._untaken[consumer] += taken
+            elif consumer in self._timeouts_s:
                 self._watch(consumer, taken, self._timeouts_s[consumer])
             consumer.send(frame)
 
@@ -237,6 +265,9 @@ class MemorySubscription:
         self._again.clear()
         for consumer in self.consumers:
             self._flights[consumer] = []
+            if consumer in self._untaken:
+                self._untaken[consumer].clear()
+                self._taken[consumer] = 0
             consumer.session = self._sessions()
             consumer.session_changed(consumer.session, self.position, "seek", active=self._active(consumer))
         self.deliver()

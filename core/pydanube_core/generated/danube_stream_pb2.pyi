@@ -141,7 +141,7 @@ class Failure(_message.Message):
     def __init__(self, error: _Optional[bytes] = ..., first_sequence: _Optional[int] = ..., count: _Optional[int] = ...) -> None: ...
 
 class ConsumeRequest(_message.Message):
-    __slots__ = ("open", "credit", "ack", "nack", "extend", "terminate", "seek")
+    __slots__ = ("open", "credit", "ack", "nack", "extend", "terminate", "seek", "taken", "given_back")
     OPEN_FIELD_NUMBER: _ClassVar[int]
     CREDIT_FIELD_NUMBER: _ClassVar[int]
     ACK_FIELD_NUMBER: _ClassVar[int]
@@ -149,6 +149,8 @@ class ConsumeRequest(_message.Message):
     EXTEND_FIELD_NUMBER: _ClassVar[int]
     TERMINATE_FIELD_NUMBER: _ClassVar[int]
     SEEK_FIELD_NUMBER: _ClassVar[int]
+    TAKEN_FIELD_NUMBER: _ClassVar[int]
+    GIVEN_BACK_FIELD_NUMBER: _ClassVar[int]
     open: OpenConsumer
     credit: Credit
     ack: Ack
@@ -156,10 +158,12 @@ class ConsumeRequest(_message.Message):
     extend: Extend
     terminate: Terminate
     seek: Seek
-    def __init__(self, open: _Optional[_Union[OpenConsumer, _Mapping]] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., ack: _Optional[_Union[Ack, _Mapping]] = ..., nack: _Optional[_Union[Nack, _Mapping]] = ..., extend: _Optional[_Union[Extend, _Mapping]] = ..., terminate: _Optional[_Union[Terminate, _Mapping]] = ..., seek: _Optional[_Union[Seek, _Mapping]] = ...) -> None: ...
+    taken: Taken
+    given_back: GivenBack
+    def __init__(self, open: _Optional[_Union[OpenConsumer, _Mapping]] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., ack: _Optional[_Union[Ack, _Mapping]] = ..., nack: _Optional[_Union[Nack, _Mapping]] = ..., extend: _Optional[_Union[Extend, _Mapping]] = ..., terminate: _Optional[_Union[Terminate, _Mapping]] = ..., seek: _Optional[_Union[Seek, _Mapping]] = ..., taken: _Optional[_Union[Taken, _Mapping]] = ..., given_back: _Optional[_Union[GivenBack, _Mapping]] = ...) -> None: ...
 
 class OpenConsumer(_message.Message):
-    __slots__ = ("topic", "subscription", "type", "consumer_name", "start", "stop", "key_filters", "ack_timeout_ms", "start_given", "credit_messages", "credit_bytes")
+    __slots__ = ("topic", "subscription", "type", "consumer_name", "start", "stop", "key_filters", "ack_timeout_ms", "start_given", "credit_messages", "credit_bytes", "reports_taken", "max_extend_ms")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
@@ -171,6 +175,8 @@ class OpenConsumer(_message.Message):
     START_GIVEN_FIELD_NUMBER: _ClassVar[int]
     CREDIT_MESSAGES_FIELD_NUMBER: _ClassVar[int]
     CREDIT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    REPORTS_TAKEN_FIELD_NUMBER: _ClassVar[int]
+    MAX_EXTEND_MS_FIELD_NUMBER: _ClassVar[int]
     topic: str
     subscription: str
     type: str
@@ -182,7 +188,25 @@ class OpenConsumer(_message.Message):
     start_given: bool
     credit_messages: int
     credit_bytes: int
-    def __init__(self, topic: _Optional[str] = ..., subscription: _Optional[str] = ..., type: _Optional[str] = ..., consumer_name: _Optional[str] = ..., start: _Optional[str] = ..., stop: _Optional[str] = ..., key_filters: _Optional[_Iterable[str]] = ..., ack_timeout_ms: _Optional[int] = ..., start_given: bool = ..., credit_messages: _Optional[int] = ..., credit_bytes: _Optional[int] = ...) -> None: ...
+    reports_taken: bool
+    max_extend_ms: int
+    def __init__(self, topic: _Optional[str] = ..., subscription: _Optional[str] = ..., type: _Optional[str] = ..., consumer_name: _Optional[str] = ..., start: _Optional[str] = ..., stop: _Optional[str] = ..., key_filters: _Optional[_Iterable[str]] = ..., ack_timeout_ms: _Optional[int] = ..., start_given: bool = ..., credit_messages: _Optional[int] = ..., credit_bytes: _Optional[int] = ..., reports_taken: bool = ..., max_extend_ms: _Optional[int] = ...) -> None: ...
+
+class Taken(_message.Message):
+    __slots__ = ("session", "messages")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    session: int
+    messages: int
+    def __init__(self, session: _Optional[int] = ..., messages: _Optional[int] = ...) -> None: ...
+
+class GivenBack(_message.Message):
+    __slots__ = ("session", "ranges")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    RANGES_FIELD_NUMBER: _ClassVar[int]
+    session: int
+    ranges: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, session: _Optional[int] = ..., ranges: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Credit(_message.Message):
     __slots__ = ("messages", "bytes")
@@ -235,31 +259,43 @@ class Terminate(_message.Message):
     def __init__(self, session: _Optional[int] = ..., ranges: _Optional[_Iterable[int]] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Seek(_message.Message):
-    __slots__ = ("position", "request")
+    __slots__ = ("position", "request", "check")
     POSITION_FIELD_NUMBER: _ClassVar[int]
     REQUEST_FIELD_NUMBER: _ClassVar[int]
+    CHECK_FIELD_NUMBER: _ClassVar[int]
     position: str
     request: int
-    def __init__(self, position: _Optional[str] = ..., request: _Optional[int] = ...) -> None: ...
+    check: bool
+    def __init__(self, position: _Optional[str] = ..., request: _Optional[int] = ..., check: bool = ...) -> None: ...
 
 class ConsumeResponse(_message.Message):
-    __slots__ = ("opened", "delivery", "confirmed", "failure", "end", "session")
+    __slots__ = ("opened", "delivery", "confirmed", "failure", "end", "session", "recall")
     OPENED_FIELD_NUMBER: _ClassVar[int]
     DELIVERY_FIELD_NUMBER: _ClassVar[int]
     CONFIRMED_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
+    RECALL_FIELD_NUMBER: _ClassVar[int]
     opened: ConsumerOpened
     delivery: bytes
     confirmed: Confirmed
     failure: Failure
     end: End
     session: SessionChanged
-    def __init__(self, opened: _Optional[_Union[ConsumerOpened, _Mapping]] = ..., delivery: _Optional[bytes] = ..., confirmed: _Optional[_Union[Confirmed, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., end: _Optional[_Union[End, _Mapping]] = ..., session: _Optional[_Union[SessionChanged, _Mapping]] = ...) -> None: ...
+    recall: Recall
+    def __init__(self, opened: _Optional[_Union[ConsumerOpened, _Mapping]] = ..., delivery: _Optional[bytes] = ..., confirmed: _Optional[_Union[Confirmed, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., end: _Optional[_Union[End, _Mapping]] = ..., session: _Optional[_Union[SessionChanged, _Mapping]] = ..., recall: _Optional[_Union[Recall, _Mapping]] = ...) -> None: ...
+
+class Recall(_message.Message):
+    __slots__ = ("session", "ranges")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    RANGES_FIELD_NUMBER: _ClassVar[int]
+    session: int
+    ranges: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, session: _Optional[int] = ..., ranges: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ConsumerOpened(_message.Message):
-    __slots__ = ("consumer_id", "session", "consumer_name", "start_offset", "head_offset", "active", "topic_id", "type", "stop_offset")
+    __slots__ = ("consumer_id", "session", "consumer_name", "start_offset", "head_offset", "active", "topic_id", "type", "stop_offset", "ack_timeout_ms")
     CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     CONSUMER_NAME_FIELD_NUMBER: _ClassVar[int]
@@ -269,6 +305,7 @@ class ConsumerOpened(_message.Message):
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
     STOP_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    ACK_TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     consumer_id: int
     session: int
     consumer_name: str
@@ -278,7 +315,8 @@ class ConsumerOpened(_message.Message):
     topic_id: int
     type: str
     stop_offset: int
-    def __init__(self, consumer_id: _Optional[int] = ..., session: _Optional[int] = ..., consumer_name: _Optional[str] = ..., start_offset: _Optional[int] = ..., head_offset: _Optional[int] = ..., active: bool = ..., topic_id: _Optional[int] = ..., type: _Optional[str] = ..., stop_offset: _Optional[int] = ...) -> None: ...
+    ack_timeout_ms: int
+    def __init__(self, consumer_id: _Optional[int] = ..., session: _Optional[int] = ..., consumer_name: _Optional[str] = ..., start_offset: _Optional[int] = ..., head_offset: _Optional[int] = ..., active: bool = ..., topic_id: _Optional[int] = ..., type: _Optional[str] = ..., stop_offset: _Optional[int] = ..., ack_timeout_ms: _Optional[int] = ...) -> None: ...
 
 class Confirmed(_message.Message):
     __slots__ = ("confirm", "error")

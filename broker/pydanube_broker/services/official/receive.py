@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from pydanube_core.errors import (
@@ -232,6 +232,9 @@ class ReceiveStream:
         if reason == SessionReason.SEEK:
             self._frames.clear()
             self._flowing()
+
+    def recall(self, session: int, ranges: Sequence[tuple[int, int]]) -> None:
+        """Official clients cannot be asked; they do not report, so they are not."""
 
     def activated(self) -> None:
         """They get no signal: a standby is a silent stream until messages come."""

@@ -16,6 +16,7 @@ How long a seat is kept:
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Any, Final
 
 from pydanube_core.errors import ClusterError
@@ -92,6 +93,9 @@ class Seat:
 
     def session_changed(self, session: int, offset: int, reason: str) -> None:
         """Nobody to tell."""
+
+    def recall(self, session: int, ranges: Sequence[tuple[int, int]]) -> None:
+        """It holds nothing."""
 
     def activated(self) -> None:
         """Nobody to tell."""

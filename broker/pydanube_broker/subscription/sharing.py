@@ -1,0 +1,64 @@
+"""Share what waits in buffers: what is asked back of one consumer for another that has nothing to do."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from pydanube_broker.subscription.consumer import Consumer
+from pydanube_broker.subscription.members import Members, SubscriptionType
+from pydanube_broker.subscription.ranges import Range, head_of_mask, normalise, ranges_of
+
+__all__ = ["Recall", "next_recall"]
+
+RECALL_PAUSE_MS: Final = 100  # between two questions to the same consumer
+# In one question. A range a message in the worst case (key-shared); then the next question comes soon.
+RECALL_MESSAGES: Final = 8_192
+
+
+class Recall(NamedTuple):
+    """Ask a consumer for those of these messages that its application was not handed."""
+
+    consumer_id: int
+    session: int
+    ranges: list[Range]
+
+
+def _idle(consumer: Consumer) -> bool:
+    return consumer.has_credit and not consumer.in_flight
+
+
+def next_recall(type: SubscriptionType, members: Members, now_ms: int) -> Recall | None:
+    """See `Subscription.next_recall`. O(consumers), and O(messages in a buffer) when it asks."""
+    if type not in (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED):
+        return None
+    consumers = members.consumers
+    if len(consumers) < 2 or not any(map(_idle, consumers)):
+        return None
+    holders = [one for one in consumers if one.untaken.messages and now_ms >= one.recall_at_ms]
+    if not holders:
+        return None
+    holder = max(holders, key=lambda one: one.untaken.messages)
+    total = sum(one.untaken.messages for one in consumers)
+    takers = sum(one.has_credit or one is holder for one in consumers)
+    wanted = min(holder.untaken.messages - total // takers, RECALL_MESSAGES)
+    if wanted < 1:
+        return None
+    holder.recall_at_ms = now_ms + RECALL_PAUSE_MS
+    ranges: list[Range] = []
+    for chunk, sent in reversed(holder.untaken.parts()):
+        # what was acknowledged or has come back is not there any more
+        mask = 0
+        for flight in chunk.flights:
+            if flight.consumer is holder and not flight.taken:
+                mask |= flight.mask & sent
+        if members.slots is not None:
+            mask = members.slots.moved(chunk, mask)
+        count = mask.bit_count()
+        if count > wanted:
+            mask ^= head_of_mask(mask, count - wanted)
+            count = wanted
+        ranges += ranges_of(mask, chunk.start)
+        wanted -= count
+        if not wanted:
+            break
+    return Recall(holder.consumer_id, holder.session, normalise(ranges)) if ranges else None

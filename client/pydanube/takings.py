@@ -1,0 +1,53 @@
+"""What of a consumer's session the application was handed, told to the broker now and then. Pure.
+
+The broker counts the time of a delivery from the moment it hears that it was taken, and leaves alone what waits in
+this process as long as it hears of us. So the number goes out soon after it has changed, and some times in each ack
+timeout in any case while anything is held.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = ["REPORT_S", "Takings"]
+
+REPORT_S: Final = 0.2  # after a change; a quarter of the ack timeout where that is shorter
+HEARD_OF: Final = 4  # times in each ack timeout
+
+
+class Takings:
+    """Of one session.
+
+    Args:
+        ack_timeout_ms: of the consumer; 0: nothing expires.
+        keeps: whether the broker keeps for us what was taken, as long as it hears of us.
+    """
+
+    __slots__ = ("_heard_at_s", "_keeps", "_reported", "heard_every_s", "received", "taken")
+
+    def __init__(self, ack_timeout_ms: int = 0, *, keeps: bool = False) -> None:
+        self.received = 0  # messages of the session
+        self.taken = 0  # of these, but for what the current delivery has handed out
+        self.heard_every_s = ack_timeout_ms / 1000 / HEARD_OF if ack_timeout_ms else float("inf")
+        self._keeps = keeps
+        self._reported = 0
+        self._heard_at_s = 0.0
+
+    def due(self, handed_out: int, now_s: float) -> int | None:
+        """The number to report now; None: nothing to say.
+
+        Args:
+            handed_out: messages of the current delivery that the application has.
+        """
+        total = self.taken + handed_out
+        if total == self._reported and now_s < self._heard_at_s + self.heard_every_s:
+            return None
+        self._reported, self._heard_at_s = total, now_s
+        return total
+
+    def next_s(self, handed_out: int) -> float | None:
+        """How long until `due` should be asked again; None: not before more is received."""
+        total = self.taken + handed_out
+        if total < self.received or total != self._reported:
+            return min(REPORT_S, self.heard_every_s)
+        return self.heard_every_s if self._keeps and self.heard_every_s < float("inf") else None
