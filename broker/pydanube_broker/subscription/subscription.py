@@ -63,17 +63,13 @@ from pydanube_broker.subscription.planning import first_blocked, worst_failure
 from pydanube_broker.subscription.policy import FailurePolicy
 from pydanube_broker.subscription.ranges import Range, check_ranges, normalise, subtract
 from pydanube_broker.subscription.sending import Sending
-<<<<<<< HEAD
+from pydanube_broker.subscription.sharing import Recall, next_recall
 from pydanube_broker.subscription.statistics import (
     BlockedBy,
     Marks,
     SubscriptionStatistics,
     WorstFailure,
 )
-=======
-from pydanube_broker.subscription.sharing import Recall, next_recall
-from pydanube_broker.subscription.statistics import BlockedBy, SubscriptionStatistics
->>>>>>> 5276554 (Delivery: time begins when the application takes a message; buffers are shared with consumers that have nothing; a refused seek changes nothing)
 from pydanube_broker.subscription.window import Window
 
 __all__ = ["BlockedBy", "Subscription", "SubscriptionStatistics", "SubscriptionType"]
