@@ -44,6 +44,7 @@ from pydanube_admin.next_calls import announce, next_call
 from pydanube_admin.objects.declarations import OBJECT_OPERATIONS
 from pydanube_admin.operation import Operation
 from pydanube_admin.plans.declarations import PLAN_OPERATIONS
+from pydanube_admin.reports.declarations import REPORT_OPERATIONS
 from pydanube_admin.schemas.declarations import SCHEMA_OPERATIONS
 from pydanube_admin.sessions.declarations import SESSION_OPERATIONS
 from pydanube_admin.subscriptions.declarations import SUBSCRIPTION_OPERATIONS
@@ -60,6 +61,7 @@ _DECLARED: Final = (
     *SCHEMA_OPERATIONS,
     *BROKER_OPERATIONS,
     *DIAGNOSIS_OPERATIONS,
+    *REPORT_OPERATIONS,
     *PLAN_OPERATIONS,
     *CHANGE_OPERATIONS,
     *AUDIT_OPERATIONS,

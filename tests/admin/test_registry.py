@@ -11,6 +11,8 @@ from pydanube_admin.arguments import parse_call
 
 def test_the_operations_and_their_tools() -> None:
     assert {operation.name: operation.tool for operation in OPERATIONS.values()} == {
+        "reports.lag": "run_lag_report",
+        "reports.balance": "run_balance_report",
         "topics.list": "list_topics",
         "topics.describe": "describe_topic",
         "topics.create": "create_topic",

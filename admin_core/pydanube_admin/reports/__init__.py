@@ -1,0 +1,1 @@
+"""Reports on Spark, each run as a process beside the broker."""

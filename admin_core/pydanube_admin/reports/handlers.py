@@ -1,0 +1,122 @@
+"""Run a report as a process of its own: a JVM has no place in the broker's loop, nor in its memory.
+
+One at a time a broker: two would only make each other slow. Whoever leaves takes the process with him.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections import deque
+from importlib.util import find_spec
+from typing import Any, Final
+
+from pydanube_core.errors import ClusterError, Internal, InvalidArgument, LimitReached, MissingExtra
+
+from pydanube_admin.context import Context
+from pydanube_admin.reports.models import ReportRequest, ReportResult
+
+__all__ = ["run_balance_report", "run_lag_report"]
+
+_NEEDED: Final = ("pyspark", "pyarrow", "pandas")
+_NOISE_LINES: Final = 20
+_LINE_BYTES: Final = 16 << 20
+_running: set[str] = set()
+
+
+async def run_lag_report(context: Context, request: ReportRequest) -> ReportResult:
+    return await _run("lag", context, request)
+
+
+async def run_balance_report(context: Context, request: ReportRequest) -> ReportResult:
+    return await _run("balance", context, request)
+
+
+async def _run(report: str, context: Context, request: ReportRequest) -> ReportResult:
+    for module in _NEEDED:
+        if find_spec(module) is None:
+            raise MissingExtra(
+                f'reports run on Spark, and {module} is not installed beside the broker: pip install "pydanube[spark]"',
+                extra="spark",
+                module=module,
+            )
+    if _running:
+        raise LimitReached(
+            f"the {next(iter(_running))} report is being made: ask again when it is done", retry_after_ms=5000
+        )
+    tier = (await context.port.status()).tier
+    if not tier.get("enabled"):
+        raise InvalidArgument(
+            f"this broker has no object store, so no telemetry: {tier.get('reason')}",
+            field="tier",
+            value=None,
+        )
+    store = {name: tier.get(name) for name in ("endpoint", "region", "profile", "role")}
+    given = {
+        "tier": tier["url"],
+        "tier-cluster": tier["cluster"],
+        "since": request.since,
+        "until": request.until,
+        "topic": request.topic,
+        "path-style": None if tier.get("path_style") is None else str(tier["path_style"]).lower(),
+        **store,
+    }
+    _running.add(report)
+    try:
+        said = await _process(
+            [report, *(f"--{name}={value}" for name, value in given.items() if value is not None)]
+        )
+    finally:
+        _running.discard(report)
+    rows = said["rows"] if report == "lag" else said["rows"][::-1]
+    return ReportResult(
+        **{
+            name: said[name] for name in ("report", "cluster", "since", "until", "as_of", "took_s", "summary")
+        },
+        rows=rows[: request.rows],
+        rows_total=len(rows),
+    )
+
+
+async def _process(arguments: list[str]) -> dict[str, Any]:
+    """The result of `pydanube_spark.reports.main`; raises what it raised."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "pydanube_spark.reports.main", *arguments),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        limit=_LINE_BYTES,
+        start_new_session=True,  # the JVM is its child: both end together
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    noise: deque[str] = deque(maxlen=_NOISE_LINES)
+    try:
+        answer, failure = await asyncio.gather(process.stdout.read(), _failure(process.stderr, noise))
+        code = await process.wait()
+    except BaseException:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        raise
+    if failure is not None:
+        raise failure
+    if code:
+        raise Internal(f"the report's process ended with {code}", exit_code=code, log=list(noise))
+    result: dict[str, Any] = json.loads(answer.decode().strip().splitlines()[-1])
+    return result
+
+
+async def _failure(stream: asyncio.StreamReader, noise: deque[str]) -> ClusterError | None:
+    found: ClusterError | None = None
+    async for line in stream:
+        text = line.decode(errors="replace").rstrip()
+        if text.startswith('{"error"'):
+            with contextlib.suppress(ValueError):
+                found = ClusterError.from_dict(json.loads(text)["error"])
+        elif not text.startswith('{"progress"'):
+            noise.append(text)
+    return found

@@ -1,0 +1,31 @@
+"""One Spark session and one broker for all tests of this folder: both take seconds to start."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.broker_process import BrokerProcess
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Spark's own, about versions of what it uses
+        from pydanube_spark import open_session
+
+        session = open_session("local[2]", settings={"spark.sql.shuffle.partitions": "2"})
+        session.sparkContext.setLogLevel("OFF")
+        yield session
+        session.stop()
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with BrokerProcess(
+        tmp_path_factory.mktemp("spark-broker"), environment={"DANUBE_TIER__FLUSH_AGE": "200ms"}
+    ) as started:
+        yield started
