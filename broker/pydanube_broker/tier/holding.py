@@ -60,6 +60,7 @@ class StoreHold:
         self.life = secrets.token_hex(LIFE_DIGITS // 2)
         self.held = False
         self.reason: ClusterError | None = None
+        self.failures = 0  # times the store did not say whose it is
         self.continuous = False  # whether the store is as this directory's life before left it
         self._options = options
         self._data_dir = data_dir
@@ -153,6 +154,7 @@ class StoreHold:
 
     def _away(self, error: BaseException) -> None:
         self.held = False
+        self.failures += 1
         self.reason = (
             error
             if isinstance(error, ClusterError)

@@ -480,7 +480,7 @@ class Tier:
     @property
     def errors(self) -> int:
         """Flushes and cold reads that failed since the start."""
-        return self.flusher.errors + self.cold.errors
+        return self.flusher.errors + self.cold.errors + self.hold.failures
 
     def object_counts(self) -> dict[str, int]:
         """What was done with objects since the start: written, merged into others, dropped by retention, deleted."""
