@@ -45,7 +45,7 @@ fuzz: env-dev
 	@$(VENV)/python tools/gate.py fuzz $(ARGS)
 
 bench: env-run
-	@for scenario in e2e publish consume latency await backlog; do \
+	@for scenario in e2e publish consume latency await unary backlog; do \
 	    echo "== bench $$scenario"; $(VENV)/danube bench $$scenario $(ARGS) || exit; done
 
 proto: env-dev

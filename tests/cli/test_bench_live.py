@@ -58,6 +58,15 @@ def test_keyed_backlog_drains_with_nothing_published_and_late_acks(bench: Bench)
     assert result["config"]["ack_delay_ms"] == 10
 
 
+def test_the_official_path_loses_nothing(bench: Bench) -> None:
+    result = bench("unary", "--messages", "203", "--producers", "5")
+    assert result["verified"] == {
+        "sent": 203, "received": 203, "missing": 0, "duplicates": 0, "out_of_order": 0,
+    }  # fmt: skip
+    assert result["durability"] == "fsynced"
+    assert result["median"]["p50_ms"] > 0
+
+
 def test_many_topics_survive_a_stop_and_a_kill(bench: Bench) -> None:
     result = bench("topics", "--topics", "20", "--messages", "205")
     assert result["verified"]["received"] == 205

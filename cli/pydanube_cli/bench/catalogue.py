@@ -28,13 +28,14 @@ DEFAULT_MESSAGES: Final = {
     "consume": 1_000_000,
     "latency": 2_000,
     "await": 100_000,
+    "unary": 20_000,
     "backlog": 5_000_000,
     "topics": 1_000_000,
 }
-DEFAULT_PRODUCERS: Final = {"await": 256, "backlog": WRITERS}
-DEFAULT_RUNS: Final = {"backlog": 3, "topics": 1}
+DEFAULT_PRODUCERS: Final = {"await": 256, "backlog": WRITERS, "unary": 4}
+DEFAULT_RUNS: Final = {"backlog": 3, "unary": 3, "topics": 1}
 DEFAULT_KEYS: Final = 1000  # of key-shared: without keys it would have one, the producer's name
-LATER: Final = {"unary": "speed", "replay": "tier", "tier": "tier"}
+LATER: Final = {"replay": "tier", "tier": "tier"}
 SUB_TYPES: Final = ("exclusive", "shared", "failover", "key-shared")
 OF_A_SUBSCRIPTION: Final = ("e2e", "consume", "backlog")
 MAX_ACK_DELAY_S: Final = 10.0  # well below the ack timeout (30 s): what expires is delivered again

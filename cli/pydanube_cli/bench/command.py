@@ -54,7 +54,10 @@ def bench(
     *,
     common: Common,
     scenario: Annotated[
-        str, typer.Argument(metavar="SCENARIO", help="e2e, publish, consume, latency, await, backlog, topics")
+        str,
+        typer.Argument(
+            metavar="SCENARIO", help="e2e, publish, consume, latency, await, unary, backlog, topics"
+        ),
     ],
     size: Annotated[
         int, typer.Option("--size", min=8, max=3_000_000, metavar="BYTES", help="Of a payload.")
@@ -66,7 +69,11 @@ def bench(
     producers: Annotated[
         int | None,
         typer.Option(
-            "--producers", min=1, max=1024, metavar="N", help="await: coroutines [default: 1; await 256]"
+            "--producers",
+            min=1,
+            max=1024,
+            metavar="N",
+            help="await: coroutines [default: 1; await 256, unary 4]",
         ),
     ] = None,
     consumers: Annotated[int, typer.Option("--consumers", min=1, max=64, metavar="N")] = 1,
@@ -122,7 +129,7 @@ def bench(
         )
     if scenario not in catalogue.DEFAULT_MESSAGES:
         raise unknown_word(scenario, list(catalogue.DEFAULT_MESSAGES), group="bench")
-    if scenario in ("latency", "await", "backlog") and size < 16:
+    if scenario in ("latency", "await", "backlog", "unary") and size < 16:
         raise InvalidArgument(f"--size {size}: {scenario} needs 16 or more", field="size", value=size)
     if scenario == "topics" and common.broker is not None:
         raise InvalidArgument(

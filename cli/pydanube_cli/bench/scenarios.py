@@ -6,6 +6,7 @@
     latency  one producer, one message at a time, each awaited
     await    coroutines of one process that each await one send (`--producers` counts them)
     backlog  a reader that is far behind; beside it lone sends, then 8 producers that await each send
+    unary    the official clients' path: `producers` that each have one call in flight
     topics   very many topics, a subscription each: memory, and time to ready after a stop and after a SIGKILL
 
 An exclusive consumer has a subscription of its own and gets every message, so with several consumers each is checked
@@ -24,14 +25,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from pydanube_cli.bench.catalogue import Plan
+from pydanube_cli.bench.catalogue import WRITERS, Plan
 from pydanube_cli.bench.fleet import Crew, RunningBroker, ServerCost
-from pydanube_cli.bench.payloads import Part, merge
+from pydanube_cli.bench.payloads import Part, merge, percentiles_ms
 from pydanube_cli.bench.tally import make_tally
 
 __all__ = ["SCENARIOS", "run"]
 
 WARM_UP_SENDS: Final = 200
+UNARY_WORKERS: Final = (
+    4  # processes; grpcio's client is busier than the broker, and one alone would be measured
+)
 ALONE_MESSAGES: Final = 8_000  # of the 8 producers before the reader starts
 
 Run = dict[str, Any]
@@ -176,6 +180,28 @@ def await_(plan: Plan, broker: RunningBroker, topic: str) -> Run:
     }
 
 
+def unary(plan: Plan, broker: RunningBroker, topic: str) -> Run:
+    """Producers that send as official clients do, a few in each process."""
+    _create(plan, broker, topic)
+    shares = list(enumerate(plan.shares))
+    workers = min(UNARY_WORKERS, plan.producers)
+    specs = [
+        _spec(plan, broker, topic, "send_unary", index=WRITERS + at, producers=shares[at::workers])
+        for at in range(workers)
+    ]
+    with Crew(specs) as senders, ServerCost(broker.pid) as cost:
+        senders.go()
+        made = senders.results()
+    seconds = (max(r["ended"] for r in made) - min(r["begun"] for r in made)) / 1e9
+    return {
+        **_rates(plan.messages, plan.size, seconds),
+        **percentiles_ms([ms for result in made for ms in result["taken_ms"]]),
+        "verified": _verified(_read_back(plan, broker, topic)),
+        "durability": made[0]["durability"],
+        **_server(cost, plan.messages),
+    }
+
+
 def backlog(plan: Plan, broker: RunningBroker, topic: str) -> Run:
     """A reader far behind, first beside lone sends, then beside `producers` that await each send.
 
@@ -287,6 +313,7 @@ SCENARIOS: Final[dict[str, Callable[[Plan, RunningBroker, str], Run]]] = {
     "consume": consume,
     "latency": latency,
     "await": await_,
+    "unary": unary,
     "backlog": backlog,
     "topics": topics,
 }
