@@ -53,6 +53,11 @@ ALIASES: Final[dict[tuple[str, str], tuple[str, str | None]]] = {
 }
 # The columns that answer the question people ask; `--json` has all.
 COLUMNS: Final[dict[str, tuple[str, ...]]] = {
+    "audit.query": ("time", "phase", "operation", "principal", "decision", "code"),
+    "plans.list": ("plan_id", "operation", "principal", "state", "expires_at"),
+    "tasks.list": ("task_id", "operation", "state", "started_at", "ended_at"),
+    "dead_letters.list": ("offset", "original_topic", "original_offset", "append_time", "payload_bytes"),
+    "brokers.list": ("broker_id", "state", "version", "topics", "ready"),
     "topics.list": (
         "topic",
         "partitions",
@@ -363,8 +368,11 @@ def _asked(
         if not yes:
             if common.as_json or not _on_a_terminal():
                 line = f"{operation.command_line(arguments)} --yes"
-                error.next.insert(
-                    0, operation.next_call(arguments, "does it without asking") | {"command": line}
+                error.next.append(
+                    operation.next_call(
+                        {**arguments, "plan_token": plan["plan_token"]}, "does it without asking"
+                    )
+                    | {"command": line}
                 )
                 raise
             if not _consents(operation, arguments, plan):

@@ -68,7 +68,8 @@ def test_delete_without_consent_is_refused_and_shows_the_plan(danube: Danube, ad
     assert (ran.code, ran.error["code"]) == (4, "PLAN_REQUIRED")
     radius = ran.error["details"]["plan"]["blast_radius"]
     assert (radius["topics"], radius["subscriptions"], radius["messages"]) == (1, 1, 500)
-    assert ran.error["next"][0]["command"] == "danube topics delete orders --yes"
+    assert "--plan-token" in ran.error["next"][0]["command"]
+    assert ran.error["next"][-1]["command"] == "danube topics delete orders --yes"
     assert danube("topics", "list", "--json", "--admin", admin_url).result["total"] == 1
 
 

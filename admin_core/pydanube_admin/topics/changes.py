@@ -168,6 +168,10 @@ async def delete_topic(context: Context, request: DeleteTopicRequest) -> Deleted
 async def forecast_delete(context: Context, request: DeleteTopicRequest) -> Forecast:
     topic = await _doomed(context, request)
     own = topic.own
+    lag = dict.fromkeys(topic.subscriptions, 0)
+    for log in topic.logs:
+        for facts in await context.port.subscriptions(log.topic, None):
+            lag[facts.subscription] = lag.get(facts.subscription, 0) + facts.lag_messages
     before: dict[str, Any] = {
         "topic_id": str(own.topic_id),
         "partitions": own.partitions,
@@ -177,7 +181,10 @@ async def forecast_delete(context: Context, request: DeleteTopicRequest) -> Fore
     return Forecast(
         diff=[
             entry(f"topics{own.topic}", before, None),
-            *(entry(f"topics{own.topic}/subscriptions/{name}", {}, None) for name in topic.subscriptions),
+            *(
+                entry(f"topics{own.topic}/subscriptions/{name}", {"lag_messages": lag[name]}, None)
+                for name in topic.subscriptions
+            ),
         ],
         blast_radius=blast_radius(
             topics=1,
