@@ -377,8 +377,10 @@ A row is one sample; what has not changed is told again once a minute or so. So 
 count since the broker started: one that is smaller than before is a restart. Rows of a file are in the order of the
 subject, then of time.
 
-A day of 1 000 subscriptions takes about 30 MB as it is sampled with a mixed load, 50 to 70 MB if all of them are busy
-every five seconds (`benchmarks/telemetry_size.py` measures it), a fortieth of that by the minute.
+A day of 1 000 subscriptions takes about 28 MB with a made-up load in which rates are steady
+(`benchmarks/telemetry_size.py`). Rates that jump cost more, since differences are what is stored: 52 MB where every
+subscription moves by another amount every five seconds and keeps up, 88 MB where all of them are behind as well. By the
+minute it is a twelfth.
 """
 
 PAGES: Final = {
