@@ -18,7 +18,11 @@ from pydanube_core.frames import PUBLISH_BATCH_FIELD, write_bytes_field
 from pydanube.facts import Receipt, from_ms
 from pydanube.transport import copy_of
 
-__all__ = ["OutBatch", "PendingSend", "Session"]
+__all__ = ["MESSAGE_OVERHEAD_BYTES", "OutBatch", "PendingSend", "Session"]
+
+MESSAGE_OVERHEAD_BYTES: Final = (
+    16  # its share of the offset columns; also what bounds a batch of empty messages
+)
 
 _ATTRIBUTE_BYTES: Final = 8  # two offsets an entry
 assert _ATTRIBUTE_BYTES == 2 * 4

@@ -20,7 +20,7 @@ from pydanube.facts import ClientEventKind, ProducerStatistics, Receipt, SendSum
 from pydanube.ledger import Ledger
 from pydanube.message import Message, columns_to_send
 from pydanube.options import ClientSide, ProducerOptions
-from pydanube.outbound import OutBatch, PendingSend
+from pydanube.outbound import MESSAGE_OVERHEAD_BYTES, OutBatch, PendingSend
 from pydanube.publish_lane import LaneCounters, LaneOptions, PublishLane
 from pydanube.routing import Router, Routing, encode_key
 from pydanube.tasks import TaskOwner
@@ -30,9 +30,6 @@ __all__ = ["Payload", "Producer"]
 
 Payload = bytes | bytearray | memoryview
 
-MESSAGE_OVERHEAD_BYTES: Final = (
-    16  # its share of the offset columns; also what bounds a batch of empty messages
-)
 _ATTRIBUTE_OVERHEAD_BYTES: Final = 8
 _CHUNK_MESSAGES: Final = (
     1024  # of send_many: big enough to vanish in the mean, small enough for one turn of the loop

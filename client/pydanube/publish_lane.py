@@ -48,7 +48,7 @@ from pydanube_core.generated import danube_stream_pb2 as pb
 
 from pydanube.facts import ClientEventKind
 from pydanube.options import ProducerOptions
-from pydanube.outbound import OutBatch, Session
+from pydanube.outbound import MESSAGE_OVERHEAD_BYTES, OutBatch, Session
 from pydanube.retry import Retry
 from pydanube.schemas import schema_of
 from pydanube.tasks import TaskOwner
@@ -286,6 +286,9 @@ class PublishLane:
             self._logged_below = opened.next_sequence
             options.counters.sessions += 1
         self.max_message_bytes = opened.max_message_bytes
+        # Each message counts for its overhead at least: so many bytes are never more messages.
+        paced = opened.max_batch_messages * MESSAGE_OVERHEAD_BYTES
+        self.limit_bytes = min(options.producer.batch_bytes, paced or options.producer.batch_bytes)
         if not self.opened.done():
             self.opened.set_result(None)
         elif self._failed_since is not None:

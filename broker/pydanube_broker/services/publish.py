@@ -17,6 +17,7 @@ from pydanube_core.errors import (
     Overloaded,
     ProducerFenced,
     ProducerUnknown,
+    RateLimited,
 )
 from pydanube_core.frames import PUBLISH_BATCH_FIELD, read_bytes_field
 from pydanube_core.generated import danube_stream_pb2 as pb
@@ -34,6 +35,7 @@ __all__ = ["PublishStream"]
 log = logging.getLogger("pydanube.publish")
 
 _UNKNOWN_OFFSET: Final = (1 << 64) - 1
+LONGEST_HOLD_MS: Final = 10_000  # a batch that the publish rate lets go later is refused, as retryable
 WAITING_BYTES: Final = 16 << 20  # taken from one connection and not committed yet; then it is not read from
 
 
@@ -48,6 +50,7 @@ class PublishStream:
         "_gone",
         "_goodbye",
         "_half_closed",
+        "_held",
         "_open",
         "_reply",
         "_session",
@@ -69,6 +72,7 @@ class PublishStream:
         self._waiting = 0
         self._waiting_bytes = 0
         self._delayed: memoryview | None = None
+        self._held = False  # the delayed batch waits for the topic's publish rate, and was counted
         self._checking = False  # payloads of a batch are being looked at
         self._half_closed = False
         self._goodbye = False  # it ends in good order; its connection does not just break
@@ -171,6 +175,7 @@ class PublishStream:
                     topic_id=topic.topic_id,
                     durability=topic.durability,
                     max_message_bytes=topic.max_message_bytes,
+                    max_batch_messages=topic.gate.batch_messages,
                     schema_id=schema[0],
                     schema_version=schema[1],
                 )
@@ -238,9 +243,23 @@ class PublishStream:
             self._delayed = data
             topic.when_room(self._publish_delayed)
             return
+        except RateLimited as error:
+            wait_ms = error.retry_after_ms or 0
+            if wait_ms > LONGEST_HOLD_MS:
+                self._rejected(error, topic, data, part.first_sequence, part.count)
+                return
+            # Held here, and nothing more is read, rather than refused and sent anew: the pace is even, order is kept.
+            if not self._held:
+                self._broker.rejected(topic.name, error, part.count)
+            self._held = True
+            self._reply.pause_reading()
+            self._delayed = data
+            asyncio.get_running_loop().call_later(wait_ms / 1000, self._publish_delayed)
+            return
         except ClusterError as error:
             self._rejected(error, topic, data, part.first_sequence, part.count)
             return
+        self._held = False
         size = len(data)
         self._waiting += 1
         self._waiting_bytes += size
@@ -263,6 +282,8 @@ class PublishStream:
         if data is not None and not self.closed:
             self._read_on()
             self._publish(data)
+            if self._half_closed:
+                self.on_half_close()
 
     def _check_session(self, part: ProducerPart) -> None:
         """A stream writes as the session it opened, with consecutive sequences: both are what retries rest on."""
@@ -352,10 +373,8 @@ class PublishStream:
 
     def on_half_close(self) -> None:
         self._goodbye = True
-        if self._checking:
+        if self._checking or self._delayed is not None:
             self._half_closed = True
-        elif self._delayed is not None and self._topic is not None:
-            self._topic.when_room(self.on_half_close)
         elif self._waiting and self._topic is not None:
             self._topic.when_committed(self._topic.state.next_offset, lambda error: self._reply.end())
         else:

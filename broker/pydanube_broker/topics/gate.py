@@ -9,7 +9,7 @@ import itertools
 import time
 from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from pydanube_core.errors import ClusterError, InvalidArgument, ProducerFenced, RateLimited
 
@@ -17,6 +17,8 @@ from pydanube_broker.topics.limits import Limits
 from pydanube_broker.topics.rate_limit import TokenBucket
 
 __all__ = ["AccessMode", "AttachedProducer", "TopicGate"]
+
+BATCHES_A_SECOND: Final = 10  # of a topic with a publish rate, at the most
 
 
 _numbers = itertools.count(time.time_ns() // 1_000_000 * 1000)  # above those of an earlier life
@@ -195,6 +197,12 @@ class TopicGate:
             limits.check_room("max_consumers_per_topic", present, what="consumers", topic=self.topic)
 
     # -- publish rate ----------------------------------------------------------------------------------------
+
+    @property
+    def batch_messages(self) -> int:
+        """The most messages a producer should send at once, so that its pace is even; 0: any number."""
+        rate = self.limits.max_publish_rate
+        return max(1, rate // BATCHES_A_SECOND) if rate else 0
 
     def take(self, count: int) -> None:
         """Count messages that are about to be appended.

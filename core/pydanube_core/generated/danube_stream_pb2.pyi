@@ -93,7 +93,7 @@ class PublishResponse(_message.Message):
     def __init__(self, opened: _Optional[_Union[ProducerOpened, _Mapping]] = ..., receipt: _Optional[_Union[Receipt, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ...) -> None: ...
 
 class ProducerOpened(_message.Message):
-    __slots__ = ("producer_id", "producer_epoch", "next_sequence", "producer_name", "topic_id", "durability", "max_message_bytes", "schema_id", "schema_version", "producer_token")
+    __slots__ = ("producer_id", "producer_epoch", "next_sequence", "producer_name", "topic_id", "durability", "max_message_bytes", "schema_id", "schema_version", "max_batch_messages", "producer_token")
     PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     NEXT_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
@@ -103,6 +103,7 @@ class ProducerOpened(_message.Message):
     MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
     SCHEMA_ID_FIELD_NUMBER: _ClassVar[int]
     SCHEMA_VERSION_FIELD_NUMBER: _ClassVar[int]
+    MAX_BATCH_MESSAGES_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_TOKEN_FIELD_NUMBER: _ClassVar[int]
     producer_id: int
     producer_epoch: int
@@ -113,8 +114,9 @@ class ProducerOpened(_message.Message):
     max_message_bytes: int
     schema_id: int
     schema_version: int
+    max_batch_messages: int
     producer_token: int
-    def __init__(self, producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., next_sequence: _Optional[int] = ..., producer_name: _Optional[str] = ..., topic_id: _Optional[int] = ..., durability: _Optional[str] = ..., max_message_bytes: _Optional[int] = ..., schema_id: _Optional[int] = ..., schema_version: _Optional[int] = ..., producer_token: _Optional[int] = ...) -> None: ...
+    def __init__(self, producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., next_sequence: _Optional[int] = ..., producer_name: _Optional[str] = ..., topic_id: _Optional[int] = ..., durability: _Optional[str] = ..., max_message_bytes: _Optional[int] = ..., schema_id: _Optional[int] = ..., schema_version: _Optional[int] = ..., max_batch_messages: _Optional[int] = ..., producer_token: _Optional[int] = ...) -> None: ...
 
 class Receipt(_message.Message):
     __slots__ = ("first_sequence", "count", "base_offset", "append_time_ms", "duplicate")

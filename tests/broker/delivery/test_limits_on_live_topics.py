@@ -110,6 +110,20 @@ async def test_a_publish_rate_refuses_and_the_sdk_waits_and_loses_nothing(
         assert [m.payload async for m in reader] == [b"0", b"1", b"2", b"3"]
 
 
+async def test_a_publish_rate_is_an_even_pace(broker: Broker, client: Client) -> None:
+    """Batches that grow while they wait would come in bursts and leave debts; they are kept small instead."""
+    await create(broker, max_publish_rate=50)
+    async with client.producer("t") as producer:
+        await producer.send_many([b"%d" % i for i in range(120)])
+    async with client.reader("t", stop="head") as reader:
+        times = [m.append_time.timestamp() async for m in reader]
+    assert len(times) == 120
+    after_burst = [at for at in times if at > times[0] + 1.0]  # a second's worth may go at once
+    assert len(after_burst) >= 10
+    for at in after_burst:
+        assert sum(at <= other < at + 0.5 for other in times) <= 50 * 0.5 + 50 // 10 + 1
+
+
 async def test_a_dispatch_rate_holds_back_and_loses_nothing(broker: Broker, client: Client) -> None:
     """docs/behaviours.md#row-16: the reference throws away what it polled while the bucket was empty."""
     await create(broker, max_subscription_dispatch_rate=200)
