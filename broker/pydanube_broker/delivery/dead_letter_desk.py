@@ -19,7 +19,7 @@ from pydanube_core.names import TopicName
 
 from pydanube_broker.give_way import GiveWay
 from pydanube_broker.journal import CachedBatch
-from pydanube_broker.subscription.dead_letters import MAX_REASON_CHARS, dead_letter_batches
+from pydanube_broker.subscription.dead_letters import dead_letter_batches, reason_of
 from pydanube_broker.subscription.effects import DeadLetter
 from pydanube_broker.subscription.ranges import Range
 from pydanube_broker.subscription.subscription_policy import SubscriptionPolicy
@@ -49,8 +49,8 @@ class Origin(Protocol):
         """The copies of these are on stable storage, or there is nothing left to copy."""
         ...
 
-    def dead_letter_failed(self, generation: int, ranges: Sequence[Range]) -> None:
-        """These could not be copied; they are asked for again."""
+    def dead_letter_failed(self, generation: int, ranges: Sequence[Range], why: str) -> bool:
+        """These could not be copied; they are asked for again. Whether that is news worth a line in the log."""
         ...
 
 
@@ -179,7 +179,7 @@ class DeadLetterDesk:
             "x-original-broker-addr": self._broker_url(),
             "x-poison-policy": "dead_letter",
             "x-delivery-attempt": str(effect.delivery_count),
-            "x-failure-reason": effect.reason[:MAX_REASON_CHARS],
+            "x-failure-reason": reason_of(effect.reason),
         }
 
     @staticmethod
@@ -190,6 +190,9 @@ class DeadLetterDesk:
         target: TopicName,
         error: Exception,
     ) -> None:
+        why = f"the dead-letter topic {target} does not take it: {error}"
+        if not origin.dead_letter_failed(effect.generation, ranges, why):
+            return
         log.warning(
             "dead_letter_refused",
             extra={
@@ -201,4 +204,3 @@ class DeadLetterDesk:
                 "error": str(error),
             },
         )
-        origin.dead_letter_failed(effect.generation, ranges)

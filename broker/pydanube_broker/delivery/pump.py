@@ -10,7 +10,7 @@ import logging
 import random
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 from pydanube_core.errors import ClusterError, ConsumerBusy, Internal
@@ -41,7 +41,12 @@ from pydanube_broker.subscription.policy import PoisonPolicy
 from pydanube_broker.subscription.ranges import Range
 from pydanube_broker.subscription.routed_part import RoutedPart, gather
 from pydanube_broker.subscription.statistics import Marks, WorstFailure
-from pydanube_broker.subscription.subscription import Subscription, SubscriptionStatistics, SubscriptionType
+from pydanube_broker.subscription.subscription import (
+    BlockedBy,
+    Subscription,
+    SubscriptionStatistics,
+    SubscriptionType,
+)
 from pydanube_broker.subscription.subscription_policy import SubscriptionPolicy
 from pydanube_broker.topics.log_state import encode_cursor_body
 from pydanube_broker.topics.rate_limit import TokenBucket
@@ -157,6 +162,7 @@ class SubscriptionPump:
         self._core: Subscription | None = None
         self._rate: TokenBucket | None = None
         self._names: dict[int, str] = {}  # of the consumers in `links`
+        self._refused: BlockedBy | None = None  # what the dead-letter topic does not take, and why
         self._snapshot_stale = False
         self._reading = False
         self._cursor_lsn = 0
@@ -182,7 +188,12 @@ class SubscriptionPump:
 
     def statistics(self) -> SubscriptionStatistics | None:
         """The core's; None while no consumer has come since the start."""
-        return None if self._core is None else self._core.statistics(self.engine.deadlines.now_ms())
+        if self._core is None:
+            return None
+        found = self._core.statistics(self.engine.deadlines.now_ms())
+        return (
+            found if self._refused is None or found.blocked_by else replace(found, blocked_by=self._refused)
+        )
 
     def marks(self) -> Marks | None:
         """The core's, for a sampler; None while no consumer has come since the start."""
@@ -384,13 +395,17 @@ class SubscriptionPump:
     def dead_lettered(self, generation: int, ranges: Sequence[Range]) -> None:
         """The copies of these messages are durable."""
         if self.closed is None and self.core().dead_lettered(generation, ranges):
+            self._refused = None
             self._changed()
 
-    def dead_letter_failed(self, generation: int, ranges: Sequence[Range]) -> None:
-        """They could not be copied: the core asks again later."""
-        if self.closed is None:
+    def dead_letter_failed(self, generation: int, ranges: Sequence[Range], why: str) -> bool:
+        """They could not be copied: the core asks again later. Whether `why` was not known before."""
+        news = self._refused is None or self._refused.reason != why
+        if self.closed is None and ranges:
+            self._refused = BlockedBy(offset=ranges[0][0], reason=why)
             self.core().dead_letter_failed(generation, ranges, self.engine.deadlines.now_ms())
             self._want_tick()
+        return news
 
     def confirm(self, done: Committed) -> None:
         """Call `done` when everything acknowledged so far is on stable storage."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import anyio
-from pydanube_core.errors import ClusterError, SubscriptionNotFound
+from pydanube_core.errors import ClusterError, InvalidArgument, SubscriptionNotFound
 from pydanube_core.facts import Grace, NamespaceFacts, PolicyFacts
 from pydanube_core.names import TopicName, check_namespace, check_subscription
 from pydanube_core.positions import Position
@@ -227,6 +227,13 @@ class Administration:
             InvalidArgument: a field or its value; nothing has changed.
         """
         catalog = self._registry.catalog
+        named = changes.get("dead_letter_topic")
+        if named and catalog.index.find_namespace(TopicName.parse(named).namespace) is None:
+            raise InvalidArgument(
+                f"dead_letter_topic: the namespace of {named} does not exist; create it first, or name another topic",
+                field="dead_letter_topic",
+                value=named,
+            )
         for part, pump in self._pumps(topic, subscription):
             topic_id = part.options.topic_id
             record = catalog.index.subscription(part.options, subscription)

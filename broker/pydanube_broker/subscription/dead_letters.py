@@ -16,9 +16,16 @@ from pydanube_broker.journal.tail_cache import CachedBatch
 from pydanube_broker.subscription.batch_columns import producer_bytes, view_of
 from pydanube_broker.subscription.ranges import Range, runs_of
 
-__all__ = ["dead_letter_batches"]
+__all__ = ["dead_letter_batches", "reason_of"]
 
-MAX_REASON_CHARS: Final = 1000  # a reason is a consumer's text and must not outgrow the message
+# A reason is a consumer's text and must not outgrow the message. With the other attributes of a copy it stays within the
+# 4 KiB that the largest message leaves free in its batch.
+MAX_REASON_BYTES: Final = 1000
+
+
+def reason_of(text: str) -> str:
+    """A reason as a copy carries it, cut where it is too long."""
+    return text.encode("utf-8", "replace")[:MAX_REASON_BYTES].decode("utf-8", "ignore")
 
 
 def dead_letter_batches(

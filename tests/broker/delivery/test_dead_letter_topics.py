@@ -231,3 +231,34 @@ async def test_a_nack_is_heard_before_its_consumer_leaves(broker: Broker, client
             await message.nack(delay_ms=60_000)
     async with client.consumer("t", "s", type="shared") as consumer:
         assert await consumer.receive(10, max_wait_s=0.2) == [], "all ten wait for their minute"
+
+
+async def test_a_dead_letter_topic_in_no_namespace_is_refused(broker: Broker, client: Client) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        await prepare(broker, client, [b"0"], poison_policy="dead_letter", dead_letter_topic="/nowhere/dead")
+    assert refused.value.details["field"] == "dead_letter_topic"
+
+
+async def test_the_largest_message_with_the_longest_reason_is_dead_lettered(
+    broker: Broker, client: Client
+) -> None:
+    largest = broker.settings.topics.max_message_bytes
+    await prepare(broker, client, [b"1"], max_redelivery_count=0, poison_policy="dead_letter")
+    async with client.producer("t", name="maker") as producer:
+        await producer.send(b"x" * largest)
+    async with client.consumer("t", "s", type="shared") as consumer:
+        for message in await take(consumer, 2):
+            await message.terminate("\N{SNOWMAN}" * 5000)
+    await counted(broker, "dead_lettered", 2)
+    async with client.reader("t-dlq-s", stop="head") as reader:
+        copies = [message async for message in reader]
+    assert [len(message.payload) for message in copies] == [1, largest]
+    assert copies[1].attributes["x-failure-reason"].startswith("\N{SNOWMAN}")
+
+
+async def test_a_refused_dead_letter_is_shown_as_what_blocks(broker: Broker, client: Client) -> None:
+    await prepare(broker, client, [b"0"], poison_policy="dead_letter", max_redelivery_count=0)
+    await broker.registry.create(TopicName.parse("t-dlq-s"), partitions=0, dispatch_strategy="non_reliable")
+    await fail(client, {b"0"}, 1)
+    await until(lambda: pump_of(broker).statistics().blocked_by is not None)
+    assert "non_reliable" in pump_of(broker).statistics().blocked_by.reason
