@@ -31,8 +31,9 @@ from pydanube_core.errors import (
 from pydanube_cli.command import Command, Common
 from pydanube_cli.object_paths import all_paths, lines_of
 from pydanube_cli.overview import print_group, unknown_word
+from pydanube_cli.plan_view import consents, show_plan
 from pydanube_cli.progress import NO_DEADLINE_S, with_progress
-from pydanube_cli.render import cell, human_bytes, print_json, print_pairs, print_table, prose
+from pydanube_cli.render import print_json, print_pairs, print_table, prose
 
 __all__ = ["command_of", "groups", "is_group", "run"]
 
@@ -89,8 +90,6 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
 # Flags that every command has win over an argument of the same name, which then gets a longer one.
 RENAMED: Final = {"--broker": "--broker-id"}
 
-
-MAX_DIFF_LINES: Final = 30
 
 # Lists of things that other programs open: `--format paths|glob` prints those and nothing else.
 PATHS: Final = ("objects.list",)
@@ -275,7 +274,7 @@ def _call(
         principal=common.principal,
     )
     if option_dry_run:
-        _show_plan(operation, arguments, ask({**arguments, "plan_only": True}), as_json=common.as_json)
+        show_plan(operation, arguments, ask({**arguments, "plan_only": True}), as_json=common.as_json)
         return 0
     if option_format not in (None, "table"):
         assert option_format is not None
@@ -375,58 +374,14 @@ def _asked(
                     | {"command": line}
                 )
                 raise
-            if not _consents(operation, arguments, plan):
+            if not consents(operation, arguments, plan):
                 return None
         return ask({**arguments, "plan_token": plan["plan_token"]})
-
-
-def _consents(operation: Operation, arguments: Mapping[str, Any], plan: Mapping[str, Any]) -> bool:
-    print(f"{operation.command_line(arguments)} would destroy: {_radius(plan)}", file=sys.stderr)
-    for line in _diff_lines(plan):
-        print(line, file=sys.stderr)
-    undo = "it can be undone for a while" if plan.get("reversible") else "this cannot be undone"
-    print(f"{undo}. Type yes to do it: ", end="", file=sys.stderr, flush=True)
-    return sys.stdin.readline().strip().lower() == "yes"
 
 
 def _on_a_terminal() -> bool:
     """Whether somebody can be asked, and sees the question."""
     return sys.stdin.isatty() and sys.stderr.isatty()
-
-
-def _radius(preview: Mapping[str, Any]) -> str:
-    """`1 topic, 2 subscriptions, 1,200 messages, 3.4 MiB`."""
-    parts = [
-        human_bytes(count) if name == "bytes" else f"{count:,} {name[:-1] if count == 1 else name}"
-        for name, count in preview["blast_radius"].items()
-        if count
-    ]
-    return ", ".join(parts) or "nothing that holds data"
-
-
-def _show_plan(
-    operation: Operation, arguments: Mapping[str, Any], plan: Mapping[str, Any], *, as_json: bool
-) -> None:
-    if as_json:
-        print_json(plan)
-        return
-    print(f"{plan['operation']} would touch: {_radius(plan)}")
-    for line in _diff_lines(plan):
-        print(line)
-    print(
-        f"it {'can' if plan.get('reversible') else 'cannot'} be undone. Until {plan['expires_at']}, to do exactly this:"
-    )
-    print(f"  {operation.command_line(arguments)} --plan-token {plan['plan_token']}")
-
-
-def _diff_lines(plan: Mapping[str, Any]) -> list[str]:
-    """`  topics/default/orders/policies/max_publish_rate: – → 1000`, one a difference."""
-    lines = [
-        f"  {cell('path', change.get('path'))}: {cell('', change.get('before'))} → {cell('', change.get('after'))}"
-        for change in plan["diff"][:MAX_DIFF_LINES]
-    ]
-    more = len(plan["diff"]) - len(lines)
-    return [*lines, f"  and {more} more"] if more > 0 else lines
 
 
 def _show(operation: Operation, result: Mapping[str, Any], common: Common) -> None:

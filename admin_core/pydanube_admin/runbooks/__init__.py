@@ -1,0 +1,18 @@
+"""Runbooks: what to look at and in which order, for the tasks that come again. Data files that name operations.
+
+    runbooks.all()                      # every one, by name
+    runbooks.get("plan_capacity")       # InvalidArgument where there is none of that name
+    runbook.title, .summary, .parameters, .steps
+    runbooks.text(runbook, {"topic": "orders"})         # as a text for people and models
+
+`running.run` carries one out, step by step.
+"""
+
+from __future__ import annotations
+
+from pydanube_admin.runbooks.loading import all_runbooks as all
+from pydanube_admin.runbooks.loading import get
+from pydanube_admin.runbooks.models import Check, Parameter, Runbook, Step
+from pydanube_admin.runbooks.telling import text
+
+__all__ = ["Check", "Parameter", "Runbook", "Step", "all", "get", "text"]

@@ -1,0 +1,47 @@
+"""A runbook as a text: what a person or a model follows who carries it out by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pydanube_admin.effect import Effect
+from pydanube_admin.registry import OPERATIONS
+from pydanube_admin.runbooks.models import Runbook, Step
+from pydanube_admin.runbooks.references import fill, fill_arguments
+
+__all__ = ["text"]
+
+
+def text(runbook: Runbook, values: Mapping[str, str], *, by_tools: bool = False) -> str:
+    """The steps with the values put in; calls as MCP tools or as commands."""
+    lines = [runbook.title, "", fill(runbook.summary, values), ""]
+    for number, step in enumerate(runbook.steps, 1):
+        lines.append(f"{number}. {fill(step.title, values)}")
+        lines += [f"   {line}" for line in _details(step, values, by_tools=by_tools)]
+    return "\n".join(lines) + "\n"
+
+
+def _details(step: Step, values: Mapping[str, str], *, by_tools: bool) -> list[str]:
+    lines = [fill(step.why, values)] if step.why else []
+    conditions = [f"{name} is {value}" for name, value in step.when.items()]
+    if conditions:
+        lines.append(f"Only if {' and '.join(conditions)}.")
+    if step.each is not None:
+        lines.append(f"For each of {step.each} (at most {step.most}).")
+    calls = [(step.operation, step.arguments)] if step.operation else []
+    for name, arguments in [*calls, *step.suggests]:
+        operation = OPERATIONS[name]
+        # A reference that only a run resolves stays readable: `{item.subscription}`.
+        given = {key: fill(str(value), values) for key, value in arguments.items()}
+        open_parameters = {
+            key for key in given if fill_arguments({key: arguments[key]}, values) or "." in given[key]
+        }
+        given = {key: value for key, value in given.items() if key in open_parameters}
+        if by_tools:
+            pairs = ", ".join(f"{key}={value}" for key, value in given.items())
+            lines.append(f"Call {operation.tool}({pairs}).")
+        else:
+            lines.append(f"$ {operation.command_line(given)}")
+        if operation.effect is not Effect.READ:
+            lines.append("This changes the cluster: show its plan and ask before it is applied.")
+    return lines + [f"Look for: {fill(check.attention, values)}" for check in step.checks if check.attention]
