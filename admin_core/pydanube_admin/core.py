@@ -16,7 +16,7 @@ import anyio
 from google.protobuf.message import DecodeError
 from pydantic import BaseModel
 from pydanube_core.cluster_port import ClusterPort
-from pydanube_core.errors import ClusterError, Internal, InvalidArgument, Unavailable
+from pydanube_core.errors import ClusterError, Internal, InvalidArgument, ReadOnly, Unavailable
 from pydanube_core.generated.danube_ops_pb2 import CallRequest, CallResponse
 
 from pydanube_admin.arguments import parse_call
@@ -81,6 +81,7 @@ class AdminCore:
         face: str,
         plan_token: str = "",
         one_step: bool = False,
+        read_only: bool = False,
     ) -> BaseModel | ClusterError:
         """Carry out one operation and return its result, or the error that stands for it. Never raises.
 
@@ -92,6 +93,7 @@ class AdminCore:
             plan_token: of the plan to apply; it may stand in the arguments as well.
             one_step: for a face that cannot show a plan (`danube_admin` over gRPC): what destroys is planned,
                 recorded and done at once, unless `admin.compat_destructive` is off.
+            read_only: refuse whatever is no read; for a face that was started so.
 
         Cancelled, a change may have been made or not.
         """
@@ -103,6 +105,7 @@ class AdminCore:
                 face=face,
                 plan_token=plan_token,
                 one_step=one_step,
+                read_only=read_only,
             )
         except ClusterError as error:
             return error
@@ -130,6 +133,7 @@ class AdminCore:
         face: str,
         plan_token: str,
         one_step: bool,
+        read_only: bool,
     ) -> BaseModel:
         if self._port is None:
             parse_call(name, arguments)
@@ -147,6 +151,13 @@ class AdminCore:
         self._audit.check_room()
         try:
             call = parse_call(name, arguments)
+            if read_only and call.operation.effect is not Effect.READ:
+                raise ReadOnly(
+                    f"{name} is no read, and the face it was called on was started with --read-only: start it without, "
+                    "or use the command line",
+                    field="operation",
+                    value=name,
+                )
         except ClusterError as error:
             self._audit.note(*Entry.of(context, name, _as_far_as_known(arguments)).refused(error))
             raise
@@ -203,6 +214,7 @@ class AdminCore:
                 principal=call.principal,
                 face=call.face,
                 plan_token=call.plan_token,
+                read_only=call.read_only,
             )
         if isinstance(outcome, ClusterError):
             # Errors may quote what the caller sent; a lone surrogate in it would not encode. Escaped, it is the

@@ -95,7 +95,8 @@ def grpc_target(admin_url: str) -> str:
 class OpsClient:
     """Calls operations of one cluster. Makes its channel at the first call, in the loop of that call.
 
-    Usable as an async context manager; `aclose` may be called more than once.
+    Usable as an async context manager; `aclose` may be called more than once. With `read_only` the admin core
+    refuses whatever is no read.
     """
 
     def __init__(
@@ -105,8 +106,10 @@ class OpsClient:
         timeout_s: float = 10.0,
         principal: str | None = None,
         face: str = "cli",
+        read_only: bool = False,
     ) -> None:
         self.admin_url = admin_url
+        self.read_only = read_only
         self.face = face
         self.principal = principal or default_principal()
         self.timeout_s = timeout_s
@@ -153,6 +156,7 @@ class OpsClient:
         if timeout_s is None:
             timeout_s = max(self.timeout_s, LONG_RUNNING_S) if _long_running(operation) else self.timeout_s
         request = _request(operation, arguments, plan_token, principal or self.principal, self.face)
+        request.read_only = self.read_only
         try:
             response = await method(request, timeout=timeout_s)
         except aio.AioRpcError as error:

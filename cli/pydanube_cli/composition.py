@@ -134,7 +134,9 @@ async def _http_face(settings: Settings, *, admin_url: str) -> AsyncIterator[str
     # A public address was asked for in so many words (--insecure-bind): then any name may lead here.
     allowed = ("*",) if settings.server.insecure_bind else ()
     async with (
-        http_face(admin_url, profile=settings.mcp.profile, allowed_hosts=allowed) as app,
+        http_face(
+            admin_url, profile=settings.mcp.profile, confirm=settings.mcp.confirm, allowed_hosts=allowed
+        ) as app,
         http_server(listener, app, grace_s=HTTP_GRACE_S),
     ):
         yield f"http://{f'[{host}]' if ':' in host else host}:{port}"

@@ -53,6 +53,10 @@ def mcp(
     http_port: Annotated[
         int, typer.Option("--http-port", metavar="PORT", min=0, max=65_535, help="With --transport http.")
     ] = 8765,
+    explain: Annotated[
+        str | None,
+        typer.Option("--explain", metavar="TOOL", help="Say why a tool is in the list or not, and end."),
+    ] = None,
     conformance: Annotated[bool, typer.Option("--conformance", hidden=True)] = False,
 ) -> None:
     """Serve MCP. It starts while the broker is down; tools then answer UNAVAILABLE."""
@@ -66,6 +70,12 @@ def mcp(
         )
         _print_config(print_config, arguments, common)
         return
+    if explain is not None:
+        from pydanube_mcp import Profile
+        from pydanube_mcp.profiles import explain as why
+
+        print(why(explain, Profile(profile or "default"), read_only=read_only))
+        return
     from pydanube_broker.log import configure_logging
     from pydanube_broker.settings_load import load_settings
     from pydanube_mcp import parse_connections, run_http, run_stdio
@@ -76,6 +86,7 @@ def mcp(
     configure_logging(level=settings.log.level, format=settings.log.format)
     options: dict[str, Any] = {
         "profile": settings.mcp.profile,
+        "confirm": settings.mcp.confirm,
         "read_only": read_only,
         "timeout_s": common.timeout_s,
         "principal": common.principal,

@@ -47,10 +47,17 @@ def parse_connections(connect: Sequence[str], *, admin_url: str) -> dict[str, st
 class Clusters:
     """The clients, by name. Connections are made at the first call, so a cluster may be down for now."""
 
-    def __init__(self, connections: Mapping[str, str], *, timeout_s: float, principal: str | None) -> None:
+    def __init__(
+        self,
+        connections: Mapping[str, str],
+        *,
+        timeout_s: float,
+        principal: str | None,
+        read_only: bool = False,
+    ) -> None:
         assert connections, "a server speaks for at least one cluster"
         self._clients = {
-            name: OpsClient(url, timeout_s=timeout_s, principal=principal, face="mcp")
+            name: OpsClient(url, timeout_s=timeout_s, principal=principal, face="mcp", read_only=read_only)
             for name, url in connections.items()
         }
 

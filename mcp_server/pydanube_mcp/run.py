@@ -6,6 +6,7 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
+from typing import Final
 
 import anyio
 from mcp.server.transport_security import TransportSecuritySettings
@@ -13,10 +14,15 @@ from pydanube_admin.http import MAX_BODY_BYTES, AsgiApp, HttpFace, http_server
 from pydanube_admin.jsonrpc import JsonRpc
 from pydanube_admin.remote import DEFAULT_ADMIN_URL, OpsClient
 
+from pydanube_mcp.consent import Confirm
 from pydanube_mcp.server import DanubeServer, build_server
 from pydanube_mcp.tools import Profile
 
 __all__ = ["http_face", "mcp_app", "run_http", "run_stdio"]
+
+# Sessions are of the 2025 protocol only: each holds its streams, about 100 kB. The next one is refused with 503.
+MAX_SESSIONS: Final = 256
+SESSION_IDLE_S: Final = 600.0
 
 
 def mcp_app(server: DanubeServer) -> AsgiApp:
@@ -24,6 +30,8 @@ def mcp_app(server: DanubeServer) -> AsgiApp:
     app: AsgiApp = server.streamable_http_app(
         streamable_http_path="/mcp",
         max_request_body_size=MAX_BODY_BYTES,
+        max_sessions=MAX_SESSIONS,
+        session_idle_timeout=SESSION_IDLE_S,
         # HttpFace has checked Host and Origin against its own list, which may be longer than the SDK's.
         transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
     )
@@ -39,6 +47,7 @@ async def http_face(
     read_only: bool = False,
     timeout_s: float = 10.0,
     principal: str | None = None,
+    confirm: Confirm | str = Confirm.AUTO,
     allowed_hosts: Collection[str] = (),
 ) -> AsyncIterator[HttpFace]:
     """The application of port 8765, `/rpc` and `/mcp`, with the connections it needs, closed at the end.
@@ -49,7 +58,12 @@ async def http_face(
     `/rpc` speaks for the first of several clusters. A read-only face has no `/rpc`, which could change things.
     """
     server = build_server(
-        connections, profile=profile, read_only=read_only, timeout_s=timeout_s, principal=principal
+        connections,
+        profile=profile,
+        read_only=read_only,
+        timeout_s=timeout_s,
+        principal=principal,
+        confirm=confirm,
     )
     first = connections if isinstance(connections, str) else next(iter(connections.values()))
     ops = OpsClient(first, timeout_s=timeout_s, principal=principal, face="jsonrpc")
@@ -66,16 +80,33 @@ def run_stdio(
     read_only: bool = False,
     timeout_s: float = 10.0,
     principal: str | None = None,
+    confirm: Confirm | str = Confirm.AUTO,
 ) -> None:
-    """Serve on stdin and stdout until stdin ends. Logs must go to stderr."""
+    """Serve on stdin and stdout until stdin ends, or until SIGINT or SIGTERM. Logs must go to stderr."""
 
     async def serve() -> None:
-        async with build_server(
-            connections, profile=profile, read_only=read_only, timeout_s=timeout_s, principal=principal
-        ) as server:
+        async with (
+            build_server(
+                connections,
+                profile=profile,
+                read_only=read_only,
+                timeout_s=timeout_s,
+                principal=principal,
+                confirm=confirm,
+            ) as server,
+            anyio.create_task_group() as group,
+        ):
+            group.start_soon(_until_signal, group.cancel_scope)
             await server.run_stdio_async()
+            group.cancel_scope.cancel()
 
     anyio.run(serve)
+
+
+async def _until_signal(scope: anyio.CancelScope) -> None:
+    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async for _ in signals:
+            scope.cancel()
 
 
 def run_http(
@@ -86,6 +117,7 @@ def run_http(
     read_only: bool = False,
     timeout_s: float = 10.0,
     principal: str | None = None,
+    confirm: Confirm | str = Confirm.AUTO,
     allowed_hosts: Collection[str] = (),
     grace_s: float = 5.0,
 ) -> None:
@@ -99,6 +131,7 @@ def run_http(
             read_only=read_only,
             timeout_s=timeout_s,
             principal=principal,
+            confirm=confirm,
             allowed_hosts=allowed_hosts,
         ) as app:
             with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from enum import StrEnum
 from typing import Any
 
 from mcp.types import CallToolResult, TextContent, Tool, ToolAnnotations
@@ -19,32 +18,27 @@ from pydanube_admin.spelling import close_names, shown
 from pydanube_core.errors import ClusterError, InvalidArgument, ReadOnly
 
 from pydanube_mcp.clusters import CLUSTER, Clusters
+from pydanube_mcp.profiles import Profile, explain, is_listed, reachable, small_input, small_output
 
 __all__ = ["Profile", "error_result", "find_tool", "ok_result", "tool_list"]
-
-
-class Profile(StrEnum):
-    DEFAULT = "default"  # what most conversations need, to keep a model's context small
-    FULL = "full"
 
 
 def tool_list(profile: Profile, *, read_only: bool, clusters: Clusters) -> list[Tool]:
     """The tools to list, by name: the same bytes each time, which is what prompt caches want."""
     return [
-        _tool(operation, clusters)
+        _tool(operation, profile, clusters)
         for operation in TOOLS.values()
-        if (profile is Profile.FULL or operation.default_profile)
-        and not (read_only and operation.effect is not Effect.READ)
+        if is_listed(operation, profile, read_only=read_only)
     ]
 
 
-def _tool(operation: Operation, clusters: Clusters) -> Tool:
+def _tool(operation: Operation, profile: Profile, clusters: Clusters) -> Tool:
     return Tool(
         name=operation.tool,
         title=operation.title,
         description=operation.summary,
         input_schema=_input_schema(operation, clusters),
-        output_schema=_output_schema(operation),
+        output_schema=_output_schema(operation, profile),
         annotations=ToolAnnotations(
             read_only_hint=operation.effect is Effect.READ,
             destructive_hint=operation.effect is Effect.DESTROY,
@@ -56,7 +50,7 @@ def _tool(operation: Operation, clusters: Clusters) -> Tool:
 
 
 def _input_schema(operation: Operation, clusters: Clusters) -> dict[str, Any]:
-    schema = operation.input_schema
+    schema = small_input(operation)
     if not clusters.several:
         return schema
     cluster = {"type": "string", "enum": list(clusters.names), "description": "Which cluster"}
@@ -66,10 +60,12 @@ def _input_schema(operation: Operation, clusters: Clusters) -> dict[str, Any]:
     }
 
 
-def _output_schema(operation: Operation) -> dict[str, Any]:
-    """The result, or `error`: clients hold structured content of a refused call against this schema as well, and the
+def _output_schema(operation: Operation, profile: Profile) -> dict[str, Any]:
+    """In full where the profile is; else the names of the fields. The result, or `error`: clients hold structured content of a refused call against this schema as well, and the
     one of the TypeScript SDK shows nothing of an answer that does not match."""
     schema = operation.output_schema
+    if profile is Profile.DEFAULT:
+        return small_output(schema)
     error = {"type": "object", "description": "Instead of a result, where the call was refused"}
     required = schema.get("required", [])
     return {key: value for key, value in schema.items() if key != "required"} | {
@@ -78,7 +74,7 @@ def _output_schema(operation: Operation) -> dict[str, Any]:
     }
 
 
-def find_tool(name: str, *, read_only: bool) -> Operation:
+def find_tool(name: str, *, profile: Profile, read_only: bool) -> Operation:
     """The operation behind a tool. One that the profile does not list can be called all the same.
 
     Raises:
@@ -88,9 +84,9 @@ def find_tool(name: str, *, read_only: bool) -> Operation:
     operation = TOOLS.get(name)
     if operation is None:
         close = close_names(name.replace(".", "_"), TOOLS)
-        hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(TOOLS)}"
         raise InvalidArgument(
-            f"there is no tool {shown(name)!r}; {hint}",
+            f"{explain(name, profile, read_only=read_only)} The list of tools has the names; find_operations finds the "
+            "others by words",
             field="tool",
             value=shown(name),
             did_you_mean=close,
@@ -98,27 +94,36 @@ def find_tool(name: str, *, read_only: bool) -> Operation:
         )
     if read_only and operation.effect is not Effect.READ:
         raise ReadOnly(
-            f"{name} would change the cluster, and this MCP server was started with --read-only; start it without, "
-            "or use the command line",
+            f"{name} is no read, and this MCP server was started with --read-only; start it without, or use the "
+            "command line",
             field="tool",
             value=name,
         )
     return operation
 
 
-def ok_result(result: Mapping[str, Any]) -> CallToolResult:
-    return CallToolResult(content=[_text(result)], structured_content=dict(result))
+def ok_result(result: Mapping[str, Any], *, profile: Profile, cluster: str | None = None) -> CallToolResult:
+    body = reachable(_for_cluster(dict(result), cluster), profile)
+    return CallToolResult(content=[_text(body)], structured_content=body)
 
 
-def error_result(error: ClusterError, *, cluster: str | None = None) -> CallToolResult:
-    """An error as a result that the model sees; calls it proposes name the cluster they are for."""
-    body = error.to_dict()
-    if cluster is not None:
-        body["next"] = [
-            step | {"arguments": {CLUSTER: cluster} | step["arguments"]} if step.get("tool") else step
-            for step in body["next"]
-        ]
-    return CallToolResult(is_error=True, content=[_text({"error": body})], structured_content={"error": body})
+def error_result(error: ClusterError, *, profile: Profile, cluster: str | None = None) -> CallToolResult:
+    """An error as a result that the model sees."""
+    body = {"error": reachable(_for_cluster(error.to_dict(), cluster), profile)}
+    return CallToolResult(is_error=True, content=[_text(body)], structured_content=body)
+
+
+def _for_cluster(value: Any, cluster: str | None) -> Any:
+    """Calls that are proposed name the cluster they are for."""
+    if cluster is None:
+        return value
+    if isinstance(value, list):
+        return [_for_cluster(each, cluster) for each in value]
+    if not isinstance(value, dict):
+        return value
+    if value.get("tool") and isinstance(value.get("arguments"), dict) and "why" in value:
+        return value | {"arguments": {CLUSTER: cluster} | value["arguments"]}
+    return {key: _for_cluster(inner, cluster) for key, inner in value.items()}
 
 
 def _text(value: Mapping[str, Any]) -> TextContent:

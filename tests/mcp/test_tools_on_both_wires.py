@@ -13,9 +13,11 @@ import pytest
 from mcp import Client
 from mcp.types import CallToolResult, TextContent
 from pydanube_admin import OPERATIONS, AdminCore, Effect
+from pydanube_admin.registry import LATER
 from pydanube_admin.testing import BROKER_ID, MemoryCluster, serve_ops
 from pydanube_core.errors import InvalidArgument
-from pydanube_mcp import build_server, parse_connections
+from pydanube_mcp import Profile, build_server, parse_connections
+from pydanube_mcp.profiles import explain
 
 pytestmark = pytest.mark.anyio
 
@@ -296,23 +298,64 @@ async def test_a_tool_registered_with_the_sdk_is_served_beside_ours(admin_url: s
                 assert result.structured_content == {"result": "again"}
 
 
+def tokens(value: Any) -> float:
+    """Bytes divided by four."""
+    return len(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()) / 4
+
+
 @pytest.mark.parametrize("several", [False, True])
 async def test_what_a_model_must_read_stays_small(several: bool) -> None:
     connections = {f"c{n}": "http://127.0.0.1:1" for n in range(3 if several else 1)}
+    listed: dict[str, list[dict[str, Any]]] = {}
     with anyio.fail_after(60):
-        async with build_server(connections, profile="default") as server:
-            tools = await server.list_tools()
-    visible = sum(
-        len(tool.name)
-        + len(tool.description or "")
-        + len(json.dumps(tool.input_schema, separators=(",", ":")))
-        for tool in tools
-    )
-    # 4k tokens at four bytes each are for the whole default profile; what there is must leave room for the rest.
-    # `create_topic` is the heaviest of them: it names the nine policies.
-    assert visible <= 16_000 * len(tools) / 27 + 600, visible
-    assert len(server.instructions or "") < 1_200
-    assert '"title"' not in json.dumps([tool.input_schema for tool in tools])
+        for profile in ("default", "full"):
+            async with build_server(connections, profile=profile) as server:
+                tools = [
+                    tool.model_dump(mode="json", by_alias=True, exclude_none=True)
+                    for tool in await server.list_tools()
+                ]
+                listed[profile] = [
+                    {
+                        key: value
+                        for key, value in tool.items()
+                        if profile == "default" or key != "outputSchema"
+                    }
+                    for tool in tools
+                ]
+    extra = 30 if several else 0  # tokens a tool, for its argument `cluster`
+    for profile, most in (("default", 4_000), ("full", 10_000)):
+        found = tokens(listed[profile])
+        assert found <= most + extra * len(listed[profile]), (profile, found)
+        assert '"title"' not in json.dumps([tool["inputSchema"] for tool in listed[profile]])
+    assert len(server.instructions or "") < 1_600
+
+
+def test_a_missing_tool_is_explained() -> None:
+    assert "is listed" in explain("list_topics", Profile.DEFAULT, read_only=False)
+    assert "plan_operation" in explain("delete_topic", Profile.DEFAULT, read_only=False)
+    assert "read_operation" in explain("list_plans", Profile.DEFAULT, read_only=False)
+    assert "--read-only" in explain("topics.delete", Profile.FULL, read_only=True)
+    assert "delete_topic" in explain("delet_topic", Profile.FULL, read_only=False)
+    for name in LATER:
+        assert "does not exist in this version" in explain(name, Profile.FULL, read_only=False)
+
+
+async def test_a_step_is_one_that_the_profile_lists(admin_url: str, mode: str) -> None:
+    with anyio.fail_after(60):
+        async with build_server(admin_url) as server, Client(server, mode=mode) as client:
+            listed = {tool.name for tool in (await client.list_tools()).tools}
+            error = body(await client.call_tool("delete_topic", {"topic": "orders"}), error=True)["error"]
+            step = error["next"][0]
+            assert (step["tool"], list(step["arguments"])) == ("apply_plan", ["plan_token"])
+            assert step["tool"] in listed
+            body(await client.call_tool(step["tool"], step["arguments"]))
+            error = body(await client.call_tool(step["tool"], step["arguments"]), error=True)["error"]
+            assert error["code"] == "PLAN_USED"
+            assert error["next"][0]["tool"] == "plan_operation"
+            assert error["next"][0]["arguments"] == {
+                "operation": "topics.delete",
+                "arguments": {"topic": "orders"},
+            }
 
 
 async def test_the_list_is_the_same_bytes_each_time(admin_url: str) -> None:

@@ -5,18 +5,20 @@ from typing import ClassVar as _ClassVar, Optional as _Optional
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class CallRequest(_message.Message):
-    __slots__ = ("operation", "arguments", "plan_token", "principal", "face")
+    __slots__ = ("operation", "arguments", "plan_token", "principal", "face", "read_only")
     OPERATION_FIELD_NUMBER: _ClassVar[int]
     ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
     PLAN_TOKEN_FIELD_NUMBER: _ClassVar[int]
     PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
     FACE_FIELD_NUMBER: _ClassVar[int]
+    READ_ONLY_FIELD_NUMBER: _ClassVar[int]
     operation: str
     arguments: bytes
     plan_token: str
     principal: str
     face: str
-    def __init__(self, operation: _Optional[str] = ..., arguments: _Optional[bytes] = ..., plan_token: _Optional[str] = ..., principal: _Optional[str] = ..., face: _Optional[str] = ...) -> None: ...
+    read_only: bool
+    def __init__(self, operation: _Optional[str] = ..., arguments: _Optional[bytes] = ..., plan_token: _Optional[str] = ..., principal: _Optional[str] = ..., face: _Optional[str] = ..., read_only: bool = ...) -> None: ...
 
 class CallResponse(_message.Message):
     __slots__ = ("result", "error")

@@ -1,0 +1,134 @@
+"""One tool call: a read goes through; a change that destroys goes through once somebody has agreed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from mcp.server.mcpserver import Context
+from mcp.types import InputRequiredResult
+from pydanube_admin.effect import Effect
+from pydanube_admin.operation import Operation
+from pydanube_admin.registry import OPERATIONS
+from pydanube_admin.remote import OpsClient
+from pydanube_core.errors import ClusterError, InvalidArgument, PermissionDenied, PlanRequired
+
+from pydanube_mcp.consent import (
+    Answer,
+    Confirm,
+    Question,
+    ask_now,
+    can_ask,
+    question_result,
+    refusal,
+    said,
+    waits,
+)
+
+__all__ = ["Caller"]
+
+_APPLY: Final = "plans.apply"
+
+Outcome = dict[str, Any] | InputRequiredResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """Who calls what cluster, and how a person can be asked."""
+
+    client: OpsClient
+    cluster: str | None
+    principal: str | None
+    confirm: Confirm
+    context: Context[Any, Any] | None
+
+    async def call(self, operation: Operation, arguments: Mapping[str, Any]) -> Outcome:
+        """Carry an operation out, or answer with the question that comes first.
+
+        Raises:
+            ClusterError: the operation's own; PlanRequired and PermissionDenied where nobody has agreed.
+        """
+        if not operation.planned and operation.name != _APPLY:
+            return await self._send(operation.name, arguments)
+        again = said(self.context) if self.context is not None else None
+        if again is not None:
+            question, token, answer = again
+            return await self._agreed(operation, arguments, question, token, answer)
+        given = arguments.get("plan_token")
+        if arguments.get("plan_only") or not (given is None or isinstance(given, str)):
+            return await self._send(operation.name, arguments)
+        if given:
+            open_plan = await self._plan_to_ask_about(given)
+            if open_plan is None:
+                return await self._send(operation.name, arguments)
+            return await self._ask(operation, arguments, open_plan, given)
+        try:
+            return await self._send(operation.name, arguments)
+        except PlanRequired as error:
+            plan = error.details.get("plan")
+            if not isinstance(plan, dict) or not (can_ask(self.context) or self.confirm is Confirm.HUMAN):
+                raise
+            token = str(plan.pop("plan_token", ""))
+            return await self._ask(operation, arguments, plan, token)
+
+    async def _plan_to_ask_about(self, token: str) -> dict[str, Any] | None:
+        """The plan of a token that must not be applied unasked; None where the admin core decides alone.
+
+        It does so for every token that is not good for a change that destroys: it refuses the bad ones.
+        """
+        if not can_ask(self.context) and self.confirm is Confirm.AUTO:
+            return None
+        try:
+            plan = await self._send("plans.show", {"plan_id": token.partition(".")[0]})
+        except InvalidArgument:
+            return None
+        except ClusterError as error:
+            if error.code == "PLAN_NOT_FOUND":
+                return None
+            raise
+        return plan if plan["state"] == "open" and plan["effect"] == Effect.DESTROY.value else None
+
+    async def _ask(
+        self, operation: Operation, arguments: Mapping[str, Any], plan: Mapping[str, Any], token: str
+    ) -> Outcome:
+        question = Question(plan=plan, cluster=self.cluster)
+        if self.context is None or not can_ask(self.context):
+            raise self._for_a_person(plan, token)
+        if not waits(self.context):
+            return question_result(question, token)
+        answer = await ask_now(question, self.context)
+        return await self._agreed(operation, arguments, question, token, answer)
+
+    async def _agreed(
+        self,
+        operation: Operation,
+        arguments: Mapping[str, Any],
+        question: Question,
+        token: str,
+        answer: Answer,
+    ) -> dict[str, Any]:
+        if answer is not Answer.YES:
+            raise refusal(question, answer, by_a_person(token))
+        own = {key: value for key, value in arguments.items() if key != "plan_token"}
+        if operation.name == _APPLY:
+            return await self._send(_APPLY, own | {"plan_token": token})
+        return await self._send(operation.name, own | {"plan_token": token})
+
+    async def _send(self, operation: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        return await self.client.call(operation, arguments, principal=self.principal)
+
+    def _for_a_person(self, plan: Mapping[str, Any], token: str) -> PermissionDenied:
+        """With --confirm human and a client that cannot ask: the command for a person to run."""
+        return PermissionDenied(
+            f"{plan['operation']} destroys, and this server was started with --confirm human: your client cannot ask a "
+            "person, so nothing was changed. Show the plan in details to your user, who can run the command in next",
+            plan=dict(plan),
+            next=[by_a_person(token)],
+        )
+
+
+def by_a_person(token: str) -> dict[str, Any]:
+    """The step that is none for a model: the command that applies a plan."""
+    step = OPERATIONS[_APPLY].next_call({"plan_token": token}, "a person runs this, who has read the plan")
+    return step | {"tool": None}

@@ -1,0 +1,169 @@
+"""Consent to what destroys: asked of the person at the client where the client can ask, else bound to a plan.
+
+Nothing that destroys is done without one of the two, and every refusal says how to go on:
+
+    the client shows forms       the person types the name of what goes; a token alone is not enough
+    it does not, --confirm auto  the plan's token, which only whoever made the plan can use, once
+    it does not, --confirm human nobody over MCP; the error holds the command for a person to run
+
+A client of the 2026 protocol gets the question as the answer to its call and repeats the call with what was said; the
+plan's token travels in the state that the SDK seals to the call, its arguments and its age. One of the 2025 protocol
+is asked while its call waits.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+import anyio
+from mcp import MCPError
+from mcp.server.mcpserver import Context
+from mcp.types import (
+    ElicitRequest,
+    ElicitRequestFormParams,
+    ElicitResult,
+    InputRequiredResult,
+)
+from pydanube_admin.forecast import radius_text
+from pydanube_admin.spelling import shown
+from pydanube_core.errors import PermissionDenied
+
+__all__ = [
+    "ASK_TIMEOUT_S",
+    "Answer",
+    "Confirm",
+    "Question",
+    "ask_now",
+    "can_ask",
+    "question_result",
+    "refusal",
+    "said",
+    "waits",
+]
+
+ASK_TIMEOUT_S: Final = 600.0  # as long as a plan lives by default
+_MODERN: Final = "2026-07-28"
+_KEY: Final = "consent"
+_FIELD: Final = "name"
+
+
+class Confirm(StrEnum):
+    AUTO = "auto"
+    HUMAN = "human"  # only a person's own answer, never a token that a model passes on
+
+
+class Answer(StrEnum):
+    YES = "yes"
+    NO = "no"
+    UNASKED = "unasked"  # the question did not reach anybody
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What a person is asked: about one plan."""
+
+    plan: Mapping[str, Any]
+    cluster: str | None
+
+    @property
+    def name(self) -> str:
+        """What has to be typed: the name of what the plan takes away."""
+        arguments = self.plan["arguments"]
+        for key in ("subscription", "topic", "subject", "namespace", "broker_id"):
+            if arguments.get(key):
+                return str(arguments[key])
+        return str(self.plan["operation"])
+
+    @property
+    def text(self) -> str:
+        given = ", ".join(f"{key} {shown(value)}" for key, value in self.plan["arguments"].items())
+        where = f" on the cluster {self.cluster}" if self.cluster else ""
+        undo = "It can be undone for a while." if self.plan["reversible"] else "It cannot be undone."
+        return (
+            f"{self.plan['operation']} ({given}){where} takes away {radius_text(self.plan['blast_radius'])}. {undo} "
+            f"Type {shown(self.name)} to go on."
+        )
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        field = {"type": "string", "title": "Name", "description": f"{shown(self.name)}, to go on"}
+        return {"type": "object", "properties": {_FIELD: field}, "required": [_FIELD]}
+
+    def judge(self, action: str, content: Mapping[str, Any] | None) -> Answer:
+        typed = (content or {}).get(_FIELD)
+        right = isinstance(typed, str) and typed.strip() in (self.name, self.name.rpartition("/")[2])
+        return Answer.YES if action == "accept" and right else Answer.NO
+
+
+def can_ask(context: Context[Any, Any] | None) -> bool:
+    """Whether the client said that it shows forms. Without a mode named, forms are what it means."""
+    if context is None:
+        return False
+    try:
+        capabilities = context.client_capabilities
+    except ValueError:  # a context outside a request
+        return False
+    elicitation = capabilities.elicitation if capabilities else None
+    return elicitation is not None and (elicitation.form is not None or elicitation.url is None)
+
+
+def waits(context: Context[Any, Any]) -> bool:
+    """Whether the client is asked while its call waits (2025), or by the call's answer (2026)."""
+    return (context.protocol_version or "") < _MODERN
+
+
+def question_result(question: Question, token: str) -> InputRequiredResult:
+    """The answer that asks; the call comes again with what was said, and with the state."""
+    params = ElicitRequestFormParams(message=question.text, requested_schema=question.schema)
+    state = {"token": token, "plan": dict(question.plan) | {"diff": []}, "cluster": question.cluster}
+    return InputRequiredResult(
+        input_requests={_KEY: ElicitRequest(params=params)}, request_state=json.dumps(state)
+    )
+
+
+def said(context: Context[Any, Any]) -> tuple[Question, str, Answer] | None:
+    """What a call that comes again brings: the question, the plan's token, the answer. None: it is a first call.
+
+    The state was sealed by this server for this call and these arguments; anything else does not get here.
+    """
+    if context.request_state is None:
+        return None
+    state = json.loads(context.request_state)
+    question = Question(plan=state["plan"], cluster=state["cluster"])
+    given = (context.input_responses or {}).get(_KEY)
+    if not isinstance(given, ElicitResult):
+        return question, state["token"], Answer.UNASKED
+    return question, state["token"], question.judge(given.action, given.content)
+
+
+async def ask_now(question: Question, context: Context[Any, Any]) -> Answer:
+    """Ask while the call waits. Whatever goes wrong on the way is no consent."""
+    try:
+        with anyio.fail_after(ASK_TIMEOUT_S):
+            result = await context.request_context.session.elicit_form(
+                message=question.text,
+                requested_schema=question.schema,
+                related_request_id=context.request_context.request_id,
+            )
+    except (MCPError, TimeoutError, ValueError, RuntimeError):
+        return Answer.UNASKED
+    return question.judge(result.action, result.content)
+
+
+def refusal(question: Question, answer: Answer, by_a_person: Mapping[str, Any]) -> PermissionDenied:
+    """Nobody agreed. Where nobody was reached, a person can still run the command."""
+    why = (
+        "the person asked did not agree"
+        if answer is Answer.NO
+        else "the question to the person was not answered"
+    )
+    return PermissionDenied(
+        f"{why}; nothing was changed. Do not try again unless you are told to",
+        field=_FIELD,
+        plan_id=question.plan["plan_id"],
+        next=[by_a_person] if answer is Answer.UNASKED else (),
+    )

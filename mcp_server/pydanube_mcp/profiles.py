@@ -1,0 +1,129 @@
+"""What of an operation a model has to read: the tools of a profile, their schemas cut to what a caller needs.
+
+Every byte here is read with every turn of a conversation. So the input schemas say names, types, choices and what
+the names leave open; lengths and unknown arguments are checked by the admin core, whose errors say what is wanted.
+Both profiles reach everything: what `default` does not list, `find_operations`, `read_operation`, `plan_operation`
+and `apply_plan` do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, Final
+
+from pydanube_admin.operation import Effect, Operation
+from pydanube_admin.registry import LATER, TOOLS
+from pydanube_admin.spelling import close_names, shown
+
+__all__ = ["Profile", "explain", "is_listed", "reachable", "small_input", "small_output"]
+
+
+class Profile(StrEnum):
+    DEFAULT = "default"  # what most conversations need, to keep a model's context small
+    FULL = "full"
+
+
+_CHECKED_BEHIND: Final = frozenset(
+    {"additionalProperties", "minLength", "maxLength", "pattern", "propertyNames"}
+)
+_SAID_ONCE: Final = frozenset({"limit", "page", "filter", "plan_only", "plan_token"})  # in the instructions
+
+
+def is_listed(operation: Operation, profile: Profile, *, read_only: bool) -> bool:
+    if read_only and operation.effect is not Effect.READ:
+        return False
+    return profile is Profile.FULL or operation.default_profile
+
+
+def small_input(operation: Operation) -> dict[str, Any]:
+    """The arguments, as short as they can be said."""
+    schema = operation.input_schema
+    properties = {
+        name: _small(each, described=name not in _SAID_ONCE) for name, each in schema["properties"].items()
+    }
+    required = schema.get("required")
+    return {"type": "object", "properties": properties} | ({"required": required} if required else {})
+
+
+def _small(schema: Mapping[str, Any], *, described: bool) -> dict[str, Any]:
+    small = {
+        key: value
+        for key, value in schema.items()
+        # Names of a map's keys stand for its pattern: without them nobody could write one.
+        if key not in _CHECKED_BEHIND or (key == "propertyNames" and "enum" in value)
+    }
+    if not described:
+        small.pop("description", None)
+        small.pop("minimum", None)
+    if small.get("minimum") == 0:
+        del small["minimum"]
+    within = small.get("items")
+    if isinstance(within, Mapping):
+        small["items"] = _small(within, described=described)
+    return small
+
+
+def small_output(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a result and nothing within them."""
+    return {"type": "object", "properties": {name: {} for name in schema["properties"]}}
+
+
+def explain(name: str, profile: Profile, *, read_only: bool) -> str:
+    """Why a tool is in a server's list or not, and what to do."""
+    by_tool = TOOLS.get(name) or next((each for each in TOOLS.values() if each.name == name), None)
+    if by_tool is None:
+        if name in LATER:
+            return f"{name} does not exist in this version; it comes with the work named {LATER[name]!r}."
+        close = close_names(name.replace(".", "_"), TOOLS)
+        hint = f" Did you mean {' or '.join(close)}?" if close else ""
+        return f"There is no tool {shown(name)!r}.{hint}"
+    what = f"{by_tool.tool} ({by_tool.name}, {by_tool.effect.value})"
+    if read_only and by_tool.effect is not Effect.READ:
+        return f"{what} is not listed: the server was started with --read-only, and it is no read. Start it without."
+    if is_listed(by_tool, profile, read_only=read_only):
+        return f"{what} is listed."
+    how = (
+        "call read_operation with its name"
+        if by_tool.effect is Effect.READ
+        else "call plan_operation with its name, then apply_plan"
+    )
+    return f"{what} is not in the profile {profile.value}: {how}, or start the server with --profile full."
+
+
+def reachable(value: Any, profile: Profile) -> Any:
+    """A result or an error whose `next` names calls by tools that the profile lists.
+
+    Hosts refuse a tool that is not in the list, so a step that names one would be a dead end.
+    """
+    if profile is Profile.FULL:
+        return value
+    if isinstance(value, list):
+        return [reachable(each, profile) for each in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        key: [_step(each) for each in inner]
+        if key == "next" and _is_steps(inner)
+        else reachable(inner, profile)
+        for key, inner in value.items()
+    }
+
+
+def _is_steps(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(each, dict) and "operation" in each for each in value)
+
+
+def _step(step: dict[str, Any]) -> dict[str, Any]:
+    operation = TOOLS.get(step.get("tool") or "")
+    if operation is None or operation.default_profile:
+        return step
+    arguments = dict(step.get("arguments") or {})
+    token = arguments.pop("plan_token", "")
+    if token:
+        return step | {"tool": "apply_plan", "arguments": {"plan_token": token}}
+    arguments.pop("plan_only", None)
+    general = "read_operation" if operation.effect is Effect.READ else "plan_operation"
+    if operation.plans_itself or general not in TOOLS:
+        return step
+    return step | {"tool": general, "arguments": {"operation": operation.name, "arguments": arguments}}
