@@ -34,6 +34,7 @@ from pydanube_broker.rpc.grpc_wire import (
 )
 
 if TYPE_CHECKING:
+    from pydanube_broker.rpc.call_host import CallConnection, CalledMethod, HeadOfCall
     from pydanube_broker.rpc.hot import (
         ColdHandler,
         HotHandler,
@@ -43,8 +44,6 @@ if TYPE_CHECKING:
         StreamOpener,
     )
     from pydanube_broker.rpc.http2 import Stream
-    from pydanube_broker.rpc.own_connection import OwnConnection
-    from pydanube_broker.rpc.routing import CallHead, Method
 
 __all__ = ["Call", "ColdCall", "HotCall", "RefusedCall", "ServerStreamCall", "StreamCall"]
 
@@ -69,7 +68,9 @@ class Call:
 
     __slots__ = ("connection", "due", "head", "method", "over", "since", "stream")
 
-    def __init__(self, connection: OwnConnection, stream: Stream, method: Method, head: CallHead) -> None:
+    def __init__(
+        self, connection: CallConnection, stream: Stream, method: CalledMethod, head: HeadOfCall
+    ) -> None:
         self.connection = connection
         self.stream = stream
         self.method = method
@@ -161,7 +162,9 @@ class _OneRequest(Call):
     __slots__ = ("_held", "_pieces")
     WHOLE = True  # one message answers it, for which the connection's window keeps room
 
-    def __init__(self, connection: OwnConnection, stream: Stream, method: Method, head: CallHead) -> None:
+    def __init__(
+        self, connection: CallConnection, stream: Stream, method: CalledMethod, head: HeadOfCall
+    ) -> None:
         super().__init__(connection, stream, method, head)
         self._pieces: list[bytes] | None = None
         self._held = 0
@@ -275,7 +278,9 @@ class ColdCall(_OneRequest):
 
     __slots__ = ("_task",)
 
-    def __init__(self, connection: OwnConnection, stream: Stream, method: Method, head: CallHead) -> None:
+    def __init__(
+        self, connection: CallConnection, stream: Stream, method: CalledMethod, head: HeadOfCall
+    ) -> None:
         super().__init__(connection, stream, method, head)
         self._task: asyncio.Task[None] | None = None
 
@@ -313,7 +318,9 @@ class _Streaming(Call):
 
     # No slots: Python lets no class inherit those of two others, and streams are few.
 
-    def __init__(self, connection: OwnConnection, stream: Stream, method: Method, head: CallHead) -> None:
+    def __init__(
+        self, connection: CallConnection, stream: Stream, method: CalledMethod, head: HeadOfCall
+    ) -> None:
         super().__init__(connection, stream, method, head)
         self.handler: HotStream | HotServerStream | None = None
         self.compress = False  # pack what is sent from here on; asked for before the headers leave, or never
@@ -397,7 +404,9 @@ class ServerStreamCall(_Streaming, _OneRequest):
 class StreamCall(_Streaming):
     """A hot stream; the `StreamReply` of its handler."""
 
-    def __init__(self, connection: OwnConnection, stream: Stream, method: Method, head: CallHead) -> None:
+    def __init__(
+        self, connection: CallConnection, stream: Stream, method: CalledMethod, head: HeadOfCall
+    ) -> None:
         super().__init__(connection, stream, method, head)
         self.since = 0.0  # it may be silent
         self._reader = MessageReader(limit=connection.message_bytes, gzip=head.gzip)

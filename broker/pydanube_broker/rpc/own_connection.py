@@ -30,8 +30,8 @@ from pydanube_broker.rpc.http2.codes import ErrorCode
 from pydanube_broker.rpc.routing import CallHead
 
 if TYPE_CHECKING:
+    from pydanube_broker.rpc.call_host import ConnectionServer
     from pydanube_broker.rpc.http2 import Event
-    from pydanube_broker.rpc.own_server import OwnServer
 
 __all__ = ["OwnConnection"]
 
@@ -43,7 +43,7 @@ HIGH_WATER_BYTES: Final = 128 << 10  # held by the transport before it says so
 class OwnConnection(asyncio.Protocol):
     """See the module."""
 
-    def __init__(self, server: OwnServer) -> None:
+    def __init__(self, server: ConnectionServer) -> None:
         self.server = server
         self.loop = server.loop
         self.deadlines = server.deadlines

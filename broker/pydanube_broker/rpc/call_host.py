@@ -1,0 +1,68 @@
+"""What a call sees of its connection, its method and its head, and a connection of its server: so that each of these
+modules knows only those below it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Coroutine, Mapping
+from contextvars import Context
+from typing import Any, Protocol
+
+from pydanube_broker.rpc.caller import Peer
+from pydanube_broker.rpc.grpc_wire import Headers
+from pydanube_broker.rpc.http2 import Limits, ServerConnection
+
+__all__ = ["CallConnection", "CalledMethod", "ConnectionServer", "HeadOfCall"]
+
+
+class CallConnection(Protocol):
+    http: ServerConnection
+    now: float
+    corked: bool
+    peer: Peer
+    deadlines: Any
+    message_bytes: int
+    loop: asyncio.AbstractEventLoop
+
+    def wake(self) -> None: ...
+
+    def hold(self, count: int) -> None: ...
+
+    def release(self, count: int) -> None: ...
+
+    def start(self, work: Coroutine[Any, Any, None], context: Context) -> asyncio.Task[None]: ...
+
+
+class CalledMethod(Protocol):
+    path: str
+    handler: Any
+
+    def ended(self, status: int) -> None: ...
+
+
+class HeadOfCall(Protocol):
+    gzip: bool
+    refusal: Headers
+    body: bytes | None
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str | bytes], ...]: ...
+
+
+class ConnectionServer(Protocol):
+    loop: asyncio.AbstractEventLoop
+    limits: Limits
+    times: Any
+    deadlines: Any
+    methods: Mapping[bytes, Any]
+    nothing: Any
+    closed: Counter[str]
+
+    def admit(self, connection: Any) -> bool: ...
+
+    def lost(self, connection: Any) -> None: ...
+
+    def wake(self, connection: Any) -> None: ...
+
+    def answer_pings_later(self, connection: Any) -> None: ...
