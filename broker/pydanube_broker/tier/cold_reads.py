@@ -161,13 +161,27 @@ class ColdReads:
         for attempt in range(_ATTEMPTS):
             entry = await self._entry(topic.topic_id, offset)
             if entry is None or entry.start > offset:
+                head = await self._catalog.head(topic.topic_id)
+                begins = max(topic.start_offset, 0 if head is None else head.head.start_offset)
+                if offset < begins:  # retention took it meanwhile
+                    self.cache.add(ColdRange(topic.topic_id, offset, begins, [], 0))
+                    return
+                self._entries.pop(topic.topic_id, None)
+                if attempt + 1 < _ATTEMPTS:
+                    continue  # a merge or retention may have come between the two looks
                 end = topic.state.tiered_offset if entry is None else entry.start
                 log.error(
                     "tier_gap",
                     extra={"event": "tier_gap", "topic": topic.name, "start": offset, "end": end},
                 )
-                self.cache.add(ColdRange(topic.topic_id, offset, max(end, offset + 1), [], 0))
-                return
+                # Objects cover what was tiered without a gap: this is a loss, and no hole to pass over in silence.
+                raise ObjectMissing(
+                    f"no object of the cold tier holds offsets {offset} to {end} of {topic.name}: see `danube objects "
+                    "verify`, and restore the metadata from a backup; to go on behind them, seek there",
+                    topic=topic.name,
+                    offset=offset,
+                    end=end,
+                )
             try:
                 said, blob = await self._child.call(
                     "read",
