@@ -41,6 +41,7 @@ from pydanube_broker.journal.helper import InlineSyncer, Syncer
 from pydanube_broker.observation.watch import Observation
 from pydanube_broker.parts import BrokerParts
 from pydanube_broker.port import BrokerPort
+from pydanube_broker.reserve import Reserve
 from pydanube_broker.rpc.advertised import advertised_url
 from pydanube_broker.rpc.hot import Route, StreamReply
 from pydanube_broker.rpc.listening import listen
@@ -127,6 +128,11 @@ class Broker(BrokerParts):
         begun = time.monotonic()
         self.data_dir = stack.enter_context(DataDir(settings.data.dir, upgrade=self._upgrade))
         path = self.data_dir.path
+        self._reserve = Reserve(path, settings.journal.segment_bytes)
+        if not self.data_dir.memory:
+            if self._reserve.release():
+                log.warning("reserve_released", extra={"event": "reserve_released", "path": str(path)})
+            stack.callback(lambda: self._reserve.give_back(self.health.disk.get("guard_bytes") or 0))
         self.engine = DeliveryEngine()
         self.engine.dead_letters = DeadLetterDesk(
             self._dead_letter_topics, self.spawn, lambda: self.broker_url
@@ -383,6 +389,7 @@ class Broker(BrokerParts):
             self._apply_retention,
             self.registry.settle,
             self._expire_sessions,
+            self._keep_reserve,
             self._forget_deleted,
         )
         failing: set[int] = set()
@@ -400,6 +407,12 @@ class Broker(BrokerParts):
                     failing.add(number)
                 else:
                     failing.discard(number)
+
+    async def _keep_reserve(self) -> None:
+        if not self.data_dir.memory:
+            guard = self.health.disk.get("guard_bytes") or 0
+            with self.engine.give_way.pending():
+                await anyio.to_thread.run_sync(self._reserve.keep, guard)
 
     async def _expire_sessions(self) -> None:
         now_s = time.monotonic()

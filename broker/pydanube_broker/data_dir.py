@@ -166,8 +166,10 @@ class DataDir:
                     value=str(self.path),
                     pid=int(pid) if pid.isdigit() else None,
                 ) from None
-        os.ftruncate(self._lock, 0)
-        os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
+        text = f"{os.getpid()}\n".encode()
+        with contextlib.suppress(OSError):  # a full disk: the lock is what counts, the number is for people
+            os.pwrite(self._lock, text, 0)  # over the old one, whose room is there already
+            os.ftruncate(self._lock, len(text))
 
     def _read_broker_id(self) -> int:
         file = self.path / "broker-id"

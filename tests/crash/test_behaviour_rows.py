@@ -6,6 +6,7 @@ broker is killed, and what its disk need not hold is taken away before it starts
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -392,6 +393,44 @@ async def test_row_18_a_full_disk_refuses_publishes_loses_nothing_and_clears_its
             async with OpsClient(broker.admin) as ops:
                 item = (await ops.call("subscriptions.lag", {"topic": TOPIC}))["items"][0]
                 assert item["next_unacked"] == 10
+        assert await to_thread.run_sync(broker.stop) == 0
+    broker.check_log(allow=["DISK_FULL"])
+
+
+async def test_row_18_a_disk_that_is_full_to_the_last_byte_refuses_no_start(
+    make_broker: Make, small_disk: Path
+) -> None:
+    broker = make_broker(data_dir=small_disk / "data", environment={"DANUBE_JOURNAL__SEGMENT_BYTES": "4MiB"})
+    reserve, ballast = small_disk / "data" / "reserve", small_disk / "ballast"
+    with anyio.fail_after(DEADLINE_S):
+        await _start(broker)
+        async with connect(broker.url, retry=PATIENCE) as client, client.producer(TOPIC) as producer:
+            await producer.send_many([b"x" * 1000] * 2000)
+        while not reserve.exists():  # noqa: ASYNC110
+            await anyio.sleep(0.1)
+        with ballast.open("wb", buffering=0) as file:
+            with contextlib.suppress(OSError):  # as the tier, the metadata or another program would
+                while file.write(bytes(64 << 10)):
+                    pass
+            with contextlib.suppress(OSError):
+                while file.write(bytes(512)):
+                    pass
+        for path in (small_disk / "data" / "journal").glob("*.journal"):
+            if not path.read_bytes()[64:].strip(b"\0"):
+                path.unlink()  # and what stood ready
+                with ballast.open("ab", buffering=0) as file, contextlib.suppress(OSError):
+                    while file.write(bytes(64 << 10)):
+                        pass
+        for _ in range(3):
+            await _kill(broker)
+            await _start(broker)
+            status = await to_thread.run_sync(broker.status)
+            assert [reason["code"] for reason in status["reasons"]] == ["DISK_GUARD"]
+        async with connect(broker.url, retry=PATIENCE) as client:
+            assert len(await read_topic(client, TOPIC)) == 2000
+            ballast.unlink()
+            async with client.producer(TOPIC) as producer:
+                assert (await producer.send(b"again")).offset == 2000
         assert await to_thread.run_sync(broker.stop) == 0
     broker.check_log(allow=["DISK_FULL"])
 

@@ -83,7 +83,7 @@ MARK_AFTER_S: Final = 1.0
 _OURS: Final = (Kind.HEAD, Kind.MARK, Kind.CHECKPOINT)  # records that mean nothing to the owner
 STALLED_S: Final = 5.0
 LEAST_ROOM_BYTES: Final = 1 << 20  # of the active segment: less may refuse a batch
-LEAST_SEGMENT_BYTES: Final = 1 << 20  # that a start makes where the disk is too full for more
+LEAST_SEGMENT_BYTES: Final = 256 << 10  # that a start makes where the disk is too full for more
 JOINED_BYTES: Final = 4096  # up to here a copy costs less than the two objects that it saves
 
 
