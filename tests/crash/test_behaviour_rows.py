@@ -421,7 +421,7 @@ async def test_row_18_a_disk_that_is_full_to_the_last_byte_refuses_no_start(
                 with ballast.open("ab", buffering=0) as file, contextlib.suppress(OSError):
                     while file.write(bytes(64 << 10)):
                         pass
-        for _ in range(3):
+        for _ in range(2):
             await _kill(broker)
             await _start(broker)
             status = await to_thread.run_sync(broker.status)
