@@ -278,11 +278,15 @@ class MemoryCluster(MemoryState):
 
     # Diagnosis: one look, so that statuses are unknown; `diagnosis` and `alert_lists` are what a test sets ----------
 
-    async def lag_index(self, topic: str | None, subscription: str | None) -> Sequence[LagKey]:
+    async def lag_index(
+        self, topic: str | None, subscription: str | None, *, status: LagStatus | None = None
+    ) -> Sequence[LagKey]:
         self._check()
+        if status not in (None, LagStatus.UNKNOWN):
+            return []
         logs = None if topic is None else {facts.topic for facts in await self.topic(topic)}
         return [
-            LagKey(_base(facts), facts.topic, facts.partition, facts.subscription, LagStatus.UNKNOWN)
+            LagKey(_base(facts), facts.topic, facts.partition, facts.subscription)
             for facts in self._subscriptions.values()
             if (logs is None or facts.topic in logs) and subscription in (None, facts.subscription)
         ]

@@ -29,6 +29,7 @@ from pydanube_core.errors import (
 )
 
 from pydanube_cli.command import Command, Common
+from pydanube_cli.findings import print_diagnosis
 from pydanube_cli.object_paths import all_paths, lines_of
 from pydanube_cli.overview import print_group, unknown_word
 from pydanube_cli.plan_view import consents, show_plan
@@ -394,6 +395,8 @@ def _show(operation: Operation, result: Mapping[str, Any], common: Common) -> No
             prose(f"no {operation.group} found")
         if result.get("next_page"):
             print(f"more: add --page {result['next_page']}", file=sys.stderr)
+    elif operation.group == "diagnose":
+        print_diagnosis(result)
     else:
         print_pairs(result)
         if result.get("undo_until"):

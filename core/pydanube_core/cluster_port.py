@@ -163,13 +163,12 @@ class SubscriptionsPort(Protocol):
 
 
 class LagKey(NamedTuple):
-    """A subscription of one log, and its settled status: what a page of lag is chosen by."""
+    """A subscription of one log: what a page of lag is chosen by."""
 
     topic: str  # as people name it
     log: str  # of a partition its own name
     partition: int | None
     subscription: str
-    status: LagStatus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,8 +184,12 @@ class LagFacts:
 class DiagnosisPort(Protocol):
     """What the broker has seen of itself, held against the rules. Topics may be partitioned ones."""
 
-    async def lag_index(self, topic: str | None, subscription: str | None) -> Sequence[LagKey]:
-        """Every subscription of each log; cheap, also for ten thousand. None is found where nothing matches.
+    async def lag_index(
+        self, topic: str | None, subscription: str | None, *, status: LagStatus | None = None
+    ) -> Sequence[LagKey]:
+        """Every subscription of each log, or those of a settled status; cheap, also for ten thousand.
+
+        Nothing is found where nothing matches.
 
         Raises:
             TopicNotFound.

@@ -246,8 +246,28 @@ async def test_lag_has_the_fields_of_the_road(core: AdminCore) -> None:
             "dead_lettered": 0,
             "dropped": 0,
             "blocked_by": None,
+            "produce_rate": None,
+            "produce_rate_reason": "too_few_samples",
+            "consume_rate": None,
+            "consume_rate_reason": "too_few_samples",
+            "eta_s": None,
+            "eta_s_reason": "too_few_samples",
+            "retention_headroom_s": None,
+            "retention_headroom_s_reason": "no_retention",
+            "lost_messages": 0,
+            "status": "UNKNOWN",
+            "since": None,
+            "since_reason": "not_known",
+            "evidence": {
+                "samples": 1,
+                "expected_samples": 60,
+                "because": "too_few_samples",
+                "looked": "UNKNOWN",
+            },
         }
     ]
+    assert (await result(core, "subscriptions.lag", topic="orders", status="STUCK"))["items"] == []
+    assert (await result(core, "subscriptions.lag", status="UNKNOWN"))["total"] == 5
 
 
 async def test_lag_of_a_partitioned_topic_is_one_item_a_partition(core: AdminCore) -> None:
@@ -260,11 +280,6 @@ async def test_lag_of_a_partitioned_topic_is_one_item_a_partition(core: AdminCor
     assert listed["items"][0]["oldest_unread_age_s_reason"] == "not_known"
     one = await result(core, "subscriptions.lag", topic="/shop/clicks-part-2")
     assert [item["partition"] for item in one["items"]] == [2]
-
-
-async def test_lag_by_status_is_still_to_come(core: AdminCore) -> None:
-    error = await refusal(core, "subscriptions.lag", status="STUCK")
-    assert (error.code, error.details["field"]) == ("NOT_IMPLEMENTED", "status")
 
 
 async def test_a_missing_subscription_names_where_it_is_and_what_is_spelled_alike(core: AdminCore) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from itertools import chain
 
 from pydanube_core.cluster_port import LagFacts
+from pydanube_core.diagnosis.lag_status import LagStatus
 from pydanube_core.errors import SubscriptionNotFound, TopicNotFound
 from pydanube_core.facts import SubscriptionFacts
 from pydanube_core.lag import measure_lag
@@ -125,12 +126,18 @@ def _item(topic: str, name: str, parts: Sequence[SubscriptionFacts]) -> Subscrip
 
 
 async def consumer_lag(context: Context, request: LagRequest) -> Page[LagItem]:
-    matches = glob(request.filter)
     topic = None if request.topic is None else (await find_topic(context, request.topic)).own.topic
-    index = await context.port.lag_index(topic, request.subscription)
-    if request.subscription is not None and not index:
+    status = None if request.status is None else LagStatus(request.status)
+    found = await context.port.lag_index(topic, request.subscription, status=status)
+    if (
+        not found
+        and request.subscription is not None
+        and (status is None or not await context.port.lag_index(topic, request.subscription))
+    ):
         raise await _not_found(context, request.topic, request.subscription)
-    found = [key for key in index if request.status in (None, key.status.value) and matches(key.subscription)]
+    if request.filter is not None:
+        matches = glob(request.filter)
+        found = [key for key in found if matches(key.subscription)]
     page = cut(
         found,
         key=lambda key: (key.topic, key.subscription, -1 if key.partition is None else key.partition),

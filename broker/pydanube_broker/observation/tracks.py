@@ -50,6 +50,11 @@ class Rounds:
         begin = max(since_ms, now_ms - int(self.window_s * 1000))
         return [time for time in self.times if begin <= time < now_ms]
 
+    def enough(self, since_ms: int) -> bool:
+        """Whether what was first seen then has been looked at often enough to be judged."""
+        half = max(3, int(self.window_s / self.interval_s) // 2)
+        return len(self.times) >= half and self.times[-half] >= since_ms
+
 
 class _Ring:
     """Rows of one width, oldest first, bounded."""

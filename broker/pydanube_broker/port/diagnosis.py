@@ -46,15 +46,18 @@ class DiagnosisPart(SubscriptionsPart):
 
     # -- lag -------------------------------------------------------------------------------------------------
 
-    async def lag_index(self, topic: str | None, subscription: str | None) -> Sequence[LagKey]:
+    async def lag_index(
+        self, topic: str | None, subscription: str | None, *, status: LagStatus | None = None
+    ) -> Sequence[LagKey]:
         slices, found = _Slices(), []
         for index, one in enumerate(self._logs(topic)):
             if index % 64 == 0:
                 await slices()
             for name, pump in one.subscriptions.items():
-                if subscription in (None, name):
-                    status, _ = self.observation.status_of(one, pump)
-                    found.append(LagKey(_base(one), one.name, one.options.partition, name, status))
+                if (subscription is None or subscription == name) and (
+                    status is None or self.observation.status_of(one, pump)[0] is status
+                ):
+                    found.append(LagKey(_base(one), one.name, one.options.partition, name))
         return found
 
     async def lag_facts(self, keys: Sequence[LagKey]) -> Sequence[LagFacts]:

@@ -1,0 +1,326 @@
+"""Each rule on the facts it is made for, and on those it must not be fooled by."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from pydanube_core.diagnosis import DiagnosisOptions, LagStatus, LagWindow, Rewind, judge_lag
+from pydanube_core.diagnosis.findings import Finding, Severity, Verdict
+from pydanube_core.diagnosis.rules import RULES, check_view, diagnose, ranked
+from pydanube_core.diagnosis.views import (
+    BrokerView,
+    ConsumerView,
+    Count,
+    Departure,
+    HeadOfLine,
+    KeySample,
+    Production,
+    SubscriptionView,
+    TopicView,
+)
+
+OPTIONS = DiagnosisOptions(sample_interval_s=5.0, window_s=300.0, stuck_after_s=60.0)
+NOW = 10_000_000
+NONE = Count(total=0, in_window=0)
+SOME = Count(total=50, in_window=50, last_ms=NOW - 1000)
+
+
+def flow(**changes: Any) -> Production:
+    facts: dict[str, Any] = {
+        "window_s": 300.0,
+        "messages": 800,
+        "last_ms": NOW - 1000,
+        "steady_since_ms": NOW - 300_000,
+        "longest_gap_s": 5.0,
+        "steady_messages": 800,
+        "segments": (100,) * 8,
+    }
+    return Production(**facts | changes)
+
+
+def judged(*, heads: list[int], cursors: list[int], age_s: float) -> Any:
+    count = len(heads)
+    return judge_lag(
+        LagWindow(
+            times_ms=[NOW - 5000 * (count - i - 1) for i in range(count)],
+            start_offset=[0] * count,
+            next_offset=heads,
+            next_unacked=cursors,
+            acked_above=[0] * count,
+            in_flight=[0] * count,
+            members=[1] * count,
+            now_ms=NOW,
+            interval_s=5.0,
+            window_s=300.0,
+            oldest_unread_append_ms=NOW - int(age_s * 1000),
+        ),
+        OPTIONS,
+    )
+
+
+FALLING = judged(heads=[100 * i for i in range(60)], cursors=[50 * i for i in range(60)], age_s=150)
+STANDING = judged(heads=[100] * 60, cursors=[20] * 60, age_s=290)
+
+
+def consumer(**changes: Any) -> ConsumerView:
+    facts: dict[str, Any] = {
+        "consumer_id": "1",
+        "name": "c",
+        "active": True,
+        "credit_messages": 10,
+        "in_flight": 0,
+        "delivered": 10,
+        "connected_ms": NOW - 200_000,
+        "oldest_in_flight_s": None,
+        "heard_ms": NOW - 100,
+        "answered_ms": NOW - 100,
+    }
+    return ConsumerView(**facts | changes)
+
+
+def view(**changes: Any) -> SubscriptionView:
+    facts: dict[str, Any] = {
+        "topic": "/default/t",
+        "log": "/default/t",
+        "partition": None,
+        "subscription": "s",
+        "type": "shared",
+        "now_ms": NOW,
+        "lag": STANDING,
+        "unread": 80,
+        "start_offset": 0,
+        "next_offset": 100,
+        "next_unacked": 20,
+        "in_flight": 0,
+        "consumers": (),
+        "created_ms": None,
+        "departure": None,
+        "cursor_moved_ms": None,
+        "acknowledged": NONE,
+        "failed": NONE,
+        "dead_lettered": NONE,
+        "dropped": NONE,
+        "redelivered": NONE,
+        "poison_policy": "block",
+        "max_redelivery_count": 5,
+        "dead_letter_topic": None,
+        "dispatch_rate_limit": 0,
+        "production": flow(),
+    }
+    return SubscriptionView(**facts | changes)
+
+
+HELD = consumer(in_flight=80, oldest_in_flight_s=150.0, heard_ms=NOW - 150_000)
+LEFT = Departure(at_ms=NOW - 90_000, name="c", abrupt=False, in_flight=0, unread=30)
+WORST = HeadOfLine(offset=20, deliveries=3, failures=3, blocked=False, reason="nack")
+KEYS = KeySample(key="k", messages=70, sampled=80, keys=4)
+BURST = flow(segments=(10, 10, 10, 10, 10, 10, 900, 10), messages=970)
+
+FIRING: list[tuple[str, SubscriptionView]] = [
+    ("no_consumers", view()),
+    ("no_consumers", view(departure=LEFT)),
+    ("consumer_dead", view(departure=replace(LEFT, abrupt=True, in_flight=7))),
+    ("consumer_dead", view(consumers=(replace(HELD, answered_ms=NOW - 160_000),), in_flight=80)),
+    ("consumer_not_acking", view(consumers=(replace(HELD, answered_ms=None),), in_flight=80)),
+    ("poison_message", view(consumers=(consumer(),), head_of_line=WORST, acknowledged=SOME)),
+    ("poison_message", view(consumers=(consumer(),), head_of_line=replace(WORST, failures=1, blocked=True))),
+    (
+        "hot_key",
+        view(
+            type="key-shared", consumers=(consumer(), consumer(consumer_id="2")), keys=KEYS, acknowledged=SOME
+        ),
+    ),
+    (
+        "cursor_rewound",
+        view(
+            consumers=(consumer(),),
+            acknowledged=SOME,
+            rewind=Rewind(at_ms=NOW - 9, from_offset=90, to_offset=5),
+        ),
+    ),
+    ("produce_burst", view(lag=FALLING, consumers=(consumer(),), acknowledged=SOME, production=BURST)),
+    ("consumer_slow", view(lag=FALLING, unread=2950, consumers=(consumer(),), acknowledged=SOME)),
+    ("dead_letters_growing", view(consumers=(consumer(),), unread=0, dead_lettered=SOME, acknowledged=SOME)),
+]
+
+
+@pytest.mark.parametrize(("rule", "facts"), FIRING, ids=[f"{r}-{i}" for i, (r, _) in enumerate(FIRING)])
+def test_the_top_finding_is_the_cause(rule: str, facts: SubscriptionView) -> None:
+    found = check_view(facts, OPTIONS)
+    assert found[0].rule == rule
+    assert found[0].severity >= Severity.WARNING
+    assert found[0].subject == {"topic": "/default/t", "subscription": "s"}
+    named = {one.rule for one in found} | {one.rule for one in found[0].ruled_out}
+    assert named == {name for name, one in RULES.items() if one.area.value == "subscription"}
+    assert all(one.because for one in found[0].ruled_out)
+
+
+def quiet(facts: SubscriptionView) -> list[Finding]:
+    return [one for one in check_view(facts, OPTIONS) if one.severity > Severity.INFO]
+
+
+def test_a_job_that_comes_and_goes_is_no_fault_until_its_mail_is_old() -> None:
+    visited = replace(LEFT, unread=0)
+    young = judged(heads=[100] * 60, cursors=[20] * 60, age_s=50)
+    assert quiet(view(departure=visited, lag=young)) == []
+    assert [one.rule for one in quiet(view(departure=visited))] == ["no_consumers"]
+
+
+def test_late_is_measured_by_age_and_not_by_the_number_of_messages() -> None:
+    fresh = judged(heads=[100_000] * 60, cursors=[0] * 60, age_s=3)
+    assert (
+        quiet(view(lag=fresh, unread=100_000, consumers=(replace(HELD, heard_ms=NOW),), in_flight=80)) == []
+    )
+
+
+def test_ack_timeouts_are_no_poison_and_one_slow_message_is_no_death() -> None:
+    timed_out = replace(WORST, reason="ack timeout", failures=9)
+    assert quiet(view(lag=FALLING, head_of_line=timed_out, consumers=(consumer(),), unread=1)) == []
+    busy = consumer(in_flight=1, oldest_in_flight_s=30.0, heard_ms=NOW - 30_000)
+    assert quiet(view(consumers=(busy,), in_flight=1, acknowledged=SOME)) == []
+
+
+def test_what_the_policy_takes_away_is_a_remark() -> None:
+    [found] = check_view(
+        view(consumers=(consumer(),), head_of_line=WORST, poison_policy="dead_letter", acknowledged=SOME),
+        OPTIONS,
+    )
+    assert (found.rule, found.severity) == ("poison_message", Severity.INFO)
+
+
+def test_a_dispatch_limit_is_named_as_the_cause() -> None:
+    rate = FALLING.consume_rate
+    assert rate is not None
+    found = check_view(
+        view(
+            lag=FALLING,
+            unread=2950,
+            consumers=(consumer(),),
+            acknowledged=SOME,
+            dispatch_rate_limit=int(rate),
+        ),
+        OPTIONS,
+    )[0]
+    assert found.evidence["dispatch_rate_limit"] == int(rate)
+    assert found.next[0].operation == "topics.set_policies"
+
+
+def test_a_cursor_that_is_back_where_it_was_is_a_remark() -> None:
+    rewind = Rewind(at_ms=NOW - 9, from_offset=15, to_offset=5)
+    found = check_view(view(unread=0, consumers=(consumer(),), rewind=rewind), OPTIONS)
+    assert [(one.rule, one.severity) for one in found] == [("cursor_rewound", Severity.INFO)]
+
+
+def topic_view(**changes: Any) -> TopicView:
+    facts: dict[str, Any] = {
+        "topic": "/default/t",
+        "log": "/default/t",
+        "partition": None,
+        "now_ms": NOW,
+        "production": flow(),
+        "producers": 1,
+        "departure": None,
+    }
+    return TopicView(**facts | changes)
+
+
+def test_refusals_are_found_and_counted() -> None:
+    counts = {"RATE_LIMITED": Count(total=9, in_window=4, last_ms=NOW), "PAYLOAD_INVALID": SOME}
+    messages = {"RATE_LIMITED": Count(total=90, in_window=40, last_ms=NOW), "PAYLOAD_INVALID": SOME}
+    found = check_view(topic_view(refused=counts, refused_messages=messages, max_publish_rate=5), OPTIONS)
+    assert [one.rule for one in found] == ["schema_rejections", "publish_throttled"]
+    assert found[1].evidence["refused_publishes"] == 9
+    assert (
+        found[1].evidence["refused_publishes_in_window"],
+        found[1].evidence["refused_messages_in_window"],
+    ) == (4, 40)
+    old = {code: replace(count, in_window=0) for code, count in counts.items()}
+    assert check_view(topic_view(refused=old), OPTIONS) == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "severity"),
+    [
+        ({"producers": 1}, Severity.WARNING),
+        ({"producers": 0, "departure": replace(LEFT, abrupt=True)}, Severity.WARNING),
+        ({"producers": 0, "departure": LEFT}, Severity.INFO),  # a job that is done
+    ],
+)
+def test_a_flow_that_stops_is_found(changes: dict[str, Any], severity: Severity) -> None:
+    stopped = flow(last_ms=NOW - 100_000, steady_since_ms=NOW - 400_000)
+    [found] = check_view(topic_view(production=stopped, **changes), OPTIONS)
+    assert (found.rule, found.severity, found.evidence["steady_messages"]) == (
+        "producer_stopped",
+        severity,
+        800,
+    )
+
+
+def test_a_burst_that_ends_and_a_flow_that_pauses_are_no_stop() -> None:
+    burst = flow(last_ms=NOW - 100_000, steady_since_ms=NOW - 110_000)
+    assert check_view(topic_view(production=burst), OPTIONS) == ()
+    pausing = flow(last_ms=NOW - 100_000, steady_since_ms=NOW - 400_000, longest_gap_s=40.0)
+    assert check_view(topic_view(production=pausing), OPTIONS) == ()
+
+
+BROKER = BrokerView(
+    broker_id="1",
+    now_ms=NOW,
+    memory_only=False,
+    disk_free_bytes=90 << 30,
+    disk_total_bytes=100 << 30,
+    disk_guard_bytes=1 << 30,
+    disk_refuses=False,
+    disk_bytes_per_s=None,
+    journal_error=None,
+    journal_error_since_ms=None,
+    store_error=None,
+    store_error_since_ms=None,
+    store_url=None,
+    tier_backlog_bytes=0,
+    tier_errors=NONE,
+    tier_off=None,
+)
+
+
+@pytest.mark.parametrize(
+    ("rule", "severity", "changes"),
+    [
+        ("journal_read_only", Severity.CRITICAL, {"journal_error": "EIO"}),
+        ("disk_nearly_full", Severity.WARNING, {"disk_free_bytes": 3 << 29}),
+        ("disk_nearly_full", Severity.WARNING, {"disk_free_bytes": 20 << 30, "disk_bytes_per_s": 1e6}),
+        ("disk_nearly_full", Severity.CRITICAL, {"disk_free_bytes": 1 << 29, "disk_refuses": True}),
+        ("object_store_unreachable", Severity.WARNING, {"store_error": "refused"}),
+    ],
+)
+def test_what_ails_the_broker_itself(rule: str, severity: Severity, changes: dict[str, Any]) -> None:
+    [found] = check_view(replace(BROKER, **changes), OPTIONS)
+    assert (found.rule, found.severity) == (rule, severity)
+
+
+def test_a_healthy_broker_says_nothing() -> None:
+    assert check_view(BROKER, OPTIONS) == ()
+    assert check_view(replace(BROKER, disk_bytes_per_s=1.0), OPTIONS) == ()
+    assert check_view(view(unread=0, consumers=(consumer(),)), OPTIONS) == ()
+
+
+def test_answers_are_bounded_and_ranked_and_silence_without_a_look_is_unknown() -> None:
+    many = [one for _ in range(80) for one in check_view(view(dead_lettered=SOME), OPTIONS)]
+    critical = check_view(replace(BROKER, journal_error="EIO"), OPTIONS)
+    answer = diagnose([*many, *critical], subject={}, as_of_ms=NOW)
+    assert answer.findings[0].rule == "journal_read_only"
+    assert (len(answer.findings), answer.omitted, answer.verdict) == (100, 61, Verdict.FAILING)
+    assert answer.counts == {"no_consumers": 80, "dead_letters_growing": 80, "journal_read_only": 1}
+    assert ranked(reversed(answer.findings))[0].rule == "journal_read_only"
+    assert diagnose([], subject={}, as_of_ms=NOW).verdict is Verdict.HEALTHY
+    assert diagnose([], subject={}, as_of_ms=NOW, seen=False).verdict is Verdict.UNKNOWN
+
+
+def test_the_fifteen_rules_are_declared_and_the_windows_are_what_they_seem() -> None:
+    assert len(RULES) == 15
+    assert (FALLING.status, STANDING.status) == (LagStatus.FALLING_BEHIND, LagStatus.STUCK)
+    for rule in RULES.values():
+        assert rule.evidence
+        assert rule.unobservable

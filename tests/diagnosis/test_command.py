@@ -1,0 +1,36 @@
+"""What a person types."""
+
+from __future__ import annotations
+
+import json
+
+from tests.support.broker_process import BrokerProcess
+
+
+def test_a_check_of_a_subscription_exits_with_six(broker: BrokerProcess) -> None:
+    broker.command("produce", "logs", stdin=b"line\n" * 30)
+    broker.command("consume", "logs", "-s", "billing", "--count", "10", "--for", "20s")
+    done = broker.command(
+        "diagnose", "subscription", "logs", "billing", "--json", "--fail-on", "warning", check=False
+    )
+    assert done.returncode == 6
+    answer = json.loads(done.stdout)
+    [finding] = answer["findings"]
+    assert (finding["rule"], finding["evidence"]["lag_messages"]) == ("no_consumers", 20)
+    assert (answer["verdict"], answer["passed"]) == ("degraded", False)
+    assert all(call["command"].startswith("danube ") for call in finding["next"])
+    assert {one["rule"] for one in finding["ruled_out"]} >= {
+        "consumer_dead",
+        "consumer_slow",
+        "poison_message",
+    }
+    passing = broker.command(
+        "diagnose", "subscription", "logs", "billing", "--fail-on", "critical", check=False
+    )
+    assert passing.returncode == 0
+    text = passing.stdout.decode()
+    assert "no_consumers" in text
+    assert max(len(line) for line in text.splitlines()) <= 80
+    [item] = broker.json_command("subscriptions", "lag", "--topic", "logs")["items"]
+    assert (item["lag_messages"], item["lost_messages"]) == (20, 0)
+    assert (item["eta_s"], item["eta_s_reason"]) in ((None, "not_gaining"), (None, "too_few_samples"))
