@@ -1,0 +1,139 @@
+"""Many random operations: what a plan says is what an independent look at the state sees; every call is in the audit."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from pydanube_core.errors import ClusterError
+
+from tests.admin.real_broker import Administered, administered
+
+pytestmark = [pytest.mark.anyio, pytest.mark.long, pytest.mark.timeout(1800)]
+
+TOPICS = ("a", "b", "c")
+SUBSCRIPTIONS = ("s", "t")
+POLICIES = ("max_publish_rate", "max_message_size", "max_producers_per_topic")
+
+
+def any_change(chance: random.Random) -> tuple[str, dict[str, Any]]:
+    topic, subscription = chance.choice(TOPICS), chance.choice(SUBSCRIPTIONS)
+    policies = {chance.choice(POLICIES): chance.choice([None, 0, 5, 1000])}
+    return chance.choice(
+        [
+            ("topics.create", {"topic": topic, "partitions": chance.choice([0, 0, 2])}),
+            ("topics.delete", {"topic": topic}),
+            ("topics.set_policies", {"topic": topic, "policies": policies}),
+            ("namespaces.create", {"namespace": chance.choice(["n", "m"])}),
+            ("namespaces.delete", {"namespace": chance.choice(["n", "m"])}),
+            ("namespaces.set_policies", {"namespace": "default", "policies": policies}),
+            ("subscriptions.create", {"topic": topic, "subscription": subscription}),
+            ("subscriptions.delete", {"topic": topic, "subscription": subscription}),
+            (
+                "subscriptions.seek",
+                {"topic": topic, "subscription": subscription, "to": chance.choice(["earliest", "latest"])},
+            ),
+            ("subscriptions.skip", {"topic": topic, "subscription": subscription, "count": 2}),
+            ("subscriptions.purge", {"topic": topic, "subscription": subscription}),
+            (
+                "subscriptions.set_failure_policy",
+                {"topic": topic, "subscription": subscription, "ack_timeout_ms": chance.choice([0, 500])},
+            ),
+        ]
+    )
+
+
+def look(cluster: Administered, path: str) -> Any:
+    """The value at a path of a difference, read from the broker's own registry and cursors."""
+    registry = cluster.broker.registry
+    index = registry.catalog.index
+    words = path.split("/")
+    if words[0] == "namespaces":
+        found = index.find_namespace(words[1])
+        if len(words) == 2 or found is None:
+            return found is not None
+        return found.spec.policies.get(words[3])
+    from pydanube_core.names import TopicName
+
+    name = TopicName.parse(f"/{words[1]}/{words[2]}")
+    partitioned, parts = registry.parts(name)
+    if len(words) == 3:
+        return bool(parts)
+    if words[3] == "policies":
+        record = index.partitioned(name) if partitioned else index.find_topic(name)
+        return None if record is None else record.spec.settings.policies.get(words[4])
+    pumps = [part.subscriptions[words[4]] for part in parts if words[4] in part.subscriptions]
+    match words[5:]:
+        case []:
+            return bool(pumps)
+        case ["cursor"]:
+            return pumps[0].cursor.floor
+        case ["cursor", partition]:
+            return next(p.cursor.floor for p in pumps if str(p.topic.options.partition) == partition)
+        case ["lag_messages"]:
+            return sum(
+                p.topic.commit
+                - max(p.cursor.floor, p.topic.start_offset)
+                - sum(end - start for start, end in p.cursor.acknowledged)
+                for p in pumps
+            )
+        case ["failure_policy", field]:
+            return pumps[0].policy.as_fields(name, words[4])[field]
+        case _:
+            raise AssertionError(path)
+
+
+def same(said: Any, seen: Any) -> bool:
+    return (said is not None) == seen if isinstance(seen, bool) else said == seen
+
+
+async def test_what_plans_say_is_what_happens() -> None:
+    chance = random.Random(7)
+    applied = 0
+    async with administered() as cluster:
+        while applied < 500:
+            operation, arguments = any_change(chance)
+            plan = await cluster.core.call(
+                operation, {**arguments, "plan_only": True}, principal="ann", face="cli"
+            )
+            if isinstance(plan, ClusterError):
+                assert plan.code != "INTERNAL", plan
+                continue
+            body = plan.model_dump()
+            for each in body["diff"]:
+                assert same(each["before"], look(cluster, each["path"])), each
+            done = await cluster.core.call(
+                operation, {**arguments, "plan_token": body["plan_token"]}, principal="ann", face="cli"
+            )
+            assert not isinstance(done, ClusterError), (operation, arguments, done)
+            for each in body["diff"]:
+                assert same(each["after"], look(cluster, each["path"])), each
+            applied += 1
+            if operation == "topics.create":
+                await cluster.publish(arguments["topic"], *(b"%d" % n for n in range(5)))
+
+
+async def test_every_call_of_thousands_is_in_the_audit() -> None:
+    chance = random.Random(11)
+    calls = 0
+    async with administered() as cluster:
+        for _ in range(2500):
+            operation, arguments = any_change(chance)
+            if chance.random() < 0.2:
+                arguments = {**arguments, "nonsense": 1}
+            await cluster.core.call(operation, arguments, principal="ann", face="cli")
+            await cluster.core.call(
+                chance.choice(["topics.list", "topics.describe", "no.such"]), {}, principal="bob", face="mcp"
+            )
+            calls += 2
+        await cluster.core.aclose()
+        seen: set[str] = set()
+        offset = 0
+        import json
+
+        while found := (await cluster.broker.port.read_audit(start=offset, max_messages=1000))[1]:
+            seen |= {json.loads(payload)["call_id"] for _, payload in found}
+            offset = found[-1][0] + 1
+        assert len(seen) == calls == 5000
+        assert (await cluster("audit.verify"))["intact"]
