@@ -12,11 +12,12 @@ from typing import Any, Final, NoReturn
 
 from pydantic import ValidationError
 from pydanube_core.errors import InvalidArgument, NotImplementedYet
+from pydanube_core.spelling import close_names
 
 from pydanube_admin.calls import Call
 from pydanube_admin.operation import Operation
 from pydanube_admin.registry import LATER, OPERATIONS, TOOLS
-from pydanube_admin.spelling import close_names, either, shown
+from pydanube_admin.spelling import either, shown
 
 __all__ = ["Call", "find_operation", "parse_call"]
 

@@ -1,20 +1,13 @@
-"""How names and refused values from outside stand in errors: what may have been meant, and the value cut short."""
+"""How names and refused values from outside stand in errors: the value cut short."""
 
 from __future__ import annotations
 
-import difflib
 import json
-from collections.abc import Iterable
 from typing import Any, Final
 
-__all__ = ["MAX_SHOWN_CHARS", "close_names", "either", "shown"]
+__all__ = ["MAX_SHOWN_CHARS", "either", "shown"]
 
 MAX_SHOWN_CHARS: Final = 200  # of a refused value: enough to recognise it, too little to flood a model
-
-
-def close_names(given: str, known: Iterable[str], *, at_most: int = 3) -> list[str]:
-    """Names that `given` may have been meant as, best first."""
-    return difflib.get_close_matches(given, list(known), n=at_most, cutoff=0.6)
 
 
 def shown(value: Any) -> Any:

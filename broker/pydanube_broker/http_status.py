@@ -26,7 +26,7 @@ class Shown(Protocol):
 
     async def status(self) -> BrokerFacts: ...
 
-    def metrics(self) -> bytes: ...
+    async def metrics(self) -> bytes: ...
 
 
 class _PrettyJson(JSONResponse):
@@ -50,7 +50,7 @@ def status_app(shown: Shown) -> Starlette:
         return _PrettyJson(facts)
 
     async def metrics(request: Request) -> Response:
-        return Response(shown.metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(await shown.metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     pages: dict[str, Callable[[Request], Awaitable[Response]]] = {
         "/healthz": healthz,

@@ -6,6 +6,7 @@ summed under `topic="_other"`, so that a broker of ten thousand topics does not 
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from prometheus_client.core import (
     InfoMetricFamily,
     Metric,
 )
+
+from pydanube_broker.slices import Slices
 
 __all__ = ["BrokerMetrics", "Gathered", "SubscriptionSample", "TopicSample"]
 
@@ -87,11 +90,15 @@ class BrokerMetrics:
                 return
         self._fsync_buckets[-1] += 1
 
-    def render(self, gathered: Gathered) -> bytes:
-        """The text of `/metrics`."""
+    async def render(self, gathered: Gathered) -> bytes:
+        """The text of `/metrics`. Families are made in the loop, in slices; their text beside it."""
+        slices, families = Slices(), []
+        for family in self._families(gathered):
+            families.append(family)
+            await slices()
         registry = CollectorRegistry(auto_describe=False)
-        registry.register(_Once(self._families(gathered)))
-        return generate_latest(registry)
+        registry.register(_Once(families))
+        return await asyncio.to_thread(generate_latest, registry)
 
     def _families(self, now: Gathered) -> Iterator[Metric]:
         info = InfoMetricFamily("danube_build", "version and identity")
@@ -136,7 +143,7 @@ class BrokerMetrics:
             ("danube_grpc_calls", "calls that ended", ["service", "method", "code"], self.grpc_calls),
         ):
             family = CounterMetricFamily(name, text, labels=labels)
-            for key, count in counts.items():
+            for key, count in list(counts.items()):
                 family.add_metric([*key], count)
             yield family
         closed = CounterMetricFamily(
@@ -228,8 +235,8 @@ def _gauge(name: str, text: str, value: float) -> Metric:
 class _Once:
     """A collector over what was gathered just now."""
 
-    def __init__(self, families: Iterator[Metric]) -> None:
-        self._families = list(families)
+    def __init__(self, families: list[Metric]) -> None:
+        self._families = families
 
     def collect(self) -> list[Metric]:
         return self._families

@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 
-from pydanube_admin.spelling import close_names
 from pydanube_core.errors import ClusterError, InvalidArgument
+from pydanube_core.spelling import close_names
 
 __all__ = ["McpClient", "find_program", "print_config"]
 

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from pydanube_admin.remote import OpsClient
-from pydanube_admin.spelling import close_names, shown
+from pydanube_admin.spelling import shown
 from pydanube_core.errors import ClusterError, InvalidArgument
+from pydanube_core.spelling import close_names
 
 __all__ = ["CLUSTER", "Clusters", "parse_connections"]
 

@@ -14,7 +14,8 @@ from typing import Any, Final
 
 from pydanube_admin.operation import Effect, Operation
 from pydanube_admin.registry import LATER, TOOLS
-from pydanube_admin.spelling import close_names, shown
+from pydanube_admin.spelling import shown
+from pydanube_core.spelling import close_names
 
 __all__ = ["Profile", "explain", "is_listed", "reachable", "small_input", "small_output"]
 

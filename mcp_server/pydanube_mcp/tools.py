@@ -14,8 +14,9 @@ from typing import Any
 from mcp.types import CallToolResult, TextContent, Tool, ToolAnnotations
 from pydanube_admin.operation import Effect, Operation
 from pydanube_admin.registry import TOOLS
-from pydanube_admin.spelling import close_names, shown
+from pydanube_admin.spelling import shown
 from pydanube_core.errors import ClusterError, InvalidArgument, ReadOnly
+from pydanube_core.spelling import close_names
 
 from pydanube_mcp.clusters import CLUSTER, Clusters
 from pydanube_mcp.profiles import Profile, explain, is_listed, reachable, small_input, small_output

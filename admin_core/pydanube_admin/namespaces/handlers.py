@@ -9,6 +9,7 @@ from pydanube_core.errors import AlreadyExists, InvalidArgument, NamespaceNotEmp
 from pydanube_core.facts import NamespaceFacts
 from pydanube_core.names import DEFAULT_NAMESPACE, SYSTEM_NAMESPACE, TopicName, check_namespace
 from pydanube_core.refusals import changed_since, namespace_taken, reused
+from pydanube_core.spelling import close_names
 from pydanube_core.units import format_time
 
 from pydanube_admin.context import Context
@@ -29,7 +30,6 @@ from pydanube_admin.namespaces.models import (
 from pydanube_admin.next_calls import next_call
 from pydanube_admin.paging import cut, glob
 from pydanube_admin.policy_arguments import check_some, plain, restoring, shortens_retention
-from pydanube_admin.spelling import close_names
 
 __all__ = [
     "create_namespace",

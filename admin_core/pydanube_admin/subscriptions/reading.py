@@ -12,13 +12,14 @@ from pydanube_core.errors import SubscriptionNotFound, TopicNotFound
 from pydanube_core.facts import SubscriptionFacts
 from pydanube_core.lag import measure_lag
 from pydanube_core.names import TopicName
+from pydanube_core.spelling import close_names
 from pydanube_core.units import format_time
 
 from pydanube_admin.context import Context
 from pydanube_admin.models import Page
 from pydanube_admin.next_calls import next_call
 from pydanube_admin.paging import Key, cut, glob
-from pydanube_admin.spelling import close_names, shown
+from pydanube_admin.spelling import shown
 from pydanube_admin.subscriptions.models import (
     LagItem,
     LagRequest,

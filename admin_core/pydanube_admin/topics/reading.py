@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pydanube_core.errors import TopicNotFound
 from pydanube_core.facts import TopicFacts
 from pydanube_core.names import SYSTEM_NAMESPACE, TopicName, check_namespace
+from pydanube_core.spelling import close_names
 from pydanube_core.units import format_time
 
 from pydanube_admin.context import Context
 from pydanube_admin.models import Page
 from pydanube_admin.next_calls import next_call
 from pydanube_admin.paging import cut, glob
-from pydanube_admin.spelling import close_names
 from pydanube_admin.topics.models import (
     DescribeTopicRequest,
     ListTopicsRequest,

@@ -16,6 +16,7 @@ from pydanube_core.names import SYSTEM_NAMESPACE
 
 from pydanube_broker.metrics import Gathered, SubscriptionSample, TopicSample
 from pydanube_broker.parts import BrokerParts
+from pydanube_broker.slices import Slices
 from pydanube_broker.tier.tier import Tier
 from pydanube_broker.topics.topic import CLOCK, Topic, now_ms
 
@@ -78,14 +79,16 @@ class BrokersPart:
             reasons=reasons + self.degraded(),
         )
 
-    def metrics(self) -> bytes:
-        broker = self._broker
+    async def metrics(self) -> bytes:
+        """The text of `/metrics`."""
+        slices, broker = Slices(), self._broker
         journal = broker.journal.statistics()
         now = now_ms()
         tier: Tier | None = getattr(broker, "tier", None)
         topics: list[TopicSample] = []
         subscriptions: list[SubscriptionSample] = []
         for topic in broker.registry.topics:
+            await slices()
             pumps = list(topic.subscriptions.values())
             topics.append(
                 TopicSample(
@@ -117,7 +120,7 @@ class BrokersPart:
                         redelivered=0 if statistics is None else statistics.redelivered,
                     )
                 )
-        return broker.metrics.render(
+        return await broker.metrics.render(
             Gathered(
                 broker_id=str(broker.data_dir.broker_id),
                 version=self.version,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -19,24 +17,12 @@ from pydanube_broker.observation.rows import row_of
 from pydanube_broker.observation.tracks import CursorTrack, LogTrack
 from pydanube_broker.observation.watch import Observation
 from pydanube_broker.port.subscriptions import SubscriptionsPart
+from pydanube_broker.slices import Slices
 from pydanube_broker.topics.topic import Topic, now_ms
 
 __all__ = ["DiagnosisPart"]
 
-SLICE_S: Final = 0.005
 SHOWN_NAMES: Final = 20
-
-
-class _Slices:
-    """Gives the loop back now and then."""
-
-    def __init__(self) -> None:
-        self._from = time.perf_counter()
-
-    async def __call__(self) -> None:
-        if time.perf_counter() - self._from > SLICE_S:
-            await asyncio.sleep(0)
-            self._from = time.perf_counter()
 
 
 class DiagnosisPart(SubscriptionsPart):
@@ -49,7 +35,7 @@ class DiagnosisPart(SubscriptionsPart):
     async def lag_index(
         self, topic: str | None, subscription: str | None, *, status: LagStatus | None = None
     ) -> Sequence[LagKey]:
-        slices, found = _Slices(), []
+        slices, found = Slices(), []
         for index, one in enumerate(self._logs(topic)):
             if index % 64 == 0:
                 await slices()
@@ -61,7 +47,7 @@ class DiagnosisPart(SubscriptionsPart):
         return found
 
     async def lag_facts(self, keys: Sequence[LagKey]) -> Sequence[LagFacts]:
-        slices, found = _Slices(), []
+        slices, found = Slices(), []
         for key in keys:
             await slices()
             topic = self._broker.registry.find(TopicName.parse(key.log))
@@ -98,7 +84,7 @@ class DiagnosisPart(SubscriptionsPart):
         )
 
     async def diagnose_topic(self, topic: str) -> Diagnosis:
-        slices, findings = _Slices(), self._broker_findings()
+        slices, findings = Slices(), self._broker_findings()
         for one in self._known_logs(topic):
             findings += self._topic_findings(one)
             for pump in one.subscriptions.values():
@@ -112,7 +98,7 @@ class DiagnosisPart(SubscriptionsPart):
         )
 
     async def diagnose_subscription(self, topic: str, subscription: str) -> Diagnosis:
-        slices, findings, seen = _Slices(), self._broker_findings(), True
+        slices, findings, seen = Slices(), self._broker_findings(), True
         unobservable: list[str] = []
         pumps = [
             (one, pump)

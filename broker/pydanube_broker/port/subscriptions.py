@@ -17,6 +17,7 @@ from pydanube_broker.delivery.any_pump import AnyPump
 from pydanube_broker.delivery.non_reliable import LivePump
 from pydanube_broker.parts import BrokerParts
 from pydanube_broker.serving.administration import Administration
+from pydanube_broker.slices import Slices
 from pydanube_broker.tier.cold_lag import ColdPart
 from pydanube_broker.topics.topic import Topic, now_ms
 
@@ -37,12 +38,12 @@ class SubscriptionsPart:
             topics = registry.parts(name)[1]
             if not topics:
                 raise registry.not_found(name)
-        found = [
-            self._subscription(one, pump, await self._cold_part(one, pump))
-            for one in topics
-            for pump in sorted(one.subscriptions.values(), key=lambda pump: pump.name)
-            if subscription is None or pump.name == subscription
-        ]
+        slices, found = Slices(), []
+        for one in topics:
+            for pump in sorted(one.subscriptions.values(), key=lambda pump: pump.name):
+                if subscription is None or pump.name == subscription:
+                    await slices()
+                    found.append(self._subscription(one, pump, await self._cold_part(one, pump)))
         if not found and subscription is not None:
             raise SubscriptionNotFound(
                 f"{topic or 'no topic'} has no subscription {subscription!r}",

@@ -16,6 +16,7 @@ from pydanube_core.names import TopicName
 from pydanube_broker.parts import BrokerParts
 from pydanube_broker.schema.administration import SchemaAdministration
 from pydanube_broker.serving.administration import Administration
+from pydanube_broker.slices import Slices
 from pydanube_broker.topics.topic import Topic
 
 __all__ = ["TopicsPart"]
@@ -28,8 +29,13 @@ class TopicsPart:
 
     async def topics(self) -> Sequence[TopicFacts]:
         registry = self._broker.registry
-        facts = [self._topic(topic) for topic in registry.topics]
-        facts += [self._parent(record.topic) for record in registry.catalog.index.all_partitioned()]
+        slices, facts = Slices(), []
+        for topic in registry.topics:
+            await slices()
+            facts.append(self._topic(topic))
+        for record in list(registry.catalog.index.all_partitioned()):
+            await slices()
+            facts.append(self._parent(record.topic))
         return sorted(facts, key=lambda fact: fact.topic)
 
     async def topic(self, topic: str) -> Sequence[TopicFacts]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
-
 from pydanube_core.errors import SchemaNotFound
+from pydanube_core.spelling import close_names
 
 from pydanube_broker.schema.records import SubjectRecord, VersionRecord
 
@@ -49,7 +48,7 @@ class SchemaIndex:
         found = self._subjects.get(subject)
         if found is not None:
             return found
-        close = get_close_matches(subject, self._subjects, n=3, cutoff=0.6)
+        close = close_names(subject, self._subjects)
         hint = (
             f"; did you mean {' or '.join(map(repr, close))}?"
             if close

@@ -13,7 +13,6 @@ import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from difflib import get_close_matches
 from typing import Any
 
 import anyio
@@ -32,6 +31,7 @@ from pydanube_core.facts import Grace
 from pydanube_core.names import AUDIT_TOPIC, TopicName
 from pydanube_core.positions import Position
 from pydanube_core.refusals import audit_is_kept
+from pydanube_core.spelling import close_names
 from pydanube_storage.catalog import ObjectCatalog
 from pydanube_storage.metadata import MetadataStore
 
@@ -272,11 +272,8 @@ class Registry:
 
     def not_found(self, name: TopicName) -> TopicNotFound:
         """The error for a topic that is not there, with what would help."""
-        close = get_close_matches(
-            str(name),
-            {str(topic.base) for topic in self._topics} | {str(topic) for topic in self._topics},
-            n=3,
-            cutoff=0.75,
+        close = close_names(
+            str(name), {str(one) for topic in self._topics for one in (topic.base, topic)}, cutoff=0.75
         )
         hint = f"; did you mean {close[0]}?" if close else ""
         error = TopicNotFound(

@@ -92,7 +92,7 @@ async def test_a_slow_consumer_loses_messages_and_a_fast_one_none(broker: Broker
         assert slow_facts.consumers[0].dropped == slow_facts.dropped
         assert slow_facts.in_flight == QUEUE_MESSAGES  # what waits in its queue
         assert dropped(broker, "queue_full") == slow_facts.dropped
-        text = broker.port.metrics().decode()
+        text = (await broker.port.metrics()).decode()
         assert (
             f'danube_dropped_messages_total{{reason="queue_full",topic="/default/live"}} {slow_facts.dropped}.0'
             in text

@@ -1,0 +1,30 @@
+"""What may have been meant: found among many, at a cost that does not grow with them."""
+
+import difflib
+
+from pydanube_core import spelling
+from pydanube_core.spelling import close_names
+
+
+def test_one_wrong_letter_is_found_among_ten_thousand() -> None:
+    names = [f"/default/orders-{number}-eu" for number in range(10_000)]
+    assert "/default/orders-77-eu" in close_names("/default/order-77-eu", names)
+    assert "/default/orders-123-eu" in close_names("/default/orders-123-ue", names)
+
+
+def test_few_names_are_compared_however_many_there_are(monkeypatch: object) -> None:
+    compared: list[int] = []
+    plain = difflib.get_close_matches
+
+    def counting(word: str, names: list[str], *, n: int, cutoff: float) -> list[str]:
+        compared.append(len(names))
+        return plain(word, names, n=n, cutoff=cutoff)
+
+    monkeypatch.setattr(spelling.difflib, "get_close_matches", counting)  # type: ignore[attr-defined]
+    assert close_names("x" * 30, ["x" * 29 + str(number % 10) for number in range(10_000)])
+    assert compared == [n for n in compared if n <= spelling.MOST_COMPARED]
+
+
+def test_an_empty_name_and_no_names_give_nothing() -> None:
+    assert close_names("", [f"t{number}" for number in range(1000)]) == []
+    assert close_names("orders", []) == []
