@@ -511,7 +511,7 @@ class LiveReader:
             pattern=None,
         )
         topic.live_readers.add(self)
-        topic.readers += 1
+        topic.reader_attached()
 
     @property
     def dropped(self) -> int:
@@ -546,7 +546,7 @@ class LiveReader:
     def close(self) -> None:
         if self in self._topic.live_readers:
             self._topic.live_readers.discard(self)
-            self._topic.readers -= 1
+            self._topic.reader_detached()
 
 
 def _keys(batch: CachedBatch, indices: Ints) -> list[str]:

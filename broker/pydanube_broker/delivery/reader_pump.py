@@ -57,7 +57,7 @@ class ReaderPump:
         self._reading = False
         self._closed = False
         topic.listeners.add(self)
-        topic.readers += 1
+        topic.reader_attached()
 
     def grew(self) -> None:
         if self.credit_messages > 0:
@@ -79,7 +79,7 @@ class ReaderPump:
         if not self._closed:
             self._closed = True
             self._topic.listeners.discard(self)
-            self._topic.readers -= 1
+            self._topic.reader_detached()
 
     def step(self) -> bool:
         if self._closed or self._reading or not self._reply.writable:

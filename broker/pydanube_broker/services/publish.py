@@ -163,7 +163,7 @@ class PublishStream:
         topic.gate.attach(self, session.name, mode, topic.producers_connected)
         self._topic, self._session = topic, session
         session.connections += 1
-        topic.producers_connected += 1
+        topic.producer_attached()
         self._reply.send(
             pb.PublishResponse(
                 opened=pb.ProducerOpened(
@@ -389,7 +389,7 @@ class PublishStream:
         """This connection writes no more."""
         if self._session is not None and self._topic is not None:
             self._session.connections -= 1
-            self._topic.producers_connected -= 1
+            self._topic.producer_detached()
             self._topic.producer_left = ProducerLeft(
                 at_ms=now_ms(), name=self._session.name, abrupt=not self._goodbye
             )

@@ -248,7 +248,7 @@ class Flusher:
         if not held.head.objects and topic.start_offset > held.head.tiered_offset:
             held = await self._catalog.skip(topic.topic_id, start_offset=topic.start_offset, epoch=epoch)
         self._folders[topic.topic_id] = held.head.folder
-        topic.state.tiered_offset = max(topic.state.tiered_offset, held.head.tiered_offset)
+        topic.adopt_tiered(held.head.tiered_offset)
         self._claimed[topic.topic_id] = epoch
 
     async def _flush(self, topic: Topic, *, urgent: bool) -> bool:
@@ -299,7 +299,7 @@ class Flusher:
         urgent: bool,
     ) -> bool:
         """Have the child write the object, then commit it behind the one before it; False: that one failed."""
-        state, epoch = topic.state, topic.assigned_epoch
+        epoch = topic.assigned_epoch
         subscriptions = subscriptions_of(topic)
         schemas = dict(topic.options.settings.schema or {})
         reached(Step.PLANNED)
@@ -342,7 +342,7 @@ class Flusher:
             raise
         reached(Step.COMMITTED)
         # From here on the object is the topic: catalog and object are on stable storage, read back and compared.
-        state.tiered_offset = flight.end
+        topic.adopt_tiered(flight.end)
         self._flushed[topic.topic_id] = flight.before
         self.objects += 1
         self.bytes_in += size

@@ -161,7 +161,7 @@ class Tier:
                     self.tending.topic_deleted(topic_id)
             else:
                 state = topic.state
-                state.tiered_offset = max(state.tiered_offset, head.tiered_offset)
+                topic.adopt_tiered(head.tiered_offset)
                 state.start_offset = max(state.start_offset, head.start_offset)
                 if state.next_offset < head.tiered_offset:
                     # The journal is not the one that was tiered: what it gives out next must not be there already.

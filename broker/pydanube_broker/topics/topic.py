@@ -306,6 +306,28 @@ class Topic:
             self._hub.trimmed_lsn = self.append_record(Kind.TRIM_PREFIX, encode_trim_body(start_offset))
             self.state.start_offset = start_offset
 
+    def producer_attached(self) -> None:
+        """A producer has come; `producers_connected` counts it until `producer_detached`."""
+        self.producers_connected += 1
+
+    def producer_detached(self) -> None:
+        """It has gone."""
+        self.producers_connected -= 1
+        assert self.producers_connected >= 0, "more producers have gone than had come"
+
+    def reader_attached(self) -> None:
+        """A plain reader has come; `readers` counts it until `reader_detached`."""
+        self.readers += 1
+
+    def reader_detached(self) -> None:
+        """It has gone."""
+        self.readers -= 1
+        assert self.readers >= 0, "more readers have gone than had come"
+
+    def adopt_tiered(self, offset: int) -> None:
+        """Messages below an offset are in the cold tier; what was there before stays."""
+        self.state.tiered_offset = max(self.state.tiered_offset, offset)
+
     def check_consumer(self, of_subscription: int) -> None:
         """Raise `LimitReached` where one more consumer would be too many, of the subscription or of the topic."""
         self.gate.check_consumer(self.subscriptions.values(), self.readers, of_subscription)

@@ -84,7 +84,7 @@ class KnownProducer:
         self.signs = SWEEPS_WITHOUT_A_CALL
         if not self.here:
             self.here = True
-            self.topic.producers_connected += 1
+            self.topic.producer_attached()
 
     def admit(self, mode: AccessMode) -> None:
         """Let it in as the topic's gate allows, beside or instead of others.
@@ -112,7 +112,7 @@ class KnownProducer:
         self.admitted = None
         if self.here:
             self.here = False
-            self.topic.producers_connected -= 1
+            self.topic.producer_detached()
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
