@@ -309,6 +309,7 @@ def lint_steps(*, with_import_rules: bool) -> list[Step]:
             ),
         ),
         ("generated code drift", (python, "tools/gen_protos.py", "--check")),
+        ("generated admin client drift", (python, "tools/gen_admin_client.py", "--check")),
         ("generated documents drift", (python, "tools/gen_docs.py", "--check")),
     ]
     steps = [Step(name=name, command=command, budget_s=LINT_BUDGET_S) for name, command in commands]

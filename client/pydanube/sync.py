@@ -17,8 +17,9 @@ import time
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Final, Generic, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar, Unpack
 
 from pydanube_core.errors import ClosedResource
 
@@ -53,7 +54,20 @@ from pydanube.sync_loop import Loop
 from pydanube.sync_message import Acks, Batch, Message
 from pydanube.sync_schemas import Schemas
 
-__all__ = ["Batch", "Client", "Consumer", "Message", "PendingSend", "Producer", "Reader", "connect"]
+if TYPE_CHECKING:
+    from pydanube.admin.generated.sync_operations import SyncAdmin
+
+__all__ = [
+    "Batch",
+    "Client",
+    "Consumer",
+    "Message",
+    "PendingSend",
+    "Producer",
+    "Reader",
+    "connect",
+    "connect_admin",
+]
 
 FETCH_S: Final = 0.05
 MOST_FETCHED: Final = 2_000
@@ -77,6 +91,15 @@ def connect(
 
     make()  # bad arguments are refused here, not in the thread
     return Client(make)
+
+
+def connect_admin(
+    url: str | None = None, *, principal: str | None = None, timeout_s: float = 10.0
+) -> AbstractContextManager[SyncAdmin]:
+    """As `pydanube.admin.connect_admin`, to be used as `with connect_admin() as admin`."""
+    from pydanube.admin.calling import connect_admin_sync  # the classes of results take a while to make
+
+    return connect_admin_sync(url, principal=principal, timeout_s=timeout_s)
 
 
 class Client:

@@ -64,9 +64,9 @@ async def serving(options: AdminOptions | None = None, runtime: str = "grpcio") 
                 await core.aclose()
 
 
-@pytest.fixture
-async def tool() -> AsyncIterator[Tool]:
-    async with serving() as tool:
+@pytest.fixture(params=["own", "grpcio"])
+async def tool(request: pytest.FixtureRequest) -> AsyncIterator[Tool]:
+    async with serving(runtime=request.param) as tool:
         yield tool
 
 

@@ -158,6 +158,7 @@ GENERATED_USERS = (
     "pydanube.control",  # what a consume stream is told: acknowledgements, credit, seeks
     "pydanube.*_lane",  # a stream to one broker each: messages become batches, answers receipts
     "pydanube_admin.compat.*",  # danube_admin and the registry's changes: translation is all they do
+    "pydanube.admin.calling",  # danube.ops/Call: the typed client
     "pydanube_admin.core",  # danube.ops/Call: the operation side
     "pydanube_admin.remote",  # danube.ops/Call: the calling side
     # Tolerated until they are moved into one of the above:

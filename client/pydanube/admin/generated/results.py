@@ -1,0 +1,1019 @@
+# Written by tools/gen_admin_client.py; do not edit.
+
+"""The results of operations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from pydanube.admin.values import Result
+
+__all__ = [
+    "AlertItem",
+    "AppliedPlan",
+    "AuditRecord",
+    "BrokerConfig",
+    "BrokerItem",
+    "BrokerLogs",
+    "BrokerMetricsResult",
+    "BrokerStatus",
+    "CancelledTask",
+    "ChangedBroker",
+    "ChangedCompatibility",
+    "ChangedFailurePolicy",
+    "ChangedNamespace",
+    "ChangedTopicPolicies",
+    "ChangedTopicSchema",
+    "ClusterMetrics",
+    "CollectedObjects",
+    "CompactedObjects",
+    "CompatibilityResult",
+    "ConsumerItem",
+    "CreatedSubscription",
+    "CreatedTopic",
+    "CursorPlace",
+    "DeadLetterItem",
+    "DeletedNamespace",
+    "DeletedSubscription",
+    "DeletedTopic",
+    "DeletedVersion",
+    "DiagnosisResult",
+    "Difference",
+    "DiscardedPlan",
+    "Disconnected",
+    "ExportedObjects",
+    "FailurePolicyResult",
+    "FindingItem",
+    "FlushedObjects",
+    "FoundOperation",
+    "FoundOperations",
+    "JournalDescription",
+    "LagItem",
+    "Leader",
+    "MessageItem",
+    "MovedCursor",
+    "NamespaceItem",
+    "NamespacePoliciesResult",
+    "NextItem",
+    "ObjectItem",
+    "PeekedMessages",
+    "PlanDocument",
+    "PlanItem",
+    "ProducerItem",
+    "PublishedMessage",
+    "ReadResult",
+    "ReasonItem",
+    "Registration",
+    "ReplayedDeadLetters",
+    "ReplayedRange",
+    "ReplayedTopic",
+    "ReportResult",
+    "RuledOutItem",
+    "SchemaResult",
+    "SearchPage",
+    "SettingItem",
+    "ShownPlan",
+    "SubjectItem",
+    "SubscriptionDescription",
+    "SubscriptionItem",
+    "SubscriptionPart",
+    "TaskItem",
+    "TopicDescription",
+    "TopicItem",
+    "TopicMetrics",
+    "TopicPart",
+    "TopicPoliciesResult",
+    "TopicSchemaResult",
+    "TruncatedTopic",
+    "UndoneChange",
+    "UnloadedTopic",
+    "Verdict",
+    "VerifiedAudit",
+    "VerifiedObjects",
+    "VersionItem",
+]
+
+
+class RuledOutItem(Result):
+    rule: str
+    because: str
+
+
+class NextItem(Result):
+    """A call that would help."""
+
+    operation: str
+    tool: str
+    command: str
+    arguments: dict[str, Any]
+    why: str
+
+
+class FindingItem(Result):
+    rule: str
+    severity: str
+    confidence: float
+    subject: dict[str, Any]
+    summary: str
+    evidence: dict[str, Any]
+    untrusted: dict[str, Any]
+    ruled_out: list[RuledOutItem]
+    unobservable: list[str]
+    next: list[NextItem]
+
+
+class AlertItem(Result):
+    alert_id: str
+    rule: str
+    subject: dict[str, Any]
+    severity: str
+    opened_at: str
+    closed_at: str | None
+    finding: FindingItem
+
+
+class AuditRecord(Result):
+    """One record, as it is stored."""
+
+    seq: int
+    call_id: str
+    phase: str
+    time: str
+    principal: str
+    authenticated: bool
+    face: str
+    operation: str
+    arguments: dict[str, Any]
+    plan_id: str | None
+    decision: str
+    code: str | None
+    before: dict[str, Any] | None
+    after: dict[str, Any] | None
+    prev_hash: str
+    hash: str
+
+
+class VerifiedAudit(Result):
+    records: int
+    intact: bool
+    first_bad_seq: int | None
+    reason: str | None
+    first_seq: int
+    as_of: str
+
+
+class ChangedBroker(Result):
+    call_id: str = ""
+    plan_id: str = ""
+    undo_until: str | None = None
+    broker_id: str
+    state: str
+
+
+class SettingItem(Result):
+    name: str
+    value: str
+    default: str
+    source: str
+    description: str
+
+
+class BrokerConfig(Result):
+    broker_id: str
+    settings: list[SettingItem]
+
+
+class ReasonItem(Result):
+    code: str
+    message: str
+
+
+class BrokerStatus(Result):
+    """The broker as it is now; the same object as `GET /status`."""
+
+    version: str
+    broker_id: str
+    pid: int
+    uptime_s: float
+    durability: str
+    grpc_runtime: str
+    data_dir: str | None
+    data_dir_reason: str | None = None
+    listen: dict[str, str]
+    disk: dict[str, Any]
+    journal: dict[str, Any]
+    tier: dict[str, Any]
+    topics: int
+    read_only: bool
+    ready: bool
+    reasons: list[ReasonItem]
+
+
+class Leader(Result):
+    broker_id: str
+    admin_url: str | None
+
+
+class BrokerItem(Result):
+    broker_id: str
+    state: str
+    is_leader: bool
+    version: str
+    uptime_s: float
+    topics: int
+    ready: bool
+    listen: dict[str, str]
+
+
+class BrokerLogs(Result):
+    broker_id: str
+    items: list[dict[str, Any]]
+
+
+class BrokerMetricsResult(Result):
+    topics: int
+    subscriptions: int
+    producers: int
+    consumers: int
+    messages_in: int
+    bytes_in: int
+    messages_out: int
+    redelivered: int
+    publish_rejected: int
+    dropped: int
+    lag_messages: int
+    stored_bytes: int
+    uptime_s: float
+    as_of: str
+    broker_id: str
+
+
+class UndoneChange(Result):
+    call_id: str = ""
+    plan_id: str = ""
+    undo_until: str | None = None
+    undone_call_id: str
+    operation: str
+
+
+class ClusterMetrics(Result):
+    topics: int
+    subscriptions: int
+    producers: int
+    consumers: int
+    messages_in: int
+    bytes_in: int
+    messages_out: int
+    redelivered: int
+    publish_rejected: int
+    dropped: int
+    lag_messages: int
+    stored_bytes: int
+    uptime_s: float
+    as_of: str
+    brokers: int
+
+
+class Disconnected(Result):
+    call_id: str = ""
+    plan_id: str = ""
+    undo_until: str | None = None
+    id: str
+    topic: str
+    name: str
+
+
+class ConsumerItem(Result):
+    id: str
+    topic: str
+    subscription: str
+    consumer: str
+    active: bool
+    in_flight: int
+    connected_at: str | None
+    connected_at_reason: str | None = None
+
+
+class DeadLetterItem(Result):
+    """A copy in the dead-letter topic."""
+
+    dead_letter_topic: str
+    offset: int
+    original_topic: str
+    original_offset: int | None
+    append_time: str
+    payload_bytes: int
+    truncated: bool
+    untrusted: dict[str, Any]
+
+
+class ReplayedDeadLetters(Result):
+    call_id: str = ""
+    plan_id: str = ""
+    undo_until: str | None = None
+    topic: str
+    subscription: str
+    dead_letter_topic: str
+    replayed: int
+    offsets: list[int]
+
+
+class DiagnosisResult(Result):
+    """Findings, worst first."""
+
+    subject: dict[str, Any]
+    verdict: str
+    passed: bool
+    findings: list[FindingItem]
+    omitted: int
+    counts: dict[str, int]
+    unobservable: list[str]
+    as_of: str
+    took_ms: float
+
+
+class JournalDescription(Result):
+    """The broker's write-ahead log: its segments, oldest first, and what keeps the oldest from going."""
+
+    bytes: int
+    segments: int
+    next_lsn: int
+    durable_lsn: int
+    read_only: bool
+    sealed: list[dict[str, Any]]
+    held_by: list[dict[str, Any]]
+
+
+class MessageItem(Result):
+    """One stored message."""
+
+    topic: str
+    partition: int | None
+    offset: int
+    append_time: str
+    publish_time: str
+    schema_id: str | None
+    schema_version: int | None
+    payload_bytes: int
+    truncated: bool
+    untrusted: dict[str, Any]
+
+
+class PeekedMessages(Result):
+    items: list[MessageItem]
+    next_offsets: dict[str, int]
+    truncated: bool
+    as_of: str
+
+
+class PublishedMessage(Result):
+    call_id: str = ""
+    plan_id: str = ""
+    undo_until: str | None = None
+    topic: str
+    partition: int | None
+    offset: int
+
+
+class SearchPage(Result):
+    items: list[MessageItem]
+    next_page: str | None
+    total: int | None
+    as_of: str
+    scanned: int
+
+
+class ChangedNamespace(Result):
+    call_id: str = ""
+    plan_id: str = ""
+    undo_until: str | None = None
+    namespace: str
+    policies: dict[str, int]
+    effective: dict[str, int]
+
+
+class DeletedNamespace(Result):
+    call_id: str = ""
+    plan_id: str = ""
+    undo_until: str | None = None
+    namespace: str
+
+
+class NamespacePoliciesResult(Result):
+    namespace: str
+    policies: dict[str, int]
+    effective: dict[str, int]
+
+
+class NamespaceItem(Result):
+    namespace: str
+    topics: int
+    policies: dict[str, int]
+    created_at: str
+
+
+class CollectedObjects(Result):
+    call_id: str = ""
+    plan_id: str = ""
+    undo_until: str | None = None
+    topic: str
+    deleted: list[str]
+    bytes: int
+
+
+class CompactedObjects(Result):
+    call_id: str = ""
+    plan_id: str = ""
+    undo_until: str | None = None
+    topic: str
+    merged_objects: int
+    objects: int
+
+
+class ExportedObjects(Result):
+    """A file that holds every message of the range."""
+
+    call_id: str = ""
+    plan_id: str = ""
+    undo_until: str | None = None
+    topic: str
+    path: str
+    format: str
+    messages: int
+    bytes: int
+    start_offset: int
+    end_offset: int
+
+
+class FlushedObjects(Result):
+    call_id: str = ""
+    plan_id: str = ""
+    undo_until: str | None = None
+    topic: str
+    messages: int
+    objects: int
+
+
+class ObjectItem(Result):
+    """One committed object of a concrete topic: it is the topic for offsets from start to end, end exclusive."""
+
+    topic: str
+    path: str
+    start_offset: int
+    end_offset: int
+    messages: int
+    bytes: int
+    min_append_time: str
+    max_append_time: str
+    epoch: int
+    committed: bool
+
+
+class VerifiedObjects(Result):
+    """Every object read back and held against the catalog. All lists empty: the cold part is whole."""
+
+    checked: int
+    damaged: list[dict[str, Any]]
+    missing: list[dict[str, Any]]
+    gaps: list[list[int]]
+    duplicates: list[list[int]]
+
+
+class FoundOperation(Result):
+    operation: str
+    tool: str
+    effect: str
+    reversible: bool | None
+    summary: str
+    arguments: dict[str, Any]
+    example: dict[str, Any]
+
+
+class FoundOperations(Result):
+    items: list[FoundOperation]
+
+
+class ReadResult(Result):
+    operation: str
+    result: dict[str, Any]
+
+
+class AppliedPlan(Result):
+    operation: str
+    result: dict[str, Any]
+    call_id: str
+    plan_id: str
+    undo_until: str | None
+
+
+class PlanDocument(Result):
+    """A plan as only its maker gets it: with the token that applies it, once."""
+
+    plan_id: str
+    operation: str
+    arguments: dict[str, Any]
+    principal: str
+    effect: str
+    reversible: bool
+    diff: list[dict[str, Any]]
+    blast_radius: dict[str, int]
+    state: str
+    created_at: str
+    expires_at: str
+    revision: str
+    call_id: str | None = None
+    plan_token: str
+
+
+class DiscardedPlan(Result):
+    plan_id: str
+    operation: str
+    state: str
+
+
+class PlanItem(Result):
+    plan_id: str
+    operation: str
+    principal: str
+    effect: str
+    reversible: bool
+    state: str
+    created_at: str
+    expires_at: str
+
+
+class ShownPlan(Result):
+    """What a change would do."""
+
+    plan_id: str
+    operation: str
+    arguments: dict[str, Any]
+    principal: str
+    effect: str
+    reversible: bool
+    diff: list[dict[str, Any]]
+    blast_radius: dict[str, int]
+    state: str
+    created_at: str
+    expires_at: str
+    revision: str
+    call_id: str | None = None
+
+
+class ProducerItem(Result):
+    id: str
+    topic: str
+    producer: str
+    exclusive: bool
+
+
+class ReportResult(Result):
+    """A report over the telemetry in the object store; docs/spark.md has the fields of its rows."""
+
+    report: str
+    cluster: str
+    since: str
+    until: str
+    as_of: str
+    took_s: float
+    summary: dict[str, Any]
+    rows: list[dict[str, Any]]
+    rows_total: int
+
+
+class Difference(Result):
+    """`before` and `after` are what the old and the new schema hold at `path`; null for nothing."""
+
+    path: str
+    rule: str
+    before: Any
+    after: Any
+
+
+class Verdict(Result):
+    """Whether the schema could be registered, and everything that speaks against it."""
+
+    is_compatible: bool
+    differences: list[Difference]
+    compatibility_mode: str
+    transitive: bool
+    compared_with: list[int]
+
+
+class DeletedVersion(Result):
+    call_id: str = ""
+    plan_id: str = ""
+    undo_until: str | None = None
+    subject: str
+    schema_id: str
+    version: int
+    topics: list[str]
+
+
+class SchemaResult(Result):
+    """One version of a subject. `untrusted`: schema_definition or schema_definition_base64, description, tags …"""
+
+    subject: str
+    schema_id: str
+    version: int
+    schema_type: str
+    fingerprint: str
+    compatibility_mode: str
+    created_at: str
+    untrusted: dict[str, Any]
+
+
+class CompatibilityResult(Result):
+    subject: str
+    compatibility_mode: str
+    transitive: bool
+    json_profile: str
+
+
+class SubjectItem(Result):
+    subject: str
+    schema_id: str
+    schema_type: str | None
+    latest_version: int | None
+    compatibility_mode: str
+    transitive: bool
+    topics: list[str]
+
+
+class Registration(Result):
+    call_id: str = ""
+    plan_id: str = ""
+    undo_until: str | None = None
+    subject: str
+    schema_id: str
+    version: int
+    is_new_version: bool
+    fingerprint: str
+
+
+class ChangedCompatibility(Result):
+    call_id: str = ""
+    plan_id: str = ""
+    undo_until: str | None = None
+    subject: str
+    compatibility_mode: str
+    transitive: bool
+    json_profile: str
+
+
+class VersionItem(Result):
+    version: int
+    schema_id: str
+    schema_type: str
+    fingerprint: str
+    created_at: str
+    untrusted: dict[str, Any]
+
+
+class CreatedSubscription(Result):
+    call_id: str = ""
+    plan_id: str = ""
+    undo_until: str | None = None
+    topic: str
+    subscription: str
+    type: str
+    partitions: int
+    lag_messages: int
+
+
+class DeletedSubscription(Result):
+    """What went with the subscription."""
+
+    call_id: str = ""
+    plan_id: str = ""
+    undo_until: str | None = None
+    topic: str
+    subscription: str
+    partitions: int
+    lag_messages: int
+    consumers: int
+
+
+class SubscriptionPart(Result):
+    """A subscription on one concrete topic."""
+
+    topic: str
+    partition: int | None
+    subscription_id: str
+    next_offset: int
+    next_unacked: int
+    acked_above: int
+    lag_messages: int
+    in_flight: int
+    redelivered: int
+    dead_lettered: int
+    dropped: int
+    blocked_by: str | None
+    consumers: list[dict[str, Any]]
+
+
+class SubscriptionDescription(Result):
+    topic: str
+    subscription: str
+    type: str
+    lag_messages: int
+    consumers: int
+    created_at: str | None
+    created_at_reason: str | None = None
+    failure_policy: dict[str, Any]
+    parts: list[SubscriptionPart]
+
+
+class FailurePolicyResult(Result):
+    topic: str
+    subscription: str
+    max_redelivery_count: int
+    ack_timeout_ms: int
+    base_redelivery_delay_ms: int
+    max_redelivery_delay_ms: int
+    backoff_strategy: str
+    poison_policy: str
+    dead_letter_topic: str | None
+
+
+class LagItem(Result):
+    """How far one subscription is behind on one topic, or on one partition of it."""
+
+    topic: str
+    partition: int | None
+    subscription: str
+    type: str
+    consumers: int
+    next_offset: int
+    next_unacked: int
+    lag_messages: int
+    lag_bytes: int | None
+    lag_bytes_reason: str | None = None
+    oldest_unread_age_s: float | None
+    oldest_unread_age_s_reason: str | None = None
+    age_quality: str
+    in_flight: int
+    redelivered: int
+    dead_lettered: int
+    dropped: int
+    blocked_by: str | None
+    produce_rate: float | None
+    produce_rate_reason: str | None = None
+    consume_rate: float | None
+    consume_rate_reason: str | None = None
+    eta_s: float | None
+    eta_s_reason: str | None = None
+    retention_headroom_s: float | None
+    retention_headroom_s_reason: str | None = None
+    lost_messages: int
+    status: str
+    since: str | None
+    since_reason: str | None = None
+    evidence: dict[str, Any]
+
+
+class SubscriptionItem(Result):
+    """A subscription of a topic, its partitions taken together."""
+
+    topic: str
+    subscription: str
+    type: str
+    partitions: int
+    consumers: int
+    lag_messages: int
+    in_flight: int
+    created_at: str | None
+    created_at_reason: str | None = None
+
+
+class CursorPlace(Result):
+    topic: str
+    partition: int | None
+    next_unacked: int
+    lag_messages: int
+
+
+class MovedCursor(Result):
+    """Where the subscription stands after a change."""
+
+    call_id: str = ""
+    plan_id: str = ""
+    undo_until: str | None = None
+    topic: str
+    subscription: str
+    skipped_messages: int
+    cursors: list[CursorPlace]
+
+
+class ChangedFailurePolicy(Result):
+    call_id: str = ""
+    plan_id: str = ""
+    undo_until: str | None = None
+    topic: str
+    subscription: str
+    max_redelivery_count: int
+    ack_timeout_ms: int
+    base_redelivery_delay_ms: int
+    max_redelivery_delay_ms: int
+    backoff_strategy: str
+    poison_policy: str
+    dead_letter_topic: str | None
+
+
+class CancelledTask(Result):
+    call_id: str = ""
+    plan_id: str = ""
+    undo_until: str | None = None
+    task_id: str
+    operation: str
+
+
+class TaskItem(Result):
+    """A call of an operation that may take minutes."""
+
+    task_id: str
+    of_call: str
+    operation: str
+    arguments: dict[str, Any]
+    principal: str
+    state: str
+    started_at: str
+    ended_at: str | None
+    code: str | None
+    work: list[dict[str, Any]]
+
+
+class ChangedTopicSchema(Result):
+    call_id: str = ""
+    plan_id: str = ""
+    undo_until: str | None = None
+    topic: str
+    schema_subject: str | None
+    schema_id: str | None
+    validation_policy: str
+    enable_payload_validation: bool
+
+
+class CreatedTopic(Result):
+    call_id: str = ""
+    plan_id: str = ""
+    undo_until: str | None = None
+    topic: str
+    topic_id: str
+    partitions: int
+    dispatch_strategy: str
+    durability: str
+    created_at: str
+
+
+class DeletedTopic(Result):
+    """What went with the topic."""
+
+    call_id: str = ""
+    plan_id: str = ""
+    undo_until: str | None = None
+    topic: str
+    topic_id: str
+    partitions: int
+    messages: int
+    bytes: int
+    subscriptions: list[str]
+    consumers: int
+
+
+class TopicPart(Result):
+    """One partition of a partitioned topic."""
+
+    topic: str
+    partition: int
+    owner: str | None
+    owner_reason: str | None = None
+    epoch: str
+    start_offset: int
+    next_offset: int
+    messages: int
+    bytes: int
+
+
+class TopicDescription(Result):
+    """Everything known of one topic. Offsets and epoch of a partitioned topic are those of its `parts`."""
+
+    topic: str
+    topic_id: str
+    partitions: int
+    dispatch_strategy: str
+    durability: str
+    messages: int
+    bytes: int
+    producers: int
+    consumers: int
+    subscriptions: list[str]
+    owner: str | None
+    owner_reason: str | None = None
+    epoch: str | None
+    epoch_reason: str | None = None
+    start_offset: int | None
+    start_offset_reason: str | None = None
+    next_offset: int | None
+    next_offset_reason: str | None = None
+    tiered_offset: int | None
+    tiered_offset_reason: str | None = None
+    journal_bytes: int
+    object_bytes: int
+    policies: dict[str, Any]
+    topic_schema: dict[str, Any] | None = Field(alias="schema")
+    created_at: str
+    parts: list[TopicPart] = Field(default_factory=list)
+
+
+class TopicPoliciesResult(Result):
+    topic: str
+    policies: dict[str, int]
+    effective: dict[str, int]
+
+
+class TopicSchemaResult(Result):
+    topic: str
+    schema_subject: str | None
+    schema_id: str | None
+    validation_policy: str
+    enable_payload_validation: bool
+
+
+class TopicItem(Result):
+    """A topic; a partitioned one is one item with its partitions' figures summed."""
+
+    topic: str
+    partitions: int
+    dispatch_strategy: str
+    messages: int
+    bytes: int
+    producers: int
+    consumers: int
+    subscriptions: int
+    owner: str | None
+    owner_reason: str | None = None
+
+
+class TopicMetrics(Result):
+    topics: int
+    subscriptions: int
+    producers: int
+    consumers: int
+    messages_in: int
+    bytes_in: int
+    messages_out: int
+    redelivered: int
+    publish_rejected: int
+    dropped: int
+    lag_messages: int
+    stored_bytes: int
+    uptime_s: float
+    as_of: str
+    topic: str
+
+
+class ReplayedRange(Result):
+    """What arrived in one concrete topic."""
+
+    topic: str
+    messages: int
+    first_offset: int
+    last_offset: int
+
+
+class ReplayedTopic(Result):
+    call_id: str = ""
+    plan_id: str = ""
+    undo_until: str | None = None
+    topic: str
+    to: str
+    messages: int
+    ranges: list[ReplayedRange]
+
+
+class ChangedTopicPolicies(Result):
+    call_id: str = ""
+    plan_id: str = ""
+    undo_until: str | None = None
+    topic: str
+    policies: dict[str, int]
+    effective: dict[str, int]
+
+
+class TruncatedTopic(Result):
+    call_id: str = ""
+    plan_id: str = ""
+    undo_until: str | None = None
+    topic: str
+    start_offsets: dict[str, int]
+    messages: int
+
+
+class UnloadedTopic(Result):
+    call_id: str = ""
+    plan_id: str = ""
+    undo_until: str | None = None
+    topic: str

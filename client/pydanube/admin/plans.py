@@ -1,0 +1,92 @@
+"""A change as a plan: what it would do, and the way to do exactly that, once."""
+
+from __future__ import annotations
+
+from typing import Any, Generic
+
+from pydanube.admin.calling import Caller, SyncCaller
+from pydanube.admin.generated.results import DiscardedPlan, PlanDocument
+from pydanube.admin.values import ResultT
+
+__all__ = ["Plan", "SyncPlan"]
+
+
+class _Shown:
+    """The fields of a plan that people look at; `document` has all."""
+
+    document: PlanDocument
+
+    @property
+    def plan_id(self) -> str:
+        return self.document.plan_id
+
+    @property
+    def operation(self) -> str:
+        return self.document.operation
+
+    @property
+    def diff(self) -> list[dict[str, Any]]:
+        """`{path, before, after}` of everything that would change."""
+        return self.document.diff
+
+    @property
+    def blast_radius(self) -> dict[str, int]:
+        """How many topics, subscriptions, consumers, messages and bytes it touches."""
+        return self.document.blast_radius
+
+    @property
+    def reversible(self) -> bool:
+        return self.document.reversible
+
+    @property
+    def expires_at(self) -> str:
+        return self.document.expires_at
+
+    def __repr__(self) -> str:
+        return f"<plan {self.plan_id} of {self.operation}, {len(self.diff)} differences>"
+
+
+class Plan(_Shown, Generic[ResultT]):
+    """Made by the `plan_…` methods."""
+
+    def __init__(
+        self, caller: Caller, document: PlanDocument, kind: type[ResultT], *, long_running: bool = False
+    ) -> None:
+        self._caller = caller
+        self._kind = kind
+        self._long_running = long_running
+        self.document = document
+
+    async def apply(self) -> ResultT:
+        """Do what it says.
+
+        Raises:
+            PlanStale, PlanUsed, PlanExpired: it does not hold any more; make a new one.
+        """
+        arguments = {**self.document.arguments, "plan_token": self.document.plan_token}
+        return await self._caller.call(self.operation, arguments, self._kind, long_running=self._long_running)
+
+    async def discard(self) -> None:
+        """Take it out of use."""
+        await self._caller.call("plans.discard", {"plan_id": self.plan_id}, DiscardedPlan)
+
+
+class SyncPlan(_Shown, Generic[ResultT]):
+    """The same without await."""
+
+    def __init__(
+        self, caller: SyncCaller, document: PlanDocument, kind: type[ResultT], *, long_running: bool = False
+    ) -> None:
+        self._caller = caller
+        self._kind = kind
+        self._long_running = long_running
+        self.document = document
+
+    def apply(self) -> ResultT:
+        """As `Plan.apply`."""
+        arguments = {**self.document.arguments, "plan_token": self.document.plan_token}
+        return self._caller.call(self.operation, arguments, self._kind, long_running=self._long_running)
+
+    def discard(self) -> None:
+        """Take it out of use."""
+        self._caller.call("plans.discard", {"plan_id": self.plan_id}, DiscardedPlan)

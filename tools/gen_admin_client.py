@@ -1,0 +1,256 @@
+"""Write the typed admin client (client/pydanube/admin) from the declarations of the operations.
+
+    python tools/gen_admin_client.py            write it
+    python tools/gen_admin_client.py --check    write nothing; exit with 1 when it has drifted
+
+The declarations are in pydanube_admin, which imports the client and not the other way round: so the client's classes
+are generated, and hold nothing but names and types.
+"""
+
+from __future__ import annotations
+
+import difflib
+import keyword
+import subprocess
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydanube_admin.models import Page, Result
+from pydanube_admin.operation import Operation
+from pydanube_admin.registry import OPERATIONS
+
+FOLDER: Final = Path(__file__).resolve().parent.parent / "client" / "pydanube" / "admin" / "generated"
+HEAD: Final = "# Written by tools/gen_admin_client.py; do not edit.\n"
+RENAMED: Final = {"Plan": "PlanDocument"}  # `pydanube.admin.Plan` is the object that can be applied
+
+
+def main(argv: list[str]) -> int:
+    pages = {
+        "results.py": results(),
+        "operations.py": operations(sync=False),
+        "sync_operations.py": operations(sync=True),
+    }
+    drifted = False
+    for name, source in pages.items():
+        path, text = FOLDER / name, formatted(source)
+        if "--check" not in argv:
+            path.write_text(text, encoding="utf-8")
+            continue
+        before = path.read_text(encoding="utf-8") if path.exists() else ""
+        if before != text:
+            drifted = True
+            sys.stdout.writelines(
+                difflib.unified_diff(before.splitlines(True), text.splitlines(True), str(path), "generated")
+            )
+    return int(drifted)
+
+
+def formatted(source: str) -> str:
+    ruff = str(Path(sys.executable).with_name("ruff"))
+    for arguments in (["check", "--select", "I,F401", "--fix-only", "-q"], ["format", "-q"]):
+        done = subprocess.run(
+            [ruff, *arguments, "--stdin-filename", str(FOLDER / "x.py"), "-"],
+            input=source,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        source = done.stdout
+    return source
+
+
+# -- results -------------------------------------------------------------------------------------------------------
+
+
+def is_page(model: type[BaseModel]) -> bool:
+    """`Page[Item]` itself; one with more fields is a class of its own."""
+    return model.__pydantic_generic_metadata__["origin"] is Page
+
+
+def models() -> dict[str, type[BaseModel]]:
+    """Every class of a result, what it is made of first."""
+    found: dict[str, type[BaseModel]] = {}
+
+    def visit(annotation: Any) -> None:
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            for field in annotation.model_fields.values():
+                visit(field.annotation)
+            if not is_page(annotation):
+                assert found.setdefault(annotation.__name__, annotation) is annotation, annotation.__name__
+            return
+        for argument in get_args(annotation):
+            visit(argument)
+
+    for operation in OPERATIONS.values():
+        visit(operation.result)
+    return found
+
+
+def results() -> str:
+    lines = [HEAD, '"""The results of operations."""', "", "from __future__ import annotations", ""]
+    lines += ["from typing import Any, Literal", "", "from pydantic import Field", ""]
+    lines += ["from pydanube.admin.values import Page, Result", ""]
+    classes = models()
+    names = sorted(RENAMED.get(name, name) for name in classes)
+    lines += [f"__all__ = {names!r}", ""]
+    for name, model in classes.items():
+        lines += ["", f"class {RENAMED.get(name, name)}(Result):"]
+        summary = (model.__doc__ or "").strip().split("\n")[0]
+        if summary and model.__doc__ != Result.__doc__:
+            lines += [f'    """{summary}"""', ""]
+        lines += [f"    {line}" for line in fields(model)] or ["    pass"]
+    return "\n".join(lines) + "\n"
+
+
+def fields(model: type[BaseModel]) -> Iterator[str]:
+    for name, field in model.model_fields.items():
+        text = f"{name}: {spelled(field.annotation)}"
+        facts = []
+        if field.alias:
+            facts.append(f"alias={field.alias!r}")
+        if not field.is_required():
+            if field.default_factory is not None:
+                facts.insert(0, f"default_factory={field.default_factory.__name__}")  # type: ignore[union-attr]
+            else:
+                facts.insert(0, f"default={field.default!r}")
+        if facts == [f"default={field.default!r}"]:
+            text += f" = {field.default!r}"
+        elif facts:
+            text += f" = Field({', '.join(facts)})"
+        yield text
+
+
+def spelled(annotation: Any) -> str:
+    """A type as source."""
+    if annotation is type(None):
+        return "None"
+    if annotation is Any:
+        return "Any"
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return spelled(arguments[0])
+    if origin in (Union, types.UnionType):
+        return " | ".join(spelled(argument) for argument in arguments)
+    if origin is Literal:
+        return f"Literal[{', '.join(repr(argument) for argument in arguments)}]"
+    if origin in (list, dict, tuple):
+        return f"{origin.__name__}[{', '.join(spelled(argument) for argument in arguments)}]"
+    assert isinstance(annotation, type), annotation
+    if issubclass(annotation, BaseModel):
+        if is_page(annotation):
+            return f"Page[{spelled(annotation.__pydantic_generic_metadata__['args'][0])}]"
+        return RENAMED.get(annotation.__name__, annotation.__name__)
+    return annotation.__name__
+
+
+# -- operations ----------------------------------------------------------------------------------------------------
+
+
+def operations(*, sync: bool) -> str:
+    groups: dict[str, list[Operation]] = {}
+    for operation in OPERATIONS.values():
+        groups.setdefault(operation.name.partition(".")[0], []).append(operation)
+    prefix, plan, caller = ("Sync", "SyncPlan", "SyncCaller") if sync else ("", "Plan", "Caller")
+    what = "without await" if sync else "from asyncio"
+    lines = [
+        HEAD,
+        f'"""The operations of a cluster, {what}."""',
+        "",
+        "from __future__ import annotations",
+        "",
+    ]
+    lines += ["from collections.abc import Mapping", "from typing import Any, Literal", ""]
+    lines += [f"from pydanube.admin.calling import {caller}", f"from pydanube.admin.plans import {plan}"]
+    lines += [
+        f"from pydanube.admin.generated.results import {', '.join(sorted(RENAMED.get(n, n) for n in models()))}"
+    ]
+    lines += ["from pydanube.admin.values import Page", ""]
+    names = [f"{prefix}{class_name(group)}" for group in groups]
+    lines += [f"__all__ = {sorted([*names, prefix + 'Admin'])!r}", ""]
+    for group, members in groups.items():
+        lines += ["", f"class {prefix}{class_name(group)}:", f'    """`admin.{group}`"""', ""]
+        lines += [f"    def __init__(self, caller: {caller}) -> None:", "        self._caller = caller", ""]
+        for operation in members:
+            lines += [f"    {line}" if line else "" for line in method(operation, sync=sync)]
+            if operation.planned:
+                lines += [f"    {line}" if line else "" for line in planner(operation, sync=sync)]
+    lines += ["", f"class {prefix}Admin:", '    """All groups."""', ""]
+    lines += [f"    def __init__(self, caller: {caller}) -> None:"]
+    lines += [f"        self.{group} = {prefix}{class_name(group)}(caller)" for group in groups]
+    return "\n".join(lines) + "\n"
+
+
+def class_name(group: str) -> str:
+    return "".join(word.capitalize() for word in group.split("_")) + "Operations"
+
+
+def python_name(name: str) -> str:
+    return f"{name}_" if keyword.iskeyword(name) else name
+
+
+def request_fields(operation: Operation) -> list[tuple[str, str, FieldInfo, bool]]:
+    """(name of the wire, of Python, field, required), the positional ones first."""
+    found = {field.alias or name: field for name, field in operation.request.model_fields.items()}
+    ordered = [(argument.name, argument) for argument in operation.arguments]
+    ordered.sort(key=lambda pair: (not pair[1].positional, not pair[1].required))
+    return [(name, python_name(name), found[name], argument.required) for name, argument in ordered]
+
+
+def signature(operation: Operation, name: str, result: str, *, sync: bool, token: bool) -> str:
+    positional = {argument.name for argument in operation.arguments if argument.positional}
+    parts = ["self"]
+    rest = []
+    for wire, python, field, required in request_fields(operation):
+        kind = spelled(field.annotation).replace("dict[", "Mapping[")
+        if wire in positional:
+            parts.append(f"{python}: {kind}")
+        elif required:
+            rest.append(f"{python}: {kind}")
+        else:
+            rest.append(f"{python}: {kind.removesuffix(' | None')} | None = None")
+    if token:
+        rest.append("plan_token: str | None = None")
+    if rest:
+        parts += ["*", *rest]
+    return f"{'' if sync else 'async '}def {name}({', '.join(parts)}) -> {result}:"
+
+
+def arguments(operation: Operation, extra: str) -> str:
+    pairs = [f"{wire!r}: {python}" for wire, python, _, _ in request_fields(operation)]
+    return "{" + ", ".join([*pairs, extra] if extra else pairs) + "}"
+
+
+def method(operation: Operation, *, sync: bool) -> Iterator[str]:
+    result = spelled(operation.result)
+    name = python_name(operation.name.partition(".")[2])
+    yield signature(operation, name, result, sync=sync, token=operation.planned)
+    yield f'    """{operation.summary}"""'
+    extra = "'plan_token': plan_token" if operation.planned else ""
+    long_running = ", long_running=True" if operation.long_running else ""
+    wait = "" if sync else "await "
+    yield (
+        f"    return {wait}self._caller.call({operation.name!r}, {arguments(operation, extra)}, {result}{long_running})"
+    )
+    yield ""
+
+
+def planner(operation: Operation, *, sync: bool) -> Iterator[str]:
+    result, plan = spelled(operation.result), "SyncPlan" if sync else "Plan"
+    name = f"plan_{operation.name.partition('.')[2]}"
+    yield signature(operation, name, f"{plan}[{result}]", sync=sync, token=False)
+    yield f'    """What `{operation.name.partition(".")[2]}` would change; nothing changes until it is applied."""'
+    wait = "" if sync else "await "
+    planned = arguments(operation, "'plan_only': True")
+    yield f"    document = {wait}self._caller.call({operation.name!r}, {planned}, PlanDocument)"
+    long_running = ", long_running=True" if operation.long_running else ""
+    yield f"    return {plan}(self._caller, document, {result}{long_running})"
+    yield ""
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
