@@ -196,6 +196,8 @@ def _encode_one(package: PackageFacts, number: int, kind: str, value: Any) -> by
     match kind:
         case "double":
             return tag(number, _FIXED64) + struct.pack("<d", value)
+        case "fixed64":
+            return tag(number, _FIXED64) + struct.pack("<Q", value)
         case "string":
             return _delimited(number, value.encode())
         case "bytes":
@@ -208,6 +210,7 @@ def _encode_one(package: PackageFacts, number: int, kind: str, value: Any) -> by
 
 _SAMPLES: Final[Mapping[str, Callable[[FieldFact], Any]]] = {
     "uint64": lambda field: (1 << 64) - field.number,  # ten bytes of varint, the top bit in use
+    "fixed64": lambda field: (1 << 64) - field.number,
     "uint32": lambda field: (1 << 32) - field.number,
     "int64": lambda field: -field.number,
     "int32": lambda field: -field.number,

@@ -104,4 +104,7 @@ def _versions(reference: pb.SchemaReference) -> tuple[int | None, int | None]:
 
 
 def _as_mismatch(error: SchemaNotFound) -> SchemaMismatch:
-    return SchemaMismatch(error.message, next=error.next, **{**error.details, "field": "schema_ref"})
+    # Tools of the original look for these words, whatever the status (docs/wire/data-plane.md).
+    return SchemaMismatch(
+        f"schema not found: {error.message}", next=error.next, **{**error.details, "field": "schema_ref"}
+    )

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from pydanube_core.batch import BROKER_PART_BYTES
 from pydanube_core.generated import danube_pb2 as pb
 
+from pydanube_broker.cluster.records import DispatchStrategy
 from pydanube_broker.delivery.frame_builder import Taken
 from pydanube_broker.journal import CachedBatch
 from pydanube_broker.subscription.batch_columns import BatchColumns, view_of
@@ -65,8 +66,13 @@ class DecodedBatch:
             self.schemas, self.which_schema = table
         self.cost_bytes = part.raw_bytes + len(batch.buffers[-1]) + part.count * OBJECT_BYTES
 
-    def message(self, index: int, topic: str, broker_url: str) -> bytes:
-        """One message as official clients take it; absent stays absent."""
+    def message(self, index: int, topic: str, broker_url: str, *, stored: bool) -> bytes:
+        """One message as official clients take it; absent stays absent.
+
+        Args:
+            stored: whether the topic keeps its messages. One that does not has no offsets for them: they are 0, and the
+                original's command line goes by that.
+        """
         producer_id, producer_name = self.producers[self.which_producer[index] if self.which_producer else 0]
         message = pb.StreamMessage(
             request_id=self.sequences[index],
@@ -74,7 +80,7 @@ class DecodedBatch:
                 producer_id=producer_id,
                 topic_name=topic,
                 broker_addr=broker_url,
-                topic_offset=self.offsets[index],
+                topic_offset=self.offsets[index] if stored else 0,
             ),
             payload=self.payloads[index],
             publish_time=self.publish_times_ms[index],
@@ -158,7 +164,8 @@ class MessageFrame:
     def encode(self, topic: Topic, decoded: DecodedBatches, broker_url: str) -> Iterator[bytes]:
         """The messages, in order, each made when it is asked for."""
         name = topic.name
+        stored = topic.options.dispatch_strategy is DispatchStrategy.RELIABLE
         for batch, inside in self._pieces:
             columns = decoded.get(topic, batch)
             for index in inside:
-                yield columns.message(index, name, broker_url)
+                yield columns.message(index, name, broker_url, stored=stored)
