@@ -354,7 +354,9 @@ async def test_non_reliable_topic_passes_on_to_who_is_there(client: RawClient) -
         messages = [await stream.next() for _ in range(5)]
         assert [message.payload for message in messages] == [b"0", b"1", b"2", b"3", b"4"]
         assert {message.msg_id.topic_name for message in messages} == {"/default/t"}
-        assert {message.msg_id.topic_offset for message in messages} == {0}  # nothing is kept, nothing has a place
+        assert {message.msg_id.topic_offset for message in messages} == {
+            0
+        }  # nothing is kept, nothing has a place
         await client.ack(messages[0], subscription)
         await client.ack(messages[0], "unknown")
         await client.nack(messages[1], subscription)
