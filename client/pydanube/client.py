@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Final, Self, Unpack
+from typing import Any, Final, Self, TypeVar, Unpack
 
 from pydanube_core.errors import ClosedResource, DispatchMismatch, InvalidArgument, Retryable
 from pydanube_core.generated import danube_stream_pb2 as pb
@@ -31,16 +31,18 @@ from pydanube.options import (
     ReaderArguments,
     ReaderOptions,
 )
+from pydanube.outage import Outage, Waiter
 from pydanube.producer import Producer
 from pydanube.retry import Retry
 from pydanube.schemas import Schema, Schemas, schema_of
-from pydanube.transport import Transport, TransportFactory
+from pydanube.transport import Transport, TransportFactory, gave_up
 
 __all__ = ["DEFAULT_URL", "Client", "connect"]
 
 DEFAULT_URL: Final = "http://127.0.0.1:6650"
 _RESOLVE_TIMEOUT_S: Final = 10.0
 
+_Owned = TypeVar("_Owned")
 _Partitions = tuple[str, list[tuple[int | None, str]]]
 
 
@@ -64,10 +66,15 @@ def connect(
         retry: how long retryable failures are tried again; `Retry(max_elapsed_s=60)` by default.
 
     Raises:
-        InvalidArgument: the url is none.
+        InvalidArgument: the url is none, or another argument is of the wrong kind.
     """
-    url = url or os.environ.get("DANUBE_BROKER_URL") or DEFAULT_URL
+    if url is None or url == "":
+        url = os.environ.get("DANUBE_BROKER_URL") or DEFAULT_URL
     parse_url(url)
+    _check_kind("token", token, str, "text")
+    _check_kind("tls", tls, Tls, "a pydanube.Tls")
+    _check_kind("principal", principal, str, "text")
+    _check_kind("retry", retry, Retry, "a pydanube.Retry")
 
     def transport(to: str) -> Transport:
         return GrpcTransport(to, token=token, tls=tls, principal=principal)
@@ -88,6 +95,7 @@ class Client:
         self._producers: set[Producer] = set()
         self._receivers: set[Receiver] = set()
         self._reconnects = 0
+        self._outage = Outage(url, retry.max_elapsed_s)
         self._open = False
         self._known_schemas: OrderedDict[SchemaRef, Schema] = OrderedDict()
         self._unclosed = weakref.finalize(self, _warn_unclosed, url)
@@ -148,7 +156,8 @@ class Client:
             schema_subject=subject,
             schema_version=version,
         )
-        producer = Producer(name, chosen, self._side(request), self._producers.discard)
+        waiter = self._outage.waiter(f"the producer on {name}")
+        producer = Producer(name, chosen, self._side(request, waiter), self._forget(self._producers, waiter))
         self._producers.add(producer)
         return producer
 
@@ -174,7 +183,9 @@ class Client:
         check_subscription(subscription)
         name = str(TopicName.parse(topic))
         chosen = replace(options or ConsumerOptions(), **changes).receiver(name, subscription)
-        consumer = Consumer(chosen, self._side(pb.ResolveRequest(topic=name)), self._receivers.discard)
+        waiter = self._outage.waiter(f"the consumer {subscription} of {name}")
+        request = pb.ResolveRequest(topic=name)
+        consumer = Consumer(chosen, self._side(request, waiter), self._forget(self._receivers, waiter))
         self._receivers.add(consumer)
         return consumer
 
@@ -193,7 +204,9 @@ class Client:
         """
         name = str(TopicName.parse(topic))
         chosen = replace(options or ReaderOptions(), **changes).receiver(name)
-        reader = Reader(chosen, self._side(pb.ResolveRequest(topic=name)), self._receivers.discard)
+        waiter = self._outage.waiter(f"the reader of {name}")
+        request = pb.ResolveRequest(topic=name)
+        reader = Reader(chosen, self._side(request, waiter), self._forget(self._receivers, waiter))
         self._receivers.add(reader)
         return reader
 
@@ -230,14 +243,32 @@ class Client:
             transport = self._transports[url] = self._make(url)
         return transport
 
-    def _side(self, request: pb.ResolveRequest) -> ClientSide:
+    def _side(self, request: pb.ResolveRequest, waiter: Waiter) -> ClientSide:
+        def emit(kind: ClientEventKind, role: str, topic: str, url: str, attempt: int, reason: str) -> None:
+            if kind is ClientEventKind.RECONNECTING:
+                waiter.begin(topic, url, reason)
+            elif kind is ClientEventKind.CONNECTED:
+                waiter.end(topic)
+            self._emit(kind, role, topic, url, attempt, reason)
+
         return ClientSide(
-            prepare=self._preparer(request), locate=self._locate, emit=self._emit, retry=self._retry
+            prepare=self._preparer(request, waiter), locate=self._locate, emit=emit, retry=self._retry
         )
 
-    def _preparer(self, request: pb.ResolveRequest) -> Callable[[], Coroutine[Any, Any, _Partitions]]:
+    @staticmethod
+    def _forget(those: set[_Owned], waiter: Waiter) -> Callable[[_Owned], None]:
+        def forget(one: _Owned) -> None:
+            those.discard(one)
+            waiter.end_all()
+
+        return forget
+
+    def _preparer(
+        self, request: pb.ResolveRequest, waiter: Waiter
+    ) -> Callable[[], Coroutine[Any, Any, _Partitions]]:
         async def prepare() -> _Partitions:
-            response = await self._resolve_with_retry(request)
+            with waiter.asking(request.topic) as waiting:
+                response = await self._resolve_with_retry(request, waiting)
             if (
                 request.partitions
                 and (len(response.partitions) if response.partitioned else 1) != request.partitions
@@ -261,16 +292,19 @@ class Client:
 
         return prepare
 
-    async def _resolve_with_retry(self, request: pb.ResolveRequest) -> pb.ResolveResponse:
+    async def _resolve_with_retry(
+        self, request: pb.ResolveRequest, waiting: Callable[[str], None]
+    ) -> pb.ResolveResponse:
         since, attempt = time.monotonic(), 0
         while True:
             try:
                 return await self._resolve(request)
             except Retryable as error:
                 attempt += 1
+                waiting(error.message)
                 left_s = since + self._retry.max_elapsed_s - time.monotonic()
                 if left_s <= 0:
-                    raise
+                    raise gave_up(error, time.monotonic() - since) from None
                 delay_s = self._retry.delay_s(
                     attempt, draw=random.random(), retry_after_ms=error.retry_after_ms
                 )
@@ -309,6 +343,11 @@ class Client:
                 reason=reason,
             )
         )
+
+
+def _check_kind(field: str, value: object, kind: type, words: str) -> None:
+    if value is not None and not isinstance(value, kind):
+        raise InvalidArgument(f"{field} is {words}, got {value!r:.200}", field=field, value=repr(value)[:200])
 
 
 def _warn_unclosed(url: str) -> None:

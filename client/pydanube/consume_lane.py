@@ -39,7 +39,7 @@ from pydanube.options import ReceiverOptions
 from pydanube.retry import Retry
 from pydanube.takings import Takings
 from pydanube.tasks import TaskOwner
-from pydanube.transport import Stream, Transport, copy_of, say_goodbye
+from pydanube.transport import Stream, Transport, copy_of, gave_up, say_goodbye
 
 __all__ = ["ConsumeLane", "ConsumeOptions"]
 
@@ -362,7 +362,7 @@ class ConsumeLane:
             if self._failed_since is None:
                 self._failed_since = now
             if not again or now - self._failed_since >= retry.max_elapsed_s:
-                self._die(failure)
+                self._die(gave_up(failure, now - self._failed_since) if again else failure)
                 return
             delay_s = retry.delay_s(attempt, draw=random.random(), retry_after_ms=failure.retry_after_ms)
             self._options.emit(ClientEventKind.RECONNECTING, self._url, attempt, failure.message)

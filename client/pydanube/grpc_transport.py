@@ -64,12 +64,12 @@ def parse_url(url: str) -> tuple[str, bool]:
     try:
         parts = urlsplit(url)
         port = parts.port
-    except ValueError:
+    except (ValueError, AttributeError, TypeError):  # the latter two: it is no text at all
         parts, port = urlsplit(""), None
     if parts.scheme not in ("http", "https") or not parts.hostname or port is None or parts.path.strip("/"):
         raise InvalidArgument(
-            f"url {url!r}: write http://host:port or https://host:port", field="url", value=url
-        )
+            f"url {url!r}: write http://host:port or https://host:port", field="url", value=url if isinstance(url, str) else repr(url)[:200],
+        )  # fmt: skip
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     return f"{host}:{port}", parts.scheme == "https"
 
@@ -98,8 +98,10 @@ def translate(error: grpc.aio.AioRpcError, url: str) -> ClusterError:
             return DeadlineExceeded(what, broker=url)
         case grpc.StatusCode.INVALID_ARGUMENT:
             return Internal(what, broker=url)
+    refused = text.rpartition("Failed to connect to remote host: ")[2]  # the rest is gRPC's list of addresses
     return Unavailable(
-        f"the broker at {url} cannot be reached ({text or status.name}); is `danube up` running?", broker=url
+        f"the broker at {url} cannot be reached ({refused or status.name}); is `danube up` running?",
+        broker=url,
     )
 
 
@@ -116,16 +118,16 @@ class GrpcStream:
         try:
             await self._call.write(message)
         except grpc.aio.AioRpcError as error:
-            raise translate(error, self._url) from error
-        except asyncio.InvalidStateError as error:
+            raise translate(error, self._url) from None
+        except asyncio.InvalidStateError:
             await self.read()  # the call is over: this does not read, it raises what ended it
-            raise Unavailable(f"the stream to {self._url} has ended", broker=self._url) from error
+            raise Unavailable(f"the stream to {self._url} has ended", broker=self._url) from None
 
     async def read(self) -> bytes | None:
         try:
             message = await self._call.read()
         except grpc.aio.AioRpcError as error:
-            raise translate(error, self._url) from error
+            raise translate(error, self._url) from None
         return None if message is grpc.aio.EOF else cast("bytes", message)
 
     async def finish(self) -> None:
@@ -185,7 +187,7 @@ class GrpcTransport:
         try:
             return cast("bytes", await method(request, timeout=timeout_s, metadata=self._metadata or None))
         except grpc.aio.AioRpcError as error:
-            raise translate(error, self._url) from error
+            raise translate(error, self._url) from None
 
     def publish(self) -> GrpcStream:
         return GrpcStream(self._publish(metadata=self._metadata or None), self._url)

@@ -245,6 +245,8 @@ class Producer:
         Raises:
             ClusterError: not stored; or, with `details["outcome"] == "unknown"`, possibly stored.
         """
+        if type(payload) is not bytes:
+            self._measure(payload, key, attributes)
         if (
             self._free_messages <= 0
             or self._free_bytes < len(payload) + MESSAGE_OVERHEAD_BYTES

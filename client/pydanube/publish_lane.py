@@ -52,7 +52,7 @@ from pydanube.outbound import MESSAGE_OVERHEAD_BYTES, OutBatch, Session
 from pydanube.retry import Retry
 from pydanube.schemas import schema_of
 from pydanube.tasks import TaskOwner
-from pydanube.transport import Stream, Transport, copy_of, say_goodbye
+from pydanube.transport import Stream, Transport, copy_of, gave_up, say_goodbye
 
 __all__ = ["MAX_IN_FLIGHT", "LaneCounters", "LaneOptions", "PublishLane"]
 
@@ -187,7 +187,7 @@ class PublishLane:
                 self._failed_since = now  # an outage counts from when somebody waits for its end
             retry = self._options.retry
             if now - self._failed_since >= retry.max_elapsed_s:
-                self._give_up(failure)
+                self._give_up(gave_up(failure, now - self._failed_since))
                 if self.session is None:
                     return  # it never opened: whoever opens it has the error
                 self._failed_since = now

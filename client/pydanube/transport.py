@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 from pydanube_core.errors import ClusterError
 
-__all__ = ["Stream", "Transport", "TransportFactory", "copy_of", "say_goodbye"]
+__all__ = ["Stream", "Transport", "TransportFactory", "copy_of", "gave_up", "say_goodbye"]
 
 GOODBYE_S: Final = 0.5
 
@@ -76,5 +76,14 @@ async def say_goodbye(stream: Stream, reader: asyncio.Task[None]) -> None:
 def copy_of(error: ClusterError, **details: object) -> ClusterError:
     """The same error again, for another waiter: one instance raised in many tasks would mix their tracebacks."""
     facts = ClusterError.from_dict(error.to_dict() | {"details": error.details | details})
-    facts.__cause__ = error.__cause__ or error
+    facts.__cause__ = (
+        error.__cause__
+    )  # and nothing else: what a person is shown is one error, not how it travelled
     return facts
+
+
+def gave_up(error: ClusterError, waited_s: float) -> ClusterError:
+    """The error that ended an outage, saying how long it was tried."""
+    facts = error.to_dict()
+    tried = f"{error.message} (tried for {waited_s:.0f} s)" if waited_s >= 1 else error.message
+    return ClusterError.from_dict(facts | {"message": tried})

@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from pydanube_core.errors import InvalidName
+from pydanube_core.errors import InvalidArgument, InvalidName
 
 __all__ = [
     "AUDIT_TOPIC",
@@ -49,13 +49,20 @@ class TopicName:
 
         Raises:
             InvalidName: the text breaks the rule; `details` has `field`, `value` and the rule.
+            InvalidArgument: it is no text at all.
         """
+        _check_text(text, field)
         bare = text[1:] if text.startswith("/") else text
         parts = bare.split("/")
         if len(parts) == 1 and not text.startswith("/"):
             parts = [DEFAULT_NAMESPACE, *parts]
         if len(parts) != 2 or not all(_PART.match(part) for part in parts):
-            raise InvalidName(f"{text!r} is not a topic name: {_RULE}", field=field, value=text, rule=_RULE)
+            raise InvalidName(
+                f"{text!r} is not a topic name: {_RULE}{_about_dots(text)}",
+                field=field,
+                value=text,
+                rule=_RULE,
+            )
         return cls(parts[0], parts[1])
 
     def __str__(self) -> str:
@@ -101,6 +108,19 @@ def check_namespace(text: str, *, field: str = "namespace") -> str:
     return bare
 
 
+def _about_dots(text: str) -> str:
+    if "." not in text or not re.fullmatch(r"[A-Za-z0-9_./-]+", text):
+        return ""
+    return f"; Danube's protocol has no dots, its clients and brokers refuse them: write {text.replace('.', '-')!r}"
+
+
+def _check_text(value: object, field: str) -> None:
+    if not isinstance(value, str):
+        raise InvalidArgument(
+            f"{field} is text, got {type(value).__name__}", field=field, value=repr(value)[:200]
+        )
+
+
 def check_subscription(text: str, *, field: str = "subscription") -> str:
     """Subscriptions are named by official clients too, which do not restrict them: printable, 1-256 chars."""
     return check_client_name(text, field=field)
@@ -108,6 +128,7 @@ def check_subscription(text: str, *, field: str = "subscription") -> str:
 
 def check_client_name(text: str, *, field: str) -> str:
     """Check a producer's, consumer's or subscription's name: 1-256 printable characters, no `/`."""
+    _check_text(text, field)
     if not 1 <= len(text) <= MAX_CLIENT_NAME_CHARS or not text.isprintable() or "/" in text:
         raise InvalidName(
             f"{field} {text!r}: use 1-256 printable characters without '/'", field=field, value=text

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import pytest
-from pydanube import ConsumerOptions, InvalidArgument, ProducerOptions, ReaderOptions, connect
+from pydanube import ConsumerOptions, InvalidArgument, InvalidName, ProducerOptions, ReaderOptions, connect
 from pydanube.options import ConsumerArguments, ProducerArguments, ReaderArguments
+from pydanube.testing import InMemoryCluster
 
 
 @pytest.mark.parametrize(
@@ -72,3 +73,43 @@ def test_a_misspelt_choice_fails_type_checking(tmp_path: Path) -> None:
     wrong = [line for line in checked.stdout.splitlines() if "error:" in line]
     assert len(wrong) == 1
     assert "program.py:3" in wrong[0]
+
+
+@pytest.mark.parametrize(
+    ("make", "field"),
+    [
+        (lambda: connect(5), "url"),  # type: ignore[arg-type]
+        (lambda: connect(b"http://a:1"), "url"),  # type: ignore[arg-type]
+        (lambda: connect(token=5), "token"),  # type: ignore[arg-type]
+        (lambda: connect(retry=5), "retry"),  # type: ignore[arg-type]
+        (lambda: connect().producer(None), "topic"),  # type: ignore[arg-type]
+        (lambda: connect().producer("a", name=5), "name"),  # type: ignore[arg-type]
+        (lambda: connect().consumer(5, "b"), "topic"),  # type: ignore[arg-type]
+        (lambda: connect().consumer("a", None), "subscription"),  # type: ignore[arg-type]
+        (lambda: connect().reader(None), "topic"),  # type: ignore[arg-type]
+    ],
+)
+def test_what_is_of_the_wrong_kind_is_refused_by_name(make: Any, field: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        make()
+    assert caught.value.details["field"] == field
+    assert field in caught.value.message
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("payload", [None, "text", 5])
+async def test_a_payload_that_is_not_bytes_is_refused(memory: InMemoryCluster, payload: Any) -> None:
+    async with memory.connect() as client, client.producer("orders") as producer:
+        with pytest.raises(InvalidArgument) as waited:
+            await producer.send(payload)
+        with pytest.raises(InvalidArgument) as handed_over:
+            producer.send_nowait(payload)
+        with pytest.raises(InvalidArgument) as many:
+            await producer.send_many([payload])
+        assert [caught.value.details["field"] for caught in (waited, handed_over, many)] == ["payload"] * 3
+        await producer.send(b"fits")
+
+
+def test_a_name_with_dots_is_told_why_not() -> None:
+    with pytest.raises(InvalidName, match=r"no dots.*'orders-v1'"):
+        connect().producer("orders.v1")

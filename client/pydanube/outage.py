@@ -1,0 +1,106 @@
+"""Says by `logging` that the client waits for its broker: once an outage, however many topics wait and how often they try.
+
+What waits is told apart by whoever waits (a producer, a consumer); the outage is over when none of them is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+__all__ = ["NOTICE_S", "Outage", "Waiter"]
+
+NOTICE_S: Final = 1.0  # a broker that restarts, or a connection that breaks once, is not worth a line
+
+_log = logging.getLogger("pydanube")
+
+
+class Outage:
+    """Of one client.
+
+    Args:
+        url: what it was asked to connect to.
+        max_elapsed_s: how long it tries.
+    """
+
+    def __init__(self, url: str, max_elapsed_s: float) -> None:
+        self._url = url
+        self._max_elapsed_s = max_elapsed_s
+        self._waiting: dict[tuple[int, str], tuple[str, str]] = {}  # what waits → for which url, and why
+        self._timer: asyncio.TimerHandle | None = None
+        self._told = False
+        self._ids = 0
+
+    def waiter(self, what: str) -> Waiter:
+        """Somebody who may have to wait; `what` names them: `a producer on /default/orders`."""
+        self._ids += 1
+        return Waiter(self, self._ids, what)
+
+    def begin(self, who: tuple[int, str], what: str, url: str, reason: str) -> None:
+        """`who` waits from now on, or has another reason."""
+        self._waiting[who] = (f"{what} waits for the broker at {url or self._url}", reason)
+        if self._timer is None and not self._told:
+            self._timer = asyncio.get_running_loop().call_later(NOTICE_S, self._tell)
+
+    def end(self, who: tuple[int, str]) -> None:
+        """`who` waits no longer: it got its answer, or gave up."""
+        if self._waiting.pop(who, None) is None or self._waiting:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._told:
+            self._told = False
+            _log.info("the broker at %s is waited for no longer", self._url)
+
+    def end_all(self, waiter: int) -> None:
+        """Nothing of this waiter waits any longer."""
+        for who in [who for who in self._waiting if who[0] == waiter]:
+            self.end(who)
+
+    def _tell(self) -> None:
+        self._timer = None
+        self._told = True
+        (sentence, reason), others = next(iter(self._waiting.values())), len(self._waiting) - 1
+        _log.warning(
+            "%s%s: %s; trying for up to %g s",
+            sentence,
+            f" (and {others} more)" if others else "",
+            reason or "it has not answered yet",
+            self._max_elapsed_s,
+        )
+
+
+class Waiter:
+    """One producer, consumer or reader, over all its partitions."""
+
+    __slots__ = ("_id", "_outage", "_what")
+
+    def __init__(self, outage: Outage, id: int, what: str) -> None:
+        self._outage = outage
+        self._id = id
+        self._what = what
+
+    def begin(self, part: str, url: str, reason: str) -> None:
+        """The connection for `part` is away."""
+        self._outage.begin((self._id, part), self._what, url, reason)
+
+    def end(self, part: str) -> None:
+        """It is there again, or given up."""
+        self._outage.end((self._id, part))
+
+    def end_all(self) -> None:
+        """Closed: nothing waits any longer."""
+        self._outage.end_all(self._id)
+
+    @contextmanager
+    def asking(self, part: str) -> Iterator[Callable[[str], None]]:
+        """Inside the block an answer is awaited, however often it is asked for; call it with what came instead."""
+        self.begin(part, "", "")
+        try:
+            yield lambda reason: self.begin(part, "", reason)
+        finally:
+            self.end(part)
