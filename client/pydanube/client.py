@@ -182,9 +182,10 @@ class Client:
         """
         check_subscription(subscription)
         name = str(TopicName.parse(topic))
-        chosen = replace(options or ConsumerOptions(), **changes).receiver(name, subscription)
+        asked = replace(options or ConsumerOptions(), **changes)
+        chosen = asked.receiver(name, subscription)
         waiter = self._outage.waiter(f"the consumer {subscription} of {name}")
-        request = pb.ResolveRequest(topic=name)
+        request = pb.ResolveRequest(topic=name, create=asked.create)
         consumer = Consumer(chosen, self._side(request, waiter), self._forget(self._receivers, waiter))
         self._receivers.add(consumer)
         return consumer

@@ -127,6 +127,7 @@ class ConsumerArguments(TypedDict, total=False):
     start: str
     start_must_apply: bool
     key_filters: Sequence[str]
+    create: bool
     credit_messages: int | None
     credit_bytes: int
     ack_timeout_ms: int | None
@@ -143,6 +144,8 @@ class ConsumerOptions:
         start: where a new subscription begins; an existing one goes on where it is.
         start_must_apply: refuse a subscription that exists, instead of leaving `start` out of account.
         key_filters: glob patterns; only for key-shared.
+        create: make the topic if it does not exist, where the broker lets producers do so too: reliable and without
+            partitions. So a consumer may come before the first producer.
         credit_messages: how many may be on their way and not taken, over all partitions together. None: 10 000, and
             2 000 for shared and key-shared. What waits here is not late, and is given back when another consumer has
             nothing to do; for handlers of a second or more, a few are enough.
@@ -158,6 +161,7 @@ class ConsumerOptions:
     start: str = "earliest"
     start_must_apply: bool = False
     key_filters: Sequence[str] = ()
+    create: bool = False
     credit_messages: int | None = None
     credit_bytes: int = CREDIT_BYTES
     ack_timeout_ms: int | None = None
@@ -165,6 +169,10 @@ class ConsumerOptions:
 
     def __post_init__(self) -> None:
         _check_choice("type", self.type, SubscriptionType)
+        if not isinstance(self.create, bool):
+            raise InvalidArgument(
+                f"create is True or False, got {self.create!r}", field="create", value=_shown(self.create)
+            )
         if self.name is not None:
             check_client_name(self.name, field="name")
         if self.credit_messages is not None:

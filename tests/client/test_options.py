@@ -7,7 +7,15 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import pytest
-from pydanube import ConsumerOptions, InvalidArgument, InvalidName, ProducerOptions, ReaderOptions, connect
+from pydanube import (
+    ConsumerOptions,
+    InvalidArgument,
+    InvalidName,
+    ProducerOptions,
+    ReaderOptions,
+    TopicNotFound,
+    connect,
+)
 from pydanube.options import ConsumerArguments, ProducerArguments, ReaderArguments
 from pydanube.testing import InMemoryCluster
 
@@ -38,6 +46,7 @@ def test_keywords_are_the_fields_with_their_types(options: type, arguments: type
         (lambda: ConsumerOptions(type="shraed"), "type"),  # type: ignore[arg-type]
         (lambda: ConsumerOptions(credit_messages="many"), "credit_messages"),  # type: ignore[arg-type]
         (lambda: ConsumerOptions(ack_timeout_ms=0), "ack_timeout_ms"),
+        (lambda: ConsumerOptions(create="yes"), "create"),  # type: ignore[arg-type]
         (lambda: ReaderOptions(credit_bytes=0), "credit_bytes"),
         (lambda: connect().consumer("a", "b", start="yesterday"), "start"),
         (lambda: connect().reader("a", stop="yesterday"), "stop"),
@@ -113,3 +122,10 @@ async def test_a_payload_that_is_not_bytes_is_refused(memory: InMemoryCluster, p
 def test_a_name_with_dots_is_told_why_not() -> None:
     with pytest.raises(InvalidName, match=r"no dots.*'orders-v1'"):
         connect().producer("orders.v1")
+
+
+@pytest.mark.anyio
+async def test_a_consumer_makes_no_topic_where_producers_may_not() -> None:
+    async with InMemoryCluster(auto_create=False).connect() as client:
+        with pytest.raises(TopicNotFound):
+            await client.consumer("orders", "s", create=True).__aenter__()

@@ -344,3 +344,16 @@ async def test_two_shared_consumers_divide_the_messages(cluster: Any) -> None:
         await asyncio.gather(work(one, 0), work(two, 1))
         assert sorted(seen) == list(range(3000))
         assert min(shares) > 0
+
+
+async def test_a_consumer_may_come_before_the_first_producer(cluster: Any) -> None:
+    topic = cluster.topic()
+    async with cluster.connect() as client:
+        with pytest.raises(TopicNotFound):
+            await client.consumer(topic, "s").__aenter__()
+        async with client.consumer(topic, "s", create=True, start="latest") as consumer:
+            async with client.producer(topic) as producer:
+                await producer.send(b"first")
+            assert [message.payload for message in await take(consumer, 1)] == [b"first"]
+        async with client.consumer(topic, "s", create=True) as again:  # it exists by now
+            assert await take(again, 1)
