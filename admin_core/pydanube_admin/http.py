@@ -24,6 +24,7 @@ import anyio
 from pydanube_core.errors import ClusterError, InvalidArgument, MissingExtra, PermissionDenied
 
 from pydanube_admin.jsonrpc import JsonRpc
+from pydanube_admin.openrpc import openrpc_document
 
 __all__ = ["MAX_BODY_BYTES", "AsgiApp", "HttpFace", "http_server"]
 
@@ -42,7 +43,8 @@ MAX_PRINCIPAL_CHARS: Final = 256
 
 # Methods beside POST: the 2025 wire ends its sessions with DELETE. Its GET stream is for what a server pushes by
 # itself, and there is nothing yet; 405 is the standard's way to say so.
-_METHODS: Final = {"/rpc": ("POST",), "/mcp": ("POST", "DELETE")}
+OPENRPC: Final = "/openrpc.json"
+_METHODS: Final = {"/rpc": ("POST",), "/mcp": ("POST", "DELETE"), OPENRPC: ("GET",)}
 
 
 class _HttpError(Exception):
@@ -69,7 +71,8 @@ class HttpFace:
     ) -> None:
         self._rpc = rpc
         self._mcp = mcp
-        self._paths = [path for path, answerer in (("/rpc", rpc), ("/mcp", mcp)) if answerer is not None]
+        answerers = (("/rpc", rpc), ("/mcp", mcp), (OPENRPC, rpc))
+        self._paths = [path for path, answerer in answerers if answerer is not None]
         self._allowed_hosts = frozenset(host.lower() for host in allowed_hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -95,6 +98,9 @@ class HttpFace:
             return
         if body is None:  # the client went away
             return
+        if path == OPENRPC:
+            await _send_json(send, 200, openrpc_document())
+            return
         if path == "/mcp":
             assert self._mcp is not None
             await self._mcp(scope, _replay(body, receive), send)
@@ -117,14 +123,14 @@ class HttpFace:
             raise _HttpError(403, _foreign("Origin", origin))
         path: str = scope["path"]
         if path not in self._paths:
-            there = " and ".join(f"POST {known}" for known in self._paths)
+            there = " and ".join(f"{_METHODS[known][0]} {known}" for known in self._paths)
             raise _HttpError(
                 404, InvalidArgument(f"there is no {path[:100]} here; there is {there}", field="path")
             )
         methods = _METHODS[path]
         if scope["method"] not in methods:
             error = InvalidArgument(
-                f"{path} takes POST, not {scope['method']}", field="method", value=scope["method"]
+                f"{path} takes {methods[0]}, not {scope['method']}", field="method", value=scope["method"]
             )
             raise _HttpError(405, error, (("allow", ", ".join(methods)),))
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()

@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from itertools import pairwise
 from typing import Final
 
 from pydanube_core.errors import ClusterError, Internal, InvalidArgument
@@ -24,7 +25,7 @@ EXIT_INTERRUPTED: Final = 130
 def wants_json(argv: Sequence[str]) -> bool:
     """Whether `--json` was asked for; needed before the arguments are parsed, since parsing may fail."""
     words = list(argv[: argv.index("--")]) if "--" in argv else list(argv)
-    pairs = zip(words, [*words[1:], ""], strict=True)
+    pairs = pairwise(words)
     return "--json" in words or "--output=json" in words or ("--output", "json") in set(pairs)
 
 

@@ -75,12 +75,15 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
         "topic",
         "partition",
         "subscription",
-        "type",
-        "consumers",
+        "status",
         "lag_messages",
-        "lag_bytes",
         "oldest_unread_age_s",
+        "consume_rate",
+        "eta_s",
+        "consumers",
         "in_flight",
+        "lag_bytes",
+        "type",
         "redelivered",
         "dead_lettered",
         "blocked_by",
@@ -392,7 +395,7 @@ def _show(operation: Operation, result: Mapping[str, Any], common: Common) -> No
         if items:
             print_table(items, COLUMNS.get(operation.name))
         else:
-            prose(f"no {operation.group} found")
+            print(f"no {operation.group.replace('_', ' ')} found", file=sys.stderr)
         if result.get("next_page"):
             print(f"more: add --page {result['next_page']}", file=sys.stderr)
     elif operation.group == "diagnose":

@@ -7,6 +7,8 @@ elsewhere loses its control characters before it reaches a terminal.
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -52,8 +54,7 @@ def prose(text: str) -> None:
 
 def print_table(items: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = None) -> None:
     """A table of `items`; without `columns`, the first scalar fields."""
-    from rich.table import Table
-    from rich.text import Text
+    from pydanube_cli.table import Column, laid_out
 
     if columns is None:
         scalar = {
@@ -63,20 +64,26 @@ def print_table(items: Sequence[Mapping[str, Any]], columns: Sequence[str] | Non
             if not isinstance(value, (dict, list)) and not name.endswith("_reason")
         }
         columns = list(scalar)[:MAX_COLUMNS]
-    table = Table(box=None, pad_edge=False, show_edge=False, header_style="bold")
-    for name in columns:
-        numeric = any(_is_number(item.get(name)) for item in items)
-        table.add_column(
-            Text(name), justify="right" if numeric else "left", no_wrap=True, overflow="ellipsis"
-        )
-    for item in items:
-        table.add_row(*(Text(cell(name, item.get(name), item)) for name in columns))
-    out = console()
-    with out.capture() as captured:
-        out.print(table)
-    # Columns are padded to their width; what is read by a program should not end in blanks.
-    for line in captured.get().splitlines():
-        print(line.rstrip())
+    terminal = sys.stdout.isatty()
+    head, body, dropped = laid_out(
+        [
+            Column(
+                name=name,
+                cells=[cell(name, item.get(name), item) for item in items],
+                numeric=any(_is_number(item.get(name)) for item in items),
+                empty=all(item.get(name) is None for item in items),
+            )
+            for name in columns
+        ],
+        shutil.get_terminal_size().columns if terminal else None,
+    )
+    bold = terminal and not os.environ.get("NO_COLOR")
+    for line in head:
+        print(f"\x1b[1m{line}\x1b[0m" if bold else line)
+    for line in body:
+        print(line)
+    if dropped:
+        prose(f"no room for {', '.join(dropped)}: --json has all")
 
 
 def print_pairs(result: Mapping[str, Any]) -> None:

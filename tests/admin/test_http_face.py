@@ -60,6 +60,14 @@ async def test_another_method_is_405_and_says_which_is_taken(web: httpx.AsyncCli
     assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
 
 
+async def test_the_openrpc_document_is_there_for_reading(web: httpx.AsyncClient) -> None:
+    document = await web.get("/openrpc.json")
+    discovered = await web.post("/rpc", json=CALL | {"method": "rpc.discover"})
+    assert document.status_code == 200
+    assert document.json() == discovered.json()["result"]
+    assert (await web.post("/openrpc.json", json=CALL)).status_code == 405
+
+
 async def test_other_paths_are_404(web: httpx.AsyncClient) -> None:
     for path in ("/", "/rpc/", "/mcp", "/rpc/x", "//rpc"):
         assert (await web.post(path, json=CALL)).status_code == 404, path

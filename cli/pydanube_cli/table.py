@@ -1,0 +1,117 @@
+"""A table that stays readable: on a terminal it takes the width there is, in a pipe the width it needs.
+
+Where the width does not suffice, headers wrap first, then columns without any value go, then texts fold; figures are
+never cut. Only then are the last columns left out, and said so.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from rich.cells import cell_len
+
+__all__ = ["Column", "laid_out"]
+
+GAP = 2
+NARROWEST = 14  # a folded text narrower than this is no pleasure
+NAME = 40  # the first column says what the row is about: up to this width it stays whole
+
+
+@dataclass(slots=True)
+class Column:
+    """One column; `width` is found by `laid_out`."""
+
+    name: str
+    cells: Sequence[str]
+    numeric: bool
+    empty: bool  # no item has a value
+    width: int = field(default=0)
+    head: list[str] = field(default_factory=list)
+
+    def natural(self) -> int:
+        return max((cell_len(cell) for cell in self.cells), default=0)
+
+
+def laid_out(columns: Sequence[Column], width: int | None) -> tuple[list[str], list[str], list[str]]:
+    """(lines of the head, lines of the body, names of columns that found no room)."""
+    for column in columns:
+        column.head = [column.name]
+        column.width = max(column.natural(), len(column.name))
+    shown, dropped = list(columns), list[str]()
+    if width is not None and _total(shown) > width:
+        for column in shown:
+            column.head = _wrapped(column.name, column.natural())
+            column.width = max(column.natural(), *(len(line) for line in column.head))
+        if _total(shown) > width:
+            shown = [column for column in shown if not column.empty] or shown
+        _fold(shown, width)
+        while len(shown) > 1 and _total(shown) > width:
+            dropped.insert(0, shown.pop().name)
+            for column in shown:  # what is left may have more room than it was folded for
+                column.width = max(column.natural(), *(len(line) for line in column.head))
+            _fold(shown, width)
+    heads = max((len(column.head) for column in shown), default=0)
+    head = [
+        _line([(column, ([""] * (heads - len(column.head)) + column.head)[row]) for column in shown])
+        for row in range(heads)
+    ]
+    body = [line for row in range(len(shown[0].cells) if shown else 0) for line in _row(shown, row)]
+    return head, body, dropped
+
+
+def _total(columns: Sequence[Column]) -> int:
+    return sum(column.width for column in columns) + GAP * (len(columns) - 1)
+
+
+def _wrapped(name: str, natural: int) -> list[str]:
+    """`dispatch_strategy` over values of 8: `dispatch_`, `strategy`."""
+    words = name.split("_")
+    words = [f"{word}_" for word in words[:-1]] + words[-1:]
+    room = max(natural, *(len(word) for word in words))
+    lines = [""]
+    for word in words:
+        if lines[-1] and len(lines[-1]) + len(word) > room:
+            lines.append("")
+        lines[-1] += word
+    return lines
+
+
+def _fold(columns: Sequence[Column], width: int) -> None:
+    """Take from the widest text until all fit, or none can give."""
+    while (over := _total(columns) - width) > 0:
+        texts = [
+            column
+            for at, column in enumerate(columns)
+            if not column.numeric and column.width > (NARROWEST if at else NAME)
+        ]
+        if not texts:
+            return
+        widest = max(texts, key=lambda column: column.width)
+        others = [column.width for column in texts if column is not widest]
+        least = max(NARROWEST, *(others or [0]))
+        floor = NAME if widest is columns[0] else NARROWEST
+        widest.width = max(floor, least if widest.width > least else floor, widest.width - over)
+
+
+def _row(columns: Sequence[Column], row: int) -> list[str]:
+    folded = [
+        (column, textwrap.wrap(column.cells[row], column.width, break_on_hyphens=False) or [""])
+        if cell_len(column.cells[row]) > column.width
+        else (column, [column.cells[row]])
+        for column in columns
+    ]
+    height = max(len(lines) for _, lines in folded)
+    return [
+        _line([(column, lines[at] if at < len(lines) else "") for column, lines in folded])
+        for at in range(height)
+    ]
+
+
+def _line(cells: Sequence[tuple[Column, str]]) -> str:
+    parts = []
+    for column, text in cells:
+        blanks = " " * max(0, column.width - cell_len(text))
+        parts.append(blanks + text if column.numeric else text + blanks)
+    return (" " * GAP).join(parts).rstrip()
