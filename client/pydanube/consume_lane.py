@@ -112,6 +112,7 @@ class ConsumeLane:
         self.credit_bytes = 0
         self._taken_messages = 0
         self._taken_bytes = 0
+        self._credit_held = False
         self._unflushed = 0  # messages taken since acks were sent
         # counters
         self.received_messages = 0
@@ -154,8 +155,19 @@ class ConsumeLane:
             self.flush()
         self._grant_used()
 
+    def hold_credit(self) -> None:
+        """Grant nothing until `release_credit`: the consumer is paused."""
+        self._credit_held = True
+
+    def release_credit(self) -> None:
+        """Grant again, also what was used meanwhile."""
+        self._credit_held = False
+        self._grant_used()
+
     def _grant_used(self) -> None:
         options = self._options
+        if self._credit_held:
+            return
         if (
             2 * self._taken_messages >= options.credit_messages
             or 2 * self._taken_bytes >= options.credit_bytes

@@ -55,6 +55,7 @@ class Receiver:
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._open = False
         self._entered = False
+        self._paused = False
         # the delivery that is being handed out: its messages, as an iterator; the offsets under it tell what is left
         self._current: Iterator[Message] = _NOTHING
         self._offsets: Iterator[int] = iter(())
@@ -188,7 +189,7 @@ class Receiver:
                             taken.append(message)
                             if len(taken) == max_messages:
                                 return taken
-                    if not self._ready and (taken or max_wait_s <= 0):
+                    if (self._paused or not self._ready) and (taken or max_wait_s <= 0):
                         self._finish_delivery()
                         self._raise_failure(taken)
                         break
@@ -213,20 +214,65 @@ class Receiver:
             self._offsets = iter(())
             yield batch
 
-    async def seek(self, position: str) -> None:
-        """Move to a position (`earliest`, `latest`, `offset:42`, `time:-15m` …), in every partition.
+    def pause(self) -> None:
+        """Hand out nothing until `resume`: iterations wait, `receive` finds nothing.
+
+        What was handed out may be acknowledged. What is in the buffer waits there and is not late; no more than the
+        credit is added to it, for no credit is granted. The connection, and the place in the subscription, are kept.
+        """
+        self._check_usable()
+        self._paused = True
+        for lane in self._lanes:
+            lane.hold_credit()
+        current, left = self._delivered, length_hint(self._offsets)
+        if current is not None and left:
+            rest = current.part(len(current) - left, len(current))
+            current.keep(0, len(current) - left)
+            self._current, self._offsets = _NOTHING, iter(())
+            self._ready.appendleft(rest)
+        self._finish_delivery()
+
+    def resume(self) -> None:
+        """Go on after `pause`, with the message that would have been next. Harmless where nothing is paused."""
+        self._check_usable()
+        self._paused = False
+        for lane in self._lanes:
+            lane.release_credit()
+        self._wake(everyone=True)
+
+    @property
+    def paused(self) -> bool:
+        """Whether `pause` was called, and `resume` not since."""
+        return self._paused
+
+    async def seek(self, position: str, *, partition: int | None = None) -> None:
+        """Move to a position (`earliest`, `latest`, `offset:42`, `time:-15m` …), in every partition or in one.
 
         When it returns, what is handed out next comes from there. Acks of messages received before have no effect.
         An offset means the same number in every partition.
+
+        Args:
+            position: where to.
+            partition: None: all of them; the others stay where they are.
 
         Raises:
             InvalidArgument: a partition does not have that position. Nothing has moved, and the receiver goes on.
         """
         self._check_usable()
         Position.parse(position, now_ms=time.time_ns() // 1_000_000)
-        if len(self._lanes) > 1:
-            await _all(lane.seek(position, check=True) for lane in self._lanes)
-        await _all(lane.seek(position) for lane in self._lanes)
+        lanes = self._lanes
+        if partition is not None:
+            lanes = [lane for lane in lanes if lane.partition == partition]
+            if not lanes:
+                count = len(self._lanes) if self._lanes[0].partition is not None else 0
+                numbered = f"has {count}, numbered from 0" if count else "has no partitions"
+                raise InvalidArgument(
+                    f"partition {partition!r}: {self._topic} {numbered}",
+                    field="partition", value=partition, topic=self._topic,
+                )  # fmt: skip
+        if len(lanes) > 1:
+            await _all(lane.seek(position, check=True) for lane in lanes)
+        await _all(lane.seek(position) for lane in lanes)
         self._changed()
 
     def statistics(self) -> ConsumerStatistics:
@@ -354,11 +400,11 @@ class Receiver:
                 if self._entered:
                     return False
                 self._check_usable()
-            if self._ready:
+            if self._ready and not self._paused:
                 self._begin(self._ready.popleft(), 0)
                 return True
             self._raise_failure(())
-            if all(lane.ended for lane in self._lanes):
+            if not self._ready and all(lane.ended for lane in self._lanes):
                 return False
             waiter = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)

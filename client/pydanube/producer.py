@@ -14,7 +14,14 @@ from types import TracebackType
 from typing import Any, Final, NoReturn, Self
 
 from pydanube_core.batch import BATCH_TARGET_BYTES, MAX_BATCH_BYTES, MAX_BATCH_MESSAGES, parse_codec
-from pydanube_core.errors import ClosedResource, ClusterError, InvalidArgument, MessageTooLarge, WindowFull
+from pydanube_core.errors import (
+    ClosedResource,
+    ClusterError,
+    DeadlineExceeded,
+    InvalidArgument,
+    MessageTooLarge,
+    WindowFull,
+)
 
 from pydanube.facts import ClientEventKind, ProducerStatistics, Receipt, SendSummary
 from pydanube.ledger import Ledger
@@ -236,8 +243,13 @@ class Producer:
         key: str | None = None,
         attributes: Mapping[str, str] | None = None,
         partition: int | None = None,
+        timeout_s: float | None = None,
     ) -> Receipt:
         """Publish a message and wait until it is stored as durably as the topic promises.
+
+        With `timeout_s` it waits that long, and then raises `DeadlineExceeded`, whose `details["outcome"]` is
+        `not_stored` (it waited for room in the window) or `unknown` (it was handed over and may still be stored).
+        None: as long as the client's `Retry` says.
 
         Cancelled while it waits for room in the window, it had no effect. Cancelled later (a deadline, for example),
         the message has been handed over and will be stored; sending it again would store it twice.
@@ -245,6 +257,8 @@ class Producer:
         Raises:
             ClusterError: not stored; or, with `details["outcome"] == "unknown"`, possibly stored.
         """
+        if timeout_s is not None:
+            return await self._send_within(timeout_s, payload, key, attributes, partition)
         if type(payload) is not bytes:
             self._measure(payload, key, attributes)
         if (
@@ -394,6 +408,39 @@ class Producer:
         if not index:
             lane.first_message()
         return PendingSend(batch, index)
+
+    async def _send_within(
+        self,
+        timeout_s: float,
+        payload: Payload,
+        key: str | None,
+        attributes: Mapping[str, str] | None,
+        partition: int | None,
+    ) -> Receipt:
+        if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not timeout_s > 0:
+            raise InvalidArgument(
+                f"timeout_s is a number above 0, got {timeout_s!r}", field="timeout_s", value=repr(timeout_s)
+            )
+        size = self._measure(payload, key, attributes)
+        outcome = "not_stored"
+        try:
+            async with asyncio.timeout(timeout_s):
+                if self._shut is None:
+                    await self._room(1, size)
+                    self._free_messages += 1
+                    self._free_bytes += size
+                handle = self._send_any(payload, key, attributes, partition)
+                outcome = "unknown"
+                await handle._batch.waiter()
+                return handle._batch.receipt(handle._index)
+        except TimeoutError:
+            what = (
+                "had no room to send it" if outcome == "not_stored" else "has no answer; it may be stored yet"
+            )
+            raise DeadlineExceeded(
+                f"{self._topic}: after {timeout_s:g} s the producer {what}",
+                topic=self._topic, outcome=outcome, timeout_s=timeout_s,
+            ) from None  # fmt: skip
 
     async def _add(self, entry: Payload | Message, ledger: Ledger) -> None:
         if isinstance(entry, Message):

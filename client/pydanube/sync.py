@@ -260,9 +260,13 @@ class Producer:
         key: str | None = None,
         attributes: Mapping[str, str] | None = None,
         partition: int | None = None,
+        timeout_s: float | None = None,
     ) -> Receipt:
         """As `pydanube.Producer.send`."""
-        return self._loop.call(self._inner.send(payload, key=key, attributes=attributes, partition=partition))
+        sending = self._inner.send(
+            payload, key=key, attributes=attributes, partition=partition, timeout_s=timeout_s
+        )
+        return self._loop.call(sending)
 
     def send_nowait(
         self,
@@ -418,17 +422,34 @@ class _Receiving(Generic[R]):
     def _forget_void(self) -> None:
         """Drop what was fetched of a session that a seek or reconnect has ended: the broker sends it again."""
         if self._fetched and not self._fetched[0]._from.current:
-            self._fetched.clear()
+            self._fetched = deque(message for message in self._fetched if message._from.current)
 
-    def seek(self, position: str) -> None:
+    def pause(self) -> None:
+        """As `pydanube.Consumer.pause`; what an iteration has fetched already, a twentieth of a second's work, is
+        still handed out."""
+        self._loop.call(_call(self._inner.pause))
+
+    def resume(self) -> None:
+        """As `pydanube.Consumer.resume`; an iteration that waits in another thread goes on."""
+        self._loop.call(_call(self._inner.resume))
+
+    @property
+    def paused(self) -> bool:
+        """As `pydanube.Consumer.paused`."""
+        return self._inner.paused
+
+    def seek(self, position: str, *, partition: int | None = None) -> None:
         """As `pydanube.Consumer.seek`."""
 
         async def seek() -> None:
             await self._acks.drain()
-            await self._inner.seek(position)
+            await self._inner.seek(position, partition=partition)
 
         self._loop.call(seek())
-        self._fetched.clear()
+        if partition is None:
+            self._fetched.clear()
+        else:
+            self._fetched = deque(message for message in self._fetched if message._from.current)
 
     def statistics(self) -> ConsumerStatistics:
         """As `pydanube.Consumer.statistics`."""

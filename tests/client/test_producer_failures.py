@@ -12,6 +12,7 @@ from pydanube.testing import InMemoryCluster
 from pydanube_core.errors import (
     ClosedResource,
     ClusterError,
+    DeadlineExceeded,
     DiskFull,
     JournalReadOnly,
     OutOfSequence,
@@ -320,3 +321,17 @@ async def test_events_show_an_outage(memory: InMemoryCluster) -> None:
         kinds = [(await anext(events)).kind.value for _ in range(3)]
         assert kinds == ["disconnected", "reconnecting", "connected"]
         assert client.statistics().reconnects == 1
+
+
+async def test_a_send_past_its_deadline_says_what_became_of_it(memory: InMemoryCluster) -> None:
+    async with memory.connect() as client, client.producer("t", window_messages=1) as producer:
+        with memory.answers_held():
+            with pytest.raises(DeadlineExceeded) as handed_over:
+                await producer.send(b"one", timeout_s=0.1)
+            with pytest.raises(DeadlineExceeded) as no_room:
+                await producer.send(b"two", timeout_s=0.1)
+        await producer.flush()
+        assert (await producer.send(b"three", timeout_s=60)).offset == 1  # the window is whole again
+    assert handed_over.value.details["outcome"] == "unknown"
+    assert no_room.value.details["outcome"] == "not_stored"
+    assert memory.payloads("t") == [b"one", b"three"]

@@ -142,3 +142,20 @@ def test_events_end_when_the_client_closes(memory: InMemoryCluster) -> None:
         thread.join(timeout=60)
         assert not thread.is_alive()
     assert kinds[0] == "connected"
+
+
+def test_pause_and_the_seek_of_one_partition(memory: InMemoryCluster) -> None:
+    memory.create_topic("t", partitions=2)
+    with memory.connect_sync() as client:
+        with client.producer("t", routing="explicit") as producer:
+            for number in range(6):
+                producer.send(b"%d" % number, partition=number % 2, timeout_s=60)
+        with client.consumer("t", "s") as consumer:
+            consumer.pause()
+            assert consumer.paused
+            assert consumer.receive(max_wait_s=0.1) == []
+            threading.Timer(0.2, consumer.resume).start()
+            assert {next(consumer).payload for _ in range(6)} == {b"%d" % number for number in range(6)}
+            consumer.seek("offset:2", partition=1)
+            assert next(consumer).payload == b"5"
+            assert consumer.receive(max_wait_s=0.1) == []

@@ -357,3 +357,69 @@ async def test_a_consumer_may_come_before_the_first_producer(cluster: Any) -> No
             assert [message.payload for message in await take(consumer, 1)] == [b"first"]
         async with client.consumer(topic, "s", create=True) as again:  # it exists by now
             assert await take(again, 1)
+
+
+async def test_a_paused_consumer_hands_out_nothing_and_goes_on_where_it_was(cluster: Any) -> None:
+    topic = cluster.topic()
+    async with cluster.connect() as client:
+        await fill(client, topic, numbers(300))
+        async with client.consumer(topic, "s", credit_messages=100, ack_timeout_ms=400) as consumer:
+            seen = [int((await anext(consumer)).payload) for _ in range(60)]
+            before = consumer.statistics().credit_messages
+            consumer.pause()
+            assert consumer.paused
+            waiting = asyncio.create_task(anext(consumer))
+            # longer than the ack timeout: what waits in the buffer is not late
+            assert await consumer.receive(10, max_wait_s=1.0) == []
+            assert await consumer.receive(10, max_wait_s=0) == []
+            assert not waiting.done()
+            assert consumer.statistics().credit_messages <= before
+            assert consumer.statistics().buffered_messages <= 100
+            consumer.resume()
+            on_time = [await waiting]
+            while len(on_time) < 21:  # what was handed out before is late by now, and comes between
+                on_time += [m for m in await consumer.receive(1, max_wait_s=10) if m.delivery_count == 1]
+            assert [int(m.payload) for m in on_time] == list(range(60, 81))
+            assert seen == list(range(60))
+
+
+async def test_a_paused_reader_keeps_its_end_for_later(cluster: Any) -> None:
+    topic = cluster.topic()
+    async with cluster.connect() as client:
+        await fill(client, topic, numbers(50))
+        async with client.reader(topic, stop="head") as reader:
+            first = await anext(reader)
+            reader.pause()
+            rest = asyncio.create_task(_all_of(reader))
+            await asyncio.sleep(0.1)
+            assert not rest.done()
+            reader.resume()
+            assert [first.payload, *await rest] == numbers(50)
+
+
+async def _all_of(reader: Any) -> list[bytes]:
+    return [payload async for batch in reader.batches() for payload in batch.payloads]
+
+
+async def test_one_partition_is_sought_and_the_others_stay(cluster: Any) -> None:
+    topic = cluster.topic()
+    async with cluster.connect() as client:
+        async with client.producer(topic, partitions=2, routing="explicit") as producer:
+            for number in range(10):
+                await producer.send(b"%d" % number, partition=number % 2)
+        async with client.consumer(topic, "s") as consumer:
+            for message in await take(consumer, 10):
+                await message.ack()
+            await consumer.seek("offset:3", partition=1)
+            again = await take(consumer, 2)
+            assert [(m.partition, m.offset) for m in again] == [(1, 3), (1, 4)]
+            assert await consumer.receive(max_wait_s=0.2) == []
+            with pytest.raises(InvalidArgument) as caught:
+                await consumer.seek("earliest", partition=2)
+            assert caught.value.details["field"] == "partition"
+
+
+async def test_a_send_with_a_deadline_of_its_own_is_stored(cluster: Any) -> None:
+    async with cluster.connect() as client, client.producer(cluster.topic()) as producer:
+        assert (await producer.send(b"one", key="k", timeout_s=60)).offset == 0
+        assert (await producer.send(b"two")).offset == 1
