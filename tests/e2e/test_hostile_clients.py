@@ -615,6 +615,12 @@ async def test_absurd_credit_and_positions(broker: BrokerProcess, subscription: 
         for position in ("", "yesterday", "offset:-1", f"offset:{BIG}", "offset:99999", "time:", "x" * 4000):
             talk, _ = await _opened(on, topic, "seeker" if subscription else "")
             await talk.write(pb.ConsumeRequest(seek=pb.Seek(position=position, request=3)))
+            with anyio.fail_after(60):
+                answer = await talk.until("confirmed")  # a refusal changes nothing, and the stream lives on
+            assert (answer.confirm, json.loads(answer.error)["code"]) == (3, "INVALID_ARGUMENT"), position
+            await talk.write(
+                pb.ConsumeRequest(seek=pb.Seek(position=position))
+            )  # nobody waits for its answer
             await talk.drain(position)
             assert (await talk.status())[0] is grpc.StatusCode.INVALID_ARGUMENT, position
         for wrong in (

@@ -335,7 +335,11 @@ class ConsumeStream:
             self._reply.pause_reading()
 
     def _confirmed(self, number: int, error: ClusterError | None) -> None:
-        if number and not self.closed:
+        if not number:
+            if error is not None:  # nobody waits for the answer, and nobody may miss it
+                self._fail(error)
+            return
+        if not self.closed:
             self._owe()
             self._reply.send(
                 pb.ConsumeResponse(
