@@ -115,7 +115,7 @@ def fields(model: type[BaseModel]) -> Iterator[str]:
             facts.append(f"alias={field.alias!r}")
         if not field.is_required():
             if field.default_factory is not None:
-                facts.insert(0, f"default_factory={field.default_factory.__name__}")  # type: ignore[union-attr]
+                facts.insert(0, f"default_factory={field.default_factory.__name__}")
             else:
                 facts.insert(0, f"default={field.default!r}")
         if facts == [f"default={field.default!r}"]:

@@ -167,6 +167,11 @@ def _show_result(operation: Operation, outcome: Outcome) -> None:
         return
     for finding in result.get("findings", ()):
         print(f"   {finding['severity']}: {finding['rule']}: {cell('', finding['summary'])}")
+        evidence = ", ".join(f"{name} {cell(name, value)}" for name, value in finding["evidence"].items())
+        if evidence:
+            print(f"     evidence: {evidence}")
+        if ruled_out := [each["rule"] for each in finding["ruled_out"]]:
+            print(f"     ruled out: {', '.join(ruled_out)}")
         for step in finding["next"][:2]:
             print(f"     $ {cell('', step['command'])}")
     shown = {name: result[name] for name in outcome.step.show if name in result and name != "findings"}

@@ -1,0 +1,168 @@
+"""Record docs/administration.md: its commands are run against a broker of their own, and what they answer is put in.
+
+    python tools/record_administration.py
+
+A line that begins with `$` in the page's plan below is run; `{name}` in it is what an earlier answer held.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+PAGE: Final = ROOT / "docs" / "administration.md"
+MOST_LINES: Final = 40
+
+# Text stays; a line with `$` becomes a block with its answer. `$NAME=PATTERN` after ` ## ` keeps the first group.
+PLAN: Final = """\
+# Administration
+
+<!-- Recorded by tools/record_administration.py from a running broker; do not edit. -->
+
+Every change can be looked at before it is made, is recorded before it takes effect, and can be taken back for
+`admin.undo_grace` (24 hours). This page is one story, recorded from a real broker: billing is behind. The same
+operations are on every face: the command line shown here, [JSON-RPC](interface.md#9-json-rpc), MCP, Python
+(`from pydanube.admin import connect_admin`), and, for the original's own tool, `danube_admin` over gRPC.
+
+## Billing is behind
+
+$ danube subscriptions lag --topic logs
+
+Nobody reads by this subscription. The diagnosis says it with its evidence, and with what it has ruled out:
+
+$ danube runbook diagnose_consumer_lag --topic logs --subscription billing
+
+## What would help, as a plan
+
+Billing does not need what has piled up. To pass over it destroys something, so it needs a plan. A script gets the
+refusal with the plan in it; `--dry-run` asks for the plan alone and changes nothing:
+
+$ danube subscriptions seek logs billing --to latest --dry-run ## token=--plan-token (\\S+)
+
+## Apply it
+
+The token does what the plan says, once, for whoever asked for it, while nothing that it stands on has changed.
+
+$ danube subscriptions seek logs billing --to latest --plan-token {token} --json ## call=call_id": "(\\w+)
+
+Verified:
+
+$ danube subscriptions lag --topic logs
+
+The same token again is refused:
+
+$ danube subscriptions seek logs billing --to latest --plan-token {token}
+
+## Take it back
+
+It was a mistake: billing did need them. The `call_id` of the change undoes it, cursor and all.
+
+$ danube changes undo {call}
+
+$ danube subscriptions lag --topic logs
+
+## Who did what
+
+$ danube audit query --topic logs --limit 6
+
+$ danube audit verify
+
+## Other tasks
+
+`danube runbook` lists what else is prepared: health, schemas, dead letters, capacity, a new topic. A runbook only names
+operations; a step that changes something shows its plan and asks.
+
+$ danube runbook setup_new_topic --namespace default --use-case queue --topic jobs --yes
+"""
+
+
+def main() -> int:
+    folder = tempfile.TemporaryDirectory(prefix="danube-recording-")
+    ready = Path(folder.name) / "ready.json"
+    env = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("DANUBE_")},
+        "DANUBE_DIAGNOSIS__SAMPLE_INTERVAL": "200ms",
+        "DANUBE_DIAGNOSIS__WINDOW": "4s",
+        "DANUBE_PRINCIPAL": "ann@example",
+        "NO_COLOR": "1",
+    }
+    ports = ["--grpc-port", "0", "--admin-port", "0", "--metrics-port", "0", "--http-port", "0"]
+    broker = subprocess.Popen(
+        [danube(), "up", "--data-dir", f"{folder.name}/data", "--ready-file", str(ready), *ports],
+        env=env,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        until = time.monotonic() + 60
+        while not ready.exists():
+            assert time.monotonic() < until, "the broker did not start in time"
+            assert broker.poll() is None, "the broker ended"
+            time.sleep(0.1)
+        listening = json.loads(ready.read_text(encoding="utf-8"))
+        env |= {"DANUBE_BROKER_URL": listening["grpc"], "DANUBE_ADMIN_ENDPOINT": listening["admin"]}
+        answer("danube produce logs -m invoice --count 500", env)
+        answer("danube consume logs -s billing --count 10 --for 10s", env)
+        answer("danube produce logs -m invoice --count 1500", env)
+        time.sleep(6)  # the window of the diagnosis fills
+        PAGE.write_text(recorded(env), encoding="utf-8")
+    finally:
+        broker.terminate()
+        broker.wait(30)
+        folder.cleanup()
+    return 0
+
+
+def danube() -> str:
+    return str(Path(sys.executable).with_name("danube"))
+
+
+def recorded(env: dict[str, str]) -> str:
+    kept: dict[str, str] = {}
+    lines = []
+    for line in PLAN.splitlines():
+        if not line.startswith("$ "):
+            lines.append(line)
+            continue
+        command, _, keep = line[2:].partition(" ## ")
+        for name, value in kept.items():
+            command = command.replace("{" + name + "}", value)
+        text, code = answer(command, env)
+        if keep:
+            name, _, pattern = keep.partition("=")
+            found = re.search(pattern, text)
+            assert found is not None, f"{command} answered no {name}:\n{text}"
+            kept[name] = found[1]
+        shown = text.rstrip().splitlines()
+        more = [f"… and {len(shown) - MOST_LINES} lines more"] if len(shown) > MOST_LINES else []
+        body = [f"$ {command}", *shown[:MOST_LINES], *more, *([f"(exit code {code})"] if code else [])]
+        lines += ["```console", *(part.rstrip() for part in body), "```"]
+    return "\n".join(lines) + "\n"
+
+
+def answer(command: str, env: dict[str, str]) -> tuple[str, int]:
+    """stdout and stderr together, and the exit code."""
+    done = subprocess.run(
+        [danube(), *shlex.split(command)[1:]],
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return done.stdout, done.returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
