@@ -48,7 +48,6 @@ __all__ = ["ConsumeLane", "ConsumeOptions"]
 ACK_FLUSH_S: Final = 0.005
 ACK_FLUSH_MESSAGES: Final = 2000
 
-
 SETTLED_S: Final = 1.0  # a stream that lasted this long, or delivered, ends an outage
 
 
@@ -367,9 +366,8 @@ class ConsumeLane:
             now = time.monotonic()
             since = self._failed_since
             if since is not None and self._opened_at > since and now - self._opened_at > SETTLED_S:
-                self._failed_since = (
-                    None  # it was opened again and worked for a while: this is another outage
-                )
+                # it was opened again and worked for a while: this is another outage
+                self._failed_since = None
             attempt = 1 if self._failed_since is None else attempt + 1
             if self._failed_since is None:
                 self._failed_since = now
