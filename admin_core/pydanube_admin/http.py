@@ -41,10 +41,10 @@ DISCARD_S: Final = 5.0
 DISCARD_PAUSE_S: Final = 0.5
 MAX_PRINCIPAL_CHARS: Final = 256
 
-# Methods beside POST: the 2025 wire ends its sessions with DELETE. Its GET stream is for what a server pushes by
-# itself, and there is nothing yet; 405 is the standard's way to say so.
+# Methods beside POST: the 2025 wire ends its sessions with DELETE, and its GET stream is for what a server pushes by
+# itself, alerts that a client subscribed to.
 OPENRPC: Final = "/openrpc.json"
-_METHODS: Final = {"/rpc": ("POST",), "/mcp": ("POST", "DELETE"), OPENRPC: ("GET",)}
+_METHODS: Final = {"/rpc": ("POST",), "/mcp": ("POST", "GET", "DELETE"), OPENRPC: ("GET",)}
 
 
 class _HttpError(Exception):

@@ -6,7 +6,6 @@ import os
 from typing import Annotated, Any, Literal
 
 import typer
-from pydanube_core.errors import NotImplementedYet
 
 from pydanube_cli.command import DEFAULT_ADMIN, Common, command
 
@@ -60,10 +59,6 @@ def mcp(
     conformance: Annotated[bool, typer.Option("--conformance", hidden=True)] = False,
 ) -> None:
     """Serve MCP. It starts while the broker is down; tools then answer UNAVAILABLE."""
-    if conformance:
-        raise NotImplementedYet(
-            "danube mcp --conformance is not built yet; it comes with the work on mcp", work="mcp"
-        )
     if print_config is not None:
         arguments = _arguments(
             transport=transport, profile=profile, read_only=read_only, confirm=confirm, connect=connect or []
@@ -87,6 +82,7 @@ def mcp(
     options: dict[str, Any] = {
         "profile": settings.mcp.profile,
         "confirm": settings.mcp.confirm,
+        "conformance": conformance,
         "read_only": read_only,
         "timeout_s": common.timeout_s,
         "principal": common.principal,

@@ -70,6 +70,10 @@ class Clusters:
     def several(self) -> bool:
         return len(self._clients) > 1
 
+    def named(self, name: str) -> OpsClient:
+        """The client of a cluster that exists."""
+        return self._clients[name]
+
     def pick(self, arguments: Mapping[str, Any]) -> tuple[OpsClient, dict[str, Any], str | None]:
         """The client that a tool call is for, the operation's own arguments, and the cluster's name if it was given.
 

@@ -3,6 +3,9 @@
     danube://topic/{namespace}/{topic}                          topics.describe
     danube://subscription/{namespace}/{topic}/{subscription}    subscriptions.lag
     danube://broker/{broker_id}                                 brokers.status
+    danube://schema/{subject}                                   schemas.get
+    danube://alerts                                             alerts.list, and can be subscribed to
+    danube://metrics                                            cluster.metrics
 
 With several clusters each takes `?cluster=NAME`. Completion is served from the lists of operations and is silent
 about what it cannot reach: a client's drop-down is no place for an error.
@@ -17,13 +20,13 @@ from typing import Any, Final
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from mcp import MCPError
-from mcp.types import INTERNAL_ERROR, INVALID_PARAMS, Completion, ResourceTemplate
+from mcp.types import INTERNAL_ERROR, INVALID_PARAMS, Completion, Resource, ResourceTemplate
 from pydanube_core.errors import ClusterError, InvalidArgument, Retryable, TopicNotFound
 from pydanube_core.names import TopicName
 
 from pydanube_mcp.clusters import CLUSTER, Clusters
 
-__all__ = ["JSON_TYPE", "complete", "read_resource", "template_list"]
+__all__ = ["JSON_TYPE", "complete", "complete_topic", "read_resource", "resource_list", "template_list"]
 
 MAX_COMPLETIONS: Final = 100  # the protocol's limit
 JSON_TYPE: Final = "application/json"
@@ -40,7 +43,7 @@ class _Template:
 
     @property
     def uri(self) -> str:
-        return f"danube://{self.kind}/" + "/".join(f"{{{part}}}" for part in self.parts)
+        return f"danube://{self.kind}" + "".join(f"/{{{part}}}" for part in self.parts)
 
 
 _TEMPLATES: Final = (
@@ -51,6 +54,14 @@ _TEMPLATES: Final = (
         description="The broker, as get_broker_status shows it",
         operation="brokers.status",
         arguments=lambda broker_id: {},
+    ),
+    _Template(
+        kind="schema",
+        parts=("subject",),
+        title="Schema",
+        description="The latest version of a subject, as get_schema shows it",
+        operation="schemas.get",
+        arguments=lambda subject: {"subject": subject},
     ),
     _Template(
         kind="subscription",
@@ -73,6 +84,42 @@ _TEMPLATES: Final = (
         arguments=lambda namespace, topic: {"topic": f"/{namespace}/{topic}"},
     ),
 )
+
+_FIXED: Final = (
+    _Template(
+        kind="alerts",
+        parts=(),
+        title="Alerts",
+        description="What is wrong now, as list_alerts shows it; clients may subscribe to it",
+        operation="alerts.list",
+        arguments=dict,
+    ),
+    _Template(
+        kind="metrics",
+        parts=(),
+        title="Metrics",
+        description="Counts and rates of the cluster, as get_cluster_metrics shows them",
+        operation="cluster.metrics",
+        arguments=dict,
+    ),
+)
+
+
+def resource_list(clusters: Clusters) -> list[Resource]:
+    """The resources without parts; with several clusters each of them once a cluster."""
+    return [
+        Resource(
+            uri=each.uri + query,
+            name=each.kind + (f" of {cluster}" if cluster else ""),
+            title=each.title,
+            description=each.description,
+            mime_type=JSON_TYPE,
+        )
+        for each in _FIXED
+        for query, cluster in (
+            [(f"?{CLUSTER}={name}", name) for name in clusters.names] if clusters.several else [("", "")]
+        )
+    ]
 
 
 def template_list(clusters: Clusters) -> list[ResourceTemplate]:
@@ -118,13 +165,13 @@ def _parse(uri: str) -> tuple[_Template, dict[str, str], dict[str, str]]:
         split = urlsplit(uri)
     except ValueError:
         split = urlsplit("")
-    values = [unquote(part) for part in split.path.removeprefix("/").split("/")]
-    for template in _TEMPLATES:
+    values = [unquote(part) for part in split.path.removeprefix("/").split("/")] if split.path else []
+    for template in (*_TEMPLATES, *_FIXED):
         if split.scheme == "danube" and split.netloc == template.kind and len(values) == len(template.parts):
             query = {name: given[0] for name, given in parse_qs(split.query).items()}
             return template, dict(zip(template.parts, values, strict=True)), query
     raise InvalidArgument(
-        f"there is no resource {uri[:200]}; there are {', '.join(template.uri for template in _TEMPLATES)}",
+        f"there is no resource {uri[:200]}; there are {', '.join(each.uri for each in (*_TEMPLATES, *_FIXED))}",
         field="uri",
         value=uri[:200],
     )
@@ -141,6 +188,20 @@ async def complete(clusters: Clusters, name: str, prefix: str, given: Mapping[st
     return Completion(values=hits[:MAX_COMPLETIONS], total=len(hits), has_more=len(hits) > MAX_COMPLETIONS)
 
 
+async def complete_topic(clusters: Clusters, prefix: str) -> Completion:
+    """Topics by their full names, for the arguments of prompts; of the first cluster."""
+    try:
+        answer = await clusters.named(clusters.names[0]).call("topics.list", {"limit": 1000})
+    except ClusterError:
+        return Completion(values=[], total=0, has_more=False)
+    hits = sorted(
+        item["topic"]
+        for item in answer["items"]
+        if item["topic"].startswith(prefix) or item["topic"].rpartition("/")[2].startswith(prefix)
+    )
+    return Completion(values=hits[:MAX_COMPLETIONS], total=len(hits), has_more=len(hits) > MAX_COMPLETIONS)
+
+
 async def _names(clusters: Clusters, name: str, prefix: str, given: Mapping[str, str]) -> list[str]:
     if name == CLUSTER:
         return list(clusters.names)
@@ -149,8 +210,11 @@ async def _names(clusters: Clusters, name: str, prefix: str, given: Mapping[str,
     match name:
         case "broker_id":
             return [(await client.call("brokers.status"))["broker_id"]]
+        case "subject":
+            return [item["subject"] for item in (await client.call("schemas.list", page))["items"]]
         case "subscription" if "topic" in given:
-            topic = f"/{given.get('namespace', 'default')}/{given['topic']}"
+            name = given["topic"]
+            topic = name if name.startswith("/") else f"/{given.get('namespace', 'default')}/{name}"
             try:
                 listed = await client.call("subscriptions.list", page | {"topic": topic})
             except TopicNotFound:

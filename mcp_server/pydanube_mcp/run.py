@@ -14,6 +14,7 @@ from pydanube_admin.http import MAX_BODY_BYTES, AsgiApp, HttpFace, http_server
 from pydanube_admin.jsonrpc import JsonRpc
 from pydanube_admin.remote import DEFAULT_ADMIN_URL, OpsClient
 
+from pydanube_mcp.conformance.events import EventsInMemory
 from pydanube_mcp.consent import Confirm
 from pydanube_mcp.server import DanubeServer, build_server
 from pydanube_mcp.tools import Profile
@@ -28,6 +29,9 @@ SESSION_IDLE_S: Final = 600.0
 def mcp_app(server: DanubeServer) -> AsgiApp:
     """The ASGI application of streamable HTTP, for `HttpFace(mcp=…)`, whose guard must stand in front of it."""
     app: AsgiApp = server.streamable_http_app(
+        # Streams that break off are taken up again only where the suite asks for it: there is nothing to lose in ours.
+        event_store=EventsInMemory() if server.others else None,
+        retry_interval=100 if server.others else None,
         streamable_http_path="/mcp",
         max_request_body_size=MAX_BODY_BYTES,
         max_sessions=MAX_SESSIONS,
@@ -48,6 +52,7 @@ async def http_face(
     timeout_s: float = 10.0,
     principal: str | None = None,
     confirm: Confirm | str = Confirm.AUTO,
+    conformance: bool = False,
     allowed_hosts: Collection[str] = (),
 ) -> AsyncIterator[HttpFace]:
     """The application of port 8765, `/rpc` and `/mcp`, with the connections it needs, closed at the end.
@@ -64,6 +69,7 @@ async def http_face(
         timeout_s=timeout_s,
         principal=principal,
         confirm=confirm,
+        conformance=conformance,
     )
     first = connections if isinstance(connections, str) else next(iter(connections.values()))
     ops = OpsClient(first, timeout_s=timeout_s, principal=principal, face="jsonrpc")
@@ -81,6 +87,7 @@ def run_stdio(
     timeout_s: float = 10.0,
     principal: str | None = None,
     confirm: Confirm | str = Confirm.AUTO,
+    conformance: bool = False,
 ) -> None:
     """Serve on stdin and stdout until stdin ends, or until SIGINT or SIGTERM. Logs must go to stderr."""
 
@@ -93,6 +100,7 @@ def run_stdio(
                 timeout_s=timeout_s,
                 principal=principal,
                 confirm=confirm,
+                conformance=conformance,
             ) as server,
             anyio.create_task_group() as group,
         ):
@@ -118,6 +126,7 @@ def run_http(
     timeout_s: float = 10.0,
     principal: str | None = None,
     confirm: Confirm | str = Confirm.AUTO,
+    conformance: bool = False,
     allowed_hosts: Collection[str] = (),
     grace_s: float = 5.0,
 ) -> None:
@@ -132,6 +141,7 @@ def run_http(
             timeout_s=timeout_s,
             principal=principal,
             confirm=confirm,
+            conformance=conformance,
             allowed_hosts=allowed_hosts,
         ) as app:
             with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:

@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any, Final, Self, cast
 
 import anyio
+import anyio.abc
 from anyio.from_thread import BlockingPortal
 from mcp.server import MCPServer
 from mcp.server.caching import CacheHint
@@ -29,21 +30,35 @@ from mcp.types import (
     Completion,
     CompletionArgument,
     CompletionContext,
+    GetPromptResult,
     InputRequiredResult,
+    Prompt,
     PromptReference,
+    Resource,
     ResourceTemplate,
     ResourceTemplateReference,
+    SubscribeRequestParams,
     Tool,
+    UnsubscribeRequestParams,
 )
 from pydantic import AnyUrl
 from pydanube_admin.openrpc import package_version
 from pydanube_admin.remote import DEFAULT_ADMIN_URL
 from pydanube_core.errors import ClusterError
 
+from pydanube_mcp.alerts import AlertWatch
 from pydanube_mcp.calls import Caller
 from pydanube_mcp.clusters import Clusters
 from pydanube_mcp.consent import Confirm
-from pydanube_mcp.resources import JSON_TYPE, complete, read_resource, template_list
+from pydanube_mcp.prompts import choices_of, get_prompt, prompt_list
+from pydanube_mcp.resources import (
+    JSON_TYPE,
+    complete,
+    complete_topic,
+    read_resource,
+    resource_list,
+    template_list,
+)
 from pydanube_mcp.stdin_lines import StdinLines
 from pydanube_mcp.tools import Profile, error_result, find_tool, ok_result, tool_list
 
@@ -73,6 +88,9 @@ class DanubeServer(MCPServer[Any]):
         self.clusters = clusters
         self.profile = profile
         self.confirm = confirm
+        self.alerts = AlertWatch(clusters)
+        self.others = False  # whether resources of other schemes are registered with the SDK
+        self._background: anyio.abc.TaskGroup | None = None
         self.read_only = read_only
         self._tools = tool_list(profile, read_only=read_only, clusters=clusters)
         with _logging_left_alone():
@@ -86,16 +104,31 @@ class DanubeServer(MCPServer[Any]):
                     "resources/templates/list": CacheHint(_LIST_TTL_MS, "public"),
                 },
                 log_level="WARNING",
+                subscriptions=self.alerts.bus,
             )
+        # The SDK serves the 2026 protocol's subscriptions itself; those of 2025 have to be added.
+        self._lowlevel_server.add_request_handler(
+            "resources/subscribe", SubscribeRequestParams, self.alerts.subscribe
+        )
+        self._lowlevel_server.add_request_handler(
+            "resources/unsubscribe", UnsubscribeRequestParams, self.alerts.unsubscribe
+        )
         self.completion()(self._complete)  # type: ignore[no-untyped-call]
 
     async def __aenter__(self) -> Self:
+        self._background = anyio.create_task_group()
+        await self._background.__aenter__()
+        self._background.start_soon(self.alerts.watch)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.aclose()
+        assert self._background is not None
+        self._background.cancel_scope.cancel()
+        await self._background.__aexit__(None, None, None)
+        with anyio.CancelScope(shield=True):
+            await self.aclose()
 
     async def aclose(self) -> None:
         """Close the connections to the clusters."""
@@ -141,12 +174,27 @@ class DanubeServer(MCPServer[Any]):
             return result
         return ok_result(result, profile=self.profile, cluster=cluster)
 
+    async def list_resources(self) -> list[Resource]:
+        return [*await super().list_resources(), *resource_list(self.clusters)]
+
+    async def list_prompts(self) -> list[Prompt]:
+        return [*prompt_list(), *await super().list_prompts()]
+
+    async def get_prompt(
+        self, name: str, arguments: dict[str, Any] | None = None, context: Context[Any, Any] | None = None
+    ) -> GetPromptResult | InputRequiredResult:
+        if any(prompt.name == name for prompt in await super().list_prompts()):  # registered with the SDK
+            return await super().get_prompt(name, arguments, context)
+        return get_prompt(name, arguments)
+
     async def list_resource_templates(self) -> list[ResourceTemplate]:
         return [*template_list(self.clusters), *await super().list_resource_templates()]
 
     async def read_resource(
         self, uri: AnyUrl | str, context: Context[Any, Any] | None = None
     ) -> Iterable[ReadResourceContents] | InputRequiredResult:
+        if not str(uri).startswith("danube:") and self.others:
+            return await super().read_resource(uri, context)
         text = await read_resource(self.clusters, str(uri), principal=_principal(context))
         return [ReadResourceContents(content=text, mime_type=JSON_TYPE)]
 
@@ -156,9 +204,14 @@ class DanubeServer(MCPServer[Any]):
         argument: CompletionArgument,
         context: CompletionContext | None,
     ) -> Completion | None:
-        if not isinstance(ref, ResourceTemplateReference):
-            return None
         given = (context.arguments if context else None) or {}
+        if isinstance(ref, PromptReference):
+            choices = choices_of(ref.name, argument.name)
+            if choices is not None:
+                hits = [choice for choice in choices if choice.startswith(argument.value)]
+                return Completion(values=hits[:100], total=len(hits), has_more=False)
+            if argument.name == "topic":
+                return await complete_topic(self.clusters, argument.value)
         return await complete(self.clusters, argument.name, argument.value, given)
 
 
@@ -188,6 +241,7 @@ def build_server(
     profile: Profile | str = Profile.DEFAULT,
     read_only: bool = False,
     confirm: Confirm | str = Confirm.AUTO,
+    conformance: bool = False,
     timeout_s: float = 10.0,
     principal: str | None = None,
 ) -> DanubeServer:
@@ -198,6 +252,7 @@ def build_server(
         profile: which tools are listed.
         read_only: lists no tool that changes anything, and refuses one that is called; the admin core refuses it again.
         confirm: whether a plan's token is enough where the client cannot ask a person.
+        conformance: serve what the public conformance suite looks for as well.
         timeout_s: for each call.
         principal: who calls, unless an HTTP request says otherwise. None: the environment's user.
 
@@ -206,4 +261,11 @@ def build_server(
     """
     by_name = {"default": connections} if isinstance(connections, str) else dict(connections)
     clusters = Clusters(by_name, timeout_s=timeout_s, principal=principal, read_only=read_only)
-    return DanubeServer(clusters, profile=Profile(profile), read_only=read_only, confirm=Confirm(confirm))
+    server = DanubeServer(clusters, profile=Profile(profile), read_only=read_only, confirm=Confirm(confirm))
+    if conformance:
+        from pydanube_mcp.conformance import mount
+
+        mount(server)
+        server.others = True
+        server.alerts.subscribable.add("test://watched-resource")
+    return server

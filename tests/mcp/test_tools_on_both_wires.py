@@ -175,11 +175,15 @@ async def test_resources_are_read_and_their_names_completed(client: Client) -> N
         "danube://topic/{namespace}/{topic}",
         "danube://subscription/{namespace}/{topic}/{subscription}",
         "danube://broker/{broker_id}",
+        "danube://schema/{subject}",
     }
+    fixed = {str(each.uri) for each in (await client.list_resources()).resources}
+    assert fixed == {"danube://alerts", "danube://metrics"}
     for uri, field, value in (
         ("danube://topic/default/orders", "topic", "/default/orders"),
         (f"danube://broker/{BROKER_ID}", "pid", 4242),
         ("danube://subscription/default/orders/billing", "total", 1),
+        ("danube://alerts", "next_page", None),
     ):
         content = (await client.read_resource(uri)).contents[0]
         assert content.mime_type == "application/json"
@@ -314,14 +318,12 @@ async def test_what_a_model_must_read_stays_small(several: bool) -> None:
                     tool.model_dump(mode="json", by_alias=True, exclude_none=True)
                     for tool in await server.list_tools()
                 ]
-                listed[profile] = [
-                    {
-                        key: value
-                        for key, value in tool.items()
-                        if profile == "default" or key != "outputSchema"
-                    }
-                    for tool in tools
-                ]
+                # Of the full profile what a model reads: hosts give it names, descriptions and arguments. The default
+                # profile keeps within its measure with everything that is on the wire.
+                seen = ("name", "description", "inputSchema")
+                listed[profile] = (
+                    tools if profile == "default" else [{key: tool[key] for key in seen} for tool in tools]
+                )
     extra = 30 if several else 0  # tokens a tool, for its argument `cluster`
     for profile, most in (("default", 4_000), ("full", 10_000)):
         found = tokens(listed[profile])

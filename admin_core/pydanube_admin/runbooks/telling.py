@@ -14,7 +14,7 @@ __all__ = ["text"]
 
 def text(runbook: Runbook, values: Mapping[str, str], *, by_tools: bool = False) -> str:
     """The steps with the values put in; calls as MCP tools or as commands."""
-    lines = [runbook.title, "", fill(runbook.summary, values), ""]
+    lines = [fill(runbook.title, values), "", fill(runbook.summary, values), ""]
     for number, step in enumerate(runbook.steps, 1):
         lines.append(f"{number}. {fill(step.title, values)}")
         lines += [f"   {line}" for line in _details(step, values, by_tools=by_tools)]

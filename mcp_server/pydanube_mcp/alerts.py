@@ -1,0 +1,127 @@
+"""Alerts pushed to clients: `danube://alerts` on `subscriptions/listen` (2026) and `resources/subscribe` (2025).
+
+What is pushed is a cue, not the alerts: the client reads the resource. The clusters are asked once a second, and only
+while somebody listens; a cue goes out when the set of open alerts is another than before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+import anyio
+from mcp import MCPError
+from mcp.server.connection import Connection
+from mcp.server.context import ServerRequestContext
+from mcp.server.subscriptions import InMemorySubscriptionBus
+from mcp.shared.subscriptions import ResourceUpdated, ServerEvent
+from mcp.types import (
+    INVALID_PARAMS,
+    EmptyResult,
+    SubscribeRequestParams,
+    UnsubscribeRequestParams,
+)
+from pydanube_core.errors import ClusterError
+
+from pydanube_mcp.clusters import Clusters
+
+__all__ = ["ALERTS_URI", "AlertWatch"]
+
+ALERTS_URI: Final = "danube://alerts"
+PAUSE_S: Final = 1.0
+MAX_SUBSCRIBERS: Final = 256  # sessions of the 2025 protocol, as many as HTTP keeps
+
+
+class _Bus(InMemorySubscriptionBus):
+    """Knows how many listen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.listeners = 0
+
+    def subscribe(self, listener: Callable[[ServerEvent], None]) -> Callable[[], None]:
+        leave = super().subscribe(listener)
+        self.listeners += 1
+        left = False
+
+        def unsubscribe() -> None:
+            nonlocal left
+            if not left:
+                left = True
+                self.listeners -= 1
+            leave()
+
+        return unsubscribe
+
+
+class AlertWatch:
+    """Watches the alerts of all clusters while somebody listens. Run `watch` in a task of its own."""
+
+    def __init__(self, clusters: Clusters) -> None:
+        self._clusters = clusters
+        self.bus = _Bus()
+        self.subscribable = {ALERTS_URI}
+        self._sessions: WeakKeyDictionary[Connection, set[str]] = WeakKeyDictionary()
+
+    async def subscribe(
+        self, context: ServerRequestContext[Any, Any], params: SubscribeRequestParams
+    ) -> EmptyResult:
+        """`resources/subscribe` of the 2025 protocol."""
+        uri = str(params.uri)
+        if uri not in self.subscribable:
+            raise MCPError(
+                code=INVALID_PARAMS,
+                message=f"only {', '.join(sorted(self.subscribable))} can be subscribed to",
+                data={"uri": uri[:200]},
+            )
+        # The session object is of this request; what is told later goes over the connection, which lives as long as it.
+        connection: Connection = context.session._connection
+        if connection not in self._sessions and len(self._sessions) >= MAX_SUBSCRIBERS:
+            raise MCPError(code=INVALID_PARAMS, message=f"{MAX_SUBSCRIBERS} sessions are subscribed already")
+        self._sessions.setdefault(connection, set()).add(uri)
+        return EmptyResult()
+
+    async def unsubscribe(
+        self, context: ServerRequestContext[Any, Any], params: UnsubscribeRequestParams
+    ) -> EmptyResult:
+        """`resources/unsubscribe`: of what is not subscribed, too."""
+        connection: Connection = context.session._connection
+        uris = self._sessions.get(connection, set())
+        uris.discard(str(params.uri))
+        if not uris:
+            self._sessions.pop(connection, None)
+        return EmptyResult()
+
+    async def watch(self) -> None:
+        before: frozenset[tuple[str, str]] | None = None
+        while True:
+            if self.bus.listeners or self._sessions:
+                now = await self._open()
+                if now is not None and before is not None and now != before:
+                    await self._tell()
+                before = before if now is None else now
+            else:
+                before = None
+            await anyio.sleep(PAUSE_S)
+
+    async def _open(self) -> frozenset[tuple[str, str]] | None:
+        """The open alerts; None where a cluster does not answer, which is no news of its alerts."""
+        found = set()
+        try:
+            for name in self._clusters.names:
+                answer = await self._clusters.named(name).call("alerts.list", {"limit": 1000})
+                found |= {(name, str(item["alert_id"])) for item in answer["items"]}
+        except ClusterError:
+            return None
+        return frozenset(found)
+
+    async def _tell(self) -> None:
+        await self.bus.publish(ResourceUpdated(uri=ALERTS_URI))
+        for connection, uris in list(self._sessions.items()):
+            if ALERTS_URI not in uris:
+                continue
+            try:
+                await connection.send_resource_updated(ALERTS_URI)
+            except (anyio.BrokenResourceError, anyio.ClosedResourceError, MCPError, RuntimeError):
+                self._sessions.pop(connection, None)
