@@ -47,7 +47,10 @@ def _list() -> None:
     print("Runbooks:")
     for book in runbooks.all().values():
         print(f"  {book.name:<26}{book.summary.format_map(_Names())}")
-    print("\nExample:\n  danube runbook diagnose_consumer_lag --topic orders --subscription billing")
+    print(
+        "\nEach takes --json, --timeout, --broker (--service-addr), --admin, --cluster and --as; see NAME --help."
+    )
+    print("\nExamples:\n  danube runbook diagnose_consumer_lag --topic orders --subscription billing")
 
 
 class _Names(dict[str, str]):
