@@ -1,4 +1,4 @@
-"""Record docs/administration.md: its commands are run against a broker of their own, and what they answer is put in.
+"""Record docs/administration-walk.md: its commands are run against a broker of their own, and what they answer is put in.
 
     python tools/record_administration.py
 
@@ -19,17 +19,18 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-PAGE: Final = ROOT / "docs" / "administration.md"
+PAGE: Final = ROOT / "docs" / "administration-walk.md"
 MOST_LINES: Final = 40
 
 # Text stays; a line with `$` becomes a block with its answer. `$NAME=PATTERN` after ` ## ` keeps the first group.
 PLAN: Final = """\
-# Administration
+# A walk through administration
 
 <!-- Recorded by tools/record_administration.py from a running broker; do not edit. -->
 
 Every change can be looked at before it is made, is recorded before it takes effect, and can be taken back for
-`admin.undo_grace` (24 hours). This page is one story, recorded from a real broker: billing is behind. The same
+`admin.undo_grace` (24 hours). [Administration](administration.md) says how; this
+page is one story, recorded from a real broker: billing is behind. The same
 operations are on every face: the command line shown here, [JSON-RPC](interface.md#9-json-rpc), MCP, Python
 (`from pydanube.admin import connect_admin`), and, for the original's own tool, `danube_admin` over gRPC.
 
