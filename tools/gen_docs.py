@@ -50,7 +50,8 @@ A broker takes its settings from three places; a later one wins:
 2. environment variables: `DANUBE_<SECTION>__<KEY>`, for example `DANUBE_LOG__LEVEL=debug`,
 3. flags of `danube up` and `danube broker`.
 
-An unknown section or key is an error that names the line and the nearest name there is. Durations are written
+An unknown section or key is an error that names the line and the nearest name there is, as is a variable that has one
+underscore where two belong (`DANUBE_LOG_LEVEL`). Durations are written
 `100ms`, `90s`, `5m`, `24h`, sizes `64KiB`, `32MiB`, `1GiB` or a plain number of bytes.
 
 In a clone of the repository the command is `./danube`.

@@ -38,6 +38,10 @@ FLAGS: Final = {
     "mcp.confirm": "--confirm",
 }
 _PREFIX: Final = "DANUBE_"
+# What commands and programs read, not a broker.
+CLIENT_VARIABLES: Final = frozenset(
+    {"DANUBE_ADMIN_ENDPOINT", "DANUBE_BROKER_URL", "DANUBE_CLUSTERS", "DANUBE_DEBUG", "DANUBE_PRINCIPAL"}
+)
 SMALL_SEGMENTS: Final = "DANUBE_TEST_SMALL_SEGMENTS"
 # A batch of the largest message has to fit behind the head; a larger head is in a file of its own.
 MIN_SEGMENT_BYTES: Final = 16 << 20
@@ -117,6 +121,7 @@ def load_settings(
         except ValidationError as error:
             problems += _invalid(error, section, values[section], sources)
     problems += _segment_size(built, sources, env)
+    problems += _misspelled(env)
     if problems:
         raise _refuse(problems)
     return Settings(**built).with_sources(sources)  # type: ignore[arg-type]  # names and models come from Settings
@@ -230,6 +235,32 @@ def _from_env(env: Mapping[str, str]) -> Iterator[tuple[str, str, Any, Source]]:
             yield section.lower(), key.lower(), value, Source(kind=SourceKind.ENV, where=variable)
 
 
+def _misspelled(env: Mapping[str, str]) -> Iterator[Problem]:
+    """Variables that would be a setting's but for the double underscore: `DANUBE_LOG_LEVEL`, `DANUBE_LOGLEVEL`.
+
+    Others are let be: Kubernetes sets `DANUBE_SERVICE_HOST` and the like for a service called danube.
+    """
+    plain = {
+        f"{section}{key}".replace("_", ""): variable_of(section, key)
+        for section, model in sections().items()
+        for key in model.model_fields
+    }
+    for variable, value in sorted(env.items()):
+        word = variable.removeprefix(_PREFIX)
+        if not variable.startswith(_PREFIX) or "__" in word or not value:
+            continue
+        # A slip of a letter counts as well; the cutoff is far from what other programs call their own.
+        meant = _nearest(word.replace("_", "").lower(), list(plain), cutoff=0.9)
+        if meant is not None and variable not in CLIENT_VARIABLES:
+            yield Problem(
+                key=variable,
+                value=value,
+                source=Source(kind=SourceKind.ENV, where=variable),
+                message="no setting is called so (two underscores part section and key)",
+                suggestion=plain[meant],
+            )
+
+
 def _from_flags(overrides: Mapping[str, Any]) -> Iterator[tuple[str, str, Any, Source]]:
     for name, value in overrides.items():
         if value is not None:
@@ -285,8 +316,8 @@ def _home(known: Mapping[str, type[Section]], key: str) -> str | None:
     return homes[0] if len(homes) == 1 else None
 
 
-def _nearest(word: str, words: Sequence[str]) -> str | None:
-    close = difflib.get_close_matches(word, words, n=1, cutoff=0.6)
+def _nearest(word: str, words: Sequence[str], *, cutoff: float = 0.6) -> str | None:
+    close = difflib.get_close_matches(word, words, n=1, cutoff=cutoff)
     return close[0] if close else None
 
 

@@ -90,6 +90,7 @@ async def _serve(
             "anybody who reaches these ports can read and destroy everything",
             extra={"event": "insecure_bind", "host": settings.server.host},
         )
+    _check_ports(settings, http=http)
     admin = settings.admin
     core = AdminCore(
         options=AdminOptions(
@@ -119,6 +120,20 @@ async def _serve(
         with anyio.move_on_after(stop.grace_s):
             await core.aclose()
             await broker.drain(stop.grace_s)
+
+
+def _check_ports(settings: Settings, *, http: bool) -> None:
+    """Refuse a taken port before a new data directory is made, so that nothing is left behind.
+
+    A directory that has data comes first: whoever started the same broker twice should hear DATA_DIR_LOCKED.
+    """
+    server, directory = settings.server, settings.data.dir
+    if directory is None or (directory.is_dir() and any(directory.iterdir())):
+        return
+    flags = ["grpc-port", "admin-port", "metrics-port", *(["http-port"] if http else [])]
+    for flag in flags:
+        if port := getattr(server, flag.replace("-", "_")):
+            listen(server.host, port, flag=flag).close()
 
 
 @asynccontextmanager

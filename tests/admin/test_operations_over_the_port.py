@@ -132,8 +132,8 @@ async def test_a_missing_topic_is_answered_with_names_spelled_alike_and_the_call
     assert error.details["did_you_mean"] == ["/default/orders"]
     assert [step["command"] for step in error.next] == [
         "danube topics describe /default/orders",
-        "danube topics create /default/ordres",
         "danube topics list",
+        "danube topics create /default/ordres",
     ]
 
 

@@ -55,6 +55,11 @@ def test_second_broker_on_the_same_data_or_ports_is_refused(broker: BrokerProces
     assert error["code"] == "PORT_IN_USE"
     assert port in str(error["message"])
     assert "--grpc-port" in str(error["message"])
+    assert not (tmp_path / "other").exists(), "a start that was refused leaves nothing behind"
+    ports = [*ports[:-1], "--http-port", broker.http.rpartition(":")[2]]
+    error = refused("--data-dir", str(tmp_path / "other"), "--grpc-port", "0")
+    assert error["code"] == "PORT_IN_USE"
+    assert not (tmp_path / "other").exists()
 
 
 def test_taken_http_port_is_refused_by_its_own_flag(broker: BrokerProcess) -> None:

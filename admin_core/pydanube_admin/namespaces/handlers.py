@@ -176,8 +176,12 @@ async def _no_namespace(context: Context, name: str) -> NamespaceNotFound:
         value=name,
         did_you_mean=close,
         next=[
-            next_call("namespaces.create", {"namespace": name}, "creates it"),
+            *(
+                next_call("namespaces.get_policies", {"namespace": other}, "one spelled alike")
+                for other in close
+            ),
             next_call("namespaces.list", {}, "shows the namespaces there are"),
+            next_call("namespaces.create", {"namespace": name}, "creates it, if the name is meant so"),
         ],
     )
 

@@ -102,8 +102,8 @@ async def _not_found(context: Context, name: str) -> TopicNotFound:
         did_you_mean=close,
         next=[
             *(next_call("topics.describe", {"topic": other}, "a topic spelled alike") for other in close),
-            next_call("topics.create", {"topic": name}, "creates it"),
             next_call("topics.list", {}, "shows the topics there are"),
+            next_call("topics.create", {"topic": name}, "creates it, if the name is meant so"),
         ],
     )
 

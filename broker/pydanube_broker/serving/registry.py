@@ -279,12 +279,20 @@ class Registry:
         error = TopicNotFound(
             f"topic {name} does not exist{hint}", field="topic", value=str(name), similar=close
         )
+        for other in close:
+            error.suggest(
+                "topics.describe",
+                tool="describe_topic",
+                command=f"danube topics describe {other}",
+                arguments={"topic": other},
+                why="a topic spelled alike",
+            )
         return error.suggest(
             "topics.create",
             tool="create_topic",
             command=f"danube topics create {name}",
             arguments={"topic": str(name)},
-            why="create it",
+            why="creates it, if the name is meant so" if close else "creates it",
         )
 
     def check_strategy(self, topic: Topic, strategy: str) -> None:

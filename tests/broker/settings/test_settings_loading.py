@@ -120,6 +120,26 @@ def test_unknown_variable_is_an_error_and_suggests_a_variable() -> None:
     assert problem["suggestion"] == "DANUBE_SERVER__HOST"
 
 
+@pytest.mark.parametrize("variable", ["DANUBE_LOG_LEVEL", "DANUBE_LOGLEVEL", "DANUBE_LOG_LEVL"])
+def test_a_variable_without_the_double_underscore_is_an_error_too(variable: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"{variable}: .*did you mean DANUBE_LOG__LEVEL") as caught:
+        load_settings(env={variable: "debug"})
+    assert caught.value.details["problems"][0]["suggestion"] == "DANUBE_LOG__LEVEL"
+
+
+def test_variables_of_others_are_let_be() -> None:
+    theirs = (
+        "PORT",
+        "SERVICE_HOST",
+        "SERVICE_PORT_GRPC",
+        "PORT_6650_TCP_ADDR",
+        "SERVER_PORT_6650_TCP",
+        "HOME",
+    )
+    ours = ("BROKER_URL", "ADMIN_ENDPOINT", "PRINCIPAL", "CLUSTERS", "DEBUG", "TEST_SMALL_SEGMENTS")
+    load_settings(env={f"DANUBE_{name}": "x" for name in (*theirs, *ours)})
+
+
 def test_all_mistakes_are_reported_at_once(tmp_path: Path) -> None:
     file = write(tmp_path, '[server]\ngrpc_port = 70000\n[log]\nlevel = "loud"\n')
     found = problems(file, {"DANUBE_TIER__FLUSH_AGE": "99ms"}, data__min_free_bytes="lots")
