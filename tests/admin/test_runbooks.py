@@ -122,6 +122,18 @@ async def test_every_runbook_runs_on_a_real_broker() -> None:
             assert outcomes
             assert [outcome.error for outcome in outcomes] == [None] * len(outcomes), name
             assert not plans, f"{name} changes nothing here"
+        await cluster(
+            "subscriptions.set_failure_policy",
+            topic="orders",
+            subscription="billing",
+            poison_policy="dead_letter",
+        )
+        outcomes, plans = await carried_out(
+            cluster, "handle_dead_letters", topic="orders", subscription="billing"
+        )
+        assert [outcome.step.id for outcome in outcomes] == ["policy", "cause", "letters"]
+        assert outcomes[-1].error is None
+        assert not plans, "there are none: nothing is sent again"
         outcomes, _ = await carried_out(cluster, "diagnose_consumer_lag", topic="orders")
         assert [outcome.title for outcome in outcomes][1] == "Why billing is behind"
 
