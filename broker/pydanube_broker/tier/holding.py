@@ -109,7 +109,13 @@ class StoreHold:
         except (StoreUnavailable, ChildDied, TimeoutError) as error:
             self._away(error)
             return None
-        return await self._take(mark, at_start=True)
+        try:
+            return await self._take(mark, at_start=True)
+        except StoreUnavailable as error:
+            if mark is not None:
+                raise  # there may be objects that have to be adopted before the first offset is given out
+            self._away(error)  # it holds nothing of ours and cannot be written to: as if it were away
+            return None
 
     async def ask_again(self) -> None:
         """Later: take a store that was away, or see whether it is still this life's. Never raises but when cancelled."""
