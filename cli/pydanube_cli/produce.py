@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -43,6 +43,17 @@ class Tally:
     ranges: list[dict[str, int | None]] = field(default_factory=list)
     started: float = field(default_factory=time.monotonic)
     interrupted: bool = False
+    failed_within: tuple[int, int] | None = None  # messages of the input, counted from 1
+
+    def failed(self, part: Sequence[bytes], done: Any) -> None:
+        """Count what is stored of a piece that failed. Which of its messages those are, ranges alone can say.
+
+        The bytes are those of as many from its begin, which is exact unless the broker refused one in the middle.
+        """
+        self.failed_within = (self.sent - len(part) + 1, self.sent)
+        if done is not None:
+            self.add(done)
+            self.sent_bytes += sum(map(len, part[: done.count]))
 
     def add(self, summary: Any) -> None:
         """Count a `SendSummary`; neighbouring ranges grow together."""
@@ -75,6 +86,8 @@ class Tally:
             "elapsed_s": round(elapsed_s, 6),
             "messages_per_s": round(self.acknowledged / elapsed_s, 1),
         }
+        if self.failed_within is not None:
+            body["failed_within"] = dict(zip(("first", "last"), self.failed_within, strict=True))
         if self.interrupted:
             body |= {"interrupted": True, "lines_acknowledged": self.acknowledged}
         return body
@@ -267,8 +280,7 @@ async def _send(producer: Any, payloads: list[bytes], job: _Job, tally: Tally) -
         try:
             tally.add(await producer.send_many(part if _plain(job) else _dressed(part, job)))
         except ClusterError as error:
-            if (done := getattr(error, "acknowledged", None)) is not None:
-                tally.add(done)
+            tally.failed(part, getattr(error, "acknowledged", None))
             raise
         tally.sent_bytes += sum(map(len, part))
 
@@ -342,5 +354,9 @@ def _show(tally: Tally, common: Common) -> None:
     print(line)
     if tally.sent > count:
         print(f"{tally.sent - count:,} not acknowledged", file=sys.stderr)
+    if tally.failed_within is not None:
+        first, last = tally.failed_within
+        where = f"message {first:,}" if first == last else f"messages {first:,} to {last:,}"
+        print(f"it failed within {where} of the input; all before are stored", file=sys.stderr)
     if tally.interrupted:
         print(f"interrupted: the first {count:,} messages of the input are stored", file=sys.stderr)
