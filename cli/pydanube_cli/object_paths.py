@@ -1,7 +1,8 @@
-"""`danube objects list --format paths|glob`: what other tools open, one a line.
+"""`danube objects list --format paths|glob|sql`: what other tools open.
 
 `paths` is exact at any moment: only listed objects are the topic. `glob` is one pattern for each folder, for tools that
-take no list; while a compaction's sources are still there it matches them too (docs/cold-tier.md).
+take no list; while a compaction's sources are still there it matches them too (docs/cold-tier.md). `sql` is all those
+patterns as one list of texts, for `read_parquet(…)`: a topic with partitions has several folders.
 """
 
 from __future__ import annotations
@@ -32,8 +33,12 @@ def all_paths(ask: Ask, arguments: Mapping[str, Any]) -> list[str]:
 
 
 def lines_of(paths: list[str], form: str) -> list[str]:
-    """The lines of a format: paths as they are, or a glob a folder."""
+    """The lines of a format: paths as they are, a glob a folder, or the globs as one SQL list."""
     if form == "paths":
         return paths
     folders = dict.fromkeys(path.rpartition("/")[0] for path in paths)
-    return [f"{folder}/*.parquet" for folder in folders]
+    globs = [f"{folder}/*.parquet" for folder in folders]
+    if form == "sql" and globs:
+        quoted = ("'" + glob.replace("'", "''") + "'" for glob in globs)
+        return [f"[{', '.join(quoted)}]"]
+    return globs

@@ -95,7 +95,7 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
 RENAMED: Final = {"--broker": "--broker-id"}
 
 
-# Lists of things that other programs open: `--format paths|glob` prints those and nothing else.
+# Lists of things that other programs open: `--format paths|glob|sql` prints those and nothing else.
 PATHS: Final = ("objects.list",)
 # Arguments that name a file of this machine: said in full, because the broker runs in another folder.
 FILES: Final[dict[str, str]] = {"objects.export": "to"}
@@ -215,9 +215,12 @@ def _flag(name: str, flag: str, text: str) -> inspect.Parameter:
 
 
 def _format_option() -> inspect.Parameter:
-    text = "table; or for other tools, one a line: paths, or a glob of each folder. [default: table]"
+    text = (
+        "table; or for other tools, paths, a glob of each folder, or sql: one list of globs. [default: table]"
+    )
     annotation = Annotated[
-        Literal["table", "paths", "glob"] | None, typer.Option("--format", help=text, show_default=False)
+        Literal["table", "paths", "glob", "sql"] | None,
+        typer.Option("--format", help=text, show_default=False),
     ]
     return inspect.Parameter(
         "option_format", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation

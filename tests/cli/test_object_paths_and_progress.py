@@ -37,7 +37,12 @@ def test_a_glob_is_one_line_a_folder() -> None:
     paths = ["s3://b/t-part-0/7/a.parquet", "s3://b/t-part-0/7/b.parquet", "s3://b/t-part-1/8/c.parquet"]
     assert lines_of(paths, "paths") == paths
     assert lines_of(paths, "glob") == ["s3://b/t-part-0/7/*.parquet", "s3://b/t-part-1/8/*.parquet"]
-    assert lines_of([], "glob") == []
+    assert lines_of([], "glob") == lines_of([], "sql") == []
+
+
+def test_sql_is_one_list_of_globs_whatever_the_partitions() -> None:
+    paths = ["s3://b/t-part-0/7/a.parquet", "s3://b/t-part-0/7/b.parquet", "/it's/8/c.parquet"]
+    assert lines_of(paths, "sql") == ["['s3://b/t-part-0/7/*.parquet', '/it''s/8/*.parquet']"]
 
 
 WORK = {"operation": "objects.verify", "topic": "/default/t", "unit": "objects", "running_s": 3.4}
