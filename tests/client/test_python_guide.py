@@ -1,0 +1,48 @@
+"""The samples of docs/python.md, from top to bottom against a broker: each runs and prints what the page says."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import inspect
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.anyio
+
+PAGE = Path(__file__).parents[2] / "docs" / "python.md"
+BLOCK = re.compile(r"^```(python|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def _samples(text: str) -> list[tuple[int, str, str]]:
+    """(line, program, what it prints) of each sample."""
+    found: list[tuple[int, str, str]] = []
+    for block in BLOCK.finditer(text):
+        if block[1] == "python":
+            found.append((text.count("\n", 0, block.start(2)), block[2], ""))
+        else:
+            line, program, _ = found.pop()
+            found.append((line, program, block[2]))
+    return found
+
+
+async def test_every_sample_runs_and_prints_what_the_page_says(
+    start_broker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DANUBE_BROKER_URL", start_broker(tmp_path, 0).url)
+    samples = _samples(PAGE.read_text())
+    assert len(samples) >= 15
+    names: dict[str, Any] = {"__name__": "guide"}
+    for line, program, expected in samples:
+        printed = io.StringIO()
+        # the newlines make a traceback name the line of the page
+        code = compile("\n" * line + program, str(PAGE), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        with contextlib.redirect_stdout(printed):
+            outcome = eval(code, names)
+            if inspect.isawaitable(outcome):
+                await outcome
+        assert printed.getvalue() == expected, f"the sample at line {line} of docs/python.md"
