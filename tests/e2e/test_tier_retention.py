@@ -28,6 +28,11 @@ def call(broker: BrokerProcess, method: str, **params: Any) -> dict[str, Any]:
     body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
     with httpx.Client(trust_env=False, timeout=90) as client:
         answer: dict[str, Any] = client.post(f"{broker.http}/rpc", json=body).json()
+        error = answer.get("error", {}).get("data", {})
+        if error.get("code") == "PLAN_REQUIRED":  # what destroys in effect: the plan was shown, apply it
+            token = error["details"]["plan"]["plan_token"]
+            body["params"] = {**params, "plan_token": token}
+            answer = client.post(f"{broker.http}/rpc", json=body).json()
     assert "result" in answer, answer
     found: dict[str, Any] = answer["result"]
     return found
