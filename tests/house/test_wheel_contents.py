@@ -24,22 +24,20 @@ LINES_MAX = 500
 # The warn list: modules past that, and how long they may be. Look for the second reason to change; raise no number
 # without having looked. errors.py is a table: one class and one row a code.
 LONGER = {
-    "pydanube_broker/serving/registry.py": 580,
-    "pydanube_core/errors.py": 720,
-    "pydanube_broker/cluster/topic_catalog.py": 600,
-    "pydanube_broker/subscription/subscription.py": 710,
-    "pydanube_broker/subscription/window.py": 690,
-    "pydanube_broker/journal/journal.py": 660,
     "pydanube/consume_lane.py": 600,
     "pydanube/producer.py": 600,
     "pydanube/publish_lane.py": 550,
-    "pydanube/sync.py": 650,
+    "pydanube_admin/testing.py": 600,
     "pydanube_broker/delivery/non_reliable.py": 560,
-    "pydanube_broker/delivery/pump.py": 690,
-    "pydanube_admin/testing.py": 570,
-    "pydanube_broker/tier/tier.py": 530,
+    "pydanube_broker/delivery/pump.py": 710,
+    "pydanube_broker/journal/journal.py": 690,
+    "pydanube_broker/serving/registry.py": 580,
     "pydanube_broker/subscription/key_slots.py": 520,
+    "pydanube_broker/subscription/subscription.py": 710,
+    "pydanube_broker/subscription/window.py": 690,
+    "pydanube_broker/tier/tier.py": 530,
     "pydanube_core/diagnosis/subscription_rules.py": 660,
+    "pydanube_core/errors.py": 720,
 }
 
 
