@@ -88,9 +88,8 @@ class Operation:
     result: type[Result]
     handler: Handler
     examples: tuple[Example, ...]
-    forecast: Forecaster | None = (
-        None  # what a change would do; None for reads, and for what makes plans itself
-    )
+    # What a change would do; None for reads, and for what makes plans itself
+    forecast: Forecaster | None = None
     undo: Undoer | None = None  # how it is taken back; None: it is not
     default_profile: bool  # also in the MCP profile `default`
     plans_itself: bool = False  # of the operations on plans: they are done as they are asked for

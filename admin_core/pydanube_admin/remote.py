@@ -38,9 +38,8 @@ from pydanube_admin.registry import OPERATIONS
 __all__ = ["DEFAULT_ADMIN_URL", "OPS_CALL", "OpsClient", "call_sync", "default_principal", "grpc_target"]
 
 DEFAULT_ADMIN_URL: Final = "http://127.0.0.1:50051"
-LONG_RUNNING_S: Final = (
-    3600.0  # for operations that say so, where the caller says nothing; his leaving ends them sooner
-)
+# For operations that say so, where the caller says nothing; his leaving ends them sooner
+LONG_RUNNING_S: Final = 3600.0
 OPS_CALL: Final = "/danube.ops.Ops/Call"
 
 _MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024  # a page of 1 000 items with long names is under 1 MiB

@@ -92,7 +92,7 @@ class ConsumeLane:
         self.active = False
         self.unconfirmed = False  # acks were sent in this session since the broker last confirmed
         # A nack or a terminate was written since then: a stream that is cancelled right behind it may take it along.
-        self.unheard = False
+        self.unconfirmed_verbs = False
         self.lost_acks = False  # acks may have been lost with a connection, and nobody was told so far
         self._ack_messages = 0  # written in the life of this lane
         self._next_offset = -1  # a reader's place: one past the last message received
@@ -250,7 +250,7 @@ class ConsumeLane:
         self.unconfirmed = self.unconfirmed or bool(ranges)
         self._ack_messages += 1
         asked = self._ack_messages
-        self.unheard = False  # what was written before is read before
+        self.unconfirmed_verbs = False  # what was written before is read before
         await self._control.ask(request, pb.ConsumeRequest(ack=ack))
         if asked == self._ack_messages:  # else another task acknowledged meanwhile, and that is not confirmed
             self.unconfirmed = False
@@ -303,7 +303,7 @@ class ConsumeLane:
         if self._current(acks, ranges):
             self.nacked_messages += sum(ranges[1::2]) - sum(ranges[::2])
             nack = pb.Nack(session=acks.session, ranges=ranges, delay_ms=delay_ms, reason=reason)
-            self.unheard = True
+            self.unconfirmed_verbs = True
             await self._send(pb.ConsumeRequest(nack=nack))
 
     async def extend(self, acks: AckGatherer, ranges: Sequence[int], ms: int) -> None:
@@ -315,7 +315,7 @@ class ConsumeLane:
     async def terminate(self, acks: AckGatherer, ranges: Sequence[int], reason: str) -> None:
         if self._current(acks, ranges):
             terminate = pb.Terminate(session=acks.session, ranges=ranges, reason=reason)
-            self.unheard = True
+            self.unconfirmed_verbs = True
             await self._send(pb.ConsumeRequest(terminate=terminate))
 
     def _current(self, acks: AckGatherer, ranges: Sequence[int]) -> bool:
@@ -468,7 +468,7 @@ class ConsumeLane:
         if not old.stale:
             old.expire()
         self._acked_before += old.acked
-        self.unconfirmed = self.unheard = False
+        self.unconfirmed = self.unconfirmed_verbs = False
         self._takings = Takings(self._ack_timeout_ms, keeps=self._options.receiver.max_extend_ms > 0)
         self.acks = AckGatherer(session, self._arm, self._note_stale)
         if self.reader:
@@ -489,7 +489,7 @@ class ConsumeLane:
             self.epoch += 1
             if self.unconfirmed:
                 self.lost_acks = True
-            self.unconfirmed = self.unheard = False
+            self.unconfirmed = self.unconfirmed_verbs = False
             if not self.acks.stale:
                 self.acks.expire(lost=True)
         self._control.lost(

@@ -422,7 +422,9 @@ class Receiver:
                     raise copy_of(lane.error)
 
     async def _confirm(self) -> None:
-        waiting = (lane for lane in self._lanes if lane.acks.next >= 0 or lane.unconfirmed or lane.unheard)
+        waiting = (
+            lane for lane in self._lanes if lane.acks.next >= 0 or lane.unconfirmed or lane.unconfirmed_verbs
+        )
         await _all(lane.confirm() for lane in waiting)
 
 

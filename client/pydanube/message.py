@@ -157,9 +157,8 @@ class Delivered:
         self.acks: AckGatherer = lane.acks
         self.generation = lane.generation
         self.epoch = lane.epoch
-        self.size_bytes = (
-            size_bytes  # stored bytes it was charged with; 0 where its batch came with another part
-        )
+        # Stored bytes it was charged with; 0 where its batch came with another part
+        self.size_bytes = size_bytes
         self.taken = 0  # messages whose credit was given back
 
     def keep(self, start: int, end: int) -> None:

@@ -20,9 +20,8 @@ from pydanube.transport import copy_of
 
 __all__ = ["MESSAGE_OVERHEAD_BYTES", "OutBatch", "PendingSend", "Session"]
 
-MESSAGE_OVERHEAD_BYTES: Final = (
-    16  # its share of the offset columns; also what bounds a batch of empty messages
-)
+# Its share of the offset columns; also what bounds a batch of empty messages
+MESSAGE_OVERHEAD_BYTES: Final = 16
 
 _ATTRIBUTE_BYTES: Final = 8  # two offsets an entry
 assert _ATTRIBUTE_BYTES == 2 * 4

@@ -38,9 +38,8 @@ __all__ = ["Payload", "Producer"]
 Payload = bytes | bytearray | memoryview
 
 _ATTRIBUTE_OVERHEAD_BYTES: Final = 8
-_CHUNK_MESSAGES: Final = (
-    1024  # of send_many: big enough to vanish in the mean, small enough for one turn of the loop
-)
+# Of send_many: big enough to vanish in the mean, small enough for one turn of the loop
+_CHUNK_MESSAGES: Final = 1024
 _LEAVE_S: Final = 5.0  # how long leaving the block by an exception may take
 
 assert BATCH_TARGET_BYTES // MESSAGE_OVERHEAD_BYTES <= MAX_BATCH_MESSAGES

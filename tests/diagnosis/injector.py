@@ -79,9 +79,8 @@ class Expected:
     rule: str
     topic: str | None
     subscription: str | None = None
-    evidence: Callable[[], dict[str, Any]] = (
-        dict  # field → number, (low, high) or text; asked after the finding
-    )
+    # Field → number, (low, high) or text; asked after the finding
+    evidence: Callable[[], dict[str, Any]] = dict
     untrusted: dict[str, Any] = field(default_factory=dict)
 
 

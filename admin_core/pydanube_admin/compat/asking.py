@@ -14,9 +14,8 @@ __all__ = ["FACE", "PRINCIPAL", "Asking"]
 
 FACE: Final = "danube_admin"
 PRINCIPAL: Final = "anonymous"  # the tool sends no name; with a token it will be the token's
-MAX_PAGES: Final = (
-    100  # the protocol has no pages: an answer of more items would not fit a gRPC message anyway
-)
+# The protocol has no pages: an answer of more items would not fit a gRPC message anyway
+MAX_PAGES: Final = 100
 
 
 class Asking:

@@ -207,12 +207,12 @@ async def undo_move(
 
 
 async def seek_subscription(context: Context, request: SeekSubscriptionRequest) -> MovedCursor:
-    topic, found = await _sought(context, request)
+    topic, found = await _subscription_to_move(context, request)
     await context.port.seek_subscription(topic.own.topic, request.subscription, request.to)
     return await _moved(context, topic, request.subscription, _lag(found))
 
 
-async def _sought(
+async def _subscription_to_move(
     context: Context, request: SeekSubscriptionRequest
 ) -> tuple[Topic, list[SubscriptionFacts]]:
     Position.parse(request.to, now_ms=context.now_ms(), field="to")
@@ -221,7 +221,7 @@ async def _sought(
 
 async def forecast_seek(context: Context, request: SeekSubscriptionRequest) -> Forecast:
     """`messages` of the blast radius: unacknowledged ones that would be passed over."""
-    topic, found = await _sought(context, request)
+    topic, found = await _subscription_to_move(context, request)
     targets = await context.port.resolve_position(topic.own.topic, request.to)
     diff = [
         {

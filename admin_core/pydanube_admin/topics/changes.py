@@ -139,7 +139,7 @@ async def undo_create(
     await context.port.delete_topic(name)
 
 
-async def _doomed(context: Context, request: DeleteTopicRequest) -> Topic:
+async def _topic_to_delete(context: Context, request: DeleteTopicRequest) -> Topic:
     """The topic to delete; a single partition is refused."""
     topic = await find_topic(context, request.topic)
     if topic.own.topic == AUDIT_TOPIC:
@@ -152,7 +152,7 @@ async def _doomed(context: Context, request: DeleteTopicRequest) -> Topic:
 
 
 async def delete_topic(context: Context, request: DeleteTopicRequest) -> DeletedTopic:
-    topic = await _doomed(context, request)
+    topic = await _topic_to_delete(context, request)
     await context.port.delete_topic(topic.own.topic, grace=context.grace)
     return DeletedTopic(
         topic=topic.own.topic,
@@ -166,7 +166,7 @@ async def delete_topic(context: Context, request: DeleteTopicRequest) -> Deleted
 
 
 async def forecast_delete(context: Context, request: DeleteTopicRequest) -> Forecast:
-    topic = await _doomed(context, request)
+    topic = await _topic_to_delete(context, request)
     own = topic.own
     lag = dict.fromkeys(topic.subscriptions, 0)
     for log in topic.logs:

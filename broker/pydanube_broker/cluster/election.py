@@ -196,7 +196,7 @@ class Election:
                 try:
                     await self.step_down()
                 except ClusterError as error:
-                    log.info("resigned_untidily", extra={"event": "resigned_untidily", "code": error.code})
+                    log.info("resignation_failed", extra={"event": "resignation_failed", "code": error.code})
 
     async def _write(self) -> None:
         record = LeaderRecord(broker_id=str(self._own.broker_id), incarnation=self._own.incarnation)

@@ -147,7 +147,7 @@ class LoneBroker:
         )
 
     async def _clear(self, view: OfficeView) -> None:
-        """Delete what the dead left: members of other ids, assignments of topics that are gone."""
+        """Delete what brokers that are gone have left: members of other ids, assignments of topics that are gone."""
         own = self._identity.broker_id
         writes: list[Write] = [Delete(keys.member_key(b)) for b in view.members if b != own]
         writes += [Delete(keys.assignment_key(topic_id)) for topic_id in view.leftover]

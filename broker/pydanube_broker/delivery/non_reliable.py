@@ -142,7 +142,7 @@ class LivePump:
         self.due_at_ms: int | None = None
         topic.subscriptions[name] = self
 
-    # -- what is so ------------------------------------------------------------------------------------------
+    # -- facts -----------------------------------------------------------------------------------------------
 
     @property
     def cursor(self) -> CursorSnapshot:

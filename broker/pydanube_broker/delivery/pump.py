@@ -171,7 +171,7 @@ class SubscriptionPump:
         topic.subscriptions[name] = self
         topic.listeners.add(self)
 
-    # -- what is so ------------------------------------------------------------------------------------------
+    # -- facts -----------------------------------------------------------------------------------------------
 
     @property
     def cursor(self) -> CursorSnapshot:

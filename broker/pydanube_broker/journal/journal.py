@@ -157,7 +157,7 @@ class Journal(StoredBatches):
         self._claim: int | None = None  # what records say is durable, where it is not what is
         # Sidecars are written and files removed off the loop, one after the other.
         self._worker = worker or ThreadPoolExecutor(1, thread_name_prefix="journal-files")
-        self._doomed: deque[Path] = deque()
+        self._to_delete: deque[Path] = deque()
         self._heads = Checkpoints()
         self._head_job: asyncio.Future[BaseException | None] | None = None
 
@@ -637,18 +637,18 @@ class Journal(StoredBatches):
 
     def _remove(self, paths: Sequence[Path]) -> None:
         """Remove files off the loop: in order, each for good before the next, so that a crash leaves no hole."""
-        self._doomed.extend(paths)
-        if not self._doomed:
+        self._to_delete.extend(paths)
+        if not self._to_delete:
             return
 
         def work() -> None:
-            while self._doomed:
-                path = self._doomed[0]
+            while self._to_delete:
+                path = self._to_delete[0]
                 with contextlib.suppress(FileNotFoundError):
                     self._disk.unlink(path)
                 sidecar_path(path).unlink(missing_ok=True)
                 self._disk.sync_dir(self.folder)
-                self._doomed.popleft()
+                self._to_delete.popleft()
 
         def then(job: Future[None]) -> None:
             if not job.cancelled() and (error := job.exception()):

@@ -48,9 +48,8 @@ class SegmentFiles:
         self._fds: OrderedDict[int, int] = OrderedDict()
         self._closed = False
         self.floor = 0  # no new segment begins below this address
-        self.size = (
-            segment_bytes  # of the segments that are made now: less where a start finds no room for more
-        )
+        # Of the segments that are made now: less where a start finds no room for more
+        self.size = segment_bytes
         self.keep_free: Callable[[], int] = lambda: (
             0
         )  # bytes of the disk that segments for publishes leave alone

@@ -39,9 +39,8 @@ log = logging.getLogger("pydanube.schema")
 LIGHT_BYTES: Final = 4096  # of payloads: ≈ 100 µs of JSON, the slowest of the formats
 SLICE_S: Final = 0.000_15  # no callback runs longer than 200 µs (docs/design.md#4-the-journal)
 THREAD_BYTES: Final = 16_384  # one payload that takes longer than a slice
-LOG_INTERVAL_S: Final = (
-    10.0  # of one topic and reason: a producer that goes wrong does so thousands of times a second
-)
+# Of one topic and reason: a producer that goes wrong does so thousands of times a second
+LOG_INTERVAL_S: Final = 10.0
 
 Identity = tuple[int, int]
 

@@ -103,7 +103,7 @@ class Registry:
         """Register this broker, take office, load and assign the topics; on leaving, sign off.
 
         Raises:
-            CorruptMetadata, CorruptJournal: one of the two is not the other's.
+            CorruptMetadata, CorruptJournal: they are not of one broker, or not of one moment.
         """
         await self.schemas.registry.load()
         async with LoneBroker(

@@ -41,7 +41,7 @@ class Failures:
         self.failed = 0  # given back, or not answered in time
 
     def fail(self, chunk: Chunk, mask: int, now_ms: int, asked_ms: int, reason: str, random: float) -> None:
-        """Stateless messages have failed: they wait for their retry, are ready, or are exhausted."""
+        """Messages in no state have failed: they wait for their retry, are ready, or are exhausted."""
         self.failed += mask.bit_count()
         for part, deliveries, failures in self._window.count_return(chunk, mask, failed=True):
             if self.policy.exhausted(failures):
@@ -63,7 +63,7 @@ class Failures:
         terminated: bool = False,
         attempts: int = 0,
     ) -> None:
-        """Deal with stateless messages by the poison policy."""
+        """Deal with messages in no state by the poison policy."""
         match self.policy.poison_policy:
             case PoisonPolicy.BLOCK | PoisonPolicy.DEAD_LETTER as policy:
                 poison = self._window.poison(

@@ -85,7 +85,7 @@ class KeySlots:
         "_stops",
         "_stops_by_retry",
         "queues",
-        "stirred",
+        "recheck_held",
     )
 
     def __init__(self, *, ordered_retry: bool) -> None:
@@ -101,7 +101,7 @@ class KeySlots:
         self.queues = KeyQueues()
         self._accept: dict[str, int] = {}
         self._stops_by_retry = ordered_retry
-        self.stirred = False  # something happened that may let a held message go
+        self.recheck_held = False  # something happened that may let a held message go
 
     @property
     def filtered(self) -> bool:
@@ -140,7 +140,7 @@ class KeySlots:
             self._forget_owners(window)
         else:
             self._share(free, window)
-        self.stirred = True
+        self.recheck_held = True
 
     def replace(self, old: Consumer, new: Consumer, window: Window) -> None:
         """A consumer takes over another's place and slots."""
@@ -150,7 +150,7 @@ class KeySlots:
         # With the same filters nobody's keys change: a neighbour that reconnects must not make others' keys drain.
         if (before or self.filtered) and new.key_filters != old.key_filters:
             self._forget_owners(window)
-        self.stirred = True
+        self.recheck_held = True
 
     def remove(self, consumer: Consumer, window: Window) -> None:
         """A consumer goes; call it before what it holds is made ready."""
@@ -169,7 +169,7 @@ class KeySlots:
         if not self._owner:
             self._owner.clear()  # an emptied dictionary keeps its room until it is cleared
             self._route.clear()
-        self.stirred = True
+        self.recheck_held = True
 
     def _seat(self, index: int, consumer: Consumer) -> None:
         consumer.slot_index = index
@@ -238,7 +238,7 @@ class KeySlots:
         if not self.filtered:
             for slot, owner in self._owner.items():
                 self._route.set(slot, owner)
-        self.stirred = True
+        self.recheck_held = True
 
     # -- routing unseen messages ----------------------------------------------------------------------------------
 
@@ -320,7 +320,7 @@ class KeySlots:
         if self.queues:
             for chunk, mask in self.queues.take_all():
                 self._hold(chunk, mask)
-            self.stirred = True
+            self.recheck_held = True
 
     def unknown_keys(self, window: Window) -> list[Range]:
         """Held messages whose keys were not needed when they were read and are now."""
@@ -402,12 +402,14 @@ class KeySlots:
 
     def queued(self, chunk: Chunk, mask: int, seat: int) -> None:
         self.queues.put(chunk, mask, seat)
-        self.stirred = True  # bytes of credit may be left, too few for the message but enough for one alone
+        self.recheck_held = (
+            True  # bytes of credit may be left, too few for the message but enough for one alone
+        )
 
     def ready_added(self, chunk: Chunk, mask: int) -> None:
         self._dissolve()
         self._hold(chunk, mask)
-        self.stirred = True
+        self.recheck_held = True
 
     def _hold(self, chunk: Chunk, mask: int) -> None:
         for slot, count in Counter(_slots_of(chunk, mask)).items():
@@ -448,11 +450,11 @@ class KeySlots:
                 del stops[bisect_left(stops, chunk.start + bit)]
                 if not stops:
                     del self._stops[slot]
-        self.stirred = True
+        self.recheck_held = True
 
     def flight_removed(self, chunk: Chunk, mask: int, consumer: Consumer) -> None:
         if consumer.credit_returns and (self._held or self.queues):
-            self.stirred = True
+            self.recheck_held = True
         if not self._draining:
             return
         for slot, count in Counter(_slots_of(chunk, mask)).items():
@@ -463,7 +465,7 @@ class KeySlots:
                 self._draining[slot] = left - count
             else:
                 del self._draining[slot]
-                self.stirred = True
+                self.recheck_held = True
 
     # -- looking --------------------------------------------------------------------------------------------------
 

@@ -164,7 +164,7 @@ class Members:
             if consumer.credit_bytes is not None:
                 consumer.credit_bytes += size_bytes
             if self.slots is not None and not had_credit and consumer.has_credit:
-                self.slots.stirred = True
+                self.slots.recheck_held = True
 
     def pause(self, consumer_id: int) -> None:
         """See `Subscription.pause`."""
@@ -178,7 +178,7 @@ class Members:
         if consumer is not None and consumer.paused:
             consumer.paused = False
             if self.slots is not None and consumer.has_credit:
-                self.slots.stirred = True
+                self.slots.recheck_held = True
 
     def renew_sessions(self) -> list[Effect]:
         """After a seek: every consumer gets a new session."""

@@ -114,7 +114,7 @@ class Sending:
 
     def _plan_by_key(self, slots: KeySlots, max_messages: int | None) -> Plan | None:
         window = self._window
-        if window.ready and slots.stirred:
+        if window.ready and slots.recheck_held:
             unknown = slots.unknown_keys(window)
             if unknown:
                 unknown = head_of(unknown, max_messages or SLICE_MESSAGES)
@@ -127,7 +127,7 @@ class Sending:
             if found is not None:
                 consumer, ranges, delivered = found
                 return self._plan(consumer, tuple(ranges), total(ranges), delivered + 1, fresh=False)
-            slots.stirred = False
+            slots.recheck_held = False
         room = min(window.room(self._span), HELD_MESSAGES - window.ready)
         return self._plan_routed(room, max_messages)
 

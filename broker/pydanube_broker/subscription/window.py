@@ -248,7 +248,7 @@ class Window:
     # -- states ---------------------------------------------------------------------------------------------------
 
     def launch(self, chunk: Chunk, mask: int, consumer: Consumer, now_ms: int) -> None:
-        """Put stateless messages in flight with `consumer`. Its credit is the caller's business."""
+        """Put messages in no state in flight with `consumer`. Its credit is the caller's business."""
         deadline = now_ms + consumer.ack_timeout_ms if consumer.ack_timeout_ms else None
         self.in_flight += mask.bit_count()
         if consumer.reports:
@@ -265,7 +265,7 @@ class Window:
             self._timers.set(deadline, flight)
 
     def make_ready(self, chunk: Chunk, mask: int) -> None:
-        """Stateless messages may be sent now."""
+        """Messages in no state may be sent now."""
         chunk.ready |= mask
         self.ready += mask.bit_count()
         self.version += 1
@@ -273,7 +273,7 @@ class Window:
             self.listener.ready_added(chunk, mask)
 
     def queue(self, chunk: Chunk, mask: int, seat: int) -> None:
-        """Stateless messages may be sent as soon as the consumer in that seat has credit (key-shared)."""
+        """Messages in no state may be sent as soon as the consumer in that seat has credit (key-shared)."""
         assert self.listener is not None
         chunk.ready |= mask
         self.ready += mask.bit_count()
@@ -281,7 +281,7 @@ class Window:
         self.listener.queued(chunk, mask, seat)
 
     def take_ready(self, chunk: Chunk, mask: int) -> None:
-        """Ready messages become stateless: they are about to be launched or closed."""
+        """Ready messages are in no state any more: they are about to be launched or closed."""
         assert chunk.ready & mask == mask, "only what is ready can be taken"
         chunk.ready ^= mask
         self.ready -= mask.bit_count()
@@ -290,7 +290,7 @@ class Window:
             self.listener.ready_removed(chunk, mask)
 
     def wait(self, chunk: Chunk, mask: int, due_ms: int, reason: str) -> None:
-        """Stateless messages are sent again at `due_ms`."""
+        """Messages in no state are sent again at `due_ms`."""
         wait = Wait(chunk, mask, due_ms, reason)
         chunk.waits.append(wait)
         self.waiting += mask.bit_count()
@@ -300,7 +300,7 @@ class Window:
             self.listener.stop_added(chunk, mask, retry=True)
 
     def poison(self, chunk: Chunk, mask: int, reason: str, deliveries: int, *, blocked: bool) -> Poison:
-        """Stateless messages are not sent again."""
+        """Messages in no state are not sent again."""
         poison = Poison(chunk, mask, reason, deliveries, blocked=blocked)
         chunk.poisons.append(poison)
         if blocked:
@@ -311,7 +311,7 @@ class Window:
         return poison
 
     def end_flight(self, flight: Flight, mask: int) -> None:
-        """Messages of a flight become stateless."""
+        """Messages of a flight are in no state any more: the caller gives them one."""
         flight.mask ^= mask
         messages = mask.bit_count()
         self.in_flight -= messages
@@ -324,7 +324,7 @@ class Window:
             self.listener.flight_removed(flight.chunk, mask, flight.consumer)
 
     def end_wait(self, wait: Wait, mask: int) -> None:
-        """Waiting messages become stateless."""
+        """Waiting messages are in no state any more: the caller gives them one."""
         wait.mask ^= mask
         self.waiting -= mask.bit_count()
         if not wait.mask:
@@ -335,7 +335,7 @@ class Window:
             self.listener.stop_removed(wait.chunk, mask, retry=True)
 
     def end_poison(self, poison: Poison, mask: int) -> None:
-        """Poisoned messages become stateless."""
+        """Poisoned messages are in no state any more: the caller gives them one."""
         poison.mask ^= mask
         if poison.blocked:
             self.blocked -= mask.bit_count()

@@ -46,9 +46,8 @@ log = logging.getLogger("pydanube.tier")
 OBJECTS_PER_S: Final = 10.0
 CONCURRENT: Final = 2
 _SLICE: Final = 200  # topics looked at before others get a turn
-_HELD_UP_SEGMENTS: Final = (
-    8  # sealed segments beyond which topics that hold up deletion are flushed at any size
-)
+# Sealed segments beyond which topics that hold up deletion are flushed at any size
+_HELD_UP_SEGMENTS: Final = 8
 _SILENT_TIMES: Final = 2  # times `tier.timeout`
 _SILENT_S: Final = 30.0  # what writing an object may take beside, while everybody else comes first
 _STORE_PAUSE_S: Final = 30.0

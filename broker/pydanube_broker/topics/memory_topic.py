@@ -108,7 +108,7 @@ class MemoryTopic(Topic):
         """Nothing is kept."""
 
     def recovered(self) -> None:
-        """Nothing was."""
+        """Nothing is kept, so there is nothing to recover."""
 
     def fail(self, error: ClusterError) -> None:
         """Nobody waits."""

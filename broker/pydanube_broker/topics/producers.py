@@ -23,9 +23,8 @@ from pydanube_core.errors import OutOfSequence, ProducerFenced, ProducerUnknown
 __all__ = ["Appended", "Opening", "ProducerSession", "Producers"]
 
 RECENT: Final = 8
-MAX_PRODUCERS: Final = (
-    1000  # remembered a topic; the least recently used of those without a connection go first
-)
+# Remembered a topic; the least recently used of those without a connection go first
+MAX_PRODUCERS: Final = 1000
 # Many times what a client waits for the end of an outage before it gives up what it has in flight (60 s).
 SESSION_AGE_S: Final = 3600.0
 
@@ -59,9 +58,8 @@ class ProducerSession:
     token: int = 0  # 0: opened by a version that had none; it cannot be gone on with
     next_sequence: int = 0
     connections: int = 0
-    idle_since_s: float | None = (
-        None  # monotonic; None while somebody is connected, and until it is looked at
-    )
+    # Monotonic; None while somebody is connected, and until it is looked at
+    idle_since_s: float | None = None
     promised: Opening | None = None  # the newest that was prepared and has not taken over yet
     recent: deque[Appended] = field(default_factory=lambda: deque(maxlen=RECENT))
 

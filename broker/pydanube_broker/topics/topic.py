@@ -138,9 +138,8 @@ class Topic:
         self.options = options  # the catalog's record of the topic
         self.durability = durability  # what a receipt promises
         self.gate = TopicGate(name, limits)
-        self.schema: SchemaGuard | None = (
-            None  # what publishes are held against; None: nothing, and at no cost
-        )
+        # What publishes are held against; None: nothing, and at no cost
+        self.schema: SchemaGuard | None = None
         self.durable_offset = state.next_offset
         self.commit = state.next_offset
         self.listeners: set[LogListener] = set()

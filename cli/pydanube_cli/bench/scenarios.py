@@ -33,9 +33,8 @@ from pydanube_cli.bench.tally import make_tally
 __all__ = ["SCENARIOS", "run"]
 
 WARM_UP_SENDS: Final = 200
-UNARY_WORKERS: Final = (
-    4  # processes; grpcio's client is busier than the broker, and one alone would be measured
-)
+# Processes; grpcio's client is busier than the broker, and one alone would be measured
+UNARY_WORKERS: Final = 4
 ALONE_MESSAGES: Final = 8_000  # of the 8 producers before the reader starts
 
 Run = dict[str, Any]

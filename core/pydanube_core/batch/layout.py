@@ -61,9 +61,8 @@ PRODUCER_MAGIC: Final = b"DBat"
 PRODUCER_PART_BYTES: Final = PRODUCER_PART.size
 
 VERSION: Final = 1
-FLAG_RESEALED: Final = (
-    1  # broker part: cut out of a larger batch by a broker, which wrote the producer part anew
-)
+# Broker part: cut out of a larger batch by a broker, which wrote the producer part anew
+FLAG_RESEALED: Final = 1
 
 BATCH_TARGET_BYTES: Final = 1 << 20  # what a producer aims at, at most
 MAX_BATCH_BYTES: Final = 4_100_000  # one message of the largest policy (4 000 000) with its columns

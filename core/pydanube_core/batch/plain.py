@@ -20,9 +20,8 @@ __all__ = ["MAX_PUBLISH_TIME_MS", "MAX_SEQUENCE", "is_plain"]
 
 Buffer = bytes | memoryview
 
-MAX_PUBLISH_TIME_MS: Final = (
-    253_402_300_799_999  # the last millisecond of the year 9999: what a calendar can show
-)
+# The last millisecond of the year 9999: what a calendar can show
+MAX_PUBLISH_TIME_MS: Final = 253_402_300_799_999
 MAX_SEQUENCE: Final = (1 << 63) - 1
 
 _BODY: Final = PRODUCER_PART_BYTES

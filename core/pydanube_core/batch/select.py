@@ -45,9 +45,8 @@ Ints = npt.NDArray[Any]
 
 KEY_SLOTS: Final = 65_536
 
-_BOOL_COST_BYTES: Final = (
-    450  # a slice of one message costs as much as masking so many bytes: measured, 140 ns
-)
+# A slice of one message costs as much as masking so many bytes: measured, 140 ns
+_BOOL_COST_BYTES: Final = 450
 
 
 class Cut(NamedTuple):

@@ -16,9 +16,8 @@ __all__ = ["HEADS_EVERY", "HOLD_ROUNDS", "LOAD_EVERY", "TABLES", "Column", "Kind
 
 HEADS_EVERY: Final = 12  # rounds between two rows of a head
 LOAD_EVERY: Final = 60  # of a topic's load, of a consumer
-HOLD_ROUNDS: Final = (
-    15  # a cursor's row holds for at most that long: a heartbeat, and two rounds that were late
-)
+# A cursor's row holds for at most that long: a heartbeat, and two rounds that were late
+HOLD_ROUNDS: Final = 15
 
 
 class Kind(StrEnum):

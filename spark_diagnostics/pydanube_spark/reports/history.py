@@ -33,9 +33,8 @@ ARRAYS: Final = (
     "generation",
     "oldest_unread_age_ms",
 )
-GRID_POINTS: Final = (
-    16  # 120 pairs a slope: a third of the time of 24, and as sure for what lasts five minutes
-)
+# 120 pairs a slope: a third of the time of 24, and as sure for what lasts five minutes
+GRID_POINTS: Final = 16
 WINDOW_MS: Final = 300_000
 
 

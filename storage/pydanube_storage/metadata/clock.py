@@ -30,9 +30,8 @@ _CLOCK_ID: Final[int] = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MON
 _read_ns: Callable[[], int] = (
     (lambda: time.clock_gettime_ns(_CLOCK_ID)) if _CLOCK_ID >= 0 else time.monotonic_ns
 )
-_LONGEST_SLEEP_S: Final = (
-    1.0  # timers of the loop stand still while the machine is suspended: look up now and then
-)
+# Timers of the loop stand still while the machine is suspended: look up now and then
+_LONGEST_SLEEP_S: Final = 1.0
 
 
 @functools.cache

@@ -34,9 +34,8 @@ from pydanube_storage.metadata.sqlite_rows import SqliteRows, is_terminal, trans
 __all__ = ["EmbeddedStore"]
 
 T = TypeVar("T")
-_MAX_GROUP: Final = (
-    64  # bounds what one failed commit takes with it, and how long the first waits for the last
-)
+# Bounds what one failed commit takes with it, and how long the first waits for the last
+_MAX_GROUP: Final = 64
 _MAX_WAITING: Final = 1024  # further calls wait their turn on the loop
 _CLOSE_S: Final = 10.0  # a disk that hangs must not keep the broker from ending
 

@@ -35,9 +35,8 @@ from pydanube_storage.metadata.model import (
 
 __all__ = ["DEFAULT_HISTORY_REVISIONS", "Change", "Counters", "Engine", "EngineFacts", "Place", "Rows"]
 
-DEFAULT_HISTORY_REVISIONS: Final = (
-    1000  # watchers are in the same process or read at once; each may hold 100 events
-)
+# Watchers are in the same process or read at once; each may hold 100 events
+DEFAULT_HISTORY_REVISIONS: Final = 1000
 _FORGET_SLACK: Final = 4  # rows of a forgotten past are deleted in strides of history / 4, not at each commit
 
 

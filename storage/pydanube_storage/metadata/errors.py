@@ -68,6 +68,5 @@ class Compacted(Retryable):
 class CorruptMetadata(Fatal):
     """The metadata file is damaged (SQLite says so); restore it from a copy."""
 
-    code: ClassVar[str] = (
-        "CORRUPT_JOURNAL"  # the table has no code of its own for it; exit 5, DATA_LOSS is right
-    )
+    # The table has no code of its own for it; exit 5, DATA_LOSS is right
+    code: ClassVar[str] = "CORRUPT_JOURNAL"

@@ -203,9 +203,8 @@ class HeaderWriter:
         self._encoder.header_table = self._table
         self._known: dict[Headers, bytes] = {}
         self._known_at = 0
-        self._sizes: tuple[int, int] | None = (
-            None  # the least and the last that the peer set since the last block
-        )
+        # The least and the last that the peer set since the last block
+        self._sizes: tuple[int, int] | None = None
 
     def table_size(self, size: int) -> None:
         """The peer's SETTINGS_HEADER_TABLE_SIZE; the next block says that it was heard (RFC 7541 4.2)."""

@@ -271,9 +271,8 @@ class _Compiler:
                 return size == 0
             case Record(fields=fields):
                 if id(kind) not in self._empty:
-                    self._empty[id(kind)] = (
-                        False  # one that lies in itself without a choice has no data at all
-                    )
+                    # One that lies in itself without a choice has no data at all
+                    self._empty[id(kind)] = False
                     self._empty[id(kind)] = all(self._takes_no_bytes(field.type) for field in fields)
                 return self._empty[id(kind)]
             case _:

@@ -69,13 +69,11 @@ class ReceiveStream:
     ) -> None:
         self.consumer_id: int = parse(pb.ReceiveRequest, data).consumer_id
         self.connected_at_ms = now_ms()
-        self.heard_at_ms: int | None = (
-            None  # answers are calls of their own, which do not name who sends them
-        )
+        # Answers are calls of their own, which do not name who sends them
+        self.heard_at_ms: int | None = None
         self.answered_at_ms: int | None = None
-        self.said_goodbye = (
-            True  # these clients leave by cancelling, which looks like a connection that broke
-        )
+        # These clients leave by cancelling, which looks like a connection that broke
+        self.said_goodbye = True
         self.queued = False
         self.closed = False
         self._reply = reply
