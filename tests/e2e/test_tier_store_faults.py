@@ -83,7 +83,7 @@ class Log:
             item["path"].rpartition("/")[2]
             for item in call(self._broker, "objects.list", topic="logs")["items"]
         }
-        assert {path.name for path in bucket.rglob("*.parquet")} == listed
+        assert {path.name for path in bucket.rglob("topics/default/**/*.parquet")} == listed
 
 
 @pytest.fixture(scope="module")

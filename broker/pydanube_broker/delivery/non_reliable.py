@@ -24,7 +24,9 @@ import numpy.typing as npt
 from pydanube_core.batch.select import key_slots
 from pydanube_core.errors import ClusterError, ConsumerBusy, InvalidArgument
 
+from pydanube_broker.delivery.dispatch_rate import DispatchRate
 from pydanube_broker.delivery.pump import ConsumerLink, DeliveryEngine
+from pydanube_broker.delivery.reader_pump import FRAME_BYTES
 from pydanube_broker.delivery.turns import Turns
 from pydanube_broker.journal.tail_cache import CachedBatch
 from pydanube_broker.subscription.batch_columns import BatchColumns, producer_bytes, view_of
@@ -38,13 +40,11 @@ from pydanube_broker.subscription.ranges import Range
 from pydanube_broker.subscription.subscription import SubscriptionStatistics, SubscriptionType
 from pydanube_broker.subscription.subscription_policy import SubscriptionPolicy
 from pydanube_broker.topics.memory_topic import MemoryTopic
-from pydanube_broker.topics.rate_limit import TokenBucket
 from pydanube_broker.topics.topic import Committed
 
 __all__ = ["LiveConsumer", "LivePump", "LiveReader"]
 
 Ints = npt.NDArray[Any]
-FRAME_BYTES: Final = 256 * 1024
 
 QUEUE_FULL: Final = "queue_full"
 NO_CONSUMER: Final = "no_consumer"
@@ -138,7 +138,7 @@ class LivePump:
         self._consumers: list[LiveConsumer] = []  # by arrival
         self._turn = 0
         self._owners: KeyOwners | None = None
-        self._rate: TokenBucket | None = None
+        self._rate = DispatchRate(topic, engine.deadlines)
         self.due_at_ms: int | None = None
         topic.subscriptions[name] = self
 
@@ -454,31 +454,13 @@ class LivePump:
             return False
         # The one that has been sent least goes first: all get their frames in turn.
         consumer = min(ready, key=lambda one: one.delivered)
-        allowed = self._allowed()
+        allowed = self._rate.allowed(self)
         if allowed == 0:
             return False
         sent = consumer.send(allowed)
         self.delivered += sent
-        if self._rate is not None:
-            self._rate.take(sent, self._engine.deadlines.now_ms())
+        self._rate.sent(sent)
         return len(ready) > 1 or consumer.ready
-
-    def _allowed(self) -> int | None:
-        """How many messages the dispatch rate lets go now; None: no limit. What waits longer than its queue holds is
-        dropped there."""
-        rate = self.topic.gate.limits.max_subscription_dispatch_rate
-        if not rate:
-            self._rate = None
-            return None
-        now = self._engine.deadlines.now_ms()
-        if self._rate is None:
-            self._rate = TokenBucket(rate, now)
-        elif self._rate.rate_per_s != rate:
-            self._rate.set_rate(rate, now)
-        allowed = self._rate.available(now)
-        if not allowed:
-            self._engine.deadlines.want(self, now + self._rate.wait_ms(1, now))
-        return allowed
 
     def tick(self) -> None:
         """The dispatch rate lets something go again."""

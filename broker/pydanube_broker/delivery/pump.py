@@ -18,6 +18,7 @@ from pydanube_core.errors import ClusterError, ConsumerBusy, Internal
 from pydanube_broker.delivery.cursor_keeper import CursorKeeper
 from pydanube_broker.delivery.dead_letter_desk import DeadLetterDesk
 from pydanube_broker.delivery.deadlines import Deadlines
+from pydanube_broker.delivery.dispatch_rate import DispatchRate
 from pydanube_broker.delivery.frame_builder import Frame
 from pydanube_broker.delivery.reader_pump import FRAME_BYTES
 from pydanube_broker.delivery.turns import Turns
@@ -49,7 +50,6 @@ from pydanube_broker.subscription.subscription import (
 )
 from pydanube_broker.subscription.subscription_policy import SubscriptionPolicy
 from pydanube_broker.topics.log_state import encode_cursor_body
-from pydanube_broker.topics.rate_limit import TokenBucket
 from pydanube_broker.topics.topic import Committed, Topic, now_ms
 
 __all__ = ["ConsumerLink", "DeliveryEngine", "Departure", "Rewound", "SubscriptionPump"]
@@ -160,7 +160,7 @@ class SubscriptionPump:
         self.rewound: Rewound | None = None
         self.engine = engine
         self._core: Subscription | None = None
-        self._rate: TokenBucket | None = None
+        self._rate = DispatchRate(topic, engine.deadlines)
         self._names: dict[int, str] = {}  # of the consumers in `links`
         self._refused: BlockedBy | None = None  # what the dead-letter topic does not take, and why
         self._snapshot_stale = False
@@ -460,7 +460,7 @@ class SubscriptionPump:
         core = self._core
         if core is None or self._reading or self.closed is not None or not self.links:
             return False
-        allowed = self._allowed()
+        allowed = self._rate.allowed(self)
         if allowed == 0:
             return False
         plan = core.next_plan(max_messages=allowed)
@@ -495,26 +495,9 @@ class SubscriptionPump:
         if asked is not None:
             self.links[asked.consumer_id].recall(asked.session, asked.ranges)
 
-    def _allowed(self) -> int | None:
-        """How many messages the dispatch rate lets go now; None: no limit. At 0 it is looked at again in time."""
-        rate = self.topic.gate.limits.max_subscription_dispatch_rate
-        if not rate:
-            self._rate = None
-            return None
-        now = self.engine.deadlines.now_ms()
-        if self._rate is None:
-            self._rate = TokenBucket(rate, now)
-        elif self._rate.rate_per_s != rate:
-            self._rate.set_rate(rate, now)
-        allowed = self._rate.available(now)
-        if not allowed:
-            self.engine.deadlines.want(self, now + self._rate.wait_ms(1, now))
-        return allowed
-
     def _send(self, core: Subscription, link: ConsumerLink, frame: Frame) -> None:
         self.delivered += frame.messages
-        if self._rate is not None:
-            self._rate.take(frame.messages, self.engine.deadlines.now_ms())
+        self._rate.sent(frame.messages)
         link.deliver(frame)
         if not link.writable:
             core.pause(link.consumer_id)  # until `flowing`; the others of a shared subscription go on
