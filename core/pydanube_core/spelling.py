@@ -7,7 +7,9 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Final
 
-__all__ = ["close_names"]
+from pydanube_core.names import TopicName
+
+__all__ = ["close_names", "close_topics"]
 
 # Likeness costs some 30 µs a name; of more than these only the likeliest are looked at.
 MOST_COMPARED: Final = 200
@@ -20,6 +22,17 @@ def close_names(given: str, known: Iterable[str], *, at_most: int = 3, cutoff: f
     if len(names) > MOST_COMPARED:
         names = _likeliest(given, names)
     return difflib.get_close_matches(given, names, n=at_most, cutoff=cutoff)
+
+
+def close_topics(given: TopicName, known: Iterable[TopicName], *, at_most: int = 3) -> list[str]:
+    """Topics that `given` may have been meant as, best first: spelled alike in its namespace, or of its name in another.
+
+    The namespace itself is not compared: all topics of one would be alike for it.
+    """
+    known = set(known)
+    beside = {one.name: str(one) for one in known if one.namespace == given.namespace}
+    elsewhere = sorted(str(one) for one in known if one.name == given.name)
+    return [*elsewhere, *(beside[name] for name in close_names(given.name, beside))][:at_most]
 
 
 def _likeliest(given: str, names: Sequence[str]) -> list[str]:

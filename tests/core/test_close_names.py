@@ -3,7 +3,8 @@
 import difflib
 
 from pydanube_core import spelling
-from pydanube_core.spelling import close_names
+from pydanube_core.names import TopicName
+from pydanube_core.spelling import close_names, close_topics
 
 
 def test_one_wrong_letter_is_found_among_ten_thousand() -> None:
@@ -28,3 +29,10 @@ def test_few_names_are_compared_however_many_there_are(monkeypatch: object) -> N
 def test_an_empty_name_and_no_names_give_nothing() -> None:
     assert close_names("", [f"t{number}" for number in range(1000)]) == []
     assert close_names("orders", []) == []
+
+
+def test_a_topic_is_compared_by_its_name_and_not_by_its_namespace() -> None:
+    known = [TopicName.parse(name) for name in ("/default/orders", "/default/few", "/shop/nowhere")]
+    assert close_topics(TopicName.parse("/default/ordres"), known) == ["/default/orders"]
+    assert close_topics(TopicName.parse("/default/nowhere"), known) == ["/shop/nowhere"]
+    assert close_topics(TopicName.parse("/default/x"), known) == []

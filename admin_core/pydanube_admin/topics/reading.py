@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pydanube_core.errors import TopicNotFound
 from pydanube_core.facts import TopicFacts
 from pydanube_core.names import SYSTEM_NAMESPACE, TopicName, check_namespace
-from pydanube_core.spelling import close_names
+from pydanube_core.spelling import close_topics
 from pydanube_core.units import format_time
 
 from pydanube_admin.context import Context
@@ -91,8 +91,8 @@ async def find_topic(context: Context, text: str) -> Topic:
 
 
 async def _not_found(context: Context, name: str) -> TopicNotFound:
-    known = [facts.topic for facts in await context.port.topics() if facts.parent is None]
-    close = close_names(name, known)
+    known = [TopicName.parse(facts.topic) for facts in await context.port.topics() if facts.parent is None]
+    close = close_topics(TopicName.parse(name), known)
     hint = f"; did you mean {' or '.join(close)}?" if close else ""
     return TopicNotFound(
         f"there is no topic {name}{hint}",

@@ -31,7 +31,7 @@ from pydanube_core.facts import Grace
 from pydanube_core.names import AUDIT_TOPIC, TopicName
 from pydanube_core.positions import Position
 from pydanube_core.refusals import audit_is_kept
-from pydanube_core.spelling import close_names
+from pydanube_core.spelling import close_topics
 from pydanube_storage.catalog import ObjectCatalog
 from pydanube_storage.metadata import MetadataStore
 
@@ -272,9 +272,7 @@ class Registry:
 
     def not_found(self, name: TopicName) -> TopicNotFound:
         """The error for a topic that is not there, with what would help."""
-        close = close_names(
-            str(name), {str(one) for topic in self._topics for one in (topic.base, topic)}, cutoff=0.75
-        )
+        close = close_topics(name, {one for topic in self._topics for one in (topic.base, topic)})
         hint = f"; did you mean {close[0]}?" if close else ""
         error = TopicNotFound(
             f"topic {name} does not exist{hint}", field="topic", value=str(name), similar=close
