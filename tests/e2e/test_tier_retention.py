@@ -125,7 +125,9 @@ def test_what_the_journal_is_not_to_keep_is_tiered_first(tmp_path: Path) -> None
 def test_a_deleted_topic_takes_its_objects_with_it_also_when_killed_half_way(tmp_path: Path) -> None:
     hooks = tmp_path / "hooks"
     hooks.mkdir()
-    with BrokerProcess(tmp_path, environment={**SETTINGS, HOOK: str(hooks)}) as broker:
+    with BrokerProcess(
+        tmp_path, environment={**SETTINGS, HOOK: str(hooks), "DANUBE_ADMIN__UNDO_GRACE": "100ms"}
+    ) as broker:
         fill(broker, "logs", 2)
         fill(broker, "logs-eu", 1)
         assert len(files(broker, "logs")) == 2
