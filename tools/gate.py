@@ -47,7 +47,7 @@ PACKAGES: Final = (
     "pydanube_spark",
 )
 
-# Budgets in seconds. They bound a hang, they are not goals: `make test` has 15 minutes. A loaded machine may take
+# Budgets in seconds. They bound a hang, they are not goals: `make test` should take 20 minutes at most. A loaded machine may take
 # three times that, and CI must then report what is wrong, not that it was slow.
 LINT_BUDGET_S: Final = 300.0
 GROUP_BUDGET_S: Final = 1200.0
@@ -55,7 +55,7 @@ GROUP_BUDGET_S: Final = 1200.0
 SPLIT_GROUPS: Final = frozenset({"broker"})
 OWN_TARGETS: Final = frozenset({"conformance"})
 # All test groups together; a group that does not fit any more is cut or reported as not run.
-TEST_BUDGET_S: Final = 900.0
+TEST_BUDGET_S: Final = 1800.0
 CI_TEST_BUDGET_S: Final = 2700.0
 # One test there, in place of pyproject.toml's limit: hanging and slow must not look the same.
 CI_TEST_LIMIT_S: Final = 300
