@@ -121,6 +121,7 @@ class ConsumeStream:
                     self.consumer_id, terminate.session, _pairs(terminate.ranges), terminate.reason
                 )
             case "seek":
+                self._reply.pause_reading()  # one at a time, and what follows it comes after it
                 self._broker.spawn(self._seek(request.seek))
             case "taken":
                 pump.taken(self.consumer_id, request.taken.session, request.taken.messages)
@@ -135,6 +136,7 @@ class ConsumeStream:
             case "credit":
                 reader.grant(request.credit.messages, request.credit.bytes)
             case "seek":
+                self._reply.pause_reading()  # one at a time, and what follows it comes after it
                 self._broker.spawn(self._seek(request.seek))
             case kind:
                 raise InvalidArgument(
@@ -166,6 +168,9 @@ class ConsumeStream:
         except Exception:
             log.exception("seek_failed", extra={"event": "seek_failed", "topic": topic.name})
             self._confirmed(number, Internal("the broker could not move the cursor; see its log"))
+        finally:
+            if not self.closed and self._unread < MAX_UNREAD_ANSWERS:
+                self._reply.resume_reading()
 
     # -- opening ---------------------------------------------------------------------------------------------
 
