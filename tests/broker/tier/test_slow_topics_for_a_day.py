@@ -89,6 +89,9 @@ class SlowTopic:
         self.tiered_offset = 0
         self.producers = SimpleNamespace(sessions=list)
 
+    def adopt_tiered(self, offset: int) -> None:
+        self.tiered_offset = max(self.tiered_offset, offset)
+
     @property
     def commit(self) -> int:
         return max(0, (self.wall_ms() - ACKNOWLEDGED_AFTER_MS - self.phase_ms) // PERIOD_MS + 1)
