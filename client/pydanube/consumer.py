@@ -41,9 +41,7 @@ class Receiver:
     in between is not an end; see `statistics()` and `client.events()`.
     """
 
-    def __init__(
-        self, options: ReceiverOptions, side: ClientSide, closed: Callable[[Receiver], None]
-    ) -> None:
+    def __init__(self, options: ReceiverOptions, side: ClientSide, closed: Callable[[Receiver], None]):
         self._options = options
         self._side = side
         self._closed_callback = closed
