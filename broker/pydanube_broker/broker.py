@@ -51,7 +51,7 @@ from pydanube_broker.services.health import HealthService
 from pydanube_broker.services.official import OfficialServices
 from pydanube_broker.services.official.schema_gate import RegistrySchemas
 from pydanube_broker.services.publish import PublishStream
-from pydanube_broker.services.resolve import Resolve
+from pydanube_broker.services.resolve import Match, Resolve
 from pydanube_broker.services.schema_registry import SchemaRegistryService
 from pydanube_broker.serving.registry import Registry
 from pydanube_broker.serving.topic_access import TopicAccess
@@ -274,6 +274,7 @@ class Broker(BrokerParts):
                 },
                 cold={
                     STREAM["Resolve"].path: Resolve(self),
+                    STREAM["Match"].path: Match(self),
                     **health.cold,
                     **schemas.cold,
                     **self.official.cold,

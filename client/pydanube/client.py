@@ -9,7 +9,7 @@ import time
 import warnings
 import weakref
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar, Unpack
@@ -17,6 +17,7 @@ from typing import Any, Final, Self, TypeVar, Unpack
 from pydanube_core.errors import ClosedResource, DispatchMismatch, InvalidArgument, Retryable
 from pydanube_core.generated import danube_stream_pb2 as pb
 from pydanube_core.names import TopicName, check_subscription
+from pydanube_core.services import STREAM
 
 from pydanube.consumer import Consumer, Reader, Receiver
 from pydanube.events import EventHub
@@ -35,6 +36,7 @@ from pydanube.outage import Outage, Waiter
 from pydanube.producer import Producer
 from pydanube.retry import Retry
 from pydanube.schemas import Schema, Schemas, schema_of
+from pydanube.topic_watch import Partitions, TopicChoice, TopicWatch
 from pydanube.transport import Transport, TransportFactory, gave_up
 
 __all__ = ["DEFAULT_URL", "Client", "connect"]
@@ -43,7 +45,8 @@ DEFAULT_URL: Final = "http://127.0.0.1:6650"
 _RESOLVE_TIMEOUT_S: Final = 10.0
 
 _Owned = TypeVar("_Owned")
-_Partitions = tuple[str, list[tuple[int | None, str]]]
+_Answer = TypeVar("_Answer")
+_Partitions = tuple[str, Partitions]
 
 
 def connect(
@@ -163,15 +166,22 @@ class Client:
 
     def consumer(
         self,
-        topic: str,
-        subscription: str,
+        topic: str | Sequence[str] | None = None,
+        subscription: str = "",
         options: ConsumerOptions | None = None,
+        *,
+        pattern: str | None = None,
         **changes: Unpack[ConsumerArguments],
     ) -> Consumer:
         """A consumer of a subscription, over all partitions; `async with` opens it and makes the subscription.
 
+        Of several topics it has a subscription of that name on each. Each keeps its own order. Topics of a pattern that
+        are made later join by themselves, from their first message; those that are deleted leave, and come back if
+        they are made again.
+
         Args:
-            topic: as for `producer`.
+            topic: as for `producer`; or several in a list.
+            pattern: instead of it, a glob: `orders*`, `/ns/*`.
             subscription: its name; the cursor belongs to it and stays.
             options: None: the defaults.
             changes: fields of `ConsumerOptions` by name, instead of those of `options`.
@@ -181,12 +191,25 @@ class Client:
             ConsumerBusy: on entering; somebody else has the exclusive subscription.
         """
         check_subscription(subscription)
-        name = str(TopicName.parse(topic))
         asked = replace(options or ConsumerOptions(), **changes)
-        chosen = asked.receiver(name, subscription)
+        choice: TopicChoice | None = None
+        if pattern is None and not isinstance(topic, list | tuple):
+            name = str(TopicName.parse(topic))  # type: ignore[arg-type]  # says itself what it wants instead of None
+        else:
+            choice = TopicChoice(topic, pattern, asked.max_topics)
+            name = str(choice)
+            if asked.create and not choice.names:
+                raise InvalidArgument(
+                    "create= makes topics by their names, not by a pattern", field="create", value=True
+                )
         waiter = self._outage.waiter(f"the consumer {subscription} of {name}")
         request = pb.ResolveRequest(topic=name, create=asked.create)
-        consumer = Consumer(chosen, self._side(request, waiter), self._forget(self._receivers, waiter))
+        consumer = Consumer(
+            asked.receiver(name, subscription),
+            self._side(request, waiter),
+            self._forget(self._receivers, waiter),
+            None if choice is None else self._watch(choice, asked, waiter),
+        )
         self._receivers.add(consumer)
         return consumer
 
@@ -264,12 +287,35 @@ class Client:
 
         return forget
 
+    def _watch(self, choice: TopicChoice, asked: ConsumerOptions, waiter: Waiter) -> TopicWatch:
+        async def match(patterns: Sequence[str], limit: int) -> tuple[list[str], bool]:
+            request = pb.MatchRequest(patterns=patterns, limit=limit).SerializeToString()
+
+            async def ask() -> bytes:
+                return await self._call(STREAM["Match"].path, request, _RESOLVE_TIMEOUT_S)
+
+            with waiter.asking(str(choice)) as waiting:
+                found = pb.MatchResponse.FromString(await self._with_retry(ask, waiting))
+            return list(found.topics), found.more
+
+        async def prepare(topic: str, create: bool) -> _Partitions:
+            return await self._preparer(pb.ResolveRequest(topic=topic, create=create), waiter)()
+
+        return TopicWatch(
+            choice,
+            match=match,
+            prepare=prepare,
+            create=asked.create,
+            max_topics=asked.max_topics,
+            refresh_s=asked.refresh_s,
+        )
+
     def _preparer(
         self, request: pb.ResolveRequest, waiter: Waiter
     ) -> Callable[[], Coroutine[Any, Any, _Partitions]]:
         async def prepare() -> _Partitions:
             with waiter.asking(request.topic) as waiting:
-                response = await self._resolve_with_retry(request, waiting)
+                response = await self._with_retry(lambda: self._resolve(request), waiting)
             if (
                 request.partitions
                 and (len(response.partitions) if response.partitioned else 1) != request.partitions
@@ -293,13 +339,13 @@ class Client:
 
         return prepare
 
-    async def _resolve_with_retry(
-        self, request: pb.ResolveRequest, waiting: Callable[[str], None]
-    ) -> pb.ResolveResponse:
+    async def _with_retry(
+        self, ask: Callable[[], Coroutine[Any, Any, _Answer]], waiting: Callable[[str], None]
+    ) -> _Answer:
         since, attempt = time.monotonic(), 0
         while True:
             try:
-                return await self._resolve(request)
+                return await ask()
             except Retryable as error:
                 attempt += 1
                 waiting(error.message)

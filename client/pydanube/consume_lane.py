@@ -26,6 +26,7 @@ from pydanube_core.errors import (
     Internal,
     InvalidArgument,
     Retryable,
+    TopicNotFound,
     Unavailable,
 )
 from pydanube_core.frames import CONSUME_DELIVERY_FIELD, decode_delivery, read_bytes_field
@@ -33,6 +34,7 @@ from pydanube_core.generated import danube_stream_pb2 as pb
 
 from pydanube.acks import AckGatherer
 from pydanube.control import ControlQueue
+from pydanube.credit import CreditAccount
 from pydanube.facts import ClientEventKind
 from pydanube.message import DecodedBatch, Delivered
 from pydanube.options import ReceiverOptions
@@ -59,6 +61,7 @@ class ConsumeOptions:
     partition: int | None
     concrete_topic: str
     receiver: ReceiverOptions
+    may_leave: bool  # the consumer has other topics, and goes on when this one is deleted
     credit_messages: int
     credit_bytes: int
     retry: Retry
@@ -87,6 +90,7 @@ class ConsumeLane:
         self.generation = 0
         self.epoch = 0
         self.ended = False
+        self.left = False
         self.error: ClusterError | None = None
         self.consumer_name = options.receiver.name
         self.active = False
@@ -106,12 +110,7 @@ class ConsumeLane:
         self._connected = False
         self._url = ""
         self._failed_since: float | None = None
-        # the broker's remaining credit, and what was taken since the last grant
-        self.credit_messages = 0
-        self.credit_bytes = 0
-        self._taken_messages = 0
-        self._taken_bytes = 0
-        self._credit_held = False
+        self.credit = CreditAccount(options.credit_messages, options.credit_bytes)
         self._unflushed = 0  # messages taken since acks were sent
         # counters
         self.received_messages = 0
@@ -147,8 +146,7 @@ class ConsumeLane:
         if delivered.epoch != self.epoch:
             return
         size_bytes = delivered.size_bytes if delivered.taken == len(delivered) else 0
-        self._taken_messages += messages
-        self._taken_bytes += size_bytes
+        self.credit.taken(messages, size_bytes)
         self._unflushed += messages
         if self.acks.next >= 0 and (not more or self._unflushed >= ACK_FLUSH_MESSAGES):
             self.flush()
@@ -156,29 +154,28 @@ class ConsumeLane:
 
     def hold_credit(self) -> None:
         """Grant nothing until `release_credit`: the consumer is paused."""
-        self._credit_held = True
+        self.credit.held = True
 
     def release_credit(self) -> None:
         """Grant again, also what was used meanwhile."""
-        self._credit_held = False
+        self.credit.held = False
+        self._grant_used()
+
+    def resize(self, messages: int, size_bytes: int) -> None:
+        """Another share of the consumer's credit. What is out above a smaller one is not granted again."""
+        self.credit.resize(messages, size_bytes)
         self._grant_used()
 
     def _grant_used(self) -> None:
-        options = self._options
-        if self._credit_held:
-            return
-        if (
-            2 * self._taken_messages >= options.credit_messages
-            or 2 * self._taken_bytes >= options.credit_bytes
-        ) and self._connected:
-            self._grant()
+        if self._connected and self.credit.due:
+            messages, size_bytes = self.credit.grant()
+            self._post(pb.ConsumeRequest(credit=pb.Credit(messages=messages, bytes=size_bytes)))
 
     def returned(self, delivered: Delivered, messages: int) -> None:
         """Some messages of a delivery went back to the broker: their credit with them."""
         self._takings.received -= messages
-        self._taken_messages += messages
+        self.credit.taken(messages, 0 if delivered else delivered.size_bytes)
         if not delivered:
-            self._taken_bytes += delivered.size_bytes
             delivered.size_bytes = 0
         self.received_messages -= messages
 
@@ -200,13 +197,6 @@ class ConsumeLane:
         wait_s = self._takings.next_s(0)
         if self._report_timer is None and wait_s is not None and not self.reader:
             self._report_timer = asyncio.get_running_loop().call_later(wait_s, self._report)
-
-    def _grant(self) -> None:
-        messages, size_bytes = self._taken_messages, self._taken_bytes
-        self._taken_messages = self._taken_bytes = 0
-        self.credit_messages += messages
-        self.credit_bytes += size_bytes
-        self._post(pb.ConsumeRequest(credit=pb.Credit(messages=messages, bytes=size_bytes)))
 
     def _arm(self) -> None:
         if self._timer is None:
@@ -422,18 +412,13 @@ class ConsumeLane:
             max_extend_ms=options.receiver.max_extend_ms,
         )
         # A reader keeps what it has buffered, so it may not get its whole credit anew.
-        kept_messages = kept_bytes = 0
-        if again and self.reader:
+        keeps = again and self.reader
+        if keeps:
             if self._next_offset >= 0:
                 request.start = f"offset:{self._next_offset}"
             if self._stop_offset >= 0:
                 request.stop = f"offset:{self._stop_offset}"
-            kept_messages = options.credit_messages - self.credit_messages - self._taken_messages
-            kept_bytes = options.credit_bytes - self.credit_bytes - self._taken_bytes
-        self.credit_messages = max(0, options.credit_messages - kept_messages)
-        self.credit_bytes = max(0, options.credit_bytes - kept_bytes)
-        self._taken_messages = self._taken_bytes = 0
-        request.credit_messages, request.credit_bytes = self.credit_messages, self.credit_bytes
+        request.credit_messages, request.credit_bytes = self.credit.open(keeps=keeps)
         await stream.write(pb.ConsumeRequest(open=request).SerializeToString())
         data = await stream.read()
         if data is None:
@@ -536,8 +521,7 @@ class ConsumeLane:
                 decoded, carried, size = DecodedBatch(part.batch), part.batch, len(part.batch)
             delivered = Delivered(decoded, part, self, size)
             messages = len(delivered)
-            self.credit_messages -= messages
-            self.credit_bytes -= size
+            self.credit.delivered(messages, size)
             self.received_messages += messages
             self.received_bytes += size
             if part.delivery_count > 1:
@@ -587,8 +571,14 @@ class ConsumeLane:
                 raise Internal(f"the broker sent {other} on a consumer's stream", topic=self.topic)
 
     def _die(self, error: ClusterError) -> None:
+        self.left = self._options.may_leave and isinstance(error, TopicNotFound)
+        if self.left:  # its messages mean nothing any more; the consumer goes on with its other topics
+            self.generation += 1
+            if not self.acks.stale:
+                self.acks.expire()
+        else:
+            self.acks.fail(error)
         self.error = error
-        self.acks.fail(error)
         for timer in (self._timer, self._report_timer):
             if timer is not None:
                 timer.cancel()

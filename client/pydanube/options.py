@@ -20,6 +20,7 @@ from pydanube_core.positions import Position
 from pydanube.facts import ClientEventKind
 from pydanube.retry import Retry
 from pydanube.schemas import SchemaLike, schema_of
+from pydanube.topic_watch import MOST_TOPICS, Partitions
 from pydanube.transport import Transport
 
 __all__ = [
@@ -128,6 +129,8 @@ class ConsumerArguments(TypedDict, total=False):
     start_must_apply: bool
     key_filters: Sequence[str]
     create: bool
+    max_topics: int
+    refresh_s: float
     credit_messages: int | None
     credit_bytes: int
     ack_timeout_ms: int | None
@@ -146,7 +149,9 @@ class ConsumerOptions:
         key_filters: glob patterns; only for key-shared.
         create: make the topic if it does not exist, where the broker lets producers do so too: reliable and without
             partitions. So a consumer may come before the first producer.
-        credit_messages: how many may be on their way and not taken, over all partitions together. None: 10 000, and
+        max_topics: of a consumer of several: how many it takes in at most, 1000 at most.
+        refresh_s: of a consumer of several: how often it looks for topics that are new.
+        credit_messages: how many may be on their way and not taken, over all topics and partitions. None: 10 000, and
             2 000 for shared and key-shared. What waits here is not late, and is given back when another consumer has
             nothing to do; for handlers of a second or more, a few are enough.
         credit_bytes: their bytes.
@@ -162,6 +167,8 @@ class ConsumerOptions:
     start_must_apply: bool = False
     key_filters: Sequence[str] = ()
     create: bool = False
+    max_topics: int = 100
+    refresh_s: float = 2.0
     credit_messages: int | None = None
     credit_bytes: int = CREDIT_BYTES
     ack_timeout_ms: int | None = None
@@ -175,6 +182,8 @@ class ConsumerOptions:
             )
         if self.name is not None:
             check_client_name(self.name, field="name")
+        _check_number("max_topics", self.max_topics, 1, MOST_TOPICS)
+        _check_number("refresh_s", self.refresh_s, 0.1, 3600)
         if self.credit_messages is not None:
             _check_number("credit_messages", self.credit_messages, 1)
         _check_number("credit_bytes", self.credit_bytes, 1)
@@ -279,7 +288,7 @@ class ClientSide:
         retry: how long retryable failures are tried again.
     """
 
-    prepare: Callable[[], Coroutine[Any, Any, tuple[str, list[tuple[int | None, str]]]]]
+    prepare: Callable[[], Coroutine[Any, Any, tuple[str, Partitions]]]
     locate: Callable[[str], Coroutine[Any, Any, Transport]]
     emit: Callable[[ClientEventKind, str, str, str, int, str], None]
     retry: Retry

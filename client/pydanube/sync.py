@@ -16,7 +16,7 @@ import asyncio
 import time
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar, Unpack
@@ -155,14 +155,16 @@ class Client:
 
     def consumer(
         self,
-        topic: str,
-        subscription: str,
+        topic: str | Sequence[str] | None = None,
+        subscription: str = "",
         options: ConsumerOptions | None = None,
+        *,
+        pattern: str | None = None,
         **changes: Unpack[ConsumerArguments],
     ) -> Consumer:
         """As `pydanube.Client.consumer`, to be used as `with client.consumer(…)`."""
         loop, inner = self._both()
-        return Consumer(loop, inner.consumer(topic, subscription, options, **changes))
+        return Consumer(loop, inner.consumer(topic, subscription, options, pattern=pattern, **changes))
 
     def reader(
         self, topic: str, options: ReaderOptions | None = None, **changes: Unpack[ReaderArguments]
@@ -351,6 +353,11 @@ class _Receiving(Generic[R]):
         return self._inner.topic
 
     @property
+    def topics(self) -> tuple[str, ...]:
+        """As `pydanube.Consumer.topics`."""
+        return self._inner.topics
+
+    @property
     def name(self) -> str:
         """As `pydanube.Consumer.name`."""
         return self._inner.name
@@ -438,15 +445,15 @@ class _Receiving(Generic[R]):
         """As `pydanube.Consumer.paused`."""
         return self._inner.paused
 
-    def seek(self, position: str, *, partition: int | None = None) -> None:
+    def seek(self, position: str, *, partition: int | None = None, topic: str | None = None) -> None:
         """As `pydanube.Consumer.seek`."""
 
         async def seek() -> None:
             await self._acks.drain()
-            await self._inner.seek(position, partition=partition)
+            await self._inner.seek(position, partition=partition, topic=topic)
 
         self._loop.call(seek())
-        if partition is None:
+        if partition is None and topic is None:
             self._fetched.clear()
         else:
             self._fetched = deque(message for message in self._fetched if message._from.current)

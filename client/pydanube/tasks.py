@@ -9,10 +9,10 @@ fails whoever waits for it).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from typing import Any
 
-__all__ = ["TaskOwner"]
+__all__ = ["TaskOwner", "all_of"]
 
 
 class TaskOwner:
@@ -49,3 +49,11 @@ class TaskOwner:
             for task in tasks:
                 if not task.cancelled():
                     task.exception()
+
+
+async def all_of(work: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Do all of it, side by side; raises the first error when all have ended."""
+    results = await asyncio.gather(*work, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result

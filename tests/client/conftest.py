@@ -40,6 +40,7 @@ class BrokerProcess:
     process: subprocess.Popen[bytes]
     folder: Path
     url: str = ""
+    admin_url: str = ""
 
     def log(self) -> str:
         return (self.folder / "log").read_text(errors="replace")[-4000:]
@@ -74,7 +75,8 @@ def start_broker() -> Iterator[StartBroker]:
             time.sleep(0.05)
         if not ready.exists():
             pytest.fail(f"the broker is not ready:\n{broker.log()}")
-        broker.url = json.loads(ready.read_text())["grpc"]
+        facts = json.loads(ready.read_text())
+        broker.url, broker.admin_url = facts["grpc"], facts["admin"]
         return broker
 
     yield start

@@ -159,3 +159,22 @@ def test_pause_and_the_seek_of_one_partition(memory: InMemoryCluster) -> None:
             consumer.seek("offset:2", partition=1)
             assert next(consumer).payload == b"5"
             assert consumer.receive(max_wait_s=0.1) == []
+
+
+def test_several_topics_without_await(memory: InMemoryCluster) -> None:
+    with memory.connect_sync() as client:
+        for topic in ("several-a", "several-b"):
+            with client.producer(topic) as producer:
+                producer.send_many([b"1", b"2"])
+        with client.consumer(["several-a", "several-b"], "s") as consumer:
+            assert {(m.topic, m.offset) for m in (next(consumer) for _ in range(4))} == {
+                (f"/default/several-{letter}", offset) for letter in "ab" for offset in (0, 1)
+            }
+            consumer.seek("offset:1", topic="several-b")
+            again = next(consumer)
+            assert (again.topic, again.offset) == ("/default/several-b", 1)
+        with client.consumer(pattern="several-*", subscription="t", refresh_s=0.1) as consumer:
+            assert consumer.topics == ("/default/several-a", "/default/several-b")
+            with client.producer("several-c") as producer:
+                producer.send(b"3")
+            assert {next(consumer).topic for _ in range(5)} >= {"/default/several-c"}

@@ -1,14 +1,21 @@
-"""`danube.stream.Stream/Resolve`: where a topic is, how many partitions it has; made when asked for."""
+"""`danube.stream.Stream/Resolve`: where a topic is, how many partitions it has; made when asked for. And `Match`: which
+topics fit a pattern."""
 
 from __future__ import annotations
+
+from typing import Final
 
 from pydanube_core.errors import InvalidArgument
 from pydanube_core.generated import danube_stream_pb2 as pb
 from pydanube_core.names import TopicName
+from pydanube_core.topic_pattern import TopicPattern
 
 from pydanube_broker.parts import BrokerParts
 
-__all__ = ["Resolve"]
+__all__ = ["Match", "Resolve"]
+
+_MOST_TOPICS: Final = 1000
+_MOST_PATTERNS: Final = 1000
 
 
 class Resolve:
@@ -48,3 +55,29 @@ class Resolve:
             partitioned=partitioned,
             max_message_bytes=min((topic.max_message_bytes for topic in topics), default=0),
         ).SerializeToString()
+
+
+class Match:
+    """The cold handler."""
+
+    def __init__(self, broker: BrokerParts) -> None:
+        self._broker = broker
+
+    async def __call__(self, data: bytes) -> bytes:
+        request = pb.MatchRequest.FromString(data)
+        if len(request.patterns) > _MOST_PATTERNS:
+            raise InvalidArgument(
+                f"{len(request.patterns)} patterns: at most {_MOST_PATTERNS} are taken",
+                field="patterns",
+                value=len(request.patterns),
+            )
+        patterns = [TopicPattern.parse(text, field="patterns") for text in request.patterns]
+        plain = {TopicName(one.namespace, one.glob) for one in patterns if not one.is_glob}
+        globs = [one for one in patterns if one.is_glob]
+        found = sorted(
+            str(name)
+            for name in self._broker.registry.names()
+            if name in plain or any(pattern.matches(name) for pattern in globs)
+        )
+        limit = min(request.limit or _MOST_TOPICS, _MOST_TOPICS)
+        return pb.MatchResponse(topics=found[:limit], more=len(found) > limit).SerializeToString()

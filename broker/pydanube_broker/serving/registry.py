@@ -257,6 +257,10 @@ class Registry:
         """Every concrete topic, in no order."""
         return list(self._topics.values())
 
+    def names(self) -> set[TopicName]:
+        """Every topic by the name its users know; the partitions of one are one."""
+        return {name if topic.options.parent is None else name.base for name, topic in self._topics.items()}
+
     def find(self, name: TopicName) -> Topic | None:
         """A concrete topic."""
         return self._topics.get(name)

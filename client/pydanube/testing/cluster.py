@@ -20,6 +20,8 @@ from pydanube_core.errors import (
 )
 from pydanube_core.generated import danube_stream_pb2 as pb
 from pydanube_core.names import TopicName
+from pydanube_core.services import STREAM
+from pydanube_core.topic_pattern import TopicPattern
 
 from pydanube.client import Client
 from pydanube.retry import Retry
@@ -72,6 +74,20 @@ class InMemoryCluster:
         """Make a topic; partitions 0: a topic without."""
         with self.lock:
             self._create(TopicName.parse(topic), partitions, dispatch_strategy)
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic with its subscriptions; whoever uses it is told `TopicNotFound`."""
+        with self.lock:
+            name = TopicName.parse(topic)
+            concrete = self._concrete(name)
+            self._partitions.pop(str(name), None)
+            for one in concrete:
+                del self._topics[one.name]
+                for key in [key for key in self._subscriptions if key[0] == one.name]:
+                    del self._subscriptions[key]
+            for pipe in list(self.pipes):
+                if pipe.serves(concrete):
+                    pipe.send_failure(_no_topic(str(name)))
 
     def payloads(self, topic: str) -> list[bytes]:
         """Everything stored in a topic, partition after partition."""
@@ -227,6 +243,18 @@ class InMemoryCluster:
             max_message_bytes=self._max_message_bytes,
         )
 
+    def match(self, request: pb.MatchRequest) -> pb.MatchResponse:
+        """The topics that fit."""
+        patterns = [TopicPattern.parse(text) for text in request.patterns]
+        parts = {
+            str(TopicName.parse(name).part(i))
+            for name, count in self._partitions.items()
+            for i in range(count)
+        }
+        names = [TopicName.parse(name) for name in sorted({*self._topics, *self._partitions} - parts)]
+        found = [str(name) for name in names if any(pattern.matches(name) for pattern in patterns)]
+        return pb.MatchResponse(topics=found[: request.limit], more=len(found) > request.limit)
+
     def check_up(self) -> None:
         """Raise `Unavailable` while the cluster is down."""
         if self._down is not None:
@@ -279,6 +307,10 @@ class _MemoryTransport:
             return self._cluster.resolve(pb.ResolveRequest.FromString(request)).SerializeToString()
 
     async def call(self, path: str, request: bytes, *, timeout_s: float) -> bytes:
+        with self._cluster.lock:
+            self._cluster.check_up()
+            if path == STREAM["Match"].path:
+                return self._cluster.match(pb.MatchRequest.FromString(request)).SerializeToString()
         raise NotImplementedYet(f"the in-memory cluster does not serve {path}", method=path)
 
     def publish(self) -> Pipe:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Protocol
 
 from pydanube_core.batch import read_producer_part
@@ -33,6 +33,9 @@ __all__ = ["ConsumeServer", "Pipe", "PublishServer"]
 
 
 class Server(Protocol):
+    @property
+    def topic(self) -> MemoryTopic | None: ...
+
     def on_message(self, message: bytes) -> None: ...
 
     def on_close(self) -> None: ...
@@ -97,6 +100,10 @@ class Pipe:
                 except ClusterError as error:
                     self.send_failure(error)
 
+    def serves(self, topics: Collection[MemoryTopic]) -> bool:
+        """Whether it is a producer's or a consumer's of one of these."""
+        return self._server is not None and self._server.topic in topics
+
     def send_failure(self, error: ClusterError) -> None:
         """A failure of the stream, which ends it."""
         failure = pb.Failure(error=error.to_json().encode())
@@ -146,7 +153,7 @@ class PublishServer:
     def __init__(self, cluster: InMemoryCluster, pipe: Pipe) -> None:
         self._cluster = cluster
         self._pipe = pipe
-        self._topic: MemoryTopic | None = None
+        self.topic: MemoryTopic | None = None
 
     def on_message(self, message: bytes) -> None:
         batch = read_bytes_field(PUBLISH_BATCH_FIELD, message)
@@ -157,7 +164,7 @@ class PublishServer:
 
     def _open(self, request: pb.OpenProducer) -> None:
         cluster = self._cluster
-        self._topic = topic = cluster.topic(request.topic)
+        self.topic = topic = cluster.topic(request.topic)
         exclusive = request.access_mode == "exclusive"
         named = exclusive or request.access_mode == "named"
         topic.check_access(request.producer_name, exclusive=exclusive)
@@ -182,12 +189,12 @@ class PublishServer:
         self._pipe.send(pb.PublishResponse(opened=opened).SerializeToString())
 
     def _publish(self, batch: memoryview) -> None:
-        if self._topic is None:
+        if self.topic is None:
             raise InvalidArgument("a batch came before the producer was opened", field="open", value=None)
         part = read_producer_part(batch)
         try:
             self._cluster.check_publish()
-            stored, duplicate = self._topic.append(batch)
+            stored, duplicate = self.topic.append(batch)
         except ClusterError as error:
             failure = pb.Failure(
                 error=error.to_json().encode(), first_sequence=part.first_sequence, count=part.count
@@ -208,9 +215,9 @@ class PublishServer:
         self._pipe.send_failure(ProducerFenced(f"producer {name} was opened again", outcome="unknown"))
 
     def on_close(self) -> None:
-        if self._topic is not None:
-            self._topic.detach(self)
-        self._topic = None
+        if self.topic is not None:
+            self.topic.detach(self)
+        self.topic = None
 
 
 class ConsumeServer:
@@ -223,7 +230,7 @@ class ConsumeServer:
         self.session = 0
         self.credit_messages = 0
         self.credit_bytes = 0
-        self._topic: MemoryTopic | None = None
+        self.topic: MemoryTopic | None = None
         self._subscription: MemorySubscription | None = None
         self._place = 0  # a reader's
         self._stop: int | None = None
@@ -260,7 +267,7 @@ class ConsumeServer:
 
     def _open(self, request: pb.OpenConsumer) -> None:
         cluster = self._cluster
-        self._topic = topic = cluster.topic(request.topic)
+        self.topic = topic = cluster.topic(request.topic)
         self.name = request.consumer_name or f"consumer-{cluster.new_id()}"
         self.credit_messages, self.credit_bytes = request.credit_messages, request.credit_bytes
         opened = pb.ConsumerOpened(
@@ -298,9 +305,9 @@ class ConsumeServer:
             self._pipe.send(pb.ConsumeResponse(confirmed=confirmed).SerializeToString())
 
     def _seek(self, seek: pb.Seek) -> None:
-        assert self._topic is not None
+        assert self.topic is not None
         try:
-            place = self._topic.offset_of(seek.position)
+            place = self.topic.offset_of(seek.position)
         except ClusterError as error:  # nothing has moved, and the stream lives on
             refused = pb.Confirmed(confirm=seek.request, error=error.to_json().encode())
             self._pipe.send(pb.ConsumeResponse(confirmed=refused).SerializeToString())
@@ -319,10 +326,10 @@ class ConsumeServer:
         if self._subscription is not None:
             self._subscription.deliver()
             return
-        if self._topic is None or self._ended:
+        if self.topic is None or self._ended:
             return
         while True:
-            frame, _ = build_frame(self._topic, self._take, self)
+            frame, _ = build_frame(self.topic, self._take, self)
             if frame is None:
                 break
             self.send(frame)
@@ -331,8 +338,8 @@ class ConsumeServer:
             self.send(pb.ConsumeResponse(end=pb.End(next_offset=self._place)).SerializeToString())
 
     def _take(self, limit: int) -> Part | None:
-        assert self._topic is not None
-        stored = self._topic.batch_at(self._place)
+        assert self.topic is not None
+        stored = self.topic.batch_at(self._place)
         if stored is None or (self._stop is not None and self._place >= self._stop):
             return None
         first = self._place
@@ -361,5 +368,5 @@ class ConsumeServer:
     def on_close(self) -> None:
         if self._subscription is not None:
             self._subscription.leave(self)
-        if self._topic is not None:
-            self._topic.listeners.discard(self.deliver)
+        if self.topic is not None:
+            self.topic.listeners.discard(self.deliver)

@@ -48,6 +48,22 @@ class Partition(_message.Message):
     epoch: int
     def __init__(self, topic: _Optional[str] = ..., topic_id: _Optional[int] = ..., broker_url: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
 
+class MatchRequest(_message.Message):
+    __slots__ = ("patterns", "limit")
+    PATTERNS_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    patterns: _containers.RepeatedScalarFieldContainer[str]
+    limit: int
+    def __init__(self, patterns: _Optional[_Iterable[str]] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class MatchResponse(_message.Message):
+    __slots__ = ("topics", "more")
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    topics: _containers.RepeatedScalarFieldContainer[str]
+    more: bool
+    def __init__(self, topics: _Optional[_Iterable[str]] = ..., more: bool = ...) -> None: ...
+
 class PublishRequest(_message.Message):
     __slots__ = ("open", "batch")
     OPEN_FIELD_NUMBER: _ClassVar[int]

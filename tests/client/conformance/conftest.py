@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import pydanube
 import pytest
 from pydanube import Client, Retry
+from pydanube.admin import connect_admin
 from pydanube.testing import InMemoryCluster
 
 _numbers = itertools.count(1)
@@ -24,24 +26,64 @@ class Cluster:
     """What a conformance test gets. `topic()` gives a name that nobody has used."""
 
     connect: Connect
+    delete: Callable[[str], Coroutine[Any, Any, None]]
+
+    def several(self) -> Cluster:
+        """The same, whose consumers of a topic take it as one of several: half of them by a list, half by a pattern."""
+        return Cluster(lambda *, retry=None: _severally(self.connect(retry=retry)), self.delete)
 
     def topic(self) -> str:
         return f"/default/conformance-{next(_numbers)}-{time.time_ns()}"
 
 
 @pytest.fixture(scope="session")
-def broker_url(start_broker: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
-    url: str = start_broker(tmp_path_factory.mktemp("broker"), 0).url
-    return url
+def broker(start_broker: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return start_broker(tmp_path_factory.mktemp("broker"), 0)
 
 
-@pytest.fixture(params=["memory", "broker"])
+def _severally(client: Client) -> Client:
+    plain = client.consumer
+
+    def consumer(topic: str, subscription: str, *args: Any, **changes: Any) -> Any:
+        if next(_numbers) % 2 or changes.get("create") or not topic.startswith("/default/conformance"):
+            return plain([topic], subscription, *args, **changes)
+        return plain(None, subscription, *args, pattern=f"{topic}*", **changes)
+
+    client.consumer = consumer  # type: ignore[method-assign, assignment]
+    return client
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "cluster" in metafunc.fixturenames:
+        ways = ["memory", "broker"]
+        if metafunc.module.__name__.rpartition(".")[2] in ("test_consuming", "test_taking"):
+            ways += ["memory-several", "broker-several"]
+        metafunc.parametrize("cluster", ways, indirect=True)
+
+
+@pytest.fixture
 def cluster(request: pytest.FixtureRequest) -> Cluster:
-    if request.param == "memory":
-        return Cluster(InMemoryCluster().connect)
-    url: str = request.getfixturevalue("broker_url")
+    where, _, several = request.param.partition("-")
+    one = _one(request, where)
+    return one.several() if several else one
+
+
+def _one(request: pytest.FixtureRequest, where: str) -> Cluster:
+    if where == "memory":
+        memory = InMemoryCluster()
+
+        async def forget(topic: str) -> None:
+            memory.delete_topic(topic)
+
+        return Cluster(memory.connect, forget)
+    broker = request.getfixturevalue("broker")
 
     def connect(*, retry: Retry | None = None) -> Client:
-        return pydanube.connect(url, retry=retry)
+        return pydanube.connect(broker.url, retry=retry)
 
-    return Cluster(connect)
+    async def delete(topic: str) -> None:
+        async with connect_admin(broker.admin_url) as admin:
+            plan = await admin.topics.plan_delete(topic=topic)
+            await plan.apply()
+
+    return Cluster(connect, delete)

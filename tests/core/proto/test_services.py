@@ -56,6 +56,7 @@ def test_every_service_of_every_proto_file_is_in_the_table() -> None:
 def test_our_own_services_have_the_kinds_of_their_protos() -> None:
     assert {path: method.kind for path, method in METHODS.items() if path.startswith("/danube.stream.")} == {
         "/danube.stream.Stream/Resolve": Kind.UNARY,
+        "/danube.stream.Stream/Match": Kind.UNARY,
         "/danube.stream.Stream/Publish": Kind.BIDIRECTIONAL,
         "/danube.stream.Stream/Consume": Kind.BIDIRECTIONAL,
     }

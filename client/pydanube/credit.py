@@ -1,0 +1,71 @@
+"""A lane's credit: what the broker may still send it, and what was taken since it was last told."""
+
+from __future__ import annotations
+
+__all__ = ["CreditAccount"]
+
+
+class CreditAccount:
+    """Messages and stored bytes, each on its own; pure bookkeeping.
+
+    Args:
+        messages: the lane's share of its consumer's credit.
+        size_bytes: its bytes.
+    """
+
+    __slots__ = (
+        "_share_bytes",
+        "_share_messages",
+        "_taken_bytes",
+        "_taken_messages",
+        "bytes",
+        "held",
+        "messages",
+    )
+
+    def __init__(self, messages: int, size_bytes: int) -> None:
+        self._share_messages = messages
+        self._share_bytes = size_bytes
+        self.messages = 0  # the broker's remaining credit
+        self.bytes = 0
+        self._taken_messages = 0  # not granted again yet; below zero while a share that was cut is still out
+        self._taken_bytes = 0
+        self.held = False  # nothing is granted: the consumer is paused
+
+    def delivered(self, messages: int, size_bytes: int) -> None:
+        self.messages -= messages
+        self.bytes -= size_bytes
+
+    def taken(self, messages: int, size_bytes: int) -> None:
+        self._taken_messages += messages
+        self._taken_bytes += size_bytes
+
+    def resize(self, messages: int, size_bytes: int) -> None:
+        """Another share. What is out above a smaller one is not granted again."""
+        self.taken(messages - self._share_messages, size_bytes - self._share_bytes)
+        self._share_messages, self._share_bytes = messages, size_bytes
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time to grant: half of the share was taken."""
+        if self.held:
+            return False
+        return 2 * self._taken_messages >= self._share_messages or 2 * self._taken_bytes >= self._share_bytes
+
+    def grant(self) -> tuple[int, int]:
+        """Messages and bytes to grant now; they count as granted."""
+        messages, size_bytes = max(0, self._taken_messages), max(0, self._taken_bytes)
+        self.taken(-messages, -size_bytes)
+        self.delivered(-messages, -size_bytes)
+        return messages, size_bytes
+
+    def open(self, *, keeps: bool) -> tuple[int, int]:
+        """The credit a new stream begins with: the whole share, or (`keeps`) what the buffer that lives on leaves of it."""
+        kept_messages = kept_bytes = 0
+        if keeps:
+            kept_messages = self._share_messages - self.messages - self._taken_messages
+            kept_bytes = self._share_bytes - self.bytes - self._taken_bytes
+        self.messages = max(0, self._share_messages - kept_messages)
+        self.bytes = max(0, self._share_bytes - kept_bytes)
+        self._taken_messages = self._taken_bytes = 0
+        return self.messages, self.bytes

@@ -1,0 +1,46 @@
+"""Which lanes of a consumer a call is about."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pydanube_core.errors import InvalidArgument
+from pydanube_core.names import TopicName
+
+from pydanube.consume_lane import ConsumeLane
+
+__all__ = ["lanes_of"]
+
+
+def lanes_of(
+    lanes: Sequence[ConsumeLane], *, partition: int | None, topic: str | None
+) -> Sequence[ConsumeLane]:
+    """Those of one topic, one partition, or all.
+
+    Raises:
+        InvalidArgument: there is none; `details["field"]` says of which.
+    """
+    known = sorted({lane.topic for lane in lanes})
+    if topic is not None:
+        full = str(TopicName.parse(topic))
+        lanes = [lane for lane in lanes if lane.topic == full]
+        if not lanes:
+            raise InvalidArgument(
+                f"topic {topic!r}: here are {', '.join(known[:10]) or 'none'}", field="topic", value=topic
+            )
+        known = [full]
+    if partition is None:
+        return lanes
+    if len(known) > 1:
+        raise InvalidArgument(
+            "partition= is of one topic: name it with topic=", field="partition", value=partition
+        )
+    chosen = [lane for lane in lanes if lane.partition == partition]
+    if not chosen:
+        count = len(lanes) if lanes and lanes[0].partition is not None else 0
+        numbered = f"has {count}, numbered from 0" if count else "has no partitions"
+        raise InvalidArgument(
+            f"partition {partition!r}: {' '.join(known)} {numbered}",
+            field="partition", value=partition, topic=" ".join(known),
+        )  # fmt: skip
+    return chosen

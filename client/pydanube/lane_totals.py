@@ -1,0 +1,34 @@
+"""The counters of a consumer's lanes added up, those that have left included."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+
+from pydanube.consume_lane import ConsumeLane
+
+__all__ = ["LaneTotals"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneTotals:
+    """Each field is a counter of `ConsumeLane` by the same name."""
+
+    received_messages: int = 0
+    received_bytes: int = 0
+    acked_messages: int = 0
+    nacked_messages: int = 0
+    redelivered_messages: int = 0
+    stale_messages: int = 0
+    stale_acks: int = 0
+    reconnects: int = 0
+
+    def plus(self, lanes: Iterable[ConsumeLane]) -> LaneTotals:
+        """With the counters of these lanes as they are now."""
+        lanes = list(lanes)
+        return LaneTotals(
+            **{
+                each.name: getattr(self, each.name) + sum(getattr(lane, each.name) for lane in lanes)
+                for each in fields(self)
+            }
+        )

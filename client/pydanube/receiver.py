@@ -1,0 +1,491 @@
+"""What consumers and readers share: one stream of messages over the lanes of all partitions, of all topics.
+
+Deliveries queue up in the order of arrival, so each partition keeps its order and none starves. `async for` hands out
+messages of the current delivery without suspending; between deliveries it gives the loop one turn, so that reading,
+acks and credit go on while the application is busy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import islice, repeat
+from operator import length_hint
+from types import TracebackType
+from typing import Final, Self
+
+from pydanube_core.errors import (
+    ClosedResource,
+    ClusterError,
+    DeadlineExceeded,
+    InvalidArgument,
+    TopicNotFound,
+)
+from pydanube_core.positions import Position
+
+from pydanube.consume_lane import ConsumeLane, ConsumeOptions
+from pydanube.facts import ClientEventKind, ConsumerStatistics
+from pydanube.lane_choice import lanes_of
+from pydanube.lane_totals import LaneTotals
+from pydanube.message import Batch, Delivered, Message
+from pydanube.options import ClientSide, ReceiverOptions
+from pydanube.recalled import without
+from pydanube.tasks import TaskOwner, all_of
+from pydanube.topic_watch import Partitions, TopicWatch
+from pydanube.transport import copy_of
+
+__all__ = ["Receiver"]
+
+_LEAVE_S: Final = 5.0
+_NOTHING: Final[Iterator[Message]] = iter(())
+
+
+class Receiver:
+    """What consumers and readers share; made by `client.consumer(…)` and `client.reader(…)`, used as `async with`.
+
+    Iteration ends when the receiver is closed, or a reader reaches its stop. It raises the `ClusterError` that ended
+    it for good: a fatal one, or a retryable one that lasted longer than the client's `Retry`. Losing the connection
+    in between is not an end; see `statistics()` and `client.events()`.
+    """
+
+    def __init__(
+        self,
+        options: ReceiverOptions,
+        side: ClientSide,
+        closed: Callable[[Receiver], None],
+        watch: TopicWatch | None = None,
+    ) -> None:
+        self._options = options
+        self._watch = watch  # None: one topic, which does not change
+        self._watch_error: ClusterError | None = None
+        self._gone = LaneTotals()  # counters of lanes that left
+        self._side = side
+        self._closed_callback = closed
+        self._topic = options.topic
+        self._subscription = options.subscription
+        self._tasks = TaskOwner()
+        self._lanes: list[ConsumeLane] = []
+        self._ready: deque[Delivered] = deque()
+        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._open = False
+        self._entered = False
+        self._paused = False
+        # the delivery that is being handed out: its messages, as an iterator; the offsets under it tell what is left
+        self._current: Iterator[Message] = _NOTHING
+        self._offsets: Iterator[int] = iter(())
+        self._delivered: Delivered | None = None
+        self._low = 0
+
+    # -- the block -------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        try:
+            if self._watch is None:
+                self._topic, partitions = await self._side.prepare()
+                await self._open_lanes({self._topic: partitions}, self._options)
+            else:
+                await self._open_lanes(await self._watch.first(), self._options)
+                self._tasks.start(self._follow(self._watch), name=f"topics of {self._topic}")
+        except BaseException:
+            await self._tasks.aclose()
+            self._closed_callback(self)
+            raise
+        self._open = self._entered = True
+        return self
+
+    async def _open_lanes(self, topics: dict[str, Partitions], options: ReceiverOptions) -> None:
+        """Add the lanes of these topics, and wait until they are open or failed."""
+        count = len(self._lanes) + sum(map(len, topics.values()))
+        added = [
+            self._lane(topic, index, concrete, options, count)
+            for topic, partitions in topics.items()
+            for index, concrete in partitions
+        ]
+        self._lanes = [*self._lanes, *added]
+        self._share_credit()
+        for lane in added:
+            self._tasks.start(lane.run(), name=f"{options.role} {lane.topic}")
+        for lane in added:
+            try:
+                await lane.opened
+            except TopicNotFound:
+                if self._watch is None:
+                    raise
+
+    async def _follow(self, watch: TopicWatch) -> None:
+        """Let topics join that are made later: from their first message on, whatever `start` says of the others."""
+        options = replace(self._options, start="earliest", start_given=False)
+        try:
+            while True:
+                fresh = await watch.following(lambda: self.topics)
+                if fresh:
+                    await self._open_lanes(fresh, options)
+        except ClusterError as error:
+            self._watch_error = error
+            self._wake(everyone=True)
+
+    def _share_credit(self) -> None:
+        lanes = max(1, len(self._lanes))
+        for lane in self._lanes:
+            lane.resize(
+                max(1, self._options.credit_messages // lanes), max(1, self._options.credit_bytes // lanes)
+            )
+
+    def _lane(
+        self, topic: str, index: int | None, concrete: str, options: ReceiverOptions, lanes: int
+    ) -> ConsumeLane:
+        def emit(kind: ClientEventKind, url: str, attempt: int, reason: str) -> None:
+            self._side.emit(kind, options.role, concrete, url, attempt, reason)
+
+        lane = ConsumeLane(
+            ConsumeOptions(
+                topic=topic,
+                partition=index,
+                concrete_topic=concrete,
+                receiver=options,
+                may_leave=self._watch is not None,
+                credit_messages=max(1, options.credit_messages // lanes),
+                credit_bytes=max(1, options.credit_bytes // lanes),
+                retry=self._side.retry,
+                locate=self._side.locate,
+                ready=self._arrived,
+                handed_out=self._handed_out,
+                give_back=self._give_back,
+                changed=self._changed,
+                emit=emit,
+            )
+        )
+        if self._paused:
+            lane.hold_credit()
+        return lane
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            if not self._subscription:
+                return
+            try:
+                async with asyncio.timeout(_LEAVE_S):
+                    await self._confirm()
+            except ClusterError:
+                if kind is None and not any(lane.error for lane in self._lanes):
+                    raise
+            except TimeoutError as late:
+                if kind is None:
+                    raise DeadlineExceeded(
+                        f"{self._topic}: the broker did not confirm the acks within {_LEAVE_S:g} s; their messages "
+                        "may come again", topic=self._topic, subscription=self._subscription,
+                    ) from late  # fmt: skip
+        finally:
+            await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close at once; iterations that wait end. Acks that were not sent are lost: their messages come again."""
+        self._open = False
+        self._wake(everyone=True)
+        await self._tasks.aclose()
+        self._ready.clear()
+        self._current = _NOTHING
+        self._delivered = None
+        self._closed_callback(self)
+
+    @property
+    def topic(self) -> str:
+        """The full name, `/ns/topic`; of a consumer of several what it was asked for."""
+        return self._topic
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The full names of the topics that it takes in now, sorted; one unless it was asked for several."""
+        return tuple(sorted({lane.topic for lane in self._lanes}))
+
+    @property
+    def name(self) -> str:
+        """The consumer's name; the broker's choice if none was given."""
+        return self._lanes[0].consumer_name if self._lanes else self._options.name
+
+    # -- taking messages -------------------------------------------------------------------------------------
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Message:
+        for message in self._current:
+            return message
+        while await self._next_delivery(yield_first=True):
+            for message in self._current:
+                return message
+        raise StopAsyncIteration
+
+    async def receive(
+        self, max_messages: int = 100, max_bytes: int | None = None, max_wait_s: float = 1.0
+    ) -> list[Message]:
+        """The messages that are here, waiting up to `max_wait_s` for the first; [] when it stays quiet.
+
+        Args:
+            max_messages: at most that many.
+            max_bytes: of payload; the first message is returned whatever its size.
+            max_wait_s: 0 takes only what has arrived.
+
+        Returns [] also when a reader is at its stop. Cancelling loses nothing.
+        """
+        if max_messages < 1:
+            raise InvalidArgument("max_messages is at least 1", field="max_messages", value=max_messages)
+        self._check_usable()
+        taken: list[Message] = []
+        size = 0
+        try:
+            async with asyncio.timeout(max_wait_s if max_wait_s > 0 else None):
+                while len(taken) < max_messages:
+                    if max_bytes is None:
+                        more = list(islice(self._current, max_messages - len(taken)))
+                        taken += more
+                        if more:
+                            continue
+                    else:
+                        for message in self._current:
+                            size += len(message.payload)
+                            if taken and size > max_bytes:
+                                self._put_back(message)
+                                return taken
+                            taken.append(message)
+                            if len(taken) == max_messages:
+                                return taken
+                    if (self._paused or not self._ready) and (taken or max_wait_s <= 0):
+                        self._finish_delivery()
+                        self._raise_failure(taken)
+                        break
+                    if not await self._next_delivery(yield_first=not taken):
+                        break
+        except TimeoutError:
+            pass
+        return taken
+
+    async def batches(self) -> AsyncIterator[Batch]:
+        """Iterate by batch: what is left of each delivery, its columns as lists. The fast way to consume."""
+        while True:
+            left = length_hint(self._offsets)
+            if not left:
+                if not await self._next_delivery(yield_first=True):
+                    return
+                left = length_hint(self._offsets)
+            delivered = self._delivered
+            assert delivered is not None
+            batch = Batch(delivered, len(delivered) - left)
+            self._current = _NOTHING
+            self._offsets = iter(())
+            yield batch
+
+    def pause(self) -> None:
+        """Hand out nothing until `resume`: iterations wait, `receive` finds nothing.
+
+        What was handed out may be acknowledged. What is in the buffer waits there and is not late; no more than the
+        credit is added to it, for no credit is granted. The connection, and the place in the subscription, are kept.
+        """
+        self._check_usable()
+        self._paused = True
+        for lane in self._lanes:
+            lane.hold_credit()
+        current, left = self._delivered, length_hint(self._offsets)
+        if current is not None and left:
+            rest = current.part(len(current) - left, len(current))
+            current.keep(0, len(current) - left)
+            self._current, self._offsets = _NOTHING, iter(())
+            self._ready.appendleft(rest)
+        self._finish_delivery()
+
+    def resume(self) -> None:
+        """Go on after `pause`, with the message that would have been next. Harmless where nothing is paused."""
+        self._check_usable()
+        self._paused = False
+        for lane in self._lanes:
+            lane.release_credit()
+        self._wake(everyone=True)
+
+    @property
+    def paused(self) -> bool:
+        """Whether `pause` was called, and `resume` not since."""
+        return self._paused
+
+    async def seek(self, position: str, *, partition: int | None = None, topic: str | None = None) -> None:
+        """Move to a position (`earliest`, `latest`, `offset:42`, `time:-15m` …), in every partition or in one.
+
+        When it returns, what is handed out next comes from there. Acks of messages received before have no effect.
+        An offset means the same number in every partition.
+
+        Args:
+            position: where to.
+            partition: None: all of them; the others stay where they are.
+            topic: of a consumer of several: only this one. None: all of them; with `partition` there is but one.
+
+        Raises:
+            InvalidArgument: a partition does not have that position. Nothing has moved, and the receiver goes on.
+        """
+        self._check_usable()
+        Position.parse(position, now_ms=time.time_ns() // 1_000_000)
+        lanes = lanes_of(self._lanes, partition=partition, topic=topic)
+        if len(lanes) > 1:
+            await all_of(lane.seek(position, check=True) for lane in lanes)
+        await all_of(lane.seek(position) for lane in lanes)
+        self._changed()
+
+    def statistics(self) -> ConsumerStatistics:
+        """What was received, acknowledged and given back so far, and what waits; counts are messages."""
+        totals = self._gone.plus(self._lanes)
+        buffered = length_hint(self._offsets) + sum(map(len, self._ready))
+        return ConsumerStatistics(
+            received_messages=totals.received_messages,
+            received_bytes=totals.received_bytes,
+            taken_messages=totals.received_messages - totals.stale_messages - buffered,
+            acked_messages=totals.acked_messages,
+            nacked_messages=totals.nacked_messages,
+            redelivered_messages=totals.redelivered_messages,
+            buffered_messages=buffered,
+            stale_messages=totals.stale_messages,
+            stale_acks=totals.stale_acks,
+            credit_messages=sum(lane.credit.messages for lane in self._lanes),
+            credit_bytes=sum(lane.credit.bytes for lane in self._lanes),
+            reconnects=totals.reconnects,
+        )
+
+    # -- inside ----------------------------------------------------------------------------------------------
+
+    def _check_usable(self) -> None:
+        if not self._open:
+            what = "closed" if self._entered else "used outside its block"
+            raise ClosedResource(f"the {self._options.role} of {self._topic} is {what}", topic=self._topic)
+
+    def _arrived(self, delivered: Delivered) -> None:
+        self._ready.append(delivered)
+        self._wake()
+
+    def _handed_out(self, lane: ConsumeLane) -> int:
+        """Messages of the lane's current delivery that the application has and the lane was not told of."""
+        delivered = self._delivered
+        if delivered is None or delivered.lane is not lane:
+            return 0
+        return len(delivered) - length_hint(self._offsets) - delivered.taken
+
+    def _give_back(self, lane: ConsumeLane, ranges: Sequence[int]) -> list[int]:
+        """Take out of the buffer what of these offsets the application was not handed; flat ranges."""
+        wanted = list(zip(ranges[::2], ranges[1::2], strict=True))
+        back: list[int] = []
+        kept: deque[Delivered] = deque()
+        current, left = self._delivered, length_hint(self._offsets)
+        if current is not None and left and current.lane is lane:
+            rest = current.part(len(current) - left, len(current))
+            pieces = without(rest, wanted, back)
+            if pieces is not None:
+                # what follows of it are deliveries of their own; it ends with what was handed out
+                current.keep(0, len(current) - left)
+                self._current, self._offsets = _NOTHING, iter(())
+                kept.extend(pieces)
+                lane.returned(current, left - sum(map(len, pieces)))
+        for delivered in self._ready:
+            pieces = without(delivered, wanted, back) if delivered.lane is lane else None
+            if pieces is None:
+                kept.append(delivered)
+                continue
+            kept.extend(pieces)
+            messages = len(delivered) - sum(map(len, pieces))
+            if pieces:
+                pieces[0].size_bytes = delivered.size_bytes
+            else:
+                delivered.keep(0, 0)
+            lane.returned(delivered, messages)
+        self._ready = kept
+        return back
+
+    def _changed(self) -> None:
+        """A lane ended, failed or changed its session: void what is buffered of older sessions."""
+        gone = [lane for lane in self._lanes if lane.left]
+        current = self._delivered
+        if current is not None and not current.current:
+            left = length_hint(self._offsets)
+            self._current, self._offsets, self._delivered = _NOTHING, iter(()), None
+            current.lane.taken(current, len(current) - left - current.taken)
+            current.lane.drop(current)
+        if any(not delivered.current for delivered in self._ready):
+            kept = [delivered for delivered in self._ready if delivered.current]
+            void = [delivered for delivered in self._ready if not delivered.current]
+            self._ready.clear()
+            self._ready.extend(kept)
+            for delivered in void:
+                delivered.lane.drop(delivered)
+        if gone:
+            self._gone = self._gone.plus(gone)
+            self._lanes = [lane for lane in self._lanes if not lane.left]
+            self._share_credit()
+        self._wake(everyone=True)
+
+    def _wake(self, *, everyone: bool = False) -> None:
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                if not everyone:
+                    return
+
+    def _finish_delivery(self) -> None:
+        """The current delivery has been handed out whole: its credit goes back, gathered acks leave."""
+        delivered = self._delivered
+        if delivered is not None and not length_hint(self._offsets):
+            self._delivered = None
+            delivered.lane.taken(delivered, len(delivered) - delivered.taken, more=bool(self._ready))
+
+    def _put_back(self, message: Message) -> None:
+        """Undo taking the current delivery's latest message."""
+        delivered = self._delivered
+        assert delivered is not None
+        self._begin(delivered, len(delivered) - length_hint(self._offsets) - 1)
+
+    def _begin(self, delivered: Delivered, low: int) -> None:
+        self._delivered = delivered
+        self._offsets = iter(delivered.offsets[low:])
+        payloads = delivered.batch.payloads(delivered.low + low, delivered.high)
+        self._current = map(Message, repeat(delivered), self._offsets, payloads)
+
+    async def _next_delivery(self, *, yield_first: bool) -> bool:
+        """Make the next delivery the current one; False at the end."""
+        self._finish_delivery()
+        if yield_first and self._ready:
+            await asyncio.sleep(0)
+        while True:
+            if length_hint(self._offsets):
+                return True  # another task was quicker and left something
+            if not self._open:
+                if self._entered:
+                    return False
+                self._check_usable()
+            if self._ready and not self._paused:
+                self._begin(self._ready.popleft(), 0)
+                return True
+            self._raise_failure(())
+            if not self._ready and self._watch is None and all(lane.ended for lane in self._lanes):
+                return False
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            try:
+                await waiter
+            except asyncio.CancelledError:
+                if waiter.done() and not waiter.cancelled():
+                    self._wake()  # it was this one's turn: pass it on
+                raise
+
+    def _raise_failure(self, taken: object) -> None:
+        if not taken:
+            for lane in self._lanes:
+                if lane.error is not None:
+                    raise copy_of(lane.error)
+            if self._watch_error is not None:
+                raise copy_of(self._watch_error)
+
+    async def _confirm(self) -> None:
+        waiting = (
+            lane for lane in self._lanes if lane.acks.next >= 0 or lane.unconfirmed or lane.unconfirmed_verbs
+        )
+        await all_of(lane.confirm() for lane in waiting)

@@ -1,0 +1,60 @@
+"""Patterns over the names of topics: `orders*` is every topic of a namespace that begins so."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from fnmatch import translate
+from typing import Final
+
+from pydanube_core.errors import InvalidName
+from pydanube_core.names import DEFAULT_NAMESPACE, TopicName, check_namespace
+
+__all__ = ["MAX_PATTERN_CHARS", "TopicPattern"]
+
+MAX_PATTERN_CHARS: Final = 256
+_GLOB: Final = re.compile(r"[A-Za-z0-9_\-*?\[\]!]+\Z")
+_RULE: Final = (
+    "letters, digits, '_', '-' and the signs *, ? and […]; before them /namespace/, if it is not `default`"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPattern:
+    """Names in one namespace that fit a glob; `str()` gives the full form `/namespace/glob`."""
+
+    namespace: str
+    glob: str
+    _compiled: re.Pattern[str] = field(repr=False, compare=False)
+
+    @classmethod
+    def parse(cls, text: str, *, field: str = "pattern") -> TopicPattern:
+        """Parse `/ns/orders*`, `ns/orders*` or `orders*`. Names have no dots, so `.*` can only mean `*`, and does.
+
+        Raises:
+            InvalidName: it is no pattern; `details` has `field`, `value` and the rule.
+        """
+        bare = text.removeprefix("/") if isinstance(text, str) else ""
+        namespace, slash, glob = bare.rpartition("/")
+        glob = glob.replace(".*", "*")
+        if not _GLOB.match(glob) or len(glob) > MAX_PATTERN_CHARS or (text.startswith("/") and not slash):
+            raise InvalidName(
+                f"{text!r:.300} is not a pattern of topics: {_RULE}",
+                field=field,
+                value=repr(text)[:300],
+                rule=_RULE,
+            )
+        namespace = check_namespace(namespace, field=field) if slash else DEFAULT_NAMESPACE
+        return cls(namespace, glob, re.compile(translate(glob)))
+
+    def __str__(self) -> str:
+        return f"/{self.namespace}/{self.glob}"
+
+    @property
+    def is_glob(self) -> bool:
+        """False for the name of one topic."""
+        return any(sign in self.glob for sign in "*?[")
+
+    def matches(self, name: TopicName) -> bool:
+        """Whether the topic is one of those; case counts."""
+        return name.namespace == self.namespace and self._compiled.match(name.name) is not None
