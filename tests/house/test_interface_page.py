@@ -43,7 +43,7 @@ def test_operations_are_those_of_the_registry() -> None:
 
 def test_keywords_of_the_sdk_exist_or_are_planned() -> None:
     text = section("10. Python SDK")
-    planned = set(re.findall(r"`(\w+)=", text.split("Planned of the above:", 1)[1].split("\n\n", 1)[0]))
+    planned = set(re.findall(r"`(\w+)=", text.partition("Planned of the above:")[2].split("\n\n", 1)[0]))
     for call, options in (
         ("client.producer", ProducerOptions),
         ("client.consumer", ConsumerOptions),
