@@ -1,4 +1,5 @@
-"""Write the documents that are tables of what the code says: docs/configuration.md, diagnosis.md, errors.md, operations.md.
+"""Write the files that are tables of what the code says: docs/configuration.md, diagnosis.md, errors.md, operations.md
+and telemetry.md, and the words that shells complete (cli/pydanube_cli/completion/words.json).
 
     python tools/gen_docs.py            write them
     python tools/gen_docs.py --check    write nothing; print a diff and exit with 1 when one has drifted
@@ -21,12 +22,15 @@ from typing import Any, Final
 from pydanube_admin import LATER, OPERATIONS
 from pydanube_admin.operation import Argument, Effect, Operation
 from pydanube_broker.settings import Entry, Settings, sections
+from pydanube_cli import main as command_words
+from pydanube_cli.completion import table as completion_words
 from pydanube_core import errors
 from pydanube_core.diagnosis.findings import Rule, RuleArea
 from pydanube_core.diagnosis.rules import RULES
 from pydanube_core.telemetry import TABLES
 
-DOCS: Final = Path(__file__).resolve().parent.parent / "docs"
+ROOT: Final = Path(__file__).resolve().parent.parent
+DOCS: Final = ROOT / "docs"
 HEAD: Final = "<!-- Written by tools/gen_docs.py (make docs); do not edit. -->\n\n"
 
 # Settings that are read and checked but have nothing to act on yet, with the piece of work that brings it.
@@ -390,6 +394,8 @@ PAGES: Final = {
     "operations.md": operations,
     "telemetry.md": telemetry,
 }
+# What is no page: the words that shells complete
+WORDS: Final = ROOT / "cli" / "pydanube_cli" / "completion" / "words.json"
 
 
 def main() -> int:
@@ -397,23 +403,29 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="only compare")
     check = parser.parse_args().check
     drifted = 0
-    for name, write in PAGES.items():
-        path = DOCS / name
-        wanted = HEAD + write().rstrip() + "\n"
+    written = {DOCS / name: HEAD + write().rstrip() + "\n" for name, write in PAGES.items()}
+    written[WORDS] = (
+        completion_words.text(
+            command_words.COMMANDS, command_words.GROUPS, command_words.GROUP_SUMMARIES, command_words.leaf_of
+        )
+        + "\n"
+    )
+    for path, wanted in written.items():
+        name = path.relative_to(ROOT)
         present = path.read_text(encoding="utf-8") if path.exists() else ""
         if present == wanted:
             continue
         if check:
             drifted += 1
             lines = difflib.unified_diff(
-                present.splitlines(), wanted.splitlines(), f"docs/{name}", "the code", lineterm="", n=1
+                present.splitlines(), wanted.splitlines(), str(name), "the code", lineterm="", n=1
             )
             print("\n".join(lines))
         else:
             path.write_text(wanted, encoding="utf-8")
-            print(f"wrote docs/{name}")
+            print(f"wrote {name}")
     if drifted:
-        print(f"{drifted} of {len(PAGES)} documents have drifted: make docs", file=sys.stderr)
+        print(f"{drifted} of {len(written)} files have drifted: make docs", file=sys.stderr)
     return 1 if drifted else 0
 
 

@@ -3,24 +3,51 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from pydanube_core.cluster_port import ClusterPort
 from pydanube_core.facts import Grace
 
-if TYPE_CHECKING:
-    from pydanube_admin.audit.log import AuditLog
-    from pydanube_admin.plans.desk import Desk
+from pydanube_admin.audit.log import AuditLog
+from pydanube_admin.calls import Call
+from pydanube_admin.changes.records import Changes
+from pydanube_admin.models import Result
+from pydanube_admin.plans.models import AppliedPlan, Plan
+from pydanube_admin.plans.records import PlanRecord, Plans
+from pydanube_admin.tasks.records import Tasks
 
-__all__ = ["Context", "NowMs", "system_now_ms"]
+__all__ = ["Context", "NowMs", "PlanDesk", "system_now_ms"]
 
 NowMs = Callable[[], int]  # milliseconds since 1970, by the clock that stamps append times
 
 
 def system_now_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+class PlanDesk(Protocol):
+    """What operations may ask of the desk (`pydanube_admin.plans.desk`), which itself calls operations."""
+
+    plans: Plans
+    changes: Changes
+    tasks: Tasks
+
+    def parse(self, operation: str, arguments: Mapping[str, Any], /) -> Call:
+        """Check a call by its name and arguments."""
+
+    async def plan(self, context: Context, call: Call) -> Plan:
+        """Work out what a call would do, and keep it as a plan."""
+
+    async def apply(self, context: Context, token: str, plan_id: str | None) -> AppliedPlan:
+        """Make the change of a plan."""
+
+    async def discard(self, context: Context, plan_id: str) -> PlanRecord:
+        """Take a plan out of use."""
+
+    async def run(self, context: Context, call: Call) -> Result:
+        """Carry out a call that needs no plan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +59,6 @@ class Context:
     face: str  # where the call was made: cli, mcp, jsonrpc …
     principal: str  # who asks; a claim until there is authentication
     call_id: str
-    desk: Desk
+    desk: PlanDesk
     audit: AuditLog
     grace: Grace | None = None

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
-from pydanube_admin.context import Context
 from pydanube_admin.effect import Effect
 from pydanube_admin.forecast import Forecast
 from pydanube_admin.models import Change, Request, Result
@@ -21,11 +20,12 @@ from pydanube_admin.schema import input_schema, output_schema
 
 __all__ = ["Argument", "ArgumentType", "Effect", "Example", "Forecaster", "Handler", "Operation", "Undoer"]
 
-# What carries an operation out: of the context and the operation's own request, its own result.
-Handler = Callable[[Context, Any], Awaitable[Result]]
-Forecaster = Callable[[Context, Any], Awaitable[Forecast]]
-# What takes a change back: of the context, the request, the forecast's image and the result's JSON (None: unknown).
-Undoer = Callable[[Context, Any, Mapping[str, Any], Mapping[str, Any] | None], Awaitable[None]]
+# What carries an operation out: of the Context (which knows of calls, and so of operations: here it is not named) and
+# the operation's own request, its own result.
+Handler = Callable[[Any, Any], Awaitable[Result]]
+Forecaster = Callable[[Any, Any], Awaitable[Forecast]]
+# What takes a change back: of the Context, the request, the forecast's image and the result's JSON (None: unknown).
+Undoer = Callable[[Any, Any, Mapping[str, Any], Mapping[str, Any] | None], Awaitable[None]]
 
 
 # Their names say it; each word more is read by a model with every turn.

@@ -18,7 +18,7 @@ from pydanube_core.units import parse_duration_s
 
 from pydanube_cli.overview import with_help
 
-__all__ = ["Command", "Common", "command", "epilog"]
+__all__ = ["Command", "Common", "command", "epilog", "shared_parameters"]
 
 DEFAULT_BROKER: Final = "http://127.0.0.1:6650"
 TIMEOUT: Final = "10s"
@@ -145,10 +145,7 @@ class Command:
             nonlocal parsed
             parsed = values  # run below: typer has its own idea of what a closed pipe or an interrupt means
 
-        shared = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
-            for name, (annotation, default) in _OPTIONS.items()
-        ]
+        shared = shared_parameters()
         own = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in self.parameters]
         body.__signature__ = inspect.Signature([*own, *shared])  # type: ignore[attr-defined]
         body.__annotations__ = {parameter.name: parameter.annotation for parameter in [*own, *shared]}
@@ -168,6 +165,14 @@ class Command:
             return code if isinstance(code, int) else 0
         common = _common({name: parsed.pop(name) for name in _OPTIONS})
         return self.function(common=common, **parsed) or 0
+
+
+def shared_parameters() -> tuple[inspect.Parameter, ...]:
+    """The options of every command."""
+    return tuple(
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
+        for name, (annotation, default) in _OPTIONS.items()
+    )
 
 
 def command(*, examples: Sequence[str]) -> Callable[[Callable[..., int | None]], Command]:

@@ -12,12 +12,10 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from pydanube_cli.grpc_poller import choose_grpc_poller
-
 if TYPE_CHECKING:
     from pydanube_cli.command import Command
 
-__all__ = ["main", "run"]
+__all__ = ["COMMANDS", "GROUPS", "GROUP_SUMMARIES", "leaf_of", "main", "run"]
 
 # word → (module, attribute, summary). A value that is a dict is a group.
 _Leaf = tuple[str, str, str]
@@ -31,6 +29,7 @@ COMMANDS: Final[dict[str, _Leaf]] = {
     "mcp": ("mcp", "mcp", "serve the cluster to an AI assistant, or print its configuration"),
     "runbook": ("runbook", "runbook", "carry out a task step by step: lag, health, schemas, dead letters …"),
     "rpc": ("rpc", "rpc", "call a JSON-RPC method, or serve JSON-RPC on stdin and stdout"),
+    "completion": ("completion.command", "completion", "print a shell's completion script: bash, zsh, fish"),
 }
 GROUPS: Final[dict[str, dict[str, _Leaf]]] = {
     "config": {
@@ -60,6 +59,12 @@ _HELP: Final = frozenset({"--help", "-h", "help"})
 
 def main() -> None:
     """Entry point of the console script."""
+    if sys.argv[1:2] == ["__complete"]:  # the tab key: everything that is not needed costs
+        from pydanube_cli.completion import press
+
+        sys.exit(press.main(sys.argv[2:]))
+    from pydanube_cli.grpc_poller import choose_grpc_poller
+
     choose_grpc_poller(os.environ)
     sys.exit(run(sys.argv[1:]))
 
@@ -90,18 +95,23 @@ def version() -> str:
 
 
 def _dispatch(argv: list[str]) -> int:
+    if argv[:1] == ["--install-completion"]:
+        from pydanube_cli.completion.command import install_completion
+
+        return install_completion(argv[1:])
     leading, rest = _split_leading(argv)
     words = list(rest)
     if words[:1] == ["admin"]:
         words = words[1:]  # `danube admin topics list` is `danube topics list`
     if not words or words[0] in _HELP:
+        from pydanube_cli.operations import groups
         from pydanube_cli.overview import print_overview
 
-        print_overview(COMMANDS, GROUPS, GROUP_SUMMARIES)
+        print_overview(COMMANDS, GROUPS, GROUP_SUMMARIES, groups())
         return 0
     word, *words = words
     if word in COMMANDS:
-        return _load(COMMANDS[word]).main(word, [*leading, *words])
+        return leaf_of(COMMANDS[word]).main(word, [*leading, *words])
     if word in GROUPS:
         return _group(word, words, leading)
     from pydanube_cli import operations
@@ -122,10 +132,11 @@ def _group(word: str, words: list[str], leading: list[str]) -> int:
         return 0 if words else 2
     if words[0] not in leaves:
         raise unknown_word(words[0], list(leaves), group=word)
-    return _load(leaves[words[0]]).main(f"{word} {words[0]}", [*leading, *words[1:]])
+    return leaf_of(leaves[words[0]]).main(f"{word} {words[0]}", [*leading, *words[1:]])
 
 
-def _load(leaf: _Leaf) -> Command:
+def leaf_of(leaf: _Leaf) -> Command:
+    """The command behind a word of the tables."""
     from importlib import import_module
 
     command: Command = getattr(import_module(f"pydanube_cli.{leaf[0]}"), leaf[1])

@@ -29,10 +29,9 @@ def print_overview(
     commands: Mapping[str, tuple[str, str, str]],
     groups: Mapping[str, Mapping[str, tuple[str, str, str]]],
     summaries: Mapping[str, str],
+    operations: Mapping[str, Sequence[str]],
 ) -> None:
-    """`danube --help`."""
-    from pydanube_cli import operations
-
+    """`danube --help`. `operations`: group → verbs."""
     print(_START)
     print("Commands:")
     for name, leaf in commands.items():
@@ -40,7 +39,7 @@ def print_overview(
     print("\nGroups (danube GROUP VERB):")
     for name in groups:
         print(f"  {name:<15}{summaries[name]}: {', '.join(groups[name])}")
-    for name, verbs in operations.groups().items():
+    for name, verbs in operations.items():
         print(f"  {name:<15}{', '.join(verbs)}")
     print()
     print(_EXAMPLES)

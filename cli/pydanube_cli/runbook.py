@@ -20,7 +20,7 @@ from pydanube_cli.command import Command, Common
 from pydanube_cli.plan_view import consents
 from pydanube_cli.render import cell, print_json, print_pairs, print_table
 
-__all__ = ["runbook"]
+__all__ = ["command_of_runbook", "runbook"]
 
 _ATTENTION: Final = "!"
 
@@ -35,7 +35,7 @@ class _Runbooks:
             return 0 if set(args) & {"--help", "-h"} or not args else 2
         book = runbooks.get(args[at])
         rest = [*args[:at], *args[at + 1 :]]
-        return _command(book).main(f"{words} {book.name}", rest)
+        return command_of_runbook(book).main(f"{words} {book.name}", rest)
 
 
 runbook = _Runbooks()
@@ -60,7 +60,8 @@ class _Names(dict[str, str]):
         return name.upper()
 
 
-def _command(book: Runbook) -> Command:
+def command_of_runbook(book: Runbook) -> Command:
+    """The command of one runbook."""
     names = _Names()
     example = "".join(
         f" --{each.name.replace('_', '-')} {each.default or (each.choices or (each.name,))[0]}"

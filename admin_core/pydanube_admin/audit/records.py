@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydanube_core.errors import ClusterError
 from pydanube_core.units import format_time
 
 from pydanube_admin.audit.chain import Head, redacted, shortened
+from pydanube_admin.context import Context
 from pydanube_admin.forecast import Forecast
-
-if TYPE_CHECKING:
-    from pydanube_admin.context import Context
 
 __all__ = ["Entry", "head_value"]
 

@@ -1,0 +1,171 @@
+"""The table of words for `words.json`, worked out from the commands and the registry. Run by tools/gen_docs.py."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import types
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
+
+import typer
+from pydanube_admin import runbooks
+from pydanube_admin.registry import OPERATIONS
+
+from pydanube_cli.command import Command, shared_parameters
+from pydanube_cli.completion.words import FILES, FOLDERS, TEXT
+from pydanube_cli.operations import ALIASES, command_of
+from pydanube_cli.runbook import command_of_runbook
+
+__all__ = ["text"]
+
+Leaf = tuple[str, str, str]  # module, attribute, summary
+
+# Argument, as it is called -> the kind of name it takes.
+NAMES_OF: Final = {
+    "topic": "topics",
+    "subscription": "subscriptions",
+    "namespace": "namespaces",
+    "subject": "subjects",
+    "schema_subject": "subjects",
+    "plan_id": "plans",
+    "task_id": "tasks",
+    "broker_id": "brokers",
+    "broker": "brokers",
+    "dead_letter_topic": "topics",
+}
+POSITIONS: Final = ["earliest", "latest", "offset:", "time:"]
+# Arguments of the same name that are something else: what they name does not exist yet.
+NEW_NAMES: Final = {
+    ("topics.create", "topic"),
+    ("subscriptions.create", "subscription"),
+    ("namespaces.create", "namespace"),
+}
+POSITION_ARGUMENTS: Final = {
+    ("consume", "start"),
+    ("consume", "until"),
+    ("subscriptions.seek", "to"),
+    ("subscriptions.create", "start"),
+    ("messages.peek", "from"),
+    ("messages.search", "from"),
+    ("messages.search", "until"),
+    ("topics.replay", "from"),
+    ("topics.replay", "until"),
+    ("topics.truncate", "before"),
+}
+FOLDER_METAVARS: Final = {"DIR"}
+FILE_METAVARS: Final = {"FILE", "PATH", "JSON|@FILE|-"}
+
+
+def text(
+    commands: Mapping[str, Leaf],
+    groups: Mapping[str, Mapping[str, Leaf]],
+    summaries: Mapping[str, str],
+    command_at: Callable[[Leaf], Command],
+) -> str:
+    """`words.json`: one line for each command, so that two changes of different commands merge.
+
+    Args:
+        commands, groups, summaries: the tables of `pydanube_cli.main`, which imports what is named there.
+        command_at: loads the command of a leaf.
+    """
+    words: dict[str, Any] = {}
+    for word, leaf in commands.items():
+        about = leaf[2]
+        if word == "runbook":
+            words[word] = {
+                "about": about,
+                "verbs": {
+                    book.name: _leaf(command, f"runbook {book.name}", command.summary)
+                    for book in runbooks.all().values()
+                    for command in (command_of_runbook(book),)
+                },
+            }
+            continue
+        words[word] = _leaf(command_at(leaf), word, about)
+    for group, verbs in groups.items():
+        words[group] = {
+            "about": summaries[group],
+            "verbs": {
+                verb: _leaf(command_at(leaf), f"{group} {verb}", leaf[2]) for verb, leaf in verbs.items()
+            },
+        }
+    for operation in OPERATIONS.values():
+        group, verb = operation.words
+        of_group = words.setdefault(group, {"about": "", "verbs": {}})["verbs"]
+        of_group[verb] = _leaf(command_of(operation), operation.name, operation.title)
+    for (group, verb), (name, positional) in ALIASES.items():
+        operation = OPERATIONS[name]
+        command = command_of(operation, positional=positional)
+        words[group]["verbs"][verb] = _leaf(command, name, operation.title)
+    common = _flags(shared_parameters(), "")[1]
+    return _written(words, common)
+
+
+def _written(words: Mapping[str, Any], common: Mapping[str, Any]) -> str:
+    lines = ["{", f' "common": {json.dumps(common)},', ' "words": {']
+    of_words = []
+    for word, body in words.items():
+        if "flags" in body:
+            of_words.append(f"  {json.dumps(word)}: {json.dumps(body, ensure_ascii=False)}")
+            continue
+        verbs = ",\n".join(
+            f"   {json.dumps(verb)}: {json.dumps(leaf, ensure_ascii=False)}"
+            for verb, leaf in body["verbs"].items()
+        )
+        about = json.dumps(body["about"], ensure_ascii=False)
+        of_words.append(f'  {json.dumps(word)}: {{"about": {about}, "verbs": {{\n{verbs}\n  }}}}')
+    return "\n".join([*lines, ",\n".join(of_words), " }", "}"])
+
+
+def _leaf(command: Command, name: str, about: str) -> dict[str, Any]:
+    positional, flags = _flags(command.parameters, name)
+    return {"about": about, "positional": positional, "flags": flags}
+
+
+def _flags(parameters: tuple[inspect.Parameter, ...], command: str) -> tuple[list[Any], dict[str, Any]]:
+    positional: list[Any] = []
+    flags: dict[str, Any] = {}
+    for parameter in parameters:
+        annotation = parameter.annotation
+        assert get_origin(annotation) is Annotated, parameter
+        kind, info = get_args(annotation)[:2]
+        name = parameter.name.removeprefix("arg_").removesuffix("_")
+        takes = _takes(command, name, _bare(kind), info.metavar)
+        if isinstance(info, type(typer.Argument())):
+            positional.append(takes)
+            continue
+        if info.hidden:
+            continue
+        # typer takes the first declaration for a default until it has seen that it stands in an Annotated
+        first = [info.default] if isinstance(info.default, str) else []
+        for declared in [*first, *(info.param_decls or ())] or [f"--{name.replace('_', '-')}"]:
+            for flag in str(declared).split("/"):
+                flags[flag] = takes
+    return positional, flags
+
+
+def _takes(command: str, name: str, kind: Any, metavar: str | None) -> Any:
+    if kind is bool:
+        return None
+    if get_origin(kind) is Literal:
+        return [str(choice) for choice in get_args(kind)]
+    if (command, name) in POSITION_ARGUMENTS:
+        return POSITIONS
+    if command == "rpc" and name == "method":
+        return sorted(OPERATIONS)
+    if metavar in FOLDER_METAVARS:
+        return FOLDERS
+    if kind is Path or metavar in FILE_METAVARS or name == "option_file":
+        return FILES
+    if (command, name) in NEW_NAMES or kind is int or command.startswith(("report", "bench")):
+        return TEXT
+    return NAMES_OF.get(name, TEXT)
+
+
+def _bare(kind: Any) -> Any:
+    """The type without None, and of a list that of its items."""
+    if get_origin(kind) in (Union, types.UnionType):
+        kind = next(one for one in get_args(kind) if one is not type(None))
+    return get_args(kind)[0] if get_origin(kind) is list else kind
