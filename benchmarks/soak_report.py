@@ -152,6 +152,7 @@ def report(folder: Path) -> int:
         "seconds": load_s,
         "kills": sum(event["event"] == "kill" for event in events),
         "clock_steps": sum(event["event"] == "clock" for event in events),
+        "broker_log": events[-1].get("broker_log") if events else None,
         **{name: result.get(name) for name in (
             "acknowledged", "delivered", "duplicates", "missing_count", "unordered", "errors", "churned", "read_back",
             "live_sent", "live_received", "missing", "subscriptions", "error_examples",
