@@ -106,36 +106,61 @@ def translate(error: grpc.aio.AioRpcError, url: str) -> ClusterError:
 
 
 class GrpcStream:
-    """One bidirectional call."""
+    """One bidirectional call.
+
+    gRPC keeps the connection of a closed channel while anybody holds a call of it. So the call is let go at `aclose`, and
+    errors are raised outside of `except`: as their context, gRPC's own would hold the frames that hold the call, until
+    the garbage collector comes by.
+    """
 
     __slots__ = ("_call", "_url")
 
     def __init__(self, call: Any, url: str) -> None:
-        self._call = call
+        self._call: Any | None = call
         self._url = url
 
     async def write(self, message: bytes) -> None:
         try:
-            await self._call.write(message)
+            await self._held().write(message)
+            return
         except grpc.aio.AioRpcError as error:
-            raise translate(error, self._url) from None
+            failure = translate(error, self._url)
         except asyncio.InvalidStateError:
+            failure = None
+        if failure is None:
             await self.read()  # the call is over: this does not read, it raises what ended it
-            raise Unavailable(f"the stream to {self._url} has ended", broker=self._url) from None
+            failure = Unavailable(f"the stream to {self._url} has ended", broker=self._url)
+        try:
+            raise failure
+        finally:
+            del failure  # its traceback holds this frame
 
     async def read(self) -> bytes | None:
         try:
-            message = await self._call.read()
+            message = await self._held().read()
         except grpc.aio.AioRpcError as error:
-            raise translate(error, self._url) from None
-        return None if message is grpc.aio.EOF else cast("bytes", message)
+            failure = translate(error, self._url)
+        else:
+            return None if message is grpc.aio.EOF else cast("bytes", message)
+        try:
+            raise failure
+        finally:
+            del failure
 
     async def finish(self) -> None:
         with suppress(grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError):
-            await self._call.done_writing()
+            if self._call is not None:
+                await self._call.done_writing()
 
     async def aclose(self) -> None:
-        self._call.cancel()
+        call, self._call = self._call, None
+        if call is not None:
+            call.cancel()
+
+    def _held(self) -> Any:
+        if self._call is None:
+            raise Unavailable(f"the stream to {self._url} is closed", broker=self._url)
+        return self._call
 
 
 class GrpcTransport:
@@ -187,7 +212,11 @@ class GrpcTransport:
         try:
             return cast("bytes", await method(request, timeout=timeout_s, metadata=self._metadata or None))
         except grpc.aio.AioRpcError as error:
-            raise translate(error, self._url) from None
+            failure = translate(error, self._url)
+        try:
+            raise failure
+        finally:
+            del failure, method
 
     def publish(self) -> GrpcStream:
         return GrpcStream(self._publish(metadata=self._metadata or None), self._url)
