@@ -18,11 +18,11 @@ from pydanube_core.errors import ClusterError, DispatchMismatch
 from pydanube_core.names import TopicName
 
 from pydanube_broker.give_way import GiveWay
-from pydanube_broker.journal import CachedBatch
 from pydanube_broker.subscription.dead_letters import dead_letter_batches, reason_of
 from pydanube_broker.subscription.effects import DeadLetter
 from pydanube_broker.subscription.ranges import Range
 from pydanube_broker.subscription.subscription_policy import SubscriptionPolicy
+from pydanube_broker.topics.reading import read_once
 from pydanube_broker.topics.topic import Topic
 
 __all__ = ["DeadLetterDesk", "Origin"]
@@ -114,7 +114,9 @@ class DeadLetterDesk:
         """Append copies of one range; what is no longer in the log is done already."""
         at, end = wanted
         while at < end:
-            batches = await self._read(origin, at, end)
+            batches = await read_once(origin.topic, at, end, READ_BYTES, origin.give_way)
+            if batches is None:
+                continue
             if not batches:
                 origin.dead_lettered(effect.generation, [(at, end)])
                 return
@@ -149,28 +151,6 @@ class DeadLetterDesk:
 
         topic.when_committed(appended.base_offset + appended.count, done)
         await asyncio.sleep(0)  # a long order lets others in between
-
-    async def _read(self, origin: Origin, start: int, end: int) -> Sequence[CachedBatch]:
-        topic = origin.topic
-        found = topic.read(start, end, READ_BYTES)
-        if found is not None:
-            return found
-        return await self._filled(origin, start, end) or await self._read(origin, start, end)
-
-    async def _filled(self, origin: Origin, start: int, end: int) -> Sequence[CachedBatch]:
-        """What the disk or the cold tier gives; nothing: read again."""
-        read: asyncio.Future[Sequence[CachedBatch]] = asyncio.get_running_loop().create_future()
-
-        def done(result: Sequence[CachedBatch] | BaseException) -> None:
-            if read.done():
-                return
-            if isinstance(result, BaseException):
-                read.set_exception(result)
-            else:
-                read.set_result(result)
-
-        origin.topic.fill(start, end, READ_BYTES, origin.give_way, done)
-        return await read
 
     def _origin(self, origin: Origin, effect: DeadLetter) -> dict[str, str]:
         return {

@@ -52,6 +52,7 @@ from pydanube_broker.journal.records import (
     FLAG_SEGMENT_END,
     HEADER_BYTES,
     SECTOR,
+    WITHOUT_TOPIC,
     Kind,
     RecordHeader,
     blank_sectors,
@@ -80,7 +81,6 @@ _SEGMENTS: Final = struct.Struct(
 _SEGMENT: Final = struct.Struct("<QQ")
 END_MARK_BYTES: Final = HEADER_BYTES
 MARK_AFTER_S: Final = 1.0
-_OURS: Final = (Kind.HEAD, Kind.MARK, Kind.CHECKPOINT)  # records that mean nothing to the owner
 STALLED_S: Final = 5.0
 LEAST_ROOM_BYTES: Final = 1 << 20  # of the active segment: less may refuse a batch
 LEAST_SEGMENT_BYTES: Final = 256 << 10  # that a start makes where the disk is too full for more
@@ -594,7 +594,7 @@ class Journal(StoredBatches):
             index = self._indexes[segment.base] = SegmentIndex(segment.base)
         index.extend(records)
         view = memoryview(raw)
-        for i in np.flatnonzero(~np.isin(records.kind, _OURS)).tolist():
+        for i in np.flatnonzero(~np.isin(records.kind, WITHOUT_TOPIC)).tolist():
             header, body = records.header(i), records.position[i] + HEADER_BYTES
             self._owner.replay(header, view[body : body + header.body_bytes])
 

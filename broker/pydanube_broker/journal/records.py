@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import Enum, IntEnum
 from typing import Final
 from zlib import crc32
 
@@ -34,8 +34,13 @@ __all__ = [
     "HEADER_BYTES",
     "HEADER_CRC_AT",
     "MAX_BODY_BYTES",
+    "RULES",
     "SECTOR",
+    "SEGMENT_STARTS",
+    "WITHOUT_TOPIC",
     "Kind",
+    "KindRule",
+    "Place",
     "RecordHeader",
     "blank_sectors",
     "encode_file_header",
@@ -84,9 +89,48 @@ class Kind(IntEnum):
     TOPIC_CLOSE = 6
     HEAD = 7
     MARK = 8
-    PRODUCER = 9  # as SESSION, of before there were tokens: read, not written
-    CHECKPOINT = 11  # where a head would be: the head is in a file of its own, or nowhere (`checkpoint`)
-    SESSION = 10  # a producer session was opened, or is who had it before again: the last one counts
+    PRODUCER = 9
+    SESSION = 10
+    CHECKPOINT = 11
+
+
+class Place(Enum):
+    """Where records of a kind stand."""
+
+    SEGMENT_START = "first of a segment, and nowhere else"
+    JOURNAL = "anywhere behind it; says nothing of a topic"
+    OPEN_TOPIC = "anywhere behind the TOPIC_OPEN of its topic, and before its TOPIC_CLOSE"
+    TOPIC = "anywhere behind the first; begins or ends its topic"
+    NEVER = "not written by this version"
+
+
+@dataclass(frozen=True, slots=True)
+class KindRule:
+    """One row of the table of kinds. `replayed`: what recovery does with such a record."""
+
+    place: Place
+    replayed: str
+
+
+RULES: Final[dict[Kind, KindRule]] = {
+    Kind.HEAD: KindRule(Place.SEGMENT_START, "all state of all topics; recovery begins at the newest"),
+    Kind.CHECKPOINT: KindRule(Place.SEGMENT_START, "the same, in a file of its own that the body names"),
+    Kind.MARK: KindRule(Place.JOURNAL, "nothing: its header says how much before it is on stable storage"),
+    Kind.TOPIC_OPEN: KindRule(Place.TOPIC, "the topic exists from here on, with an epoch and a start offset"),
+    Kind.TOPIC_CLOSE: KindRule(Place.TOPIC, "the topic is gone, with all that was said of it"),
+    Kind.BATCH: KindRule(Place.OPEN_TOPIC, "its messages are the topic's next; its producer has sent them"),
+    Kind.SESSION: KindRule(
+        Place.OPEN_TOPIC, "a producer session: opened, or somebody else's; the last counts"
+    ),
+    Kind.CURSOR: KindRule(Place.OPEN_TOPIC, "a change of one subscription's cursor, folded into what it was"),
+    Kind.TRIM_PREFIX: KindRule(Place.OPEN_TOPIC, "messages below its offset are given up"),
+    Kind.TRUNCATE_SUFFIX: KindRule(Place.NEVER, "kept for replicas, which give up what was not agreed on"),
+    Kind.PRODUCER: KindRule(Place.NEVER, "as SESSION, from before there were tokens: still read"),
+}
+"""Every kind, where it stands and what it means; the tests hold journals of real brokers against it."""
+
+SEGMENT_STARTS: Final = tuple(kind for kind, rule in RULES.items() if rule.place is Place.SEGMENT_START)
+WITHOUT_TOPIC: Final = (*SEGMENT_STARTS, Kind.MARK)
 
 
 @dataclass(frozen=True, slots=True)

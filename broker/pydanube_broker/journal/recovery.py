@@ -30,6 +30,8 @@ from pydanube_broker.journal.records import (
     HEADER_BYTES,
     MAGIC_BYTES,
     SECTOR,
+    SEGMENT_STARTS,
+    WITHOUT_TOPIC,
     Kind,
     RecordHeader,
     blank_sectors,
@@ -238,7 +240,7 @@ def _newest_head(segments: list[SegmentFile], contents: _Contents, found: Recove
         start = segment.base + FILE_HEADER_BYTES
         header = read_header(contents.piece(segment, FILE_HEADER_BYTES, HEADER_BYTES), 0, start)
         room = segment.size - FILE_HEADER_BYTES - HEADER_BYTES
-        if header is None or header.kind not in (Kind.HEAD, Kind.CHECKPOINT) or header.body_bytes > room:
+        if header is None or header.kind not in SEGMENT_STARTS or header.body_bytes > room:
             continue
         body: bytes | None = contents.piece(segment, FILE_HEADER_BYTES + HEADER_BYTES, header.body_bytes)
         assert body is not None
@@ -384,7 +386,7 @@ def _replay(
                 replay(item.head(proven), raw, segment)
             for i in range(proven, count):
                 header = item.header(i)
-                if header.kind not in (Kind.HEAD, Kind.MARK, Kind.CHECKPOINT):
+                if header.kind not in WITHOUT_TOPIC:
                     body = item.position[i] + HEADER_BYTES
                     found.tail.append((header, raw[body : body + header.body_bytes]))
             if count < len(item):

@@ -1,8 +1,4 @@
-"""The delivery window: every message between the floor and the next one, and the one state it is in.
-
-    unseen --place--> open: ready <--> in flight --> waiting (for its retry) --> ready
-                                            \\--> poisoned (blocked, or on its way to the dead letters)
-    open --close--> acknowledged
+"""The delivery window: every message between the floor and the next one, and the one state it is in (see `states`).
 
 What is kept is what is *not* acknowledged. Open messages live in chunks: short stretches of offsets (usually one
 batch) with one bit mask per state. So a batch of two thousand messages costs two or three small objects and a few

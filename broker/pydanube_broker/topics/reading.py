@@ -1,16 +1,16 @@
-"""Read a range of a topic to its end, for the broker's own purposes: journal and cold tier alike."""
+"""Read a range of a topic for the broker's own purposes: from memory, journal and cold tier alike."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from typing import Any, Final
+from typing import Final
 
 from pydanube_broker.give_way import GiveWay
 from pydanube_broker.journal import CachedBatch
 from pydanube_broker.topics.topic import Topic
 
-__all__ = ["batches_between"]
+__all__ = ["batches_between", "read_once"]
 
 READ_BYTES: Final = 1 << 20
 
@@ -27,11 +27,9 @@ async def batches_between(
     while at < end:
         if topic.closed is not None:
             raise topic.closed
-        found: Sequence[CachedBatch] | None = topic.read(at, end, READ_BYTES)
+        found = await read_once(topic, at, end, READ_BYTES, give_way)
         if found is None:
-            found = await _filled(topic, at, end, give_way)
-            if not found:
-                continue
+            continue
         if not found:
             return
         for batch in found:
@@ -41,17 +39,29 @@ async def batches_between(
         await asyncio.sleep(0)
 
 
-async def _filled(topic: Topic, start: int, end: int, give_way: GiveWay) -> Sequence[CachedBatch]:
-    """What the disk or the cold tier gives; nothing: read again."""
-    read: asyncio.Future[Sequence[CachedBatch]] = asyncio.get_running_loop().create_future()
+async def read_once(
+    topic: Topic, start: int, end: int, max_bytes: int, give_way: GiveWay
+) -> Sequence[CachedBatch] | None:
+    """Committed batches from `start` on, about `max_bytes` of them; empty: there are none below `end`.
 
-    def done(result: Any) -> None:
-        if read.done():
+    Returns:
+        None if the topic has changed meanwhile: ask again.
+
+    Raises:
+        As `batches_between`.
+    """
+    found = topic.read(start, end, max_bytes)
+    if found is not None:
+        return found
+    filled: asyncio.Future[Sequence[CachedBatch]] = asyncio.get_running_loop().create_future()
+
+    def done(result: Sequence[CachedBatch] | BaseException) -> None:
+        if filled.done():
             return
         if isinstance(result, BaseException):
-            read.set_exception(result)
+            filled.set_exception(result)
         else:
-            read.set_result(result)
+            filled.set_result(result)
 
-    topic.fill(start, end, READ_BYTES, give_way, done)
-    return await read
+    topic.fill(start, end, max_bytes, give_way, done)
+    return await filled or None

@@ -14,7 +14,9 @@ import anyio
 import pytest
 from pydanube_broker.journal import Kind
 from pydanube_broker.journal.index import SegmentIndex
-from pydanube_broker.journal.records import encode_file_header, encode_header
+from pydanube_broker.journal.records import RULES, encode_file_header, encode_header
+
+from tests.broker.journal.record_order import check_order
 
 ROOT = Path(__file__).resolve().parents[3]
 FIXTURE = ROOT / "tests" / "data" / "format-1"
@@ -111,3 +113,13 @@ def test_the_bytes_of_format_1_are_these() -> None:
         "0000000000000000" "0100000000000000" "0a00000000000000" "a800000040000000"
         "0500000000000000" "0900000000000000" "feffffffffffffff" "780000002c010000"
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["stopped", "abandoned"])
+def test_records_of_the_fixture_stand_where_their_kinds_may(name: str) -> None:
+    found = check_order(FIXTURE / name / "journal", older=True)
+    assert {Kind.HEAD, Kind.MARK, Kind.BATCH, Kind.CURSOR, Kind.PRODUCER, Kind.TOPIC_CLOSE} <= set(found)
+
+
+def test_every_kind_has_its_row_in_the_table() -> None:
+    assert set(RULES) == set(Kind)

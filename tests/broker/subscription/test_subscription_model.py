@@ -8,6 +8,7 @@ order by type, credit and window kept, counts exact, state unchanged on error.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -16,7 +17,14 @@ from typing import Any, ClassVar
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 from pydanube_broker.subscription import (
     Blocked,
     CursorSnapshot,
@@ -32,14 +40,18 @@ from pydanube_broker.subscription import (
     SubscriptionType,
     apply_delta,
 )
+from pydanube_broker.subscription import subscription as subscription_module
 from pydanube_broker.subscription.cursor_codec import (
     decode_delta,
     decode_snapshot,
     encode_delta,
     encode_snapshot,
 )
+from pydanube_broker.subscription.states import CONSUMER_MOVES, MESSAGE_MOVES, ConsumerState
 from pydanube_broker.subscription.subscription import REFRESHES
 from pydanube_core.errors import ConsumerBusy, NotDelivered
+
+from tests.broker.subscription.recording_window import RecordingWindow
 
 KEYS = ("a1", "b1", "c")
 SLOT = {"a1": 7, "b1": 7, "c": 65_535}  # a1 and b1 share a slot
@@ -119,6 +131,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         if self.ordered_retry is None:
             self.ordered_retry = self.kind is SubscriptionType.KEY_SHARED
         self.peers: dict[int, Peer] = {}
+        self.states: dict[int, ConsumerState] = {}
         self.ahead: set[int] = set()  # done before anybody read it: not counted in the window
         self.ids = 0
         self.cursor = self.sub.snapshot()
@@ -737,6 +750,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         if not hasattr(self, "sub"):
             return
         self.sub.check()
+        self.moves_are_in_the_tables()
         facts = self.sub.statistics(self.now)
         assert facts.in_flight == len(self.flight)
         assert facts.pending_retries == len(self.waiting)
@@ -759,6 +773,22 @@ class DeliveryMachine(RuleBasedStateMachine):
             assert consumer.in_flight == sum(
                 s.consumer_id == consumer.consumer_id for s in self.flight.values()
             )
+
+    def moves_are_in_the_tables(self) -> None:
+        states = {
+            consumer.consumer_id: ConsumerState.ACTIVE if consumer.active else ConsumerState.STANDBY
+            for consumer in self.sub.statistics(self.now).consumers
+        }
+        for consumer_id in states.keys() | self.states.keys():
+            before = self.states.get(consumer_id, ConsumerState.ABSENT)
+            after = states.get(consumer_id, ConsumerState.ABSENT)
+            if before is not after:
+                assert (before, after) in CONSUMER_MOVES, (before, after)
+                CONSUMER_MOVES_SEEN.add((before, after))
+        self.states = states
+
+
+CONSUMER_MOVES_SEEN: set[tuple[ConsumerState, ConsumerState]] = set()
 
 
 def runs(offsets: list[int]) -> list[tuple[int, int]]:
@@ -875,6 +905,13 @@ class KeySharedFiltersMachine(KeySharedMachine):
     filters = ((), ("a*",), ("b?", "c"), ("a1", "b1"), ("*",), ("?1",))
 
 
+@pytest.fixture(scope="module", autouse=True)
+def recorded() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subscription_module, "Window", RecordingWindow)
+        yield
+
+
 QUICK = settings(
     max_examples=60,
     stateful_step_count=40,
@@ -897,3 +934,41 @@ TestSharedSlices = _case(SharedSlicesMachine)
 TestSharedRoundRobin = _case(SharedRoundRobinMachine)
 TestKeyShared = _case(KeySharedMachine)
 TestKeySharedFilters = _case(KeySharedFiltersMachine)
+
+
+def judged_again() -> None:
+    """What only a change of the policy does, which is rare in the random histories."""
+    block = FailurePolicy(max_redelivery_count=0, poison_policy=PoisonPolicy.BLOCK, jitter=0.0)
+    copy = replace(block, poison_policy=PoisonPolicy.DEAD_LETTER)
+    sub = Subscription(
+        SubscriptionType.EXCLUSIVE, cursor=CursorSnapshot(floor=0), head=1, policy=block, span_messages=SPAN
+    )
+    sub.join(1, "w", 0, credit_messages=9, credit_bytes=None)
+    plan = sub.next_plan()
+    assert plan is not None
+    assert sub.sent(plan, [(0, 1)], 1, 1, 0)
+    session = sub.session_of(1)
+    assert session is not None
+    sub.nack(1, session, [(0, 1)], 0)
+    sub.set_policy(block, 0)
+    now = 0
+    for _ in range(2):
+        (order,) = sub.set_policy(copy, now)
+        assert isinstance(order, DeadLetter)
+        sub.dead_letter_failed(order.generation, [(0, 1)], now)
+        sub.set_policy(block, now)
+        now += 10 * block.max_redelivery_delay_ms
+        sub.tick(now)  # it is time to ask again, and the policy is to block now
+        assert sub.statistics(now).blocked_by is not None
+    sub.set_policy(replace(block, max_redelivery_count=5), now)
+    assert sub.statistics(now).ready == 1
+
+
+def test_every_move_of_the_tables_happens() -> None:
+    judged_again()
+    for machine in (FailoverMachine, SharedSlicesMachine, KeySharedFiltersMachine, ExclusiveMachine):
+        if RecordingWindow.seen == MESSAGE_MOVES.keys() and CONSUMER_MOVES.keys() == CONSUMER_MOVES_SEEN:
+            break  # the tests before this one have seen them all
+        run_state_machine_as_test(machine, settings=QUICK)
+    assert RecordingWindow.seen == MESSAGE_MOVES.keys()
+    assert CONSUMER_MOVES.keys() == CONSUMER_MOVES_SEEN
