@@ -363,11 +363,11 @@ class Broker(BrokerParts):
             return
         done = asyncio.get_running_loop().create_future()
 
-        def settle(error: ClusterError | None) -> None:
+        def answer(error: ClusterError | None) -> None:
             if not done.done():
                 done.set_result(None)
 
-        self.hub.when_durable(self.journal.next_lsn, settle)
+        self.hub.when_durable(self.journal.next_lsn, answer)
         await done
         await asyncio.sleep(0)
 
@@ -388,7 +388,7 @@ class Broker(BrokerParts):
         """Retention, the journal's clean-up and open questions to the metadata, every few seconds, whatever fails."""
         steps: Sequence[Callable[[], Awaitable[None]]] = (
             self._apply_retention,
-            self.registry.settle,
+            self.registry.resolve_unknown,
             self._expire_sessions,
             self._keep_reserve,
             self._forget_deleted,

@@ -90,7 +90,7 @@ class RegistryWriter:
     async def _change(self, writes: Sequence[Write], guards: Sequence[Guard]) -> None:
         """One transaction, and the index after it. Not cancelled once begun: what happened must be known.
 
-        Where it cannot be known yet, the keys are `unsettled`, and `settle` looks again.
+        Where it cannot be known yet, the keys are `unsettled`, and `resolve_unknown` looks again.
         """
         keys_changed = {write.key for write in writes if not isinstance(write, DeleteRange)}
         with anyio.move_on_after(_STORE_S, shield=True):
@@ -109,7 +109,7 @@ class RegistryWriter:
             outcome="unknown",
         )
 
-    async def settle(self) -> None:
+    async def resolve_unknown(self) -> None:
         """Bring the index up to date where a change has an unknown outcome: what the store says now is what happened.
 
         Its operations are carried out in order, so that an answer now has seen the change or proves that there was none.

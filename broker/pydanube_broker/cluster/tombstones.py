@@ -91,11 +91,11 @@ class Tombstones(RegistryWriter):
         self.buried_parents: dict[TopicId, ParentTombstone] = {}
         self.buried_subscriptions: dict[SubscriptionId, SubscriptionTombstone] = {}
 
-    async def settle(self) -> None:
-        """As `RegistryWriter.settle`; what is buried is looked up too."""
+    async def resolve_unknown(self) -> None:
+        """As `RegistryWriter.resolve_unknown`; what is buried is looked up too."""
         if any(key in keys.TOMBSTONES for key in self.unsettled):
             await self.load_tombstones()
-        await super().settle()
+        await super().resolve_unknown()
 
     async def load_tombstones(self) -> None:
         """Read what is buried."""

@@ -157,7 +157,7 @@ class Registry:
 
     def begin(self) -> None:
         """The journal takes records from now on, and what it gave back, its unproven tail included, is durable."""
-        self._hub.settle()
+        self._hub.fold_replayed()
         for topic in self._topics.values():
             topic.recovered()
         for topic_id, offset in self._begins.items():
@@ -392,7 +392,7 @@ class Registry:
 
         Raises:
             TopicNotFound.
-            StoreUnavailable: with outcome `unknown` nobody knows yet; the topic takes nothing until `settle` does.
+            StoreUnavailable: with outcome `unknown` nobody knows yet; the topic takes nothing until `resolve_unknown` does.
         """
         if str(name) == AUDIT_TOPIC:
             raise audit_is_kept(AUDIT_TOPIC)
@@ -429,7 +429,7 @@ class Registry:
                         retry_after_ms=1000,
                     )
 
-    async def settle(self) -> None:
+    async def resolve_unknown(self) -> None:
         """Learn how changes ended of which nobody knew, and serve what there is.
 
         Raises:
@@ -437,7 +437,7 @@ class Registry:
         """
         if not self.catalog.unsettled:
             return
-        await self.catalog.settle()
+        await self.catalog.resolve_unknown()
         index = self.catalog.index
         for topic in list(self._topics.values()):
             if index.topic_by_id(topic.options.topic_id) is None:

@@ -82,7 +82,7 @@ class Failures:
         """The effects of what was poisoned in this call; settles the floor."""
         if not self._poisoned:
             return []
-        self._window.settle()
+        self._window.raise_floor()
         groups: dict[tuple[int, str], list[Range]] = {}
         for chunk, mask, deliveries, reason in self._poisoned:
             groups.setdefault((deliveries, reason), []).extend(ranges_of(mask, chunk.start))
@@ -116,7 +116,7 @@ class Failures:
         for poison, mask in self._dying(ranges):
             self._window.close(poison.chunk, mask)
             done += mask.bit_count()
-        self._window.settle()
+        self._window.raise_floor()
         self.dead_lettered_messages += done
         return done
 

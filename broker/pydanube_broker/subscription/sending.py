@@ -315,7 +315,7 @@ class Sending:
             for chunk, mask in masks_for(placed, who, UNROUTED):
                 self.unrouted += mask.bit_count()
                 window.close(chunk, mask)
-            window.settle()
+            window.raise_floor()
         return selections
 
     def _learn_keys(
@@ -391,4 +391,4 @@ class Sending:
         if missing:
             for chunk, mask in self._window.locate(missing).items():
                 self._window.close(chunk, mask)
-            self._window.settle()
+            self._window.raise_floor()

@@ -336,7 +336,7 @@ class Subscription:
         for chunk, mask in found.items():
             closed += mask.bit_count()
             window.close(chunk, mask)
-        window.settle()
+        window.raise_floor()
         self._acknowledged += closed
         return closed
 
@@ -361,7 +361,7 @@ class Subscription:
             if hit := mask & sent:
                 closed += hit.bit_count()
                 window.close(chunk, hit)
-        window.settle()
+        window.raise_floor()
         self._acknowledged += closed
         self._refresh(answered, now_ms)
         return closed

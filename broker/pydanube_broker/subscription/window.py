@@ -192,7 +192,7 @@ class Window:
             self._adopt_attempts(placed)
         if self._ahead:
             self._jump()
-        self.settle()
+        self.raise_floor()
         self.version += 1
 
     def _adopt_attempts(self, placed: list[tuple[Chunk, int]]) -> None:
@@ -230,7 +230,7 @@ class Window:
                 self.next = end
             self._ahead.discard_below(self.next)
 
-    def settle(self) -> None:
+    def raise_floor(self) -> None:
         """Bring the floor up to the first open message."""
         if self.chunks:
             first = self.chunks[0]
@@ -425,7 +425,7 @@ class Window:
                 raise _not_delivered(chunk.start + (mask & -mask).bit_length() - 1, consumer)
 
     def close(self, chunk: Chunk, mask: int) -> None:
-        """Acknowledge open messages of one chunk, whatever their state. Call `settle` after the last one."""
+        """Acknowledge open messages of one chunk, whatever their state. Call `raise_floor` after the last one."""
         for flight in tuple(chunk.flights):
             if hit := flight.mask & mask:
                 self.end_flight(flight, hit)
@@ -467,7 +467,7 @@ class Window:
             self._drop_ahead_attempts(start, end)
             self._jump()
             self.version += 1
-        self.settle()
+        self.raise_floor()
         return closed
 
     def _drop_ahead_attempts(self, start: int, end: int) -> None:

@@ -104,7 +104,7 @@ class Hub:
         """Wait until everything appended so far is on stable storage. Raises what stands in the way."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-        def settled(error: ClusterError | None) -> None:
+        def answer(error: ClusterError | None) -> None:
             if done.done():
                 return
             if error is None:
@@ -112,7 +112,7 @@ class Hub:
             else:
                 done.set_exception(error)
 
-        self.when_durable(self.journal.next_lsn, settled)
+        self.when_durable(self.journal.next_lsn, answer)
         await done
 
     def adopt(self, topic: Topic) -> None:
@@ -122,13 +122,13 @@ class Hub:
     def take_state(self, topic_id: int) -> LogState:
         """What the journal gave back of a topic; new where it has nothing."""
         state = self.states.setdefault(topic_id, LogState(topic_id))
-        state.settle()
+        state.fold_replayed()
         return state
 
-    def settle(self) -> None:
+    def fold_replayed(self) -> None:
         """Everything was replayed: bring the cursors up to date."""
         for state in self.states.values():
-            state.settle()
+            state.fold_replayed()
 
     def forget_unknown(self, kept: Callable[[int], bool] = lambda topic_id: False) -> list[int]:
         """Drop the states that no topic took over, but those kept for a topic that may come back; returns their ids."""

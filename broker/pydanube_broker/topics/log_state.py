@@ -112,7 +112,7 @@ class LogState:
             case _:
                 raise AssertionError(f"a record of kind {header.kind} does not belong to a topic")
 
-    def settle(self) -> None:
+    def fold_replayed(self) -> None:
         """Bring `cursors` up to date with what was replayed."""
         for subscription_id in tuple(self.deltas):
             self._fold(subscription_id)
@@ -136,7 +136,7 @@ class LogState:
         10 000 entries take 90 ms to make, 8 to look through. Compared by value, not marked by whoever changes one:
         a mark that was forgotten would make a head that gives offsets out twice after a crash.
         """
-        self.settle()
+        self.fold_replayed()
         made_from = (
             self.epoch,
             self.start_offset,

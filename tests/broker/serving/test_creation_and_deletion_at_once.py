@@ -106,7 +106,7 @@ async def test_a_deletion_with_an_unknown_end_takes_no_message_until_it_is_known
         await broker.registry.delete(NAME)
     assert isinstance(topic.closed, StoreUnavailable)
     monkeypatch.setattr(store, "transact", transact)
-    await broker.registry.settle()  # as the broker does every few seconds
+    await broker.registry.resolve_unknown()  # as the broker does every few seconds
     assert not broker.registry.topics
     assert isinstance(topic.closed, TopicNotFound)
     agree(broker)

@@ -87,7 +87,7 @@ def test_ranges_in_any_order_are_found_in_their_chunks(
     for start, end in closed:
         for chunk, mask in window.locate([(start, end)]).items():
             window.close(chunk, mask)
-    window.settle()
+    window.raise_floor()
     check_window(window)
     found = {o for c, mask in window.locate(asked).items() for o in offsets(ranges_of(mask, c.start))}
     assert found == offsets(asked) & offsets(window.open_ranges())
