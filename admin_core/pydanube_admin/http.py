@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 
 import anyio
 from pydanube_core.errors import ClusterError, InvalidArgument, MissingExtra, PermissionDenied
+from pydanube_core.extras import install_command
 
 from pydanube_admin.jsonrpc import JsonRpc
 from pydanube_admin.openrpc import openrpc_document
@@ -280,7 +281,7 @@ async def http_server(sock: socket.socket, app: AsgiApp, *, grace_s: float = 5.0
         import uvicorn
     except ImportError as error:
         raise MissingExtra(
-            'the HTTP face needs more than the base installation: pip install "pydanube[broker]"',
+            f"the HTTP face needs more than the base installation: {install_command('broker')}",
             extra="broker",
         ) from error
 

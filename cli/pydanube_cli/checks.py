@@ -23,6 +23,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pydanube_core.errors import ClusterError
+from pydanube_core.extras import install_command
+
+from pydanube_cli.runtime import EXTRA_MODULES
 
 if TYPE_CHECKING:
     from pydanube_broker.settings import Settings
@@ -95,16 +98,13 @@ def _versions() -> Iterator[Finding]:
     text = ", ".join(f"{name} {number or 'missing'}" for name, number in found.items())
     python = sys.version.split()[0]
     yield Finding(check="versions", level=Level.OK, summary=f"Python {python}, {text}")
-    for extra, modules in {
-        "broker": ("numpy", "prometheus_client", "psutil", "starlette", "uvicorn"),
-        "mcp": ("mcp",),
-    }.items():
+    for extra, modules in EXTRA_MODULES.items():
         if absent := [name for name in modules if find_spec(name) is None]:
             yield Finding(
                 check="versions",
                 level=Level.WARNING,
                 summary=f"the extra {extra} is not complete: {', '.join(absent)} missing",
-                remedy=f'pip install "pydanube[{extra}]"',
+                remedy=install_command(extra),
             )
     if sys.platform == "win32":
         yield Finding(
@@ -118,7 +118,7 @@ def _versions() -> Iterator[Finding]:
             check="versions",
             level=Level.WARNING,
             summary="uvloop is not installed: the broker runs, more slowly",
-            remedy='pip install "pydanube[broker]"',
+            remedy=install_command("broker"),
         )
 
 

@@ -6,6 +6,7 @@ A message is acknowledged after its line has left the process, so that what a pi
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 import time
 from collections.abc import Sequence
@@ -166,10 +167,11 @@ async def _consume(job: _Job, common: Common) -> int:
         connect(common.broker_url, principal=common.principal, retry=retry) as client,
         _receiver(job, client) as receiver,
     ):
+        _say_where_it_begins(job, common, receiver)
         bounds = await _bounds(job, common)
         started = time.monotonic()
         with anyio.move_on_after(job.for_s):
-            await _pump(job, common, receiver, bounds, outlet)
+            await _pump(job, common, client, receiver, bounds, outlet)
         if not common.as_json:
             prose(f"{bounds.taken:,} messages in {time.monotonic() - started:.1f} s")
         return bounds.taken
@@ -209,6 +211,39 @@ class _receiver:
 
     async def __aexit__(self, *error: Any) -> Any:
         return await self._receiver.__aexit__(*error)
+
+
+class _Subjects:
+    """Subjects of schemas, each asked of the registry once; one that it does not tell is not asked for again."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self.known: dict[Any, str] = {}
+        self._untold: set[Any] = set()
+
+    async def learn(self, messages: Sequence[Any]) -> None:
+        for ref in {message.schema for message in messages} - self.known.keys() - self._untold - {None}:
+            try:
+                self.known[ref] = (await self._client.schemas.get(ref)).subject
+            except ClusterError:
+                self._untold.add(ref)
+
+
+def _say_where_it_begins(job: _Job, common: Common, receiver: Any) -> None:
+    """An offset below the beginning of a topic is not there any more: what is read begins later, and that is said."""
+    if job.start is None or not job.start.startswith("offset:"):
+        return
+    asked = int(job.start.removeprefix("offset:"))
+    for (topic, partition), begins in receiver.starts.items():
+        if begins <= asked:
+            continue
+        where = topic if partition is None else f"{topic} partition {partition}"
+        if common.as_json:
+            clamped = {"topic": topic, "partition": partition, "asked": asked, "begins": begins}
+            print(json.dumps({"clamped": clamped}), file=sys.stderr)
+        else:
+            said = f"danube: {where} begins at offset {begins}: what was before, from {asked} on, is not there any more"
+            print(said, file=sys.stderr)
 
 
 def _stop(until: Position | None) -> str | None:
@@ -253,9 +288,12 @@ async def _bounds(job: _Job, common: Common) -> Bounds:
     return Bounds(partitions=tuple(heads), ends=ends, end_time_ms=end_time_ms, count=job.count)
 
 
-async def _pump(job: _Job, common: Common, receiver: Any, bounds: Bounds, outlet: Outlet) -> None:
+async def _pump(
+    job: _Job, common: Common, client: Client, receiver: Any, bounds: Bounds, outlet: Outlet
+) -> None:
     """Write and acknowledge until the bounds are reached or the receiver ends."""
-    render = formatter(job.format)
+    subjects = _Subjects(client)
+    render = formatter(job.format, subjects.known)
     acknowledge = job.ack and job.subscription is not None
     # With a subscription, the last messages below the head may be acknowledged already, or be with another consumer:
     # they never come, and only the broker knows. A plain reader is ended by the broker.
@@ -275,6 +313,8 @@ async def _pump(job: _Job, common: Common, receiver: Any, bounds: Bounds, outlet
         if batch is None:
             break  # the reader is at its stop
         quiet_since = None
+        if job.format is Format.JSON:
+            await subjects.learn(batch.messages())
         wanted = bounds.take(batch.partition, batch.offsets, int(batch.append_time.timestamp() * 1000))
         if wanted == len(batch):
             await _hand_out(outlet, render(batch), [batch] if acknowledge else [])

@@ -10,15 +10,19 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import partial
 from typing import Any, Final, Protocol, assert_never
 
 __all__ = ["Format", "Received", "formatter", "json_object", "rfc3339"]
 
 # Anything a terminal might act on, and the line end that would make two lines of one message. \t is harmless.
 _CONTROL: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+
+
+NO_SUBJECTS: Final[Mapping[Any, str]] = {}
 
 
 class Format(StrEnum):
@@ -37,8 +41,12 @@ class Received(Protocol):
     def messages(self) -> Sequence[Any]: ...
 
 
-def formatter(format: Format) -> Callable[[Received], bytes]:
-    """The function that turns a batch into the bytes to write; every message ends with `\\n`."""
+def formatter(format: Format, subjects: Mapping[Any, str] = NO_SUBJECTS) -> Callable[[Received], bytes]:
+    """The function that turns a batch into the bytes to write; every message ends with `\\n`.
+
+    Args:
+        subjects: of the schemas of messages, by their references; JSON shows them.
+    """
     match format:
         case Format.RAW:
             return _raw
@@ -47,7 +55,7 @@ def formatter(format: Format) -> Callable[[Received], bytes]:
         case Format.HEX:
             return _hex
         case Format.JSON:
-            return _json
+            return partial(_json, subjects)
         case _:
             assert_never(format)
 
@@ -76,14 +84,14 @@ def _hex(batch: Received) -> bytes:
     return "".join([payload.hex() + "\n" for payload in batch.payloads]).encode()
 
 
-def _json(batch: Received) -> bytes:
+def _json(subjects: Mapping[Any, str], batch: Received) -> bytes:
     dump = json.dumps
     return "".join(
-        [dump(json_object(message), ensure_ascii=False) + "\n" for message in batch.messages()]
+        [dump(json_object(message, subjects), ensure_ascii=False) + "\n" for message in batch.messages()]
     ).encode()
 
 
-def json_object(message: Any) -> dict[str, Any]:
+def json_object(message: Any, subjects: Mapping[Any, str]) -> dict[str, Any]:
     """One line of `consume --json` (docs/interface.md#4-commands)."""
     body: dict[str, Any] = {
         "topic": message.topic,
@@ -99,8 +107,9 @@ def json_object(message: Any) -> dict[str, Any]:
         "attributes": dict(message.attributes),
     }
     if (schema := message.schema) is not None:
-        # The delivery carries the schema's id; its subject is the registry's to know.
-        body["schema_subject_reason"] = f"schema id {schema.schema_id}"
+        body["schema_subject"] = subjects.get(schema)
+        if body["schema_subject"] is None:
+            body["schema_subject_reason"] = f"the registry does not tell that of schema id {schema.schema_id}"
         body["schema_version"] = schema.schema_version
     try:
         body["payload"] = message.payload.decode()

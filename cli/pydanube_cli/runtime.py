@@ -12,14 +12,25 @@ from typing import Any, TypeVar
 
 import anyio
 from pydanube_core.errors import MissingExtra
+from pydanube_core.extras import install_command
 
-__all__ = ["require", "run_async", "terminate_like_interrupt"]
+__all__ = ["EXTRA_MODULES", "require", "run_async", "terminate_like_interrupt"]
 
 T = TypeVar("T")
 
 # Distributions whose import name differs are named by the import.
-_EXTRAS = {
-    "broker": ("numpy", "prometheus_client", "psutil", "starlette", "uvicorn"),
+EXTRA_MODULES = {
+    "broker": (
+        "fastavro",
+        "hpack",
+        "jsonschema_rs",
+        "numpy",
+        "prometheus_client",
+        "psutil",
+        "pydantic_settings",
+        "starlette",
+        "uvicorn",
+    ),
     "mcp": ("mcp",),
 }
 
@@ -65,10 +76,10 @@ def require(*extras: str, what: str) -> None:
     Raises:
         MissingExtra: naming what to install.
     """
-    missing = [extra for extra in extras if any(find_spec(name) is None for name in _EXTRAS[extra])]
+    missing = [extra for extra in extras if any(find_spec(name) is None for name in EXTRA_MODULES[extra])]
     if missing:
         wanted = ",".join(extras)
         raise MissingExtra(
-            f'{what} needs more than the base install: pip install "pydanube[{wanted}]"',
+            f"{what} needs more than the base install: {install_command(wanted)}",
             extras=missing,
         )

@@ -17,105 +17,110 @@ Durability is a property of the topic; a receipt says which. Consumers get every
 partition. Retryable failures are retried inside for as long as `Retry(max_elapsed_s=…)` says; what is raised is a
 `ClusterError` with a code, details and the next step. Many streams share a client; a client belongs to one event
 loop, a `sync` client to none. `testing.InMemoryCluster` runs the same client without a broker.
+
+Names are loaded when they are first used: `import pydanube` alone costs next to nothing.
 """
 
-from pydanube_core.errors import (
-    AlreadyExists,
-    AuditBroken,
-    AuditUnavailable,
-    BatchTooLarge,
-    ChecksumMismatch,
-    ClosedResource,
-    ClusterError,
-    ConditionNotMet,
-    Conflict,
-    ConsumerBusy,
-    CorruptJournal,
-    CorruptObject,
-    DataDirForeign,
-    DataDirLocked,
-    DeadlineExceeded,
-    DiskFull,
-    DispatchMismatch,
-    Draining,
-    Fatal,
-    FormatTooNew,
-    InsecureBind,
-    Internal,
-    InvalidArgument,
-    InvalidName,
-    JournalReadOnly,
-    LastBroker,
-    LimitReached,
-    MessageTooLarge,
-    MissingExtra,
-    Misuse,
-    NameReused,
-    NamespaceNotEmpty,
-    NamespaceNotFound,
-    NotDelivered,
-    NotImplementedYet,
-    NotOwner,
-    ObjectMissing,
-    OutOfSequence,
-    Overloaded,
-    PageInvalid,
-    PayloadInvalid,
-    PermissionDenied,
-    PlanExpired,
-    PlanMismatch,
-    PlanNotFound,
-    PlanRequired,
-    PlanStale,
-    PlanUsed,
-    PortInUse,
-    ProducerFenced,
-    ProducerUnknown,
-    RateLimited,
-    ReadOnly,
-    Retryable,
-    SchemaIncompatible,
-    SchemaInvalid,
-    SchemaMismatch,
-    SchemaNotFound,
-    StoreUnavailable,
-    SubscriptionNotFound,
-    TopicNotFound,
-    Unauthenticated,
-    Unavailable,
-    UnsupportedPlatform,
-    WindowFull,
-)
+# True for type checkers, which know it by its name. To load `typing` would be most of the cost.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pydanube_core.errors import (
+        AlreadyExists,
+        AuditBroken,
+        AuditUnavailable,
+        BatchTooLarge,
+        ChecksumMismatch,
+        ClosedResource,
+        ClusterError,
+        ConditionNotMet,
+        Conflict,
+        ConsumerBusy,
+        CorruptJournal,
+        CorruptObject,
+        DataDirForeign,
+        DataDirLocked,
+        DeadlineExceeded,
+        DiskFull,
+        DispatchMismatch,
+        Draining,
+        Fatal,
+        FormatTooNew,
+        InsecureBind,
+        Internal,
+        InvalidArgument,
+        InvalidName,
+        JournalReadOnly,
+        LastBroker,
+        LimitReached,
+        MessageTooLarge,
+        MissingExtra,
+        Misuse,
+        NameReused,
+        NamespaceNotEmpty,
+        NamespaceNotFound,
+        NotDelivered,
+        NotImplementedYet,
+        NotOwner,
+        ObjectMissing,
+        OutOfSequence,
+        Overloaded,
+        PageInvalid,
+        PayloadInvalid,
+        PermissionDenied,
+        PlanExpired,
+        PlanMismatch,
+        PlanNotFound,
+        PlanRequired,
+        PlanStale,
+        PlanUsed,
+        PortInUse,
+        ProducerFenced,
+        ProducerUnknown,
+        RateLimited,
+        ReadOnly,
+        Retryable,
+        SchemaIncompatible,
+        SchemaInvalid,
+        SchemaMismatch,
+        SchemaNotFound,
+        StoreUnavailable,
+        SubscriptionNotFound,
+        TopicNotFound,
+        Unauthenticated,
+        Unavailable,
+        UnsupportedPlatform,
+        WindowFull,
+    )
 
-from pydanube.client import Client, connect
-from pydanube.consumer import Consumer, Reader
-from pydanube.facts import (
-    ClientEvent,
-    ClientEventKind,
-    ClientStatistics,
-    ConsumerStatistics,
-    OffsetRange,
-    ProducerStatistics,
-    Receipt,
-    SchemaRef,
-    SendSummary,
-)
-from pydanube.grpc_transport import Tls
-from pydanube.message import Batch, Message
-from pydanube.options import (
-    AccessMode,
-    Compression,
-    ConsumerOptions,
-    DispatchStrategy,
-    ProducerOptions,
-    ReaderOptions,
-    RoutingMode,
-    SubscriptionType,
-)
-from pydanube.outbound import PendingSend
-from pydanube.producer import Producer
-from pydanube.retry import Retry
-from pydanube.schemas import Registered, Schema, Schemas
+    from pydanube.client import Client, connect
+    from pydanube.consumer import Consumer, Reader
+    from pydanube.facts import (
+        ClientEvent,
+        ClientEventKind,
+        ClientStatistics,
+        ConsumerStatistics,
+        OffsetRange,
+        ProducerStatistics,
+        Receipt,
+        SchemaRef,
+        SendSummary,
+    )
+    from pydanube.grpc_transport import Tls
+    from pydanube.message import Batch, Message
+    from pydanube.options import (
+        AccessMode,
+        Compression,
+        ConsumerOptions,
+        DispatchStrategy,
+        ProducerOptions,
+        ReaderOptions,
+        RoutingMode,
+        SubscriptionType,
+    )
+    from pydanube.outbound import PendingSend
+    from pydanube.producer import Producer
+    from pydanube.retry import Retry
+    from pydanube.schemas import Registered, Schema, Schemas
 
 __all__ = [
     "AccessMode",
@@ -214,3 +219,86 @@ __all__ = [
     "WindowFull",
     "connect",
 ]
+
+# Where each name lives; the errors are all in one module.
+_ERRORS = "pydanube_core.errors"
+_HOMES = {
+    **dict.fromkeys(
+        (
+            "Client",
+            "connect",
+        ),
+        "pydanube.client",
+    ),
+    **dict.fromkeys(
+        (
+            "Consumer",
+            "Reader",
+        ),
+        "pydanube.consumer",
+    ),
+    **dict.fromkeys(
+        (
+            "ClientEvent",
+            "ClientEventKind",
+            "ClientStatistics",
+            "ConsumerStatistics",
+            "OffsetRange",
+            "ProducerStatistics",
+            "Receipt",
+            "SchemaRef",
+            "SendSummary",
+        ),
+        "pydanube.facts",
+    ),
+    **dict.fromkeys(("Tls",), "pydanube.grpc_transport"),
+    **dict.fromkeys(
+        (
+            "Batch",
+            "Message",
+        ),
+        "pydanube.message",
+    ),
+    **dict.fromkeys(
+        (
+            "AccessMode",
+            "Compression",
+            "ConsumerOptions",
+            "DispatchStrategy",
+            "ProducerOptions",
+            "ReaderOptions",
+            "RoutingMode",
+            "SubscriptionType",
+        ),
+        "pydanube.options",
+    ),
+    **dict.fromkeys(("PendingSend",), "pydanube.outbound"),
+    **dict.fromkeys(("Producer",), "pydanube.producer"),
+    **dict.fromkeys(("Retry",), "pydanube.retry"),
+    **dict.fromkeys(
+        (
+            "Registered",
+            "Schema",
+            "Schemas",
+        ),
+        "pydanube.schemas",
+    ),
+}
+_MODULES = ("admin", "sync", "testing")
+
+
+if not TYPE_CHECKING:  # a type checker would take every name to exist
+
+    def __getattr__(name: str) -> object:
+        from importlib import import_module
+
+        if name in _MODULES:
+            return import_module(f"{__name__}.{name}")
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        found = globals()[name] = getattr(import_module(_HOMES.get(name, _ERRORS)), name)
+        return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_MODULES})

@@ -19,9 +19,18 @@ from pydanube_core.generated import danube_stream_pb2 as pb
 from pydanube_core.names import TopicName, check_subscription
 from pydanube_core.services import STREAM
 
+from pydanube.client_metrics import ClosedCounts, Labels, exposition
 from pydanube.consumer import Consumer, Reader, Receiver
 from pydanube.events import EventHub
-from pydanube.facts import ClientEvent, ClientEventKind, ClientStatistics, SchemaRef, from_ms
+from pydanube.facts import (
+    ClientEvent,
+    ClientEventKind,
+    ClientStatistics,
+    ConsumerStatistics,
+    ProducerStatistics,
+    SchemaRef,
+    from_ms,
+)
 from pydanube.grpc_transport import GrpcTransport, Tls, parse_url
 from pydanube.options import (
     ClientSide,
@@ -37,6 +46,7 @@ from pydanube.producer import Producer
 from pydanube.retry import Retry
 from pydanube.schemas import Schema, Schemas, schema_of
 from pydanube.topic_watch import Partitions, TopicChoice, TopicWatch
+from pydanube.tracing import Tracing
 from pydanube.transport import Transport, TransportFactory, gave_up
 
 __all__ = ["DEFAULT_URL", "Client", "connect"]
@@ -44,7 +54,6 @@ __all__ = ["DEFAULT_URL", "Client", "connect"]
 DEFAULT_URL: Final = "http://127.0.0.1:6650"
 _RESOLVE_TIMEOUT_S: Final = 10.0
 
-_Owned = TypeVar("_Owned")
 _Answer = TypeVar("_Answer")
 _Partitions = tuple[str, Partitions]
 
@@ -56,6 +65,7 @@ def connect(
     tls: Tls | None = None,
     principal: str | None = None,
     retry: Retry | None = None,
+    tracing: bool = False,
 ) -> Client:
     """A client of the cluster at `url`; use it as `async with connect() as client`.
 
@@ -67,8 +77,10 @@ def connect(
         tls: certificates; `https://` alone uses the system's authorities.
         principal: who acts, for the audit.
         retry: how long retryable failures are tried again; `Retry(max_elapsed_s=60)` by default.
+        tracing: make OpenTelemetry spans of what is sent, see `pydanube.tracing`.
 
     Raises:
+        MissingExtra: tracing without OpenTelemetry.
         InvalidArgument: the url is none, or another argument is of the wrong kind.
     """
     if url is None or url == "":
@@ -82,14 +94,18 @@ def connect(
     def transport(to: str) -> Transport:
         return GrpcTransport(to, token=token, tls=tls, principal=principal)
 
-    return Client(url, transport, retry or Retry())
+    return Client(url, transport, retry or Retry(), Tracing() if tracing else None)
 
 
 class Client:
     """Connections to a cluster; made by `connect`. Bound to the event loop whose block it is used in."""
 
-    def __init__(self, url: str, transport: TransportFactory, retry: Retry) -> None:
+    def __init__(
+        self, url: str, transport: TransportFactory, retry: Retry, tracing: Tracing | None = None
+    ) -> None:
         self._url = url
+        self._tracing = tracing
+        self._closed_counts = ClosedCounts()
         self._make = transport
         self._retry = retry
         self._transports: dict[str, Transport] = {}
@@ -160,7 +176,7 @@ class Client:
             schema_version=version,
         )
         waiter = self._outage.waiter(f"the producer on {name}")
-        producer = Producer(name, chosen, self._side(request, waiter), self._forget(self._producers, waiter))
+        producer = Producer(name, chosen, self._side(request, waiter), self._forget_producer(waiter))
         self._producers.add(producer)
         return producer
 
@@ -207,7 +223,7 @@ class Client:
         consumer = Consumer(
             asked.receiver(name, subscription),
             self._side(request, waiter),
-            self._forget(self._receivers, waiter),
+            self._forget_receiver(waiter),
             None if choice is None else self._watch(choice, asked, waiter),
         )
         self._receivers.add(consumer)
@@ -230,7 +246,7 @@ class Client:
         chosen = replace(options or ReaderOptions(), **changes).receiver(name)
         waiter = self._outage.waiter(f"the reader of {name}")
         request = pb.ResolveRequest(topic=name)
-        reader = Reader(chosen, self._side(request, waiter), self._forget(self._receivers, waiter))
+        reader = Reader(chosen, self._side(request, waiter), self._forget_receiver(waiter))
         self._receivers.add(reader)
         return reader
 
@@ -254,6 +270,15 @@ class Client:
             reconnects=self._reconnects,
         )
 
+    def metrics(self) -> str:
+        """The counters of all its producers and consumers in the text format that Prometheus reads (0.0.4): to be
+        answered by the application's own `/metrics`. What was counted by those that are closed stays."""
+        open_ones: list[tuple[Labels, ProducerStatistics | ConsumerStatistics]] = [
+            *((("producer", each.topic, ""), each.statistics()) for each in self._producers),
+            *((each.labels, each.statistics()) for each in self._receivers),
+        ]
+        return exposition(self.statistics(), open_ones, self._closed_counts)
+
     # -- inside ----------------------------------------------------------------------------------------------
 
     async def _call(self, path: str, request: bytes, timeout_s: float) -> bytes:
@@ -276,14 +301,36 @@ class Client:
             self._emit(kind, role, topic, url, attempt, reason)
 
         return ClientSide(
-            prepare=self._preparer(request, waiter), locate=self._locate, emit=emit, retry=self._retry
+            prepare=self._preparer(request, waiter),
+            locate=self._locate,
+            emit=emit,
+            retry=self._retry,
+            schema=self._schema,
+            decode=self._decode,
+            tracing=self._tracing,
         )
 
-    @staticmethod
-    def _forget(those: set[_Owned], waiter: Waiter) -> Callable[[_Owned], None]:
-        def forget(one: _Owned) -> None:
-            those.discard(one)
+    async def _schema(self, ref: SchemaRef) -> Schema:
+        return await self.schemas.get(ref)
+
+    async def _decode(self, message: Any, into: Callable[..., Any] | None) -> Any:
+        return await self.schemas.decode(message, into=into)
+
+    def _forget_producer(self, waiter: Waiter) -> Callable[[Producer], None]:
+        def forget(producer: Producer) -> None:
             waiter.end_all()
+            if producer in self._producers:
+                self._producers.discard(producer)
+                self._closed_counts.add(("producer", producer.topic, ""), producer.statistics())
+
+        return forget
+
+    def _forget_receiver(self, waiter: Waiter) -> Callable[[Receiver], None]:
+        def forget(receiver: Receiver) -> None:
+            waiter.end_all()
+            if receiver in self._receivers:
+                self._receivers.discard(receiver)
+                self._closed_counts.add(receiver.labels, receiver.statistics())
 
         return forget
 

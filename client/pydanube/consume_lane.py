@@ -69,6 +69,7 @@ class ConsumeOptions:
     ready: Callable[[Delivered], None]
     handed_out: Callable[[ConsumeLane], int]  # of the lane's delivery that is being handed out
     give_back: Callable[[ConsumeLane, Sequence[int]], list[int]]  # of these ranges, what nobody was handed
+    decode: Callable[[Any, Callable[..., Any] | None], Coroutine[Any, Any, Any]]
     changed: Callable[[], None]  # the lane ended, failed, or its session changed
     emit: Callable[[ClientEventKind, str, int, str], None]
 
@@ -81,6 +82,7 @@ class ConsumeLane:
         self.topic = options.topic
         self.partition = options.partition
         self.concrete_topic = options.concrete_topic
+        self.decode = options.decode
         self.opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.stale_acks = 0
         self.acks = AckGatherer(0, self._arm, self._note_stale)
@@ -94,6 +96,7 @@ class ConsumeLane:
         self.error: ClusterError | None = None
         self.consumer_name = options.receiver.name
         self.active = False
+        self.start_offset = 0  # where delivery began when it was first opened
         self.unconfirmed = False  # acks were sent in this session since the broker last confirmed
         # A nack or a terminate was written since then: a stream that is cancelled right behind it may take it along.
         self.unconfirmed_verbs = False
@@ -439,6 +442,8 @@ class ConsumeLane:
             self._stop_offset = opened.stop_offset
         if self._next_offset < 0:
             self._next_offset = opened.start_offset
+        if not again:
+            self.start_offset = opened.start_offset
         self._ack_timeout_ms = opened.ack_timeout_ms
         self._begin_session(opened.session)
         self._connected = True

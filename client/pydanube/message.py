@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from copy import copy
 from datetime import datetime
 from functools import cached_property, lru_cache
 from itertools import pairwise, repeat
 from operator import attrgetter
 from types import MappingProxyType
-from typing import Final, Protocol, Self
+from typing import Any, Final, Protocol, Self, TypeVar, overload
 
 from pydanube_core.batch import BROKER_PART_BYTES, PRODUCER_PART_BYTES, BatchView, Codec
 from pydanube_core.batch.layout import padded
@@ -27,6 +27,8 @@ from pydanube.facts import SchemaRef, from_ms
 
 __all__ = ["Batch", "DecodedBatch", "Delivered", "Message", "columns_to_send"]
 
+T = TypeVar("T")
+
 
 class Lane(Protocol):
     """The stream that delivered a message, as the message sees it: where answers go."""
@@ -37,6 +39,7 @@ class Lane(Protocol):
     acks: AckGatherer
     generation: int
     epoch: int
+    decode: Callable[[Any, Callable[..., Any] | None], Coroutine[Any, Any, Any]]
 
     def taken(self, delivered: Delivered, messages: int, *, more: bool = False) -> None:
         """The application took this many messages; `more` deliveries wait for it."""
@@ -220,9 +223,9 @@ class Message:
 
     @classmethod
     def new(
-        cls, payload: bytes, *, key: str | None = None, attributes: Mapping[str, str] | None = None
+        cls, payload: Any, *, key: str | None = None, attributes: Mapping[str, str] | None = None
     ) -> Self:
-        """A message to give to `send_many`."""
+        """A message to give to `send_many`; the payload is bytes, or a value for a producer with a schema."""
         return cls(_Unsent(key, attributes) if attributes else _keyed(key), -1, payload)
 
     def __repr__(self) -> str:
@@ -296,6 +299,25 @@ class Message:
         """Schema id and version it was written by; None without a schema."""
         delivered = self._from
         return delivered.batch.schema(delivered.index(self.offset))
+
+    @overload
+    async def value(self) -> Any: ...
+
+    @overload
+    async def value(self, into: Callable[..., T]) -> T: ...
+
+    async def value(self, into: Callable[..., Any] | None = None) -> Any:
+        """The payload as its schema has it: text, JSON value, Avro datum; see `client.schemas.decode`.
+
+        The version is that of the message; each is asked of the registry once a client.
+
+        Args:
+            into: a class made of the value: a dataclass, a pydantic model, a Protobuf message class.
+
+        Raises:
+            PayloadInvalid: it is not of its schema, or does not fit the class; `details["path"]` is the place.
+        """
+        return await self._from.lane.decode(self, into)
 
     async def ack(self) -> None:
         """Mark as done. Gathered and sent within milliseconds; `consumer.flush_acks()` waits until that is durable.

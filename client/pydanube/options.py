@@ -17,10 +17,11 @@ from pydanube_core.errors import InvalidArgument
 from pydanube_core.names import check_client_name
 from pydanube_core.positions import Position
 
-from pydanube.facts import ClientEventKind
+from pydanube.facts import ClientEventKind, SchemaRef
 from pydanube.retry import Retry
-from pydanube.schemas import SchemaLike, schema_of
+from pydanube.schemas import Schema, SchemaLike, schema_of
 from pydanube.topic_watch import MOST_TOPICS, Partitions
+from pydanube.tracing import Tracing
 from pydanube.transport import Transport
 
 __all__ = [
@@ -81,8 +82,9 @@ class ProducerOptions:
             while it is raises `ProducerFenced`; opening the same `name` again takes over and fences the former. `named`:
             others may write, and opening the same `name` again takes over too, as the session that it was:
             `producer.stored_before` says how many of its messages each partition holds.
-        schema: subject whose latest version the messages carry, or (subject, version). The first producer that
-            names one makes it the topic's; another is refused with `SchemaMismatch`.
+        schema: subject whose latest version the messages carry, (subject, version), or what `client.schemas` gave.
+            Values are made payloads by it, and what does not fit is refused. The first producer that names a subject
+            makes it the topic's; another is refused with `SchemaMismatch`.
         compression: of payloads.
         linger_ms: wait that long for company. At 0 a lone message leaves at once, and load makes batches by
             itself: while 5 are in flight, the next one gathers.
@@ -286,12 +288,18 @@ class ClientSide:
         locate: the transport to the owner of a concrete topic.
         emit: tell (kind, role, concrete topic, url, attempt, reason) to who follows `client.events()`.
         retry: how long retryable failures are tried again.
+        schema: a version of a subject.
+        decode: the payload of a message as its schema has it, made into an object of a class.
+        tracing: makes the spans of producers; None: no spans.
     """
 
     prepare: Callable[[], Coroutine[Any, Any, tuple[str, Partitions]]]
     locate: Callable[[str], Coroutine[Any, Any, Transport]]
     emit: Callable[[ClientEventKind, str, str, str, int, str], None]
     retry: Retry
+    schema: Callable[[SchemaRef], Coroutine[Any, Any, Schema]]
+    decode: Callable[[Any, Callable[..., Any] | None], Coroutine[Any, Any, Any]]
+    tracing: Tracing | None = None
 
 
 def _usual_credit(type: SubscriptionType) -> int:

@@ -23,21 +23,23 @@ from pydanube_core.errors import (
     WindowFull,
 )
 
-from pydanube.facts import ClientEventKind, ProducerStatistics, Receipt, SendSummary
+from pydanube.facts import ClientEventKind, ProducerStatistics, Receipt, SchemaRef, SendSummary
 from pydanube.ledger import Ledger
 from pydanube.message import Message, columns_to_send
 from pydanube.options import ClientSide, ProducerOptions
 from pydanube.outbound import MESSAGE_OVERHEAD_BYTES, OutBatch, PendingSend
 from pydanube.publish_lane import LaneCounters, LaneOptions, PublishLane
-from pydanube.routing import Router, Routing, encode_key
+from pydanube.routing import Router, Routing, attributes_bytes, encode_key
+from pydanube.serialising import payload_of, serialiser
 from pydanube.tasks import TaskOwner
+from pydanube.tracing import Carried
 from pydanube.transport import copy_of
+from pydanube.value_shapes import Value
 
 __all__ = ["Payload", "Producer"]
 
 Payload = bytes | bytearray | memoryview
 
-_ATTRIBUTE_OVERHEAD_BYTES: Final = 8
 # Of send_many: big enough to vanish in the mean, small enough for one turn of the loop
 _CHUNK_MESSAGES: Final = 1024
 _LEAVE_S: Final = 5.0  # how long leaving the block by an exception may take
@@ -85,6 +87,8 @@ class Producer:
         self._taken_messages = 0  # answered so far, kept for the statistics
         self._taken_bytes = 0
         self._max_message_bytes = 0
+        self._tracing = side.tracing
+        self._serialise: Callable[[Any], bytes] | None = None  # where it has a schema
         self._unseen: deque[OutBatch] = deque(maxlen=1024)  # failed, and nobody awaited them yet
 
     # -- the block -------------------------------------------------------------------------------------------
@@ -103,6 +107,9 @@ class Producer:
                 self._tasks.start(lane.run(), name=f"publish {self._topic}")
             for lane in self._lanes:
                 await lane.opened
+            session = self._lanes[0].session
+            if self._options.schema is not None and session is not None and session.schema[0]:
+                self._serialise = serialiser(await self._side.schema(SchemaRef(*session.schema)))
         except BaseException:
             await self._tasks.aclose()
             self._closed(self)
@@ -112,7 +119,7 @@ class Producer:
         )
         self._max_message_bytes = min(lane.max_message_bytes for lane in self._lanes) or MAX_BATCH_BYTES
         plain = len(self._lanes) == 1 and self._routing is not Routing.EXPLICIT
-        self._only = self._lanes[0] if plain else None
+        self._only = self._lanes[0] if plain and self._tracing is None else None
         self._shut = None
         self._free_messages, self._free_bytes = self._window_messages, self._window_bytes
         return self
@@ -186,7 +193,7 @@ class Producer:
 
     def send_nowait(
         self,
-        payload: Payload,
+        payload: Payload | Value,
         *,
         key: str | None = None,
         attributes: Mapping[str, str] | None = None,
@@ -237,7 +244,7 @@ class Producer:
 
     async def send(
         self,
-        payload: Payload,
+        payload: Payload | Value,
         *,
         key: str | None = None,
         attributes: Mapping[str, str] | None = None,
@@ -253,13 +260,19 @@ class Producer:
         Cancelled while it waits for room in the window, it had no effect. Cancelled later (a deadline, for example),
         the message has been handed over and will be stored; sending it again would store it twice.
 
+        With a `schema=` the payload may be a value: a dict, a dataclass, a pydantic model, a Protobuf message. What does
+        not fit is refused before anything is sent. Bytes are taken as they are.
+
         Raises:
+            PayloadInvalid: it does not fit the schema; `details["path"]` is the place.
             ClusterError: not stored; or, with `details["outcome"] == "unknown"`, possibly stored.
         """
+        if self._tracing is not None and not isinstance(attributes, Carried):
+            return await self._tracing.send(self, payload, key, attributes, partition, timeout_s)
         if timeout_s is not None:
             return await self._send_within(timeout_s, payload, key, attributes, partition)
         if type(payload) is not bytes:
-            self._measure(payload, key, attributes)
+            payload = payload_of(payload, self._serialise)
         if (
             self._free_messages <= 0
             or self._free_bytes < len(payload) + MESSAGE_OVERHEAD_BYTES
@@ -275,7 +288,7 @@ class Producer:
         await batch.waiter()  # never answered already: nothing has been sent in this turn of the loop
         return batch.receipt(handle._index)
 
-    async def send_many(self, messages: Iterable[Payload | Message]) -> SendSummary:
+    async def send_many(self, messages: Iterable[Payload | Message | Value]) -> SendSummary:
         """Publish payloads or messages, in order, as fast as the window lets them; returns when all are stored.
 
         Args:
@@ -347,26 +360,11 @@ class Producer:
 
     def _measure(self, payload: Payload, key: str | None, attributes: Mapping[str, str] | None) -> int:
         """Bytes a message takes of the window; raises `MessageTooLarge` or `InvalidArgument`."""
-        if not isinstance(payload, (bytes, bytearray, memoryview)):
-            raise InvalidArgument(
-                f"a payload is bytes, got {type(payload).__name__}; encode text with .encode()",
-                field="payload",
-                value=type(payload).__name__,
-            )
-        payload_bytes = payload.nbytes if isinstance(payload, memoryview) else len(payload)
-        size = payload_bytes
+        size = payload_bytes = payload.nbytes if isinstance(payload, memoryview) else len(payload)
         if key is not None:
             size += len(encode_key(key))
         if attributes:
-            try:
-                size += sum(len(k.encode()) + len(v.encode()) for k, v in attributes.items())
-            except (AttributeError, UnicodeEncodeError) as error:
-                raise InvalidArgument(
-                    f"attributes are text by text, got {attributes!r:.200}: {error}",
-                    field="attributes",
-                    value=repr(attributes)[:200],
-                ) from error
-            size += _ATTRIBUTE_OVERHEAD_BYTES * len(attributes)
+            size += attributes_bytes(attributes)
         if self._shut is None and self._too_large(payload_bytes, size):
             self._refuse_size(size)
         return size + MESSAGE_OVERHEAD_BYTES
@@ -382,11 +380,14 @@ class Producer:
 
     def _send_any(
         self,
-        payload: Payload,
+        payload: Payload | Value,
         key: str | None,
         attributes: Mapping[str, str] | None,
         partition: int | None,
     ) -> PendingSend:
+        payload = payload_of(payload, self._serialise)
+        if self._tracing is not None:
+            attributes = self._tracing.created(self._topic, key, attributes)
         size = self._measure(payload, key, attributes)
         if self._shut is not None:
             raise copy_of(self._shut)
@@ -411,7 +412,7 @@ class Producer:
     async def _send_within(
         self,
         timeout_s: float,
-        payload: Payload,
+        payload: Payload | Value,
         key: str | None,
         attributes: Mapping[str, str] | None,
         partition: int | None,
@@ -420,6 +421,7 @@ class Producer:
             raise InvalidArgument(
                 f"timeout_s is a number above 0, got {timeout_s!r}", field="timeout_s", value=repr(timeout_s)
             )
+        payload = payload_of(payload, self._serialise)
         size = self._measure(payload, key, attributes)
         outcome = "not_stored"
         try:
@@ -441,12 +443,12 @@ class Producer:
                 topic=self._topic, outcome=outcome, timeout_s=timeout_s,
             ) from None  # fmt: skip
 
-    async def _add(self, entry: Payload | Message, ledger: Ledger) -> None:
+    async def _add(self, entry: Payload | Message | Value, ledger: Ledger) -> None:
         if isinstance(entry, Message):
-            payload: Payload = entry.payload
+            payload = payload_of(entry.payload, self._serialise)
             key, attributes = entry.key, entry.attributes or None
         else:
-            payload, key, attributes = entry, None, None
+            payload, key, attributes = payload_of(entry, self._serialise), None, None
         size = self._measure(payload, key, attributes)
         await self._room(1, size)
         self._free_messages += 1
@@ -456,7 +458,7 @@ class Producer:
     def _columns(self, chunk: list[Any]) -> tuple[list[bytes], list[bytes | None] | None] | None:
         """Payloads and keys of entries that go by the slice; None if one of them must be looked at by itself."""
         kinds = set(map(type, chunk))
-        if self._routing is Routing.EXPLICIT or self._shut is not None:
+        if self._routing is Routing.EXPLICIT or self._shut is not None or self._tracing is not None:
             return None  # that way says what is wrong
         if kinds == {bytes}:
             return chunk, None

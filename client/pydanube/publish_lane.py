@@ -232,6 +232,8 @@ class PublishLane:
         options, session = self._options, self.session
         asked = options.producer
         subject, version = schema_of(asked.schema)
+        if subject and session is not None:
+            version = session.schema[1]  # what was serialised by one version is not sent as another
         request = pb.OpenProducer(
             topic=options.concrete_topic,
             producer_name=session.producer_name if session else asked.name,

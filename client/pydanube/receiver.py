@@ -98,9 +98,8 @@ class Receiver:
 
     async def _open_lanes(self, topics: dict[str, Partitions], options: ReceiverOptions) -> None:
         """Add the lanes of these topics, and wait until they are open or failed."""
-        count = len(self._lanes) + sum(map(len, topics.values()))
         added = [
-            self._lane(topic, index, concrete, options, count)
+            self._lane(topic, index, concrete, options)
             for topic, partitions in topics.items()
             for index, concrete in partitions
         ]
@@ -134,9 +133,7 @@ class Receiver:
                 max(1, self._options.credit_messages // lanes), max(1, self._options.credit_bytes // lanes)
             )
 
-    def _lane(
-        self, topic: str, index: int | None, concrete: str, options: ReceiverOptions, lanes: int
-    ) -> ConsumeLane:
+    def _lane(self, topic: str, index: int | None, concrete: str, options: ReceiverOptions) -> ConsumeLane:
         def emit(kind: ClientEventKind, url: str, attempt: int, reason: str) -> None:
             self._side.emit(kind, options.role, concrete, url, attempt, reason)
 
@@ -147,13 +144,14 @@ class Receiver:
                 concrete_topic=concrete,
                 receiver=options,
                 may_leave=self._watch is not None,
-                credit_messages=max(1, options.credit_messages // lanes),
-                credit_bytes=max(1, options.credit_bytes // lanes),
+                credit_messages=1,  # and its share before it runs
+                credit_bytes=1,
                 retry=self._side.retry,
                 locate=self._side.locate,
                 ready=self._arrived,
                 handed_out=self._handed_out,
                 give_back=self._give_back,
+                decode=self._side.decode,
                 changed=self._changed,
                 emit=emit,
             )
@@ -202,6 +200,11 @@ class Receiver:
     def topics(self) -> tuple[str, ...]:
         """The full names of the topics that it takes in now, sorted; one unless it was asked for several."""
         return tuple(sorted({lane.topic for lane in self._lanes}))
+
+    @property
+    def starts(self) -> dict[tuple[str, int | None], int]:
+        """Where delivery began, by topic and partition: above what was asked for where that is gone."""
+        return {(lane.topic, lane.partition): lane.start_offset for lane in self._lanes}
 
     @property
     def name(self) -> str:
@@ -351,6 +354,11 @@ class Receiver:
             credit_bytes=sum(lane.credit.bytes for lane in self._lanes),
             reconnects=totals.reconnects,
         )
+
+    @property
+    def labels(self) -> tuple[str, str, str]:
+        """Role, topic and subscription, by which its counters are known."""
+        return self._options.role, self._topic, self._subscription
 
     # -- inside ----------------------------------------------------------------------------------------------
 

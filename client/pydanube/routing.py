@@ -6,15 +6,16 @@ clients do (docs/wire/data-plane.md#72-sendmessage), so that a key meets its par
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from functools import lru_cache
 from typing import Final
 
 from pydanube_core.errors import InvalidArgument
 
-__all__ = ["Router", "Routing", "encode_key", "fnv1a_64"]
+__all__ = ["Router", "Routing", "attributes_bytes", "encode_key", "fnv1a_64"]
 
+_ATTRIBUTE_OVERHEAD_BYTES: Final = 8
 _BASIS: Final = 0xCBF29CE484222325
 _PRIME: Final = 0x100000001B3
 _MASK: Final = (1 << 64) - 1
@@ -41,6 +42,23 @@ def encode_key(key: str) -> bytes:
         raise InvalidArgument(
             f"a key is text, got {key!r:.200}: {error}", field="key", value=repr(key)[:200]
         ) from error
+
+
+def attributes_bytes(attributes: Mapping[str, str]) -> int:
+    """What the attributes of a message take of a window.
+
+    Raises:
+        InvalidArgument: they are not text by text.
+    """
+    try:
+        size = sum(len(k.encode()) + len(v.encode()) for k, v in attributes.items())
+    except (AttributeError, UnicodeEncodeError) as error:
+        raise InvalidArgument(
+            f"attributes are text by text, got {attributes!r:.200}: {error}",
+            field="attributes",
+            value=repr(attributes)[:200],
+        ) from error
+    return size + _ATTRIBUTE_OVERHEAD_BYTES * len(attributes)
 
 
 class Routing(StrEnum):

@@ -1,7 +1,7 @@
 """Schemas of messages: look them up, register them, and read payloads by them.
 
 A version never changes, so each is asked for once a client. JSON and text are decoded with what Python has; Avro
-needs `pip install 'pydanube[schema]'`; of Protobuf the application has the classes.
+needs the extra `schema`; of Protobuf the application has the classes.
 """
 
 from __future__ import annotations
@@ -9,17 +9,20 @@ from __future__ import annotations
 import io
 import json
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError, Message
 from pydanube_core.errors import InvalidArgument, MissingExtra, PayloadInvalid
+from pydanube_core.extras import install_command
 from pydanube_core.generated import danube_schema_pb2 as pb
 from pydanube_core.services import SCHEMA_REGISTRY
 
+from pydanube.avro_data import is_recursive
 from pydanube.facts import SchemaRef, from_ms
+from pydanube.value_shapes import built
 
 __all__ = ["Registered", "Schema", "SchemaLike", "Schemas", "schema_of"]
 
@@ -37,8 +40,6 @@ _FAULTS: Final = (  # what fastavro raises over wrong data
     ArithmeticError,
 )
 
-#: subject, or (subject, version)
-SchemaLike = str | tuple[str, int]
 Call = Callable[[str, bytes, float], Awaitable[bytes]]
 
 
@@ -65,15 +66,22 @@ class Schema:
 class Registered:
     """`is_new_version` is False where the same schema was there already."""
 
+    subject: str
     ref: SchemaRef
     is_new_version: bool
     fingerprint: str
+
+
+#: a subject (its latest version), (subject, version), or what `register`, `latest` and `get` gave
+SchemaLike = str | tuple[str, int] | Schema | Registered
 
 
 def schema_of(given: SchemaLike | None) -> tuple[str, int]:
     """Subject and version of a producer's `schema=`; no subject: "", the latest version: 0."""
     if given is None:
         return "", 0
+    if isinstance(given, Schema | Registered):
+        return given.subject, given.ref.schema_version
     subject, version = given if isinstance(given, tuple) else (given, 0)
     if not subject or version < 0 or (isinstance(given, tuple) and version < 1):
         raise InvalidArgument(
@@ -117,6 +125,7 @@ class Schemas:
         )
         made = pb.RegisterSchemaResponse.FromString(await self._ask("RegisterSchema", request))
         return Registered(
+            subject=subject,
             ref=SchemaRef(made.schema_id, made.version),
             is_new_version=made.is_new_version,
             fingerprint=made.fingerprint,
@@ -145,8 +154,8 @@ class Schemas:
         payload. An Avro container file gives the list of its data.
 
         Args:
-            into: a class made of the value: a Protobuf message class (which Protobuf needs), a pydantic model, or
-                anything that takes the fields of an object by keyword.
+            into: a class made of the value: a Protobuf message class (which Protobuf needs), a dataclass, a pydantic
+                model or a typed dict, whose type hints are checked, or anything that takes the fields by keyword.
 
         Raises:
             SchemaNotFound: the version was deleted.
@@ -216,10 +225,7 @@ def _value(schema: Schema | None, payload: bytes, into: Callable[..., Any] | Non
 def _made(value: Any, into: Callable[..., Any] | None) -> Any:
     if into is None or hasattr(into, "FromString"):
         return value
-    validate = getattr(into, "model_validate", None)
-    if validate is not None:
-        return validate(value)
-    return into(**value) if isinstance(value, Mapping) else into(value)
+    return built(value, into)
 
 
 def _avro(schema: Schema, payload: bytes) -> Any:
@@ -228,11 +234,11 @@ def _avro(schema: Schema, payload: bytes) -> Any:
         from fastavro import _read_py
     except ImportError as error:
         raise MissingExtra(
-            "Avro payloads need fastavro: pip install 'pydanube[schema]'", extra="schema"
+            f"Avro payloads need fastavro: {install_command('schema')}", extra="schema"
         ) from error
     if not schema._parsed:
         raw = json.loads(schema.definition)
-        schema._parsed[:] = [fastavro.parse_schema(raw), _is_recursive(raw, frozenset())]
+        schema._parsed[:] = [fastavro.parse_schema(raw), is_recursive(raw, frozenset())]
     parsed, recursive = schema._parsed
     # fastavro goes down by recursion in C, and deep data of a recursive schema end the process (seen, 1.13): those
     # are read by its Python twin, which raises RecursionError.
@@ -257,21 +263,3 @@ def _datum(library: Any, parsed: Any, payload: bytes) -> Any:
     if source.tell() != len(payload):
         raise ValueError(f"{len(payload) - source.tell()} bytes are left over")
     return datum
-
-
-def _is_recursive(schema: Any, above: frozenset[str]) -> bool:
-    """Whether a record refers to one it lies in, by its simple name: more than enough to be careful."""
-    match schema:
-        case str():
-            return schema.rpartition(".")[2] in above
-        case list():
-            return any(_is_recursive(branch, above) for branch in schema)
-        case {"type": "record" | "error", "name": str(name)}:
-            inside = above | {name.rpartition(".")[2]}
-            return any(_is_recursive(each.get("type"), inside) for each in schema.get("fields", ()))
-        case {"type": "array" | "map"}:
-            return _is_recursive(schema.get("items", schema.get("values")), above)
-        case {"type": kind}:
-            return _is_recursive(kind, above)
-        case _:
-            return False

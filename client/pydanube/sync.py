@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Generic, Self, TypeVar, Unpack
 
 from pydanube_core.errors import ClosedResource
 
@@ -50,9 +50,10 @@ from pydanube.outbound import PendingSend as _PendingSend
 from pydanube.producer import Payload
 from pydanube.producer import Producer as _Producer
 from pydanube.retry import Retry
-from pydanube.sync_loop import Loop
+from pydanube.sync_loop import Loop, Pace
 from pydanube.sync_message import Acks, Batch, Message
 from pydanube.sync_schemas import Schemas
+from pydanube.value_shapes import Value
 
 if TYPE_CHECKING:
     from pydanube.admin.generated.sync_operations import SyncAdmin
@@ -69,9 +70,6 @@ __all__ = [
     "connect_admin",
 ]
 
-FETCH_S: Final = 0.05
-MOST_FETCHED: Final = 2_000
-
 T = TypeVar("T")
 R = TypeVar("R", bound=_Receiver)
 
@@ -83,11 +81,12 @@ def connect(
     tls: Tls | None = None,
     principal: str | None = None,
     retry: Retry | None = None,
+    tracing: bool = False,
 ) -> Client:
     """As `pydanube.connect`, to be used as `with connect() as client`."""
 
     def make() -> _client.Client:
-        return _client.connect(url, token=token, tls=tls, principal=principal, retry=retry)
+        return _client.connect(url, token=token, tls=tls, principal=principal, retry=retry, tracing=tracing)
 
     make()  # bad arguments are refused here, not in the thread
     return Client(make)
@@ -189,6 +188,11 @@ class Client:
         loop, inner = self._both()
         return loop.call(_call(inner.statistics))
 
+    def metrics(self) -> str:
+        """As `pydanube.Client.metrics`."""
+        loop, inner = self._both()
+        return loop.call(_call(inner.metrics))
+
 
 async def _call(function: Callable[[], T]) -> T:
     return function()
@@ -257,7 +261,7 @@ class Producer:
 
     def send(
         self,
-        payload: Payload,
+        payload: Payload | Value,
         *,
         key: str | None = None,
         attributes: Mapping[str, str] | None = None,
@@ -272,7 +276,7 @@ class Producer:
 
     def send_nowait(
         self,
-        payload: Payload,
+        payload: Payload | Value,
         *,
         key: str | None = None,
         attributes: Mapping[str, str] | None = None,
@@ -285,7 +289,7 @@ class Producer:
 
         return PendingSend(self._loop, self._loop.call(_call(hand_over)))
 
-    def send_many(self, messages: Iterable[Payload | _Message | Message]) -> SendSummary:
+    def send_many(self, messages: Iterable[Payload | _Message | Message | Value]) -> SendSummary:
         """The iterable is run in the client's thread."""
         return self._loop.call(self._inner.send_many(_unwrapped(messages)))
 
@@ -298,27 +302,11 @@ class Producer:
         return self._loop.call(_call(self._inner.statistics))
 
 
-def _unwrapped(messages: Iterable[Payload | _Message | Message]) -> Iterator[Payload | _Message]:
+def _unwrapped(
+    messages: Iterable[Payload | _Message | Message | Value],
+) -> Iterator[Payload | _Message | Value]:
     for entry in messages:
         yield entry._inner if isinstance(entry, Message) else entry
-
-
-class Pace:
-    """How many messages to fetch at once: a fetch costs some tens of microseconds, and what was fetched counts as
-    handed out, so that its ack timeout runs. About as many as were handled in a twentieth of a second before."""
-
-    def __init__(self) -> None:
-        self._messages = 16
-        self._at_s = 0.0
-
-    def next_messages(self, now_s: float) -> int:
-        """The number now; the last ones have been handled."""
-        took_s, self._at_s = now_s - self._at_s, now_s
-        if took_s < FETCH_S / 2:
-            self._messages = min(self._messages * 2, MOST_FETCHED)
-        elif took_s > FETCH_S * 2:
-            self._messages = max(self._messages // 4, 1)
-        return self._messages
 
 
 class _Receiving(Generic[R]):
@@ -361,6 +349,11 @@ class _Receiving(Generic[R]):
     def name(self) -> str:
         """As `pydanube.Consumer.name`."""
         return self._inner.name
+
+    @property
+    def starts(self) -> dict[tuple[str, int | None], int]:
+        """As `pydanube.Consumer.starts`."""
+        return self._inner.starts
 
     def __iter__(self) -> Self:
         return self

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from typing import Any, TypeVar, overload
 
 from pydanube.facts import SchemaRef
 from pydanube.message import Batch as _Batch
@@ -12,6 +13,8 @@ from pydanube.message import Message as _Message
 from pydanube.sync_loop import Loop
 
 __all__ = ["Acks", "Batch", "Message"]
+
+T = TypeVar("T")
 
 
 class Acks:
@@ -119,6 +122,17 @@ class Message:
     def schema(self) -> SchemaRef | None:
         """As `pydanube.Message.schema`."""
         return self._inner.schema
+
+    @overload
+    def value(self) -> Any: ...
+
+    @overload
+    def value(self, into: Callable[..., T]) -> T: ...
+
+    def value(self, into: Callable[..., Any] | None = None) -> Any:
+        """As `pydanube.Message.value`."""
+        decoding = self._inner._from.lane.decode(self._inner, into)
+        return self._acks._loop.call(decoding)
 
     def ack(self) -> None:
         """Gathered; `consumer.flush_acks()` waits until it is durable."""

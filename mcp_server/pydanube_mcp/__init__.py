@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from pydanube_core.errors import MissingExtra
+from pydanube_core.extras import install_command
 
 if TYPE_CHECKING:
     from pydanube_mcp.client_config import McpClient, find_program, print_config
@@ -51,5 +52,5 @@ def __getattr__(name: str) -> Any:
         if (error.name or "").partition(".")[0] not in ("mcp", "mcp_types"):
             raise
         raise MissingExtra(
-            'the MCP server is not installed: pip install "pydanube[mcp]"', extra="mcp"
+            f"the MCP server is not installed: {install_command('mcp')}", extra="mcp"
         ) from error

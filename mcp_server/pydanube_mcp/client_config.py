@@ -17,6 +17,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from pydanube_core.errors import ClusterError, InvalidArgument
+from pydanube_core.extras import install_command
 from pydanube_core.spelling import close_names
 
 __all__ = ["McpClient", "find_program", "print_config"]
@@ -55,7 +56,7 @@ def find_program(argv0: str | None = None) -> Path:
             return Path(os.path.normpath(candidate))
     raise InvalidArgument(
         "the program `danube` is not to be found beside this Python or on the path; install it with "
-        '`pip install "pydanube[mcp]"`',
+        f"`{install_command('mcp')}`",
         field="command",
     )
 

@@ -34,6 +34,7 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     from pydanube_core.errors import MissingExtra
+    from pydanube_core.extras import install_command
 
     try:
         return getattr(import_module(home), name)
@@ -41,5 +42,5 @@ def __getattr__(name: str) -> Any:
         if (error.name or "").partition(".")[0] not in ("pyspark", "pyarrow", "py4j", "numpy"):
             raise
         raise MissingExtra(
-            'Spark is not installed: pip install "pydanube[spark]"', extra="spark", module=error.name
+            f"Spark is not installed: {install_command('spark')}", extra="spark", module=error.name
         ) from error

@@ -17,6 +17,7 @@ from pydanube_cli.doctor import redacted
 from pydanube_cli.ready import READY_FIELDS, ready_line, ready_text, write_ready_file
 from pydanube_cli.serve import offset_ports
 from pydanube_core.errors import InvalidArgument
+from pydanube_core.extras import install_command
 
 from tests.cli.running import Danube
 
@@ -114,7 +115,7 @@ def test_missing_extra_is_named(danube: Danube, monkeypatch: pytest.MonkeyPatch)
     )
     ran = danube("broker", "--json")
     assert (ran.code, ran.error["code"]) == (1, "MISSING_EXTRA")
-    assert 'pip install "pydanube[broker]"' in ran.error["message"]
+    assert install_command("broker") in ran.error["message"]
 
 
 INFO = {

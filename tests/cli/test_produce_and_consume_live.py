@@ -88,6 +88,34 @@ def test_reading_from_and_until_positions(live: Danube) -> None:
     assert lag(live, "places") == 8
 
 
+def test_a_start_before_the_beginning_is_told(live: Danube) -> None:
+    live("produce", "clamped", stdin=numbered(10))
+    assert live("topics", "truncate", "clamped", "--before", "offset:4", "--yes").code == 0
+    ran = live("consume", "clamped", "--from", "offset:1", "--exit")
+    assert ran.raw == b"4\n5\n6\n7\n8\n9\n"
+    assert "/default/clamped begins at offset 4" in ran.err
+    said = json.loads(live("consume", "clamped", "--from", "offset:1", "--exit", "--json").err)
+    assert said == {"clamped": {"topic": "/default/clamped", "partition": None, "asked": 1, "begins": 4}}
+    assert live("consume", "clamped", "--from", "offset:4", "--exit").err == ""
+
+
+def test_the_subject_of_a_schema_is_in_the_json(live: Danube, tmp_path: Path) -> None:
+    (tmp_path / "any.json").write_text("{}")
+    made = live(
+        "schemas",
+        "register",
+        "subject-shown",
+        "--schema-type",
+        "json_schema",
+        "-f",
+        str(tmp_path / "any.json"),
+    )
+    assert made.code == 0, made.err
+    live("produce", "shown", "-m", "{}", "--count", "2", "--schema-subject", "subject-shown")
+    lines = [json.loads(line) for line in live("consume", "shown", "--exit", "--json").out.splitlines()]
+    assert [(line["schema_subject"], line["schema_version"]) for line in lines] == [("subject-shown", 1)] * 2
+
+
 def test_rate_is_kept(live: Danube) -> None:
     assert live("produce", "slow", "--rate", "100", "--json", stdin=numbered(20)).result["elapsed_s"] >= 0.15
 

@@ -15,7 +15,6 @@ from pydanube import SchemaRef
 from pydanube import sync as sync_client
 from pydanube_core.errors import (
     InvalidArgument,
-    NotImplementedYet,
     PayloadInvalid,
     SchemaIncompatible,
     SchemaInvalid,
@@ -155,15 +154,6 @@ async def test_what_is_refused(url: str) -> None:
         for bad in ("", ("refused", 0), ("", 1)):
             with pytest.raises(InvalidArgument, match="schema"):
                 client.producer("refused", schema=bad)
-
-
-async def test_the_in_memory_cluster_says_that_it_has_none(memory: Any) -> None:
-    async with memory.connect() as client:
-        with pytest.raises(NotImplementedYet):
-            await client.schemas.latest("orders")
-        with pytest.raises(NotImplementedYet, match="registry"):
-            async with client.producer("orders", schema="orders"):
-                pass
 
 
 def test_without_await(url: str) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from pydanube_core.errors import InvalidArgument
+from pydanube_core.extras import install_command
 from pydanube_mcp import find_program, print_config
 
 PROGRAM = Path("/opt/my danube/bin/danube")
@@ -75,4 +76,4 @@ def test_without_the_sdk_the_extra_is_named() -> None:
         "except MissingExtra as error:\n    print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
-    assert 'pip install "pydanube[mcp]"' in done.stdout, done.stderr
+    assert install_command("mcp") in done.stdout, done.stderr

@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from typing import Any, Final
 
 from pydanube_core.errors import ClusterError, Internal, InvalidArgument, LimitReached, MissingExtra
+from pydanube_core.extras import install_command
 
 from pydanube_admin.context import Context
 from pydanube_admin.reports.models import ReportRequest, ReportResult
@@ -40,7 +41,7 @@ async def _run(report: str, context: Context, request: ReportRequest) -> ReportR
     for module in _NEEDED:
         if find_spec(module) is None:
             raise MissingExtra(
-                f'reports run on Spark, and {module} is not installed beside the broker: pip install "pydanube[spark]"',
+                f"reports run on Spark, and {module} is not installed beside the broker: {install_command('spark')}",
                 extra="spark",
                 module=module,
             )

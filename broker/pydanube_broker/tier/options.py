@@ -6,6 +6,7 @@ import importlib.util
 from pathlib import Path
 
 from pydanube_core.errors import MissingExtra
+from pydanube_core.extras import install_command
 from pydanube_storage.objects import StoreOptions, check_url
 
 from pydanube_broker.settings import Settings
@@ -40,7 +41,7 @@ def missing_extra(options: StoreOptions) -> MissingExtra | None:
     for module, extra in needed:
         if importlib.util.find_spec(module) is None:
             return MissingExtra(
-                f'the cold tier needs {module}: pip install "pydanube[{extra}]"', extra=extra, module=module
+                f"the cold tier needs {module}: {install_command(extra)}", extra=extra, module=module
             )
     return None
 

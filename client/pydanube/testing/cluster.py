@@ -27,8 +27,10 @@ from pydanube.client import Client
 from pydanube.retry import Retry
 from pydanube.sync import Client as SyncClient
 from pydanube.testing.log import MemoryTopic
+from pydanube.testing.registry import MemoryRegistry
 from pydanube.testing.streams import ConsumeServer, Pipe, PublishServer
 from pydanube.testing.subscription import MemorySubscription
+from pydanube.tracing import Tracing
 
 __all__ = ["InMemoryCluster"]
 
@@ -53,6 +55,7 @@ class InMemoryCluster:
         self.pipes: set[Pipe] = set()
         self._topics: dict[str, MemoryTopic] = {}
         self._partitions: dict[str, int] = {}
+        self.registry = MemoryRegistry()
         self._subscriptions: dict[tuple[str, str], MemorySubscription] = {}
         self._ids = 0
         self._down: ClusterError | None = None
@@ -62,9 +65,10 @@ class InMemoryCluster:
 
     # -- for tests -------------------------------------------------------------------------------------------
 
-    def connect(self, *, retry: Retry | None = None) -> Client:
+    def connect(self, *, retry: Retry | None = None, tracing: bool = False) -> Client:
         """A client of this cluster, to be used as `async with`."""
-        return Client(_URL, lambda url: _MemoryTransport(self, url), retry or Retry())
+        spans = Tracing() if tracing else None
+        return Client(_URL, lambda url: _MemoryTransport(self, url), retry or Retry(), spans)
 
     def connect_sync(self, *, retry: Retry | None = None) -> SyncClient:
         """A client of `pydanube.sync`, to be used as `with`, from any thread."""
@@ -222,11 +226,7 @@ class InMemoryCluster:
         name = TopicName.parse(request.topic)
         full = str(name)
         if request.schema_subject:
-            raise NotImplementedYet(
-                "the in-memory cluster has no schema registry: leave schema= out",
-                field="schema",
-                value=request.schema_subject,
-            )
+            self.registry.find(request.schema_subject, request.schema_version)
         if full not in self._topics and full not in self._partitions:
             if not (request.create and self._auto_create):
                 raise _no_topic(full)
@@ -311,7 +311,7 @@ class _MemoryTransport:
             self._cluster.check_up()
             if path == STREAM["Match"].path:
                 return self._cluster.match(pb.MatchRequest.FromString(request)).SerializeToString()
-        raise NotImplementedYet(f"the in-memory cluster does not serve {path}", method=path)
+            return self._cluster.registry.call(path, request)
 
     def publish(self) -> Pipe:
         cluster = self._cluster

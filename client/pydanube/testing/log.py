@@ -17,6 +17,7 @@ from pydanube_core.errors import (
     OutOfSequence,
     ProducerFenced,
     ProducerUnknown,
+    SchemaMismatch,
 )
 from pydanube_core.positions import Position, PositionKind
 
@@ -62,6 +63,7 @@ class MemoryTopic:
         self.producers: dict[int, ProducerState] = {}
         self.listeners: set[Callable[[], None]] = set()
         self._attached: dict[PublishServer, str] = {}  # connection → producer's name
+        self._subject = ""
         self._holder: PublishServer | None = None  # the exclusive producer's
 
     # -- producers -------------------------------------------------------------------------------------------
@@ -90,6 +92,12 @@ class MemoryTopic:
         others = {other for other in self._attached.values() if other != name}
         if (held_by is not None and held_by != name) or (exclusive and others):
             raise ProducerFenced(f"{self.name} has the producer {held_by or min(others)}", holder=held_by)
+
+    def bind_schema(self, subject: str) -> None:
+        """The first subject that a producer names is the topic's; raises `SchemaMismatch` for another."""
+        if self._subject not in ("", subject):
+            raise SchemaMismatch(f"{self.name} has the schema {self._subject}", field="schema", value=subject)
+        self._subject = subject
 
     def attach(
         self, server: PublishServer, name: str, *, exclusive: bool, named: bool

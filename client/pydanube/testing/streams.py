@@ -165,6 +165,10 @@ class PublishServer:
     def _open(self, request: pb.OpenProducer) -> None:
         cluster = self._cluster
         self.topic = topic = cluster.topic(request.topic)
+        schema = (0, 0)
+        if request.schema_subject:
+            schema = cluster.registry.find(request.schema_subject, request.schema_version)
+            topic.bind_schema(request.schema_subject)
         exclusive = request.access_mode == "exclusive"
         named = exclusive or request.access_mode == "named"
         topic.check_access(request.producer_name, exclusive=exclusive)
@@ -185,6 +189,8 @@ class PublishServer:
             topic_id=topic.topic_id,
             durability="memory",
             max_message_bytes=topic.max_message_bytes,
+            schema_id=schema[0],
+            schema_version=schema[1],
         )
         self._pipe.send(pb.PublishResponse(opened=opened).SerializeToString())
 

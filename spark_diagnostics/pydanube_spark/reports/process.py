@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from pydanube_core.errors import ClusterError, Internal, MissingExtra
+from pydanube_core.extras import install_command
 
 from pydanube_spark.reports.progress import Progress, no_progress
 
@@ -30,7 +31,7 @@ def check_installed() -> None:
     for module in ("pyspark", "pyarrow", "pandas"):
         if find_spec(module) is None:
             raise MissingExtra(
-                f'reports run on Spark, and {module} is not installed: pip install "pydanube[spark]"',
+                f"reports run on Spark, and {module} is not installed: {install_command('spark')}",
                 extra="spark",
                 module=module,
             )

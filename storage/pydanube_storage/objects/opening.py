@@ -9,6 +9,7 @@ from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from pydanube_core.errors import InvalidArgument, MissingExtra
+from pydanube_core.extras import install_command
 
 from pydanube_storage.objects.local import LocalStore
 from pydanube_storage.objects.protocol import ObjectStore
@@ -97,7 +98,7 @@ def _fsspec(protocol: str, **arguments: Any) -> Any:
         import fsspec
     except ImportError as error:
         raise MissingExtra(
-            'object stores need fsspec: pip install "pydanube[tier]"', extra="tier", module="fsspec"
+            f"object stores need fsspec: {install_command('tier')}", extra="tier", module="fsspec"
         ) from error
     return fsspec.filesystem(protocol, **arguments)
 
@@ -106,9 +107,7 @@ def _s3(options: StoreOptions) -> Any:
     try:
         import s3fs
     except ImportError as error:
-        raise MissingExtra(
-            's3:// needs s3fs: pip install "pydanube[s3]"', extra="s3", module="s3fs"
-        ) from error
+        raise MissingExtra(f"s3:// needs s3fs: {install_command('s3')}", extra="s3", module="s3fs") from error
     config: dict[str, Any] = {
         # Compatible stores often refuse the checksums that newer clients send with everything.
         "request_checksum_calculation": "when_required",

@@ -9,6 +9,7 @@ import pytest
 from pydanube_broker.settings_load import load_settings
 from pydanube_broker.tier.options import check_asked_for
 from pydanube_core.errors import InvalidArgument, MissingExtra
+from pydanube_core.extras import install_command
 
 
 def settings(url: str | None) -> Any:
@@ -46,7 +47,7 @@ def test_what_a_store_needs_is_named_with_the_command(
     without.add(module)
     with pytest.raises(MissingExtra) as refused:
         check_asked_for(settings(url))
-    assert f'pip install "pydanube[{extra}]"' in refused.value.message
+    assert install_command(extra) in refused.value.message
 
 
 def test_a_tier_that_nobody_asked_for_may_be_off(without: set[str]) -> None:

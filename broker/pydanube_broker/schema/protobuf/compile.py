@@ -16,6 +16,7 @@ from typing import Final
 
 import anyio
 from pydanube_core.errors import MissingExtra, Overloaded, SchemaInvalid
+from pydanube_core.extras import install_command
 
 __all__ = ["compile_proto"]
 
@@ -46,9 +47,7 @@ async def compile_proto(text: bytes) -> bytes:
         raise _bad(f"byte {error.start}", "the text is not UTF-8") from None
     spec = importlib.util.find_spec("grpc_tools")
     if spec is None or spec.origin is None:
-        raise MissingExtra(
-            "Protobuf schemas need the compiler: pip install 'pydanube[schema]'", extra="schema"
-        )
+        raise MissingExtra(f"Protobuf schemas need the compiler: {install_command('schema')}", extra="schema")
     included = Path(spec.origin).parent / "_proto"
     if _Limits.compilers is None:
         _Limits.compilers = anyio.CapacityLimiter(_COMPILERS)

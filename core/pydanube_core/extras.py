@@ -1,0 +1,54 @@
+"""How an optional part is installed here, for the errors that miss one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+__all__ = ["install_command"]
+
+DISTRIBUTION = "pydanube"
+
+
+def install_command(extra: str, *, origin: str | None = None) -> str:
+    """The command that adds an extra (or several: `spark,s3`) to this installation.
+
+    What was installed from a folder (a clone, `pip install .`) is added to from that folder: the index may have no
+    such package, or another version of it.
+
+    Args:
+        extra: of pyproject.toml.
+        origin: the text of the installation's direct_url.json; None: as it is.
+    """
+    text = _origin() if origin is None else origin
+    folder, editable = _folder(text)
+    if folder is None:
+        return f'pip install "{DISTRIBUTION}[{extra}]"'
+    return f'pip install {"-e " if editable else ""}"{folder}[{extra}]"'
+
+
+def _origin() -> str:
+    from importlib import metadata  # slow to load, and rarely asked for
+
+    try:
+        return metadata.distribution(DISTRIBUTION).read_text("direct_url.json") or ""
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _folder(origin: str) -> tuple[Path | None, bool]:
+    """The folder of the project that was installed from, and whether its sources are used in place."""
+    import json
+
+    try:
+        found = json.loads(origin) if origin else {}
+        url = urlsplit(found.get("url", ""))
+        editable = bool(found.get("dir_info", {}).get("editable"))
+    except (ValueError, AttributeError):
+        return None, False
+    if url.scheme == "file" and (Path(unquote(url.path)) / "pyproject.toml").is_file():
+        return Path(unquote(url.path)), editable
+    beside = Path(__file__).resolve().parents[2]  # sources on the path without an installation
+    if not origin and (beside / "pyproject.toml").is_file() and (beside / "tools" / "bootstrap").is_file():
+        return beside, True
+    return None, False
