@@ -66,7 +66,7 @@ def open_journal(folder: Path) -> tuple[Journal, Hub]:
 
 def contents(journal: Journal, hub: Hub) -> dict[str, Any]:
     """Everything that can be known of an open journal, as JSON has it."""
-    hub.settle()
+    hub.fold_replayed()
     return {str(topic_id): _topic(journal, state) for topic_id, state in sorted(hub.states.items())}
 
 
