@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import subprocess
@@ -61,20 +62,41 @@ def commands_of(text: str) -> list[list[str]]:
     return [words for line in lines if (words := shlex.split(line))]
 
 
+HELPS = """
+import contextlib, io, json, sys
+from pydanube_cli.main import run
+found = {}
+for words in json.load(sys.stdin):
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(io.StringIO()):
+        code = run([*words, "--help"])
+    found[" ".join(words)] = shown.getvalue() if code == 0 else None
+json.dump(found, sys.stdout)
+"""
+
+
 @cache
-def help_of(words: tuple[str, ...]) -> str | None:
-    """What `danube WORDS --help` prints; None when there is no such command."""
-    program = f"import sys; from pydanube_cli.main import run; sys.exit(run({[*words, '--help']!r}))"
+def helps() -> dict[str, str | None]:
+    """What `danube WORDS --help` prints for all commands of all pages, by the words; None: there is no such command."""
+    shown = [words for page in DOCUMENTS for words in commands_of(page.read_text(encoding="utf-8"))]
     done = subprocess.run(
-        [sys.executable, "-c", program],
+        [sys.executable, "-c", HELPS],
+        input=json.dumps([path_of(words) for words in shown if is_word(words[0])]),
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
-        stdin=subprocess.DEVNULL,
+        timeout=100,
         env={"PATH": "", "COLUMNS": "200", "NO_COLOR": "1"},
     )
-    return done.stdout if done.returncode == 0 else None
+    assert done.returncode == 0, done.stderr
+    found: dict[str, str | None] = json.loads(done.stdout)
+    return found
+
+
+def path_of(words: list[str]) -> list[str]:
+    """The words that name the command: a group and a verb, or one word."""
+    groups = {operation.words[0] for operation in OPERATIONS.values()} | {"config", "report"}
+    return words[: 2 if words[0] in groups else 1]
 
 
 def is_word(text: str) -> bool:
@@ -87,9 +109,8 @@ def check(words: list[str]) -> str | None:
         return None  # danube --help, danube --version
     if not is_word(words[0]):
         return None  # a placeholder: danube COMMAND, danube GROUP VERB
-    groups = {operation.words[0] for operation in OPERATIONS.values()} | {"config", "report"}
-    path = tuple(words[:2] if words[0] in groups else words[:1])
-    shown = help_of(path)
+    path = path_of(words)
+    shown = helps()[" ".join(path)]
     if shown is None:
         return f"danube {' '.join(path)}: no such command"
     flags = [word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)]
