@@ -66,7 +66,8 @@ def parse_call(name: str, arguments: bytes | str | Mapping[str, Any]) -> Call:
 
     Args:
         name: of the operation.
-        arguments: a JSON object as text, or as Python values. `plan_only` and `plan_token` are taken out of it for changes.
+        arguments: a JSON object as text, or as Python values. `plan_only` and `plan_token` are taken out of it for changes,
+            `detach` for what may take long.
 
     Raises:
         InvalidArgument, NotImplementedYet: with `field` and `value` in `details`.
@@ -95,6 +96,7 @@ def parse_call(name: str, arguments: bytes | str | Mapping[str, Any]) -> Call:
                 field="plan_only",
                 value=True,
             )
+    detach = _detached(operation, values, plan_only=plan_only)
     for field, piece in operation.later_arguments.items():
         if values.get(field) is not None:
             raise NotImplementedYet(
@@ -110,8 +112,29 @@ def parse_call(name: str, arguments: bytes | str | Mapping[str, Any]) -> Call:
     except ValidationError as error:
         _refuse(operation, error)
     return Call(
-        operation=operation, request=request, arguments=values, plan_only=plan_only, plan_token=plan_token
+        operation=operation,
+        request=request,
+        arguments=values,
+        plan_only=plan_only,
+        plan_token=plan_token,
+        detach=detach,
     )
+
+
+def _detached(operation: Operation, values: dict[str, Any], *, plan_only: bool) -> bool:
+    """Whether the call is to become a task; takes `detach` out of the values."""
+    if not operation.detachable or "detach" in operation.request_names:
+        return False
+    detach = values.pop("detach", False)
+    if not isinstance(detach, bool):
+        raise InvalidArgument(
+            f"detach must be true or false, not {shown(detach)!r}", field="detach", value=shown(detach)
+        )
+    if detach and plan_only:
+        raise InvalidArgument(
+            "plan_only and detach exclude each other: a plan is there at once", field="detach", value=True
+        )
+    return detach
 
 
 def _object(arguments: bytes | str | Mapping[str, Any]) -> dict[str, Any]:

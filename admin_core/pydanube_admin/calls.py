@@ -14,10 +14,11 @@ __all__ = ["Call"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """`arguments` are as they were given, without what is about plans; `request` is what they mean."""
+    """`arguments` are as they were given, without what is about plans and tasks; `request` is what they mean."""
 
     operation: Operation
     request: Request
     arguments: Mapping[str, Any]
     plan_only: bool = False
     plan_token: str = ""
+    detach: bool = False  # answer with the task, and go on when the caller is gone

@@ -16,9 +16,10 @@ from pydanube_admin.changes.records import Changes
 from pydanube_admin.models import Result
 from pydanube_admin.plans.models import AppliedPlan, Plan
 from pydanube_admin.plans.records import PlanRecord, Plans
-from pydanube_admin.tasks.records import Tasks
+from pydanube_admin.tasks.detaching import Detachment
+from pydanube_admin.tasks.records import TaskRecord
 
-__all__ = ["Context", "NowMs", "PlanDesk", "system_now_ms"]
+__all__ = ["Context", "NowMs", "PlanDesk", "TaskBook", "system_now_ms"]
 
 NowMs = Callable[[], int]  # milliseconds since 1970, by the clock that stamps append times
 
@@ -27,12 +28,34 @@ def system_now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+class TaskBook(Protocol):
+    """What operations may ask of the long ones (`pydanube_admin.tasks.tasks`)."""
+
+    async def get(self, task_id: str) -> TaskRecord | None:
+        """One that is kept."""
+
+    async def kept(self) -> list[TaskRecord]:
+        """Every one that is kept, the newest first."""
+
+    async def work_of(self, record: TaskRecord) -> list[dict[str, Any]]:
+        """How far a running one is."""
+
+    def cancel(self, task_id: str) -> bool:
+        """Ask a running one of this process to stop; whether it runs here."""
+
+    def tell(self, call_id: str, work: Mapping[str, Any]) -> None:
+        """Say how far a call is whose work the broker does not count."""
+
+
 class PlanDesk(Protocol):
     """What operations may ask of the desk (`pydanube_admin.plans.desk`), which itself calls operations."""
 
     plans: Plans
     changes: Changes
-    tasks: Tasks
+
+    @property
+    def tasks(self) -> TaskBook:
+        """The long operations."""
 
     def parse(self, operation: str, arguments: Mapping[str, Any], /) -> Call:
         """Check a call by its name and arguments."""
@@ -47,7 +70,7 @@ class PlanDesk(Protocol):
         """Take a plan out of use."""
 
     async def run(self, context: Context, call: Call) -> Result:
-        """Carry out a call that needs no plan."""
+        """Carry out a call that needs no plan; a long one as a task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,3 +85,4 @@ class Context:
     desk: PlanDesk
     audit: AuditLog
     grace: Grace | None = None
+    detached: Detachment | None = None  # nobody waits for the call: its task is the answer

@@ -68,9 +68,14 @@ class AdminCore:
         self._port = port
 
     async def aclose(self) -> None:
-        """Write what waits for the audit; before the broker stops."""
+        """Stop the tasks that nobody waits for, write what waits for the audit; before the broker stops."""
         if self._port is not None:
+            await self._desk.tasks.aclose()
             await self._audit.aclose()
+
+    async def begin(self) -> None:
+        """Take up what an earlier life left undone; else the first call does."""
+        await self._tidy_up()
 
     async def call(
         self,
@@ -167,7 +172,15 @@ class AdminCore:
                 request=call.request,
                 arguments=call.arguments,
                 plan_token=plan_token,
+                detach=call.detach,
             )
+        if call.detach:
+            return await self._desk.tasks.detached(
+                context, call.operation.name, lambda own: self._done(own, call, one_step=one_step)
+            )
+        return await self._done(context, call, one_step=one_step)
+
+    async def _done(self, context: Context, call: Call, *, one_step: bool) -> BaseModel:
         if call.operation.planned:
             return await self._desk.change(context, call, one_step=one_step)
         if call.operation.name == APPLY_PLAN:
@@ -183,7 +196,8 @@ class AdminCore:
             result = await self._desk.run(context, call)
         except BaseException as error:
             known = error if isinstance(error, ClusterError) else Internal("the call was cut off")
-            self._audit.note(entry.outcome(decision="refused", error=known))
+            if not self._desk.tasks.goes_on_later(context.call_id):
+                self._audit.note(entry.outcome(decision="refused", error=known))
             raise
         self._audit.note(entry.outcome(decision="allowed"))
         return result

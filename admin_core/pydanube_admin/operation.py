@@ -33,6 +33,10 @@ _PLAN_ARGUMENTS: Final = {
     "plan_only": {"type": "boolean"},
     "plan_token": {"type": "string"},
 }
+_LONG_ARGUMENTS: Final = {"detach": {"type": "boolean"}}
+_OF_EVERY_CALL: Final = frozenset({*_PLAN_ARGUMENTS, *_LONG_ARGUMENTS})
+# They carry out what another operation is, which may be a long one.
+_FOR_OTHERS: Final = frozenset({"operations.read", "plans.apply"})
 
 
 class ArgumentType(StrEnum):
@@ -96,6 +100,7 @@ class Operation:
     required_flags: tuple[str, ...] = ()  # required, but neither a name nor an id
     text_argument: str | None = None  # a long text, which the command line also takes by --file
     long_running: bool = False  # may take minutes: how far it is shows in `brokers.status`, under tier.work
+    resumable: bool = False  # cut off and begun again, it comes to the same end
     condition: str | None = None  # field of the result: false makes the command end with 6
     damage: tuple[str, ...] = ()  # fields of the result: one that is not empty makes the command end with 5
     later_arguments: Mapping[str, str] = field(default_factory=dict)
@@ -115,6 +120,11 @@ class Operation:
         assert self.text_argument is None or self.text_argument in self.required_flags
         assert self.condition is None or self.condition in self.result.model_fields
         assert set(self.damage) <= set(self.result.model_fields)
+        assert self.long_running or not self.resumable
+        assert not (self.resumable and self.effect is Effect.DESTROY), "what destroys is done as it was shown"
+        assert not (self.resumable and self.reversible), (
+            "what its undo needs is kept for one life of the broker"
+        )
 
     @property
     def group(self) -> str:
@@ -135,12 +145,22 @@ class Operation:
         return self.forecast is not None
 
     @property
+    def detachable(self) -> bool:
+        """Whether it takes `detach`: to answer with its task, and go on when the caller is gone."""
+        return self.long_running or self.name in _FOR_OTHERS
+
+    @property
     def input_schema(self) -> dict[str, Any]:
-        """The arguments; of a change also `plan_only` and `plan_token`."""
+        """The arguments; of a change also `plan_only` and `plan_token`, of what takes long also `detach`."""
         schema = input_schema(self.request)
-        if not self.planned:
-            return schema
-        return {**schema, "properties": {**schema["properties"], **_PLAN_ARGUMENTS}}
+        more = (_PLAN_ARGUMENTS if self.planned else {}) | (_LONG_ARGUMENTS if self.long_running else {})
+        return {**schema, "properties": {**schema["properties"], **more}} if more else schema
+
+    @property
+    def request_names(self) -> frozenset[str]:
+        """The names of its own arguments."""
+        fields = self.request.model_fields.items()
+        return frozenset(field.alias or name for name, field in fields)
 
     @property
     def output_schema(self) -> dict[str, Any]:
@@ -159,7 +179,7 @@ class Operation:
                 positional=name in required and name not in self.required_flags,
             )
             for name, field_schema in schema["properties"].items()
-            if not (self.planned and name in _PLAN_ARGUMENTS)
+            if name in self.request_names or name not in _OF_EVERY_CALL
         )
 
     def command_line(self, arguments: Mapping[str, Any]) -> str:

@@ -102,6 +102,7 @@ async def _serve(
     serving = Broker(settings, ops=core.serve_call, administration=compat_methods(core), upgrade=upgrade)
     async with stop.watched(), serving as broker:
         core.attach(broker.port)
+        resuming = asyncio.create_task(core.begin())
         info = {"version": version(), "pid": os.getpid(), "http": None, **broker.ready_info()}
         async with contextlib.AsyncExitStack() as stack:
             if http:
@@ -117,6 +118,7 @@ async def _serve(
             announce(info)
             await stop.wait()
             _log.info("", extra={"event": "broker_stopping", "grace_s": stop.grace_s})
+        resuming.cancel()
         with anyio.move_on_after(stop.grace_s):
             await core.aclose()
             await broker.drain(stop.grace_s)

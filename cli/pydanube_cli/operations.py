@@ -166,6 +166,8 @@ def command_of(operation: Operation, *, positional: str | None = None, call: Cal
             _flag("option_yes", "--yes", "Do it without asking."),
             _text_option("option_plan_token", "--plan-token", "Apply a plan that was shown."),
         ]
+    if operation.long_running:
+        parameters.append(_flag("option_detach", "--detach", "Answer with its task, and let it go on."))
     if operation.name in PATHS:
         parameters.append(_format_option())
     examples = [operation.command_line(example.arguments) for example in operation.examples]
@@ -242,6 +244,7 @@ def _call(
     option_plan_token: str | None = None,
     option_file: str | None = None,
     option_format: str | None = None,
+    option_detach: bool = False,
     **given: Any,
 ) -> int:
     """Carry out one call; see the module's docstring for consent."""
@@ -270,6 +273,8 @@ def _call(
         raise InvalidArgument(
             f"--format {option_format} and --json exclude each other", field="format", value=option_format
         )
+    if option_dry_run and option_detach:
+        raise InvalidArgument("--dry-run and --detach exclude each other", field="dry_run", value=True)
     if option_dry_run and option_yes:
         raise InvalidArgument("--dry-run and --yes exclude each other", field="dry_run", value=True)
     ask = partial(
@@ -291,7 +296,14 @@ def _call(
         for line in lines_of(paths, option_format):
             print(line)
         return 0
-    if operation.long_running:
+    if option_detach:
+        result = _asked(operation, ask, {**arguments, "detach": True}, yes=option_yes, common=common)
+        if result is not None:
+            _show(operation, result, common)
+            if not common.as_json:
+                prose(f"to see how far it is: danube tasks get {result['task_id']}")
+            return 0
+    elif operation.long_running:
         status = partial(call, common.admin_url, "brokers.status", face="cli", principal=common.principal)
         result = with_progress(
             lambda: _asked(operation, ask, arguments, yes=option_yes, common=common), status, operation.name

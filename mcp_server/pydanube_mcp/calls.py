@@ -1,4 +1,7 @@
-"""One tool call: a read goes through; a change that destroys goes through once somebody has agreed."""
+"""One tool call: a read goes through; a change that destroys goes through once somebody has agreed.
+
+A long operation of a client that takes tasks goes through as a task.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from pydanube_admin.registry import OPERATIONS
 from pydanube_admin.remote import OpsClient
 from pydanube_core.errors import ClusterError, InvalidArgument, PermissionDenied, PlanRequired
 
+from pydanube_mcp.cluster_tasks import is_task, running_view, waiting_view
 from pydanube_mcp.consent import (
     Answer,
     Confirm,
@@ -25,12 +29,13 @@ from pydanube_mcp.consent import (
     said,
     waits,
 )
+from pydanube_mcp.tasks import TaskView, takes_tasks
 
 __all__ = ["Caller"]
 
 _APPLY: Final = "plans.apply"
 
-Outcome = dict[str, Any] | InputRequiredResult
+Outcome = dict[str, Any] | InputRequiredResult | TaskView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +55,7 @@ class Caller:
             ClusterError: the operation's own; PlanRequired and PermissionDenied where nobody has agreed.
         """
         if not operation.planned and operation.name != _APPLY:
-            return await self._send(operation.name, arguments)
+            return await self._do(operation, arguments)
         again = said(self.context) if self.context is not None else None
         if again is not None:
             question, token, answer = again
@@ -61,10 +66,10 @@ class Caller:
         if given:
             open_plan = await self._plan_to_ask_about(given)
             if open_plan is None:
-                return await self._send(operation.name, arguments)
+                return await self._do(operation, arguments)
             return await self._ask(operation, arguments, open_plan, given)
         try:
-            return await self._send(operation.name, arguments)
+            return await self._do(operation, arguments)
         except PlanRequired as error:
             plan = error.details.get("plan")
             if not isinstance(plan, dict) or not (can_ask(self.context) or self.confirm is Confirm.HUMAN):
@@ -95,6 +100,8 @@ class Caller:
         question = Question(plan=plan, cluster=self.cluster)
         if self.context is None or not can_ask(self.context):
             raise self._for_a_person(plan, token)
+        if self._takes_tasks() and OPERATIONS[plan["operation"]].long_running:
+            return waiting_view(question, token, applied=operation.name == _APPLY)
         if not waits(self.context):
             return question_result(question, token)
         answer = await ask_now(question, self.context)
@@ -107,13 +114,26 @@ class Caller:
         question: Question,
         token: str,
         answer: Answer,
-    ) -> dict[str, Any]:
+    ) -> Outcome:
         if answer is not Answer.YES:
             raise refusal(question, answer, by_a_person(token))
         own = {key: value for key, value in arguments.items() if key != "plan_token"}
-        if operation.name == _APPLY:
-            return await self._send(_APPLY, own | {"plan_token": token})
-        return await self._send(operation.name, own | {"plan_token": token})
+        return await self._do(operation, own | {"plan_token": token})
+
+    async def _do(self, operation: Operation, arguments: Mapping[str, Any]) -> Outcome:
+        """Carry it out; as a task where it is long and the client takes tasks."""
+        if not operation.detachable or not self._takes_tasks() or "detach" in arguments:
+            return await self._send(operation.name, arguments)
+        result = await self._send(operation.name, {**arguments, "detach": True})
+        return running_view(result, self.cluster) if is_task(result) else result
+
+    def _takes_tasks(self) -> bool:
+        if self.context is None:
+            return False
+        try:
+            return takes_tasks(self.context.request_context)
+        except ValueError:  # a context outside a request
+            return False
 
     async def _send(self, operation: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         return await self.client.call(operation, arguments, principal=self.principal)

@@ -8,7 +8,7 @@ Nothing that destroys is done without one of the two, and every refusal says how
 
 A client of the 2026 protocol gets the question as the answer to its call and repeats the call with what was said; the
 plan's token travels in the state that the SDK seals to the call, its arguments and its age. One of the 2025 protocol
-is asked while its call waits.
+is asked while its call waits. A client that takes tasks gets a long change as a task that waits for the answer.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from pydanube_core.errors import PermissionDenied
 
 __all__ = [
     "ASK_TIMEOUT_S",
+    "CONSENT",
     "Answer",
     "Confirm",
     "Question",
@@ -47,7 +48,7 @@ __all__ = [
 
 ASK_TIMEOUT_S: Final = 600.0  # as long as a plan lives by default
 _MODERN: Final = "2026-07-28"
-_KEY: Final = "consent"
+CONSENT: Final = "consent"  # the name of the question
 _FIELD: Final = "name"
 
 
@@ -121,7 +122,7 @@ def question_result(question: Question, token: str) -> InputRequiredResult:
     params = ElicitRequestFormParams(message=question.text, requested_schema=question.schema)
     state = {"token": token, "plan": dict(question.plan) | {"diff": []}, "cluster": question.cluster}
     return InputRequiredResult(
-        input_requests={_KEY: ElicitRequest(params=params)}, request_state=json.dumps(state)
+        input_requests={CONSENT: ElicitRequest(params=params)}, request_state=json.dumps(state)
     )
 
 
@@ -134,7 +135,7 @@ def said(context: Context[Any, Any]) -> tuple[Question, str, Answer] | None:
         return None
     state = json.loads(context.request_state)
     question = Question(plan=state["plan"], cluster=state["cluster"])
-    given = (context.input_responses or {}).get(_KEY)
+    given = (context.input_responses or {}).get(CONSENT)
     if not isinstance(given, ElicitResult):
         return question, state["token"], Answer.UNASKED
     return question, state["token"], question.judge(given.action, given.content)

@@ -3,7 +3,7 @@
 Two of the SDK's public methods are replaced in pairs (list and call of tools, list and read of resources), because
 what it derives from function signatures would be a second declaration of every operation, and because its argument
 errors quote the validation library. A tool that needs more of the SDK later (questions to the user, tasks) can be
-registered with it as usual: what the registry does not know is passed on.
+registered with it as usual: what the registry does not know is passed on. Tasks and skills are extensions of the SDK.
 
 The same object serves clients of the 2025 and the 2026 protocol, over stdio and HTTP. It keeps no state.
 """
@@ -48,6 +48,7 @@ from pydanube_core.errors import ClusterError
 
 from pydanube_mcp.alerts import AlertWatch
 from pydanube_mcp.calls import Caller
+from pydanube_mcp.cluster_tasks import ClusterTasks
 from pydanube_mcp.clusters import Clusters
 from pydanube_mcp.consent import Confirm
 from pydanube_mcp.prompts import choices_of, get_prompt, prompt_list
@@ -59,7 +60,9 @@ from pydanube_mcp.resources import (
     resource_list,
     template_list,
 )
+from pydanube_mcp.skills import Skills
 from pydanube_mcp.stdin_lines import StdinLines
+from pydanube_mcp.tasks import OtherTools, Tasks, TaskView, hand_over
 from pydanube_mcp.tools import Profile, error_result, find_tool, ok_result, tool_list
 
 __all__ = ["INSTRUCTIONS", "SERVER_NAME", "DanubeServer", "build_server"]
@@ -83,7 +86,13 @@ class DanubeServer(MCPServer[Any]):
     """Tools and resources of one or several clusters. Close it, or use it as an async context manager."""
 
     def __init__(
-        self, clusters: Clusters, *, profile: Profile, read_only: bool, confirm: Confirm = Confirm.AUTO
+        self,
+        clusters: Clusters,
+        *,
+        profile: Profile,
+        read_only: bool,
+        confirm: Confirm = Confirm.AUTO,
+        others: OtherTools | None = None,
     ) -> None:
         self.clusters = clusters
         self.profile = profile
@@ -105,6 +114,7 @@ class DanubeServer(MCPServer[Any]):
                 },
                 log_level="WARNING",
                 subscriptions=self.alerts.bus,
+                extensions=[Tasks(ClusterTasks(clusters, profile=profile), others), Skills()],
             )
         # The SDK serves the 2026 protocol's subscriptions itself; those of 2025 have to be added.
         self._lowlevel_server.add_request_handler(
@@ -172,6 +182,10 @@ class DanubeServer(MCPServer[Any]):
             return error_result(error, profile=self.profile, cluster=cluster)
         if isinstance(result, InputRequiredResult):
             return result
+        if isinstance(result, TaskView):
+            handed_over = hand_over(result)
+            assert handed_over, "a task is made only for a call whose answer may be one"
+            return ok_result({"task_id": result.task_id}, profile=self.profile, cluster=cluster)
         return ok_result(result, profile=self.profile, cluster=cluster)
 
     async def list_resources(self) -> list[Resource]:
@@ -193,7 +207,7 @@ class DanubeServer(MCPServer[Any]):
     async def read_resource(
         self, uri: AnyUrl | str, context: Context[Any, Any] | None = None
     ) -> Iterable[ReadResourceContents] | InputRequiredResult:
-        if not str(uri).startswith("danube:") and self.others:
+        if str(uri).startswith("skill:") or (not str(uri).startswith("danube:") and self.others):
             return await super().read_resource(uri, context)
         text = await read_resource(self.clusters, str(uri), principal=_principal(context))
         return [ReadResourceContents(content=text, mime_type=JSON_TYPE)]
@@ -261,11 +275,19 @@ def build_server(
     """
     by_name = {"default": connections} if isinstance(connections, str) else dict(connections)
     clusters = Clusters(by_name, timeout_s=timeout_s, principal=principal, read_only=read_only)
-    server = DanubeServer(clusters, profile=Profile(profile), read_only=read_only, confirm=Confirm(confirm))
+    jobs = None
     if conformance:
+        from pydanube_mcp.conformance import Jobs
+
+        jobs = Jobs()
+    server = DanubeServer(
+        clusters, profile=Profile(profile), read_only=read_only, confirm=Confirm(confirm), others=jobs
+    )
+    if jobs is not None:
         from pydanube_mcp.conformance import mount
 
         mount(server)
+        jobs.mount(server)
         server.others = True
         server.alerts.subscribable.add("test://watched-resource")
     return server

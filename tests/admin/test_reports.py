@@ -35,7 +35,7 @@ async def test_the_process_is_told_where_the_store_is_and_its_rows_are_cut(
 ) -> None:
     asked: list[str] = []
 
-    async def process(arguments: list[str]) -> dict[str, Any]:
+    async def process(arguments: list[str], progress: Any) -> dict[str, Any]:
         asked.extend(arguments)
         return SAID
 
@@ -55,7 +55,7 @@ async def test_the_process_is_told_where_the_store_is_and_its_rows_are_cut(
 async def test_one_report_at_a_time_and_the_next_one_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     begun, end = asyncio.Event(), asyncio.Event()
 
-    async def process(arguments: list[str]) -> dict[str, Any]:
+    async def process(arguments: list[str], progress: Any) -> dict[str, Any]:
         begun.set()
         await end.wait()
         return SAID

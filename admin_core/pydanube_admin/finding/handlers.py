@@ -75,5 +75,5 @@ async def read_operation(context: Context, request: ReadRequest) -> ReadResult:
             arguments = {"operation": operation.name, "arguments": dict(call.arguments)}
             error.followed_by(next_call("plans.create", arguments, "says what it would do"))
         raise error
-    result = await operation.handler(context, call.request)
+    result = await context.desk.run(context, call)
     return ReadResult(operation=operation.name, result=result.model_dump(mode="json", by_alias=True))

@@ -70,6 +70,7 @@ OBJECT_OPERATIONS: Final = (
         examples=(Example(arguments={"topic": "orders"}, note="all of them"),),
         default_profile=False,
         long_running=True,
+        resumable=True,
     ),
     Operation(
         name="objects.flush",
@@ -86,6 +87,7 @@ OBJECT_OPERATIONS: Final = (
         examples=(Example(arguments={"topic": "orders"}, note="now, rather than by size or age"),),
         default_profile=False,
         long_running=True,
+        resumable=True,
     ),
     Operation(
         name="objects.compact",
@@ -102,6 +104,7 @@ OBJECT_OPERATIONS: Final = (
         examples=(Example(arguments={"topic": "orders"}, note="now, rather than by itself"),),
         default_profile=False,
         long_running=True,
+        resumable=True,
     ),
     Operation(
         name="objects.collect",

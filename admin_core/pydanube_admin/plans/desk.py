@@ -41,7 +41,8 @@ from pydanube_admin.models import Change, Result
 from pydanube_admin.operation import Operation
 from pydanube_admin.plans.models import AppliedPlan, Plan, ShownPlan
 from pydanube_admin.plans.records import DISCARDED, PREFIX, USED, PlanRecord, Plans
-from pydanube_admin.tasks.records import Tasks
+from pydanube_admin.tasks.resuming import Resumption
+from pydanube_admin.tasks.tasks import Tasks
 
 __all__ = ["AdminOptions", "Desk", "shown_plan"]
 
@@ -79,7 +80,7 @@ class Desk:
         self.parse = parse
         self.plans = Plans(port)
         self.changes = Changes(port)
-        self.tasks = Tasks(port)
+        self.tasks = Tasks(port, now_ms)
         self._one_at_a_time = asyncio.Lock()
         self._running: set[asyncio.Task[Any]] = set()
 
@@ -274,13 +275,14 @@ class Desk:
     async def _carry_out(self, prepared: _Prepared) -> Result:
         entry, record = prepared.entry, prepared.record
         try:
-            result = await self.run(prepared.context, prepared.call)
+            result = await self.run(prepared.context, prepared.call, plan_id=prepared.plan_id)
         except BaseException as error:
             known = error if isinstance(error, ClusterError) else Internal("the change was cut off")
             known.details.setdefault("call_id", prepared.context.call_id)
             if record is not None:  # it may have done some of its work: its undo stays possible
                 await self._after(replace(record, state=INTERRUPTED))
-            await self._outcome(entry.outcome(decision="failed", error=known))
+            if not self.tasks.goes_on_later(entry.call_id):
+                await self._outcome(entry.outcome(decision="failed", error=known))
             raise
         until = None if record is None else format_time(record.undo_until_ms)
         assert isinstance(result, Change), "every planned operation answers with one"
@@ -294,7 +296,7 @@ class Desk:
         await self._outcome(entry.outcome(decision="allowed"))
         return done
 
-    async def run(self, context: Context, call: Call) -> Result:
+    async def run(self, context: Context, call: Call, *, plan_id: str | None = None) -> Result:
         """Call the handler; a long one as a task that can be seen and cancelled.
 
         Raises:
@@ -302,16 +304,12 @@ class Desk:
         """
         if not call.operation.long_running:
             return await call.operation.handler(context, call.request)
-        task = await self.tasks.begin(
-            call_id=context.call_id,
-            operation=call.operation.name,
-            arguments=call.arguments,
-            principal=context.principal,
-            now_ms=self._now_ms(),
-        )
+        task = await self.tasks.begin(context, call, plan_id=plan_id, now_ms=self._now_ms())
         failed: BaseException | None = None
+        result: Result | None = None
         try:
-            return await call.operation.handler(context, call.request)
+            result = await call.operation.handler(context, call.request)
+            return result
         except asyncio.CancelledError as error:
             failed = error
             if not self.tasks.is_cancelled(task):
@@ -324,7 +322,7 @@ class Desk:
             failed = error
             raise
         finally:
-            await self.tasks.end(task, failed, self._now_ms())
+            await self.tasks.end(task, failed, result, self._now_ms())
 
     async def _after(self, record: ChangeRecord) -> None:
         """Keep what became of a change. A failure here does not make it undone: the record of before still stands."""
@@ -419,9 +417,20 @@ class Desk:
 
     # -- after a crash ---------------------------------------------------------------------------------------
 
+    async def again(self, context: Context, call: Call, plan_id: str) -> Result:
+        """Carry out a change that was recorded and begun in an earlier life, once more."""
+        entry = Entry.of(context, call.operation.name, call.arguments)
+        entry.plan_id = plan_id
+        entry.mark_recorded()
+        return await self._carry_out(
+            _Prepared(context=context, call=call, entry=entry, plan_id=plan_id, record=None)
+        )
+
     async def tidy_up(self) -> None:
         """Say of changes and tasks that were cut off that they were, once."""
-        await self.tasks.tidy_up(self._now_ms())
+        await Resumption(
+            self, self.tasks, self.again, audit=self._audit, port=self._port, now_ms=self._now_ms
+        ).run()
         for record in await self.changes.cut_off():
             entry = Entry(
                 call_id=record.call_id,

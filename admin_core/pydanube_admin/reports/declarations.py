@@ -27,6 +27,7 @@ REPORT_OPERATIONS: Final = (
         examples=(Example(arguments={"since": "24h", "topic": "orders*"}, note="last night"),),
         default_profile=False,
         long_running=True,
+        resumable=True,
     ),
     Operation(
         name="reports.balance",
@@ -43,5 +44,6 @@ REPORT_OPERATIONS: Final = (
         examples=(Example(arguments={"since": "24h"}, note="is a broker missing"),),
         default_profile=False,
         long_running=True,
+        resumable=True,
     ),
 )

@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 from collections import deque
+from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any, Final
 
@@ -27,6 +28,8 @@ _NEEDED: Final = ("pyspark", "pyarrow", "pandas")
 _NOISE_LINES: Final = 20
 _LINE_BYTES: Final = 16 << 20
 _running: set[str] = set()
+
+Progress = Callable[[float, str], None]  # the share that is done, what is being done
 
 
 async def run_lag_report(context: Context, request: ReportRequest) -> ReportResult:
@@ -69,7 +72,8 @@ async def _run(report: str, context: Context, request: ReportRequest) -> ReportR
     _running.add(report)
     try:
         said = await _process(
-            [report, *(f"--{name}={value}" for name, value in given.items() if value is not None)]
+            [report, *(f"--{name}={value}" for name, value in given.items() if value is not None)],
+            lambda share, doing: context.desk.tasks.tell(context.call_id, _work(report, share, doing)),
         )
     finally:
         _running.discard(report)
@@ -83,7 +87,19 @@ async def _run(report: str, context: Context, request: ReportRequest) -> ReportR
     )
 
 
-async def _process(arguments: list[str]) -> dict[str, Any]:
+def _work(report: str, share: float, doing: str) -> dict[str, Any]:
+    """How far a report is, as the broker says it of its own long work."""
+    return {
+        "operation": f"reports.{report}",
+        "topic": None,
+        "unit": "percent",
+        "done": round(share * 100),
+        "total": 100,
+        "doing": doing,
+    }
+
+
+async def _process(arguments: list[str], progress: Progress = lambda share, doing: None) -> dict[str, Any]:
     """The result of `pydanube_spark.reports.main`; raises what it raised."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "pydanube_spark.reports.main", *arguments),
@@ -97,7 +113,9 @@ async def _process(arguments: list[str]) -> dict[str, Any]:
     assert process.stderr is not None
     noise: deque[str] = deque(maxlen=_NOISE_LINES)
     try:
-        answer, failure = await asyncio.gather(process.stdout.read(), _failure(process.stderr, noise))
+        answer, failure = await asyncio.gather(
+            process.stdout.read(), _failure(process.stderr, noise, progress)
+        )
         code = await process.wait()
     except BaseException:
         with contextlib.suppress(ProcessLookupError):
@@ -111,13 +129,19 @@ async def _process(arguments: list[str]) -> dict[str, Any]:
     return result
 
 
-async def _failure(stream: asyncio.StreamReader, noise: deque[str]) -> ClusterError | None:
+async def _failure(
+    stream: asyncio.StreamReader, noise: deque[str], progress: Progress
+) -> ClusterError | None:
     found: ClusterError | None = None
     async for line in stream:
         text = line.decode(errors="replace").rstrip()
         if text.startswith('{"error"'):
             with contextlib.suppress(ValueError):
                 found = ClusterError.from_dict(json.loads(text)["error"])
-        elif not text.startswith('{"progress"'):
+        elif text.startswith('{"progress"'):
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                said = json.loads(text)
+                progress(float(said["progress"]), str(said["doing"])[:200])
+        else:
             noise.append(text)
     return found

@@ -8,7 +8,7 @@ from pydanube_admin.effect import Effect
 from pydanube_admin.models import Page
 from pydanube_admin.operation import Example, Operation
 from pydanube_admin.tasks.handlers import cancel_task, forecast_cancel, get_task, list_tasks
-from pydanube_admin.tasks.models import CancelledTask, ListTasksRequest, TaskItem, TaskRequest
+from pydanube_admin.tasks.models import CancelledTask, ListTasksRequest, Task, TaskItem, TaskRequest
 
 __all__ = ["TASK_OPERATIONS"]
 
@@ -36,9 +36,9 @@ TASK_OPERATIONS: Final = (
         effect=Effect.READ,
         permission="tasks:read",
         reversible=None,
-        summary="Show one long operation and how far it is.",
+        summary="Show one long operation: how far it is, or what it came to.",
         request=TaskRequest,
-        result=TaskItem,
+        result=Task,
         handler=get_task,
         examples=(Example(arguments={"task_id": _ID}, note="by its id in tasks.list"),),
         default_profile=False,

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from pydanube_core.errors import Conflict, InvalidArgument
 from pydanube_core.units import format_time
 
@@ -13,44 +10,26 @@ from pydanube_admin.forecast import Forecast, blast_radius, entry
 from pydanube_admin.models import Page
 from pydanube_admin.next_calls import next_call
 from pydanube_admin.paging import cut, glob
-from pydanube_admin.tasks.models import CancelledTask, ListTasksRequest, TaskItem, TaskRequest
+from pydanube_admin.tasks.models import CancelledTask, ListTasksRequest, Task, TaskItem, TaskRequest
 from pydanube_admin.tasks.records import RUNNING, TaskRecord
+from pydanube_admin.tasks.telling import task_item, whole_task
 
 __all__ = ["cancel_task", "forecast_cancel", "get_task", "list_tasks"]
 
 
 async def list_tasks(context: Context, request: ListTasksRequest) -> Page[TaskItem]:
     matches = glob(request.filter)
-    found = [record for record in await context.desk.tasks.list() if matches(record.operation)]
+    found = [record for record in await context.desk.tasks.kept() if matches(record.operation)]
     page = cut(found, key=lambda record: (record.task_id,), operation="tasks.list", request=request)
-    work = await _work(context)
+    tasks = context.desk.tasks
     return Page[TaskItem](
-        items=[_item(record, work) for record in page.items],
+        items=[
+            task_item(record, await tasks.work_of(record) if record.state == RUNNING else [])
+            for record in page.items
+        ],
         next_page=page.next_page,
         total=page.total,
         as_of=format_time(context.now_ms()),
-    )
-
-
-async def _work(context: Context) -> list[dict[str, Any]]:
-    found = (await context.port.status()).tier.get("work", ())
-    return [dict(each) for each in found if isinstance(each, Mapping)]
-
-
-def _item(record: TaskRecord, work: list[dict[str, Any]]) -> TaskItem:
-    return TaskItem(
-        task_id=record.task_id,
-        of_call=record.call_id,
-        operation=record.operation,
-        arguments=dict(record.arguments),
-        principal=record.principal,
-        state=record.state,
-        started_at=format_time(record.started_ms),
-        ended_at=None if record.ended_ms is None else format_time(record.ended_ms),
-        code=record.code,
-        work=[each for each in work if each.get("operation") == record.operation]
-        if record.state == RUNNING
-        else [],
     )
 
 
@@ -65,8 +44,10 @@ async def _task(context: Context, request: TaskRequest) -> TaskRecord:
     return record
 
 
-async def get_task(context: Context, request: TaskRequest) -> TaskItem:
-    return _item(await _task(context, request), await _work(context))
+async def get_task(context: Context, request: TaskRequest) -> Task:
+    record = await _task(context, request)
+    work = await context.desk.tasks.work_of(record) if record.state == RUNNING else []
+    return whole_task(record, work)
 
 
 async def _running(context: Context, request: TaskRequest) -> TaskRecord:

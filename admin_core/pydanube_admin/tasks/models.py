@@ -8,7 +8,7 @@ from pydantic import Field
 
 from pydanube_admin.models import Change, ListRequest, Request, Result
 
-__all__ = ["CancelledTask", "ListTasksRequest", "TaskItem", "TaskRequest"]
+__all__ = ["CancelledTask", "ListTasksRequest", "Task", "TaskItem", "TaskRequest"]
 
 
 class ListTasksRequest(ListRequest):
@@ -28,10 +28,23 @@ class TaskItem(Result):
     arguments: dict[str, Any]
     principal: str
     state: str  # running | done | failed | cancelled | interrupted
+    detached: bool  # nobody waits for it: its result is kept
+    begun_again: int  # how often a restart of the broker took it up
     started_at: str
     ended_at: str | None
     code: str | None  # of the error
-    work: list[dict[str, Any]]  # how far the broker's long work is, while it runs
+    work: list[dict[str, Any]]  # how far it is, or was when it ended early
+
+
+class Task(TaskItem):
+    """A task with what it came to."""
+
+    via: str  # the operation that was called: itself, or one that carries out others
+    plan_id: str | None
+    result: dict[str, Any] | None
+    result_reason: str | None = None
+    error: dict[str, Any] | None
+    kept_until: str
 
 
 class CancelledTask(Change):

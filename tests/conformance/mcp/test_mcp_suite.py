@@ -15,6 +15,24 @@ from tests.conformance.mcp.suite import NotAvailable, installed, run
 
 # How many scenarios must pass by each revision's own list of requirements: a suite that judges less is another suite.
 REQUIRED = {"2026-07-28": 37, "2025-11-25": 30}
+# Those of the extensions are in no revision's list; how many checks of each must pass, so that none is skipped.
+TASKS = {
+    "tasks-lifecycle": 9,
+    "tasks-capability-negotiation": 5,
+    "tasks-wire-fields": 4,
+    "tasks-request-state-removal": 3,
+    "tasks-mrtr-input": 4,
+    "tasks-request-headers": 5,
+    "tasks-dispatch-and-envelope": 9,
+    "tasks-required-task-error": 3,
+    "tasks-mrtr-composition": 2,
+}
+SKILLS = {
+    "sep-2640-skills-enumeration": 32,
+    "sep-2640-skills-manifest": 6,
+    "sep-2640-skills-directory": 7,
+}
+ALONE = re.compile(r"^Passed: (\d+)/(\d+), (\d+) failed, (\d+) warnings$", re.MULTILINE)
 SCENARIO = re.compile(r"^([✓✗]) ([a-z0-9-]+): (\d+) passed, (\d+) failed$", re.MULTILINE)
 UNSCORED = re.compile(r"^  [✓✗] ([a-z0-9-]+) \(", re.MULTILINE)
 
@@ -64,6 +82,29 @@ def test_all_required_scenarios_pass(url: str, revision: str) -> None:
     assert len(required) == REQUIRED[revision], sorted(required)
     failing = [name for name, (sign, passed) in required.items() if sign != "✓" or not passed]
     assert failing == [], done.stdout[-4000:]
+
+
+def test_all_checks_of_tasks_pass(url: str) -> None:
+    done = run("conformance", "server", "--url", url, "--requirements", "2026-07-28")
+    found = {name: (int(passed), int(failed)) for _, name, passed, failed in SCENARIO.findall(done.stdout)}
+    assert {name: found.get(name) for name in TASKS} == {name: (count, 0) for name, count in TASKS.items()}, (
+        done.stdout[-4000:]
+    )
+    assert sum(TASKS.values()) == 44
+
+
+@pytest.mark.parametrize("scenario", SKILLS)
+def test_all_checks_of_skills_pass(url: str, scenario: str) -> None:
+    done = run("conformance", "server", "--url", url, "--scenario", scenario)
+    found = [tuple(map(int, each)) for each in ALONE.findall(done.stdout)]
+    assert found == [(SKILLS[scenario], SKILLS[scenario], 0, 0)], done.stdout[-4000:]
+
+
+def test_the_inspector_verifies_the_skills(url: str) -> None:
+    arguments = ("--cli", url, "--protocol-era", "modern", "--method", "skills/list", "--verify", "-q")
+    done = run("mcp-inspector", *arguments)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    assert "skill://cluster-health-check/SKILL.md" in done.stdout
 
 
 def test_the_fixtures_exist_so_that_no_scenario_passes_for_want_of_them(url: str) -> None:

@@ -1,0 +1,278 @@
+"""The tasks that this server answers for: those of the admin core, and plans that wait for a person's consent.
+
+The id of a task under way is the admin core's (`t…`). The id of one that waits is the token of its plan (`p….…`), with
+`.apply` behind it where it was called as `apply_plan`: once the plan is applied, it stands for the task that this
+made. With several clusters the cluster's name and a colon come first.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, Final
+
+import anyio
+from mcp import MCPError
+from mcp.types import INTERNAL_ERROR, INVALID_PARAMS, CallToolResult, ElicitRequest, ElicitRequestFormParams
+from pydanube_admin.registry import OPERATIONS
+from pydanube_admin.remote import OpsClient
+from pydanube_core.errors import ClusterError, InvalidArgument, LimitReached, PlanNotFound, Retryable
+
+from pydanube_mcp.clusters import Clusters
+from pydanube_mcp.consent import CONSENT, Answer, Question
+from pydanube_mcp.profiles import Profile
+from pydanube_mcp.requests import principal_of
+from pydanube_mcp.tasks import Request, TaskView
+from pydanube_mcp.tools import error_result, ok_result
+
+__all__ = ["ClusterTasks", "is_task", "running_view", "waiting_view"]
+
+APPLIED: Final = ".apply"
+_RUNNING: Final = re.compile(r"t[0-9a-f]{24}\Z")
+_WAITING: Final = re.compile(r"p[0-9a-f]{24}\.[A-Za-z0-9_-]{1,64}(\.apply)?\Z")
+KEPT_MS: Final = 86_400_000  # as the admin core keeps a task
+END_S: Final = 5.0  # how long a cancelled one may take to be so
+POLL_S: Final = 0.05
+
+
+def is_task(result: Mapping[str, Any]) -> bool:
+    """Whether the answer to a detached call is its task."""
+    return "task_id" in result and "of_call" in result
+
+
+def _full_id(cluster: str | None, own: str) -> str:
+    return own if cluster is None else f"{cluster}:{own}"
+
+
+def running_view(task: Mapping[str, Any], cluster: str | None) -> TaskView:
+    """A task of the admin core that has just begun."""
+    return TaskView(
+        task_id=_full_id(cluster, task["task_id"]),
+        status="working",
+        created_at=task["started_at"],
+        updated_at=task["ended_at"] or task["started_at"],
+        ttl_ms=KEPT_MS,
+        message=_progress(task),
+    )
+
+
+def waiting_view(question: Question, token: str, *, applied: bool) -> TaskView:
+    """A plan that waits for consent."""
+    plan = question.plan
+    request = ElicitRequest(
+        params=ElicitRequestFormParams(message=question.text, requested_schema=question.schema)
+    )
+    return TaskView(
+        task_id=_full_id(question.cluster, token + (APPLIED if applied else "")),
+        status="input_required",
+        created_at=plan["created_at"],
+        updated_at=plan["created_at"],
+        ttl_ms=_between_ms(plan["created_at"], plan["expires_at"]),
+        message="waits for a person's consent",
+        input_requests={CONSENT: request.model_dump(mode="json", by_alias=True, exclude_none=True)},
+    )
+
+
+class ClusterTasks:
+    """`Keeper` of `pydanube_mcp.tasks`. Holds no state."""
+
+    def __init__(self, clusters: Clusters, *, profile: Profile) -> None:
+        self._clusters = clusters
+        self._profile = profile
+
+    def _where(self, task_id: str) -> tuple[OpsClient, str | None, str] | None:
+        """The cluster of a task, its name if there are several, and the task's own id."""
+        cluster: str | None = None
+        own = task_id
+        if self._clusters.several:
+            cluster, _, own = task_id.partition(":")
+            if cluster not in self._clusters.names:
+                return None
+        return self._clusters.named(cluster or self._clusters.names[0]), cluster, own
+
+    async def get(self, task_id: str, request: Request) -> TaskView | None:
+        where = self._where(task_id)
+        if where is None:
+            return None
+        client, cluster, own = where
+        principal = principal_of(request) or client.principal
+        try:
+            if _RUNNING.match(own):
+                found = await self._running(client, cluster, own, principal)
+            elif _WAITING.match(own):
+                found = await self._waiting(client, cluster, own, principal)
+            else:
+                return None
+        except ClusterError as error:
+            raise _as_protocol_error(error) from error
+        return None if found is None else replace(found, task_id=task_id)
+
+    # -- under way, and ended --------------------------------------------------------------------------------
+
+    async def _running(
+        self, client: OpsClient, cluster: str | None, task_id: str, principal: str
+    ) -> TaskView | None:
+        try:
+            task = await client.call("tasks.get", {"task_id": task_id}, principal=principal)
+        except InvalidArgument:
+            return None
+        if task["principal"] != principal:
+            return None
+        view = running_view(task, cluster)
+        match task["state"]:
+            case "running":
+                return view
+            case "done":
+                return replace(view, status="completed", message=None, result=self._result(task, cluster))
+            case "cancelled":
+                return replace(view, status="cancelled", message="cancelled; what it had done stays done")
+            case "interrupted":
+                error = task["error"] or {"message": "the broker ended while it was under way"}
+                said = {"code": INTERNAL_ERROR, "message": error["message"], "data": error}
+                return replace(view, status="failed", message=error["message"], error=said)
+        raised = ClusterError.from_dict(task["error"] or {"code": "INTERNAL", "message": "it failed"})
+        return replace(
+            view,
+            status="completed",
+            message=raised.message,
+            result=_dumped(error_result(raised, profile=self._profile, cluster=cluster)),
+        )
+
+    def _result(self, task: Mapping[str, Any], cluster: str | None) -> dict[str, Any]:
+        result = task["result"]
+        if result is None:
+            lost = LimitReached(f"the task is done, but {task['result_reason']}", task_id=task["task_id"])
+            return _dumped(error_result(lost, profile=self._profile, cluster=cluster))
+        match task["via"]:
+            case "operations.read":
+                result = {"operation": task["operation"], "result": result}
+            case "plans.apply":
+                about = {name: result.get(name) for name in ("call_id", "plan_id", "undo_until")}
+                result = {"operation": task["operation"], "result": result, **about}
+        return _dumped(ok_result(result, profile=self._profile, cluster=cluster))
+
+    # -- waiting for consent ---------------------------------------------------------------------------------
+
+    async def _waiting(
+        self, client: OpsClient, cluster: str | None, own: str, principal: str
+    ) -> TaskView | None:
+        token, applied = own.removesuffix(APPLIED), own.endswith(APPLIED)
+        try:
+            plan = await client.call("plans.show", {"plan_id": token.partition(".")[0]}, principal=principal)
+        except PlanNotFound:
+            return None
+        if plan["principal"] != principal or not OPERATIONS[plan["operation"]].long_running:
+            return None
+        view = waiting_view(Question(plan=plan, cluster=cluster), token, applied=applied)
+        over = replace(view, input_requests=None)
+        match plan["state"]:
+            case "open":
+                return view
+            case "discarded":
+                return replace(over, status="cancelled", message="nobody agreed; nothing was changed")
+            case "used":
+                made = await self._running(client, cluster, "t" + plan["call_id"][1:], principal)
+                if made is not None:
+                    return replace(made, created_at=view.created_at)
+                why = "the broker ended before it was begun; nothing was changed"
+            case _:
+                why = "nobody agreed in time; nothing was changed"
+        error = {"code": INTERNAL_ERROR, "message": why}
+        return replace(over, status="failed", message=why, error=error)
+
+    async def answer(self, task_id: str, responses: Mapping[str, Any], request: Request) -> None:
+        """Take a person's answer; one that the task does not wait for is passed over.
+
+        Raises:
+            MCPError: a person agreed, and the change was refused all the same.
+        """
+        where = self._where(task_id)
+        view = await self.get(task_id, request)
+        given = responses.get(CONSENT)
+        if where is None or view is None or view.status != "input_required" or not isinstance(given, Mapping):
+            return
+        client, cluster, own = where
+        principal = principal_of(request) or client.principal
+        token, applied = own.removesuffix(APPLIED), own.endswith(APPLIED)
+        plan_id = token.partition(".")[0]
+        try:
+            plan = await client.call("plans.show", {"plan_id": plan_id}, principal=principal)
+            content = given.get("content")
+            answer = Question(plan=plan, cluster=cluster).judge(
+                str(given.get("action")), content if isinstance(content, Mapping) else None
+            )
+            if answer is not Answer.YES:
+                await client.call("plans.discard", {"plan_id": plan_id}, principal=principal)
+                return
+            operation = "plans.apply" if applied else plan["operation"]
+            arguments = {} if applied else plan["arguments"]
+            call = {**arguments, "plan_token": token, "detach": True}
+            await client.call(operation, call, principal=principal)
+        except ClusterError as error:
+            if not isinstance(error, Retryable) and error.code != "PLAN_USED":
+                await self._discard(client, plan_id, principal)
+            raise _as_protocol_error(error) from error
+
+    async def _discard(self, client: OpsClient, plan_id: str, principal: str) -> None:
+        """A plan that was agreed to and cannot be applied is asked about no more."""
+        try:
+            await client.call("plans.discard", {"plan_id": plan_id}, principal=principal)
+        except ClusterError:
+            return  # it is used or gone by now
+
+    async def cancel(self, task_id: str, request: Request) -> None:
+        """Stop it, and see that it has stopped; one that has ended stays as it is."""
+        where = self._where(task_id)
+        view = await self.get(task_id, request)
+        if where is None or view is None or view.status not in ("working", "input_required"):
+            return
+        client, _, own = where
+        principal = principal_of(request) or client.principal
+        plan_id = own.partition(".")[0]
+        try:
+            if view.status == "input_required":
+                await client.call("plans.discard", {"plan_id": plan_id}, principal=principal)
+                return
+            if own.startswith("p"):
+                plan = await client.call("plans.show", {"plan_id": plan_id}, principal=principal)
+                own = "t" + plan["call_id"][1:]
+            await client.call("tasks.cancel", {"task_id": own}, principal=principal)
+        except ClusterError as error:
+            after = await self.get(task_id, request)
+            if after is not None and after.status in ("working", "input_required"):
+                raise _as_protocol_error(error) from error
+            return
+        end = time.monotonic() + END_S
+        while time.monotonic() < end:
+            now = await self.get(task_id, request)
+            if now is None or now.status != "working":
+                return
+            await anyio.sleep(POLL_S)
+
+
+def _dumped(result: CallToolResult) -> dict[str, Any]:
+    return result.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def _progress(task: Mapping[str, Any]) -> str:
+    parts = []
+    for work in task["work"]:
+        of = "" if work.get("total") is None else f" of {work['total']:,}"
+        where = f" ({work['topic']})" if work.get("topic") else ""
+        doing = f", {work['doing']}" if work.get("doing") else ""
+        parts.append(f"{work['done']:,}{of} {work['unit']}{where}{doing}")
+    again = ", begun again after a restart of the broker" if task["begun_again"] else ""
+    return f"{task['operation']}{again}" + (f": {'; '.join(parts)}" if parts else "")
+
+
+def _between_ms(start: str, end: str) -> int:
+    first, last = (datetime.fromisoformat(text.replace("Z", "+00:00")) for text in (start, end))
+    return max(0, round((last - first).total_seconds() * 1000))
+
+
+def _as_protocol_error(error: ClusterError) -> MCPError:
+    code = INTERNAL_ERROR if isinstance(error, Retryable) else INVALID_PARAMS
+    return MCPError(code=code, message=error.message, data=error.to_dict())

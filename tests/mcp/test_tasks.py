@@ -1,0 +1,250 @@
+"""Long operations as tasks: over every transport, from process to process, answered midway, never somebody else's."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import anyio
+import httpx2
+import pytest
+from mcp import Client, MCPError, StdioServerParameters
+from mcp.client.streamable_http import streamable_http_client
+from pydanube_admin import AdminCore
+from pydanube_admin.http import http_server
+from pydanube_admin.testing import NOW_MS, MemoryCluster, serve_ops
+from pydanube_mcp import build_server, http_face
+
+from tests.mcp.test_real_transports import bound
+from tests.support.task_client import TakesTasks, ask_task, ended
+
+pytestmark = pytest.mark.anyio
+
+VERIFIED = {"checked": 3, "damaged": [], "missing": [], "gaps": [], "duplicates": []}
+TOPIC = {"topic": "orders"}
+
+
+class SlowCluster(MemoryCluster):
+    """Its long work waits for `go`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_topic("/default/orders", next_offset=500, bytes=4000)
+        self.go = anyio.Event()
+        self.collected = 0
+
+    async def verify_objects(self, topic: str, *, start: int, end: int | None) -> Mapping[str, Any]:
+        await self.go.wait()
+        return VERIFIED
+
+    async def orphans(self, topic: str) -> Sequence[Mapping[str, Any]]:
+        return [{"path": "a.parquet", "bytes": 5}]
+
+    async def collect_objects(self, topic: str) -> Sequence[Mapping[str, Any]]:
+        self.collected += 1
+        return await self.orphans(topic)
+
+
+@pytest.fixture
+def slow() -> SlowCluster:
+    return SlowCluster()
+
+
+@pytest.fixture
+async def admin(slow: SlowCluster) -> AsyncIterator[str]:
+    core = AdminCore(slow, now_ms=lambda: NOW_MS)
+    async with serve_ops(core.serve_call) as url:
+        yield url
+        slow.go.set()
+        await core.aclose()
+
+
+async def never_asked(context: Any, params: Any) -> Any:
+    raise AssertionError("the question is the task's")
+
+
+@asynccontextmanager
+async def connected(
+    transport: str, admin: str, *, by: str = "ann@ops", asks: bool = False, **options: Any
+) -> AsyncIterator[Client]:
+    async with AsyncExitStack() as stack:
+        match transport:
+            case "stdio":
+                program = f"from pydanube_mcp import run_stdio; run_stdio({admin!r}, principal={by!r}, **{options!r})"
+                target: Any = StdioServerParameters(command=sys.executable, args=["-c", program])
+            case "http":
+                sock = bound()
+                app = await stack.enter_async_context(http_face(admin, **options))
+                await stack.enter_async_context(http_server(sock, app, grace_s=1))
+                web = await stack.enter_async_context(httpx2.AsyncClient(headers={"Danube-Principal": by}))
+                url = f"http://127.0.0.1:{sock.getsockname()[1]}/mcp"
+                target = streamable_http_client(url, http_client=web)
+            case _:
+                target = await stack.enter_async_context(build_server(admin, principal=by, **options))
+        yield await stack.enter_async_context(
+            Client(target, extensions=[TakesTasks()], elicitation_callback=never_asked if asks else None)
+        )
+
+
+async def begin(client: Client, tool: str, arguments: Mapping[str, Any] = TOPIC) -> dict[str, Any]:
+    result = await client.call_tool(tool, dict(arguments))
+    assert isinstance(result.structured_content, dict)
+    assert "taskId" in result.structured_content, result
+    return result.structured_content
+
+
+@pytest.mark.parametrize("transport", ["stdio", "http"])
+async def test_a_task_outlives_the_process_that_made_it(
+    slow: SlowCluster, admin: str, transport: str
+) -> None:
+    with anyio.fail_after(90):
+        async with connected(transport, admin) as client:
+            task = await begin(client, "verify_objects")
+            now = await ask_task(client, "get", task["taskId"])
+            assert (now["status"], now["statusMessage"]) == ("working", "objects.verify")
+        slow.go.set()
+        async with connected(transport, admin) as client:
+            done = await ended(client, task["taskId"])
+    assert done["status"] == "completed"
+    assert done["result"]["structuredContent"] == VERIFIED
+
+
+async def test_the_default_profile_reaches_it_by_read_operation(slow: SlowCluster, admin: str) -> None:
+    async with connected("memory", admin) as client:
+        call = {"operation": "objects.verify", "arguments": TOPIC}
+        task = await begin(client, "read_operation", call)
+        slow.go.set()
+        done = await ended(client, task["taskId"])
+        assert done["result"]["structuredContent"] == {"operation": "objects.verify", "result": VERIFIED}
+        short = await client.call_tool("read_operation", {"operation": "topics.describe", "arguments": TOPIC})
+        assert short.structured_content is not None
+        assert short.structured_content["operation"] == "topics.describe"
+
+
+async def test_somebody_elses_task_is_unknown_as_one_that_never_was(slow: SlowCluster, admin: str) -> None:
+    async with connected("memory", admin) as client:
+        task = await begin(client, "verify_objects")
+    errors = []
+    async with connected("memory", admin, by="eve@ops") as other:
+        for task_id in (task["taskId"], "t" + "0" * 24, "nonsense"):
+            for verb in ("get", "cancel", "update"):
+                with pytest.raises(MCPError) as refused:
+                    await ask_task(other, verb, task_id)
+                errors.append((refused.value.error.code, refused.value.error.message))
+    assert set(errors) == {(-32602, "Unknown task")}
+    async with connected("memory", admin) as client:
+        assert (await ask_task(client, "get", task["taskId"]))["status"] == "working"
+
+
+async def test_cancelled_twice_is_cancelled_once(slow: SlowCluster, admin: str) -> None:
+    async with connected("memory", admin) as client:
+        task = await begin(client, "verify_objects")
+        for _ in range(2):
+            await ask_task(client, "cancel", task["taskId"])
+            assert (await ask_task(client, "get", task["taskId"]))["status"] == "cancelled"
+
+
+async def test_what_fails_is_a_result_that_says_so(slow: SlowCluster, admin: str) -> None:
+    async with connected("memory", admin) as client:
+        task = await begin(client, "verify_objects", {"topic": "nope"})
+        done = await ended(client, task["taskId"])
+    assert (done["status"], done["result"]["isError"]) == ("completed", True)
+    assert done["result"]["structuredContent"]["error"]["code"] == "TOPIC_NOT_FOUND"
+
+
+async def test_a_client_without_the_extension_waits_for_its_call(slow: SlowCluster, admin: str) -> None:
+    slow.go.set()
+    async with build_server(admin) as server:
+        for mode in ("legacy", "2026-07-28"):
+            async with Client(server, mode=mode) as client:
+                result = await client.call_tool("verify_objects", TOPIC)
+                assert result.structured_content == VERIFIED
+                detached = await client.call_tool("verify_objects", {**TOPIC, "detach": True})
+                assert detached.structured_content is not None
+                assert detached.structured_content["state"] == "running"
+
+
+# -- consent midway ----------------------------------------------------------------------------------------------------
+
+
+def answer(task: Mapping[str, Any], name: str, action: str = "accept") -> dict[str, Any]:
+    (key,) = task["inputRequests"]
+    return {key: {"action": action, "content": {"name": name}}}
+
+
+async def planned(client: Client) -> dict[str, str]:
+    plan = await client.call_tool("plan_operation", {"operation": "objects.collect", "arguments": TOPIC})
+    assert plan.structured_content is not None
+    return {"plan_token": plan.structured_content["plan_token"]}
+
+
+@pytest.mark.parametrize("confirm", ["auto", "human"])
+@pytest.mark.parametrize("way", ["outright", "by_token"])
+async def test_a_person_agrees_midway_in_another_process(
+    slow: SlowCluster, admin: str, way: str, confirm: str
+) -> None:
+    options: dict[str, Any] = {"asks": True, "confirm": confirm}
+    async with connected("memory", admin, **options) as client:
+        if way == "outright":
+            task = await begin(client, "collect_objects")
+        else:
+            task = await begin(client, "apply_plan", await planned(client))
+        assert (task["status"], slow.collected) == ("input_required", 0)
+    async with connected("memory", admin, **options) as client:
+        asked = await ask_task(client, "get", task["taskId"])
+        (request,) = asked["inputRequests"].values()
+        assert request["method"] == "elicitation/create"
+        assert "Type orders" in request["params"]["message"]
+        await ask_task(client, "update", task["taskId"], input_responses={"another": {"action": "accept"}})
+        assert (await ask_task(client, "get", task["taskId"]))["status"] == "input_required"
+        await ask_task(client, "update", task["taskId"], input_responses=answer(asked, "orders"))
+        done = await ended(client, task["taskId"])
+        content = done["result"]["structuredContent"]
+        result = content["result"] if way == "by_token" else content
+        assert (result["deleted"], slow.collected) == (["a.parquet"], 1)
+        again = answer(asked, "orders")
+        await ask_task(client, "update", task["taskId"], input_responses=again)
+        assert slow.collected == 1
+
+
+@pytest.mark.parametrize(("name", "action"), [("orders", "decline"), ("something", "accept"), ("", "cancel")])
+async def test_without_consent_nothing_is_done(slow: SlowCluster, admin: str, name: str, action: str) -> None:
+    async with connected("memory", admin, asks=True) as client:
+        task = await begin(client, "collect_objects")
+        asked = await ask_task(client, "get", task["taskId"])
+        await ask_task(client, "update", task["taskId"], input_responses=answer(asked, name, action))
+        assert (await ask_task(client, "get", task["taskId"]))["status"] == "cancelled"
+        await ask_task(client, "update", task["taskId"], input_responses=answer(asked, "orders"))
+        assert slow.collected == 0
+
+
+async def test_what_changed_meanwhile_is_not_what_was_agreed_to(slow: SlowCluster, admin: str) -> None:
+    async with connected("memory", admin, asks=True) as client:
+        task = await begin(client, "collect_objects")
+        asked = await ask_task(client, "get", task["taskId"])
+
+        async def more(topic: str) -> Sequence[Mapping[str, Any]]:
+            return [{"path": "a.parquet", "bytes": 5}, {"path": "b.parquet", "bytes": 5}]
+
+        slow.orphans = more  # type: ignore[method-assign]
+        with pytest.raises(MCPError) as refused:
+            await ask_task(client, "update", task["taskId"], input_responses=answer(asked, "orders"))
+        assert refused.value.error.data["code"] == "PLAN_STALE"
+        assert (await ask_task(client, "get", task["taskId"]))["status"] == "cancelled"
+        assert slow.collected == 0
+
+
+async def test_with_several_clusters_the_id_says_which(slow: SlowCluster, admin: str) -> None:
+    clusters = {"down": "http://127.0.0.1:1", "up": admin}
+    async with (
+        build_server(clusters, principal="ann@ops") as server,
+        Client(server, extensions=[TakesTasks()]) as client,
+    ):
+        task = await begin(client, "verify_objects", {"cluster": "up", **TOPIC})
+        assert task["taskId"].startswith("up:t")
+        slow.go.set()
+        assert (await ended(client, task["taskId"]))["status"] == "completed"
+        with pytest.raises(MCPError, match="Unknown task"):
+            await ask_task(client, "get", "elsewhere:" + task["taskId"].partition(":")[2])
