@@ -66,6 +66,7 @@ from pydanube.admin.generated.results import (
     SubjectItem,
     SubscriptionDescription,
     SubscriptionItem,
+    Task,
     TaskItem,
     TopicDescription,
     TopicItem,
@@ -1327,9 +1328,9 @@ class TasksOperations:
         )
         return Plan(self._caller, document, CancelledTask)
 
-    async def get(self, task_id: str) -> TaskItem:
-        """Show one long operation and how far it is."""
-        return await self._caller.call("tasks.get", {"task_id": task_id}, TaskItem)
+    async def get(self, task_id: str) -> Task:
+        """Show one long operation: how far it is, or what it came to."""
+        return await self._caller.call("tasks.get", {"task_id": task_id}, Task)
 
     async def list(
         self, *, limit: int | None = None, page: str | None = None, filter: str | None = None

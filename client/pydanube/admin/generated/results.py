@@ -79,6 +79,7 @@ __all__ = [
     "SubscriptionDescription",
     "SubscriptionItem",
     "SubscriptionPart",
+    "Task",
     "TaskItem",
     "TopicDescription",
     "TopicItem",
@@ -830,6 +831,29 @@ class CancelledTask(Result):
     operation: str
 
 
+class Task(Result):
+    """A task with what it came to."""
+
+    task_id: str
+    of_call: str
+    operation: str
+    arguments: dict[str, Any]
+    principal: str
+    state: str
+    detached: bool
+    begun_again: int
+    started_at: str
+    ended_at: str | None
+    code: str | None
+    work: list[dict[str, Any]]
+    via: str
+    plan_id: str | None
+    result: dict[str, Any] | None
+    result_reason: str | None = None
+    error: dict[str, Any] | None
+    kept_until: str
+
+
 class TaskItem(Result):
     """A call of an operation that may take minutes."""
 
@@ -839,6 +863,8 @@ class TaskItem(Result):
     arguments: dict[str, Any]
     principal: str
     state: str
+    detached: bool
+    begun_again: int
     started_at: str
     ended_at: str | None
     code: str | None

@@ -66,6 +66,7 @@ from pydanube.admin.generated.results import (
     SubjectItem,
     SubscriptionDescription,
     SubscriptionItem,
+    Task,
     TaskItem,
     TopicDescription,
     TopicItem,
@@ -1293,9 +1294,9 @@ class SyncTasksOperations:
         document = self._caller.call("tasks.cancel", {"task_id": task_id, "plan_only": True}, PlanDocument)
         return SyncPlan(self._caller, document, CancelledTask)
 
-    def get(self, task_id: str) -> TaskItem:
-        """Show one long operation and how far it is."""
-        return self._caller.call("tasks.get", {"task_id": task_id}, TaskItem)
+    def get(self, task_id: str) -> Task:
+        """Show one long operation: how far it is, or what it came to."""
+        return self._caller.call("tasks.get", {"task_id": task_id}, Task)
 
     def list(
         self, *, limit: int | None = None, page: str | None = None, filter: str | None = None
