@@ -6,7 +6,8 @@ Each is taken up a few times at most: one whose work ends the broker must not en
 from __future__ import annotations
 
 import logging
-from typing import Final
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
 
 from pydanube_core.cluster_port import ClusterPort
 from pydanube_core.errors import ClusterError, Internal
