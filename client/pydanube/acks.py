@@ -6,13 +6,22 @@ One gatherer belongs to one session of one consumer's stream. Acknowledging the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from pydanube_core.errors import ClusterError
 
 from pydanube.transport import copy_of
 
-__all__ = ["AckGatherer"]
+__all__ = ["AckGatherer", "cut"]
+
+RANGES_A_REQUEST: Final = 16_384  # a broker takes 65 536, and smaller ones hold up nobody
+
+
+def cut(flat: Sequence[int]) -> list[Sequence[int]]:
+    """Ranges as they are sent: in as many requests as they need, at least one."""
+    step = 2 * RANGES_A_REQUEST
+    return [flat[at : at + step] for at in range(0, len(flat), step)] or [flat]
 
 
 class AckGatherer:

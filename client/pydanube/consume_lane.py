@@ -32,7 +32,7 @@ from pydanube_core.errors import (
 from pydanube_core.frames import CONSUME_DELIVERY_FIELD, decode_delivery, read_bytes_field
 from pydanube_core.generated import danube_stream_pb2 as pb
 
-from pydanube.acks import AckGatherer
+from pydanube.acks import AckGatherer, cut
 from pydanube.control import ControlQueue
 from pydanube.credit import CreditAccount
 from pydanube.facts import ClientEventKind
@@ -221,7 +221,8 @@ class ConsumeLane:
         if ranges:
             self.unconfirmed = True
             self._ack_messages += 1
-            self._post(pb.ConsumeRequest(ack=pb.Ack(session=self.acks.session, ranges=ranges)))
+            for part in cut(ranges):
+                self._post(pb.ConsumeRequest(ack=pb.Ack(session=self.acks.session, ranges=part)))
 
     async def confirm(self) -> None:
         """Send the gathered acks and wait until every ack of this session is durable.
@@ -239,7 +240,10 @@ class ConsumeLane:
             raise Unavailable(f"{self.concrete_topic}: not connected; acknowledged messages may come again")
         request = self._control.new_request()
         ranges = self.acks.take()
-        ack = pb.Ack(session=self.acks.session, ranges=ranges, confirm=request)
+        *parts, last = cut(ranges)
+        for part in parts:
+            self._post(pb.ConsumeRequest(ack=pb.Ack(session=self.acks.session, ranges=part)))
+        ack = pb.Ack(session=self.acks.session, ranges=last, confirm=request)
         self.unconfirmed = self.unconfirmed or bool(ranges)
         self._ack_messages += 1
         asked = self._ack_messages

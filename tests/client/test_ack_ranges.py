@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
-from pydanube.acks import AckGatherer
+from pydanube.acks import RANGES_A_REQUEST, AckGatherer, cut
 
 spans = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 8)), max_size=60)
 
@@ -52,3 +52,11 @@ def test_an_expired_gatherer_counts_what_it_drops() -> None:
     gatherer.note(6, 9)
     assert dropped == [5, 1, 3]
     assert (gatherer.acked, gatherer.take()) == (0, [])
+
+
+def test_more_ranges_than_a_request_takes_go_in_several() -> None:
+    flat = [*range(2 * 40_000)]
+    parts = cut(flat)
+    assert [edge for part in parts for edge in part] == flat
+    assert all(len(part) % 2 == 0 and len(part) <= 2 * RANGES_A_REQUEST for part in parts)
+    assert cut([]) == [[]]

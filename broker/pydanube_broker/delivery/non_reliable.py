@@ -149,6 +149,10 @@ class LivePump:
         """There is none: nothing is ever behind."""
         return CursorSnapshot(floor=self.topic.commit)
 
+    @property
+    def floor(self) -> int:
+        return self.topic.commit
+
     def store_snapshot(self) -> None:
         """Nothing is stored."""
 

@@ -180,6 +180,13 @@ class SubscriptionPump:
             self.store_snapshot()
         return self.topic.state.cursors[self.subscription_id]
 
+    @property
+    def floor(self) -> int:
+        """The first message not acknowledged: of `cursor`, without making one. O(1)."""
+        if self._core is not None and self._snapshot_stale:
+            return self._core.floor
+        return self.topic.state.cursors[self.subscription_id].floor
+
     def store_snapshot(self) -> None:
         """Put the cursor where heads are made from."""
         if self._core is not None and self._snapshot_stale:

@@ -101,7 +101,7 @@ class BrokersPart:
                 )
             )
             for pump in pumps:
-                floor = max(pump.cursor.floor, topic.start_offset)
+                floor = max(pump.floor, topic.start_offset)
                 lag = max(0, topic.commit - floor - pump.acked_above)
                 oldest = self._oldest_ms(topic, floor) if lag else None
                 statistics = pump.statistics()

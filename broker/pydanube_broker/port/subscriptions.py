@@ -92,7 +92,7 @@ class SubscriptionsPart:
 
     async def _cold_part(self, topic: Topic, pump: AnyPump) -> ColdPart | None:
         """What of its unread messages is not in the journal any more."""
-        offset = max(pump.cursor.floor, topic.start_offset)
+        offset = max(pump.floor, topic.start_offset)
         if offset >= min(topic.state.tiered_offset, topic.commit):
             return None
         return await self._broker.tier.lag.part(topic, offset)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import logging
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from pydanube_core.errors import ClusterError, Internal, InvalidArgument
 from pydanube_core.generated import danube_stream_pb2 as pb
@@ -29,7 +30,9 @@ log = logging.getLogger("pydanube.consume")
 _ids = itertools.count(now_ms() * 1000)  # above those of an earlier life of this broker
 HEAD: Final = "head"
 ANSWERS: Final = frozenset(("ack", "nack", "terminate"))
+WITH_RANGES: Final = frozenset(("ack", "nack", "terminate", "extend", "given_back"))
 MAX_RANGES: Final = 65_536  # of one ack: every second message of the longest span in flight is half of it
+RANGES_AT_ONCE: Final = 2_048  # of an answer: some milliseconds; then everybody else has a turn
 MAX_REQUEST_BYTES: Final = 2 << 20  # room for as many ranges, and for everything else
 MAX_UNREAD_ANSWERS: Final = 1_000  # then nothing more is read from a client that does not read
 
@@ -91,11 +94,39 @@ class ConsumeStream:
     def _handle(self, request: pb.ConsumeRequest) -> None:
         try:
             if self._pump is not None:
-                self._answer(self._pump, request)
+                kind = request.WhichOneof("kind")
+                if kind in WITH_RANGES and len(getattr(request, kind).ranges) > 2 * RANGES_AT_ONCE:
+                    _check_number(getattr(request, kind).ranges)
+                    self._reply.pause_reading()  # what follows comes after it
+                    self._broker.spawn(self._answer_in_slices(self._pump, request, getattr(request, kind)))
+                else:
+                    self._answer(self._pump, request)
             elif self._reader is not None:
                 self._reader_request(self._reader, request)
         except ClusterError as error:
             self._fail(error)
+
+    async def _answer_in_slices(self, pump: AnyPump, request: pb.ConsumeRequest, verb: Any) -> None:
+        """`_answer` for many ranges, some at a time; `verb` is the part of the request that has them."""
+        ranges, confirm = list(verb.ranges), getattr(verb, "confirm", 0)
+        try:
+            for at in range(0, len(ranges), 2 * RANGES_AT_ONCE):
+                if self.closed:
+                    return
+                del verb.ranges[:]
+                verb.ranges.extend(ranges[at : at + 2 * RANGES_AT_ONCE])
+                if confirm:
+                    verb.confirm = confirm if at + 2 * RANGES_AT_ONCE >= len(ranges) else 0
+                self._answer(pump, request)
+                await asyncio.sleep(0)
+        except ClusterError as error:
+            self._fail(error)
+        except Exception:
+            log.exception("answer_failed", extra={"event": "answer_failed"})
+            self._fail(Internal("the broker could not take the consumer's answer; see its log"))
+        finally:
+            if not self.closed and self._unread < MAX_UNREAD_ANSWERS:
+                self._reply.resume_reading()
 
     def _answer(self, pump: AnyPump, request: pb.ConsumeRequest) -> None:
         match request.WhichOneof("kind"):
@@ -228,7 +259,7 @@ class ConsumeStream:
                     consumer_id=self.consumer_id,
                     session=session,
                     consumer_name=consumer_name,
-                    start_offset=pump.cursor.floor,
+                    start_offset=pump.floor,
                     head_offset=topic.commit,
                     active=pump.is_active(self.consumer_id),
                     topic_id=topic.topic_id,
@@ -321,7 +352,7 @@ class ConsumeStream:
 
     def activated(self) -> None:
         if self._opened and self._pump is not None:
-            session, offset = self._pump.session_of(self.consumer_id), self._pump.cursor.floor
+            session, offset = self._pump.session_of(self.consumer_id), self._pump.floor
             self._reply.send(
                 pb.ConsumeResponse(
                     session=pb.SessionChanged(session=session, offset=offset, reason="activated", active=True)
@@ -389,7 +420,8 @@ class ConsumeStream:
             self._reader.close()
 
 
-def _pairs(flat: Sequence[int]) -> list[tuple[int, int]]:
+def _check_number(flat: Sequence[int]) -> None:
+    """Refuse more numbers than one request may have, and a number of them that makes no pairs."""
     if len(flat) > 2 * MAX_RANGES:
         raise InvalidArgument(
             f"{len(flat) // 2} ranges in one request, at most {MAX_RANGES} are taken: send them in several",
@@ -399,4 +431,8 @@ def _pairs(flat: Sequence[int]) -> list[tuple[int, int]]:
         )
     if len(flat) % 2:
         raise InvalidArgument("ranges are pairs of first and end offset", field="ranges", value=len(flat))
+
+
+def _pairs(flat: Sequence[int]) -> list[tuple[int, int]]:
+    _check_number(flat)
     return list(zip(flat[::2], flat[1::2], strict=True))

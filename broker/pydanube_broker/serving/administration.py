@@ -255,7 +255,7 @@ def _changed(own: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, in
 
 
 def _lag(topic: Topic, pump: AnyPump) -> int:
-    return max(0, topic.commit - max(pump.cursor.floor, topic.start_offset) - pump.acked_above)
+    return max(0, topic.commit - max(pump.floor, topic.start_offset) - pump.acked_above)
 
 
 async def _durable(pumps: Sequence[AnyPump]) -> None:

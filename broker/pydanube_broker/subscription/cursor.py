@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple, Self
 
 from pydanube_core.errors import InvalidArgument
 
@@ -17,18 +18,30 @@ from pydanube_broker.subscription.ranges import Range, normalise, subtract
 __all__ = ["Attempts", "CursorDelta", "CursorSnapshot", "apply_delta", "apply_deltas", "merge_attempts"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class Attempts:
-    """How often the messages of `[start, end)` came back unacknowledged, and how often because they failed."""
-
+class _Counts(NamedTuple):
     start: int
     end: int
     deliveries: int
     failures: int
 
-    def __post_init__(self) -> None:
-        if not (0 <= self.start < self.end and 0 <= self.failures <= self.deliveries and self.deliveries > 0):
-            raise InvalidArgument(f"attempts: {self} is not possible", field="attempts")
+
+class Attempts(_Counts):
+    """How often the messages of `[start, end)` came back unacknowledged, and how often because they failed.
+
+    A tuple, because a cursor may have one for every second message: `Attempts._make` makes tens of thousands in some
+    milliseconds, of numbers that need no check.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, *, start: int, end: int, deliveries: int, failures: int) -> Self:
+        if not (0 <= start < end and 0 <= failures <= deliveries and deliveries > 0):
+            counts = _Counts(start, end, deliveries, failures)
+            raise InvalidArgument(f"attempts: {counts} is not possible", field="attempts")
+        return super().__new__(cls, start, end, deliveries, failures)
+
+    def __getnewargs_ex__(self) -> tuple[tuple[()], dict[str, int]]:  # for `copy`
+        return (), self._asdict()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,9 +16,9 @@ were in flight for the first time start again at 1.
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Final, Protocol
 
 from pydanube_core.errors import NotDelivered
@@ -39,6 +39,7 @@ MERGE_OFFSETS: Final = 256
 _ONE: Final = ord("1")
 _ONES: Final = b"1" * CHUNK_OFFSETS
 _END: Final = itemgetter(1)
+_START: Final = attrgetter("start")
 
 assert MERGE_OFFSETS <= CHUNK_OFFSETS
 
@@ -578,16 +579,33 @@ class Window:
             self._dirty = list(kept)
 
     def _attempts_of(self, chunks: Iterable[Chunk]) -> list[Attempts]:
-        return sorted(
-            Attempts(start=start, end=end, deliveries=deliveries, failures=failures)
-            for chunk in chunks
-            for (deliveries, failures), mask in chunk.history.items()
-            for start, end in ranges_of(mask, chunk.start)
-        )
+        """Ascending; what touches and has the same counts is one."""
+        rows: list[tuple[int, int, int, int]] = []
+        for chunk in chunks:
+            for counts, mask in chunk.history.items():
+                rows += [(start, end, *counts) for start, end in ranges_of(mask, chunk.start)]
+        rows.sort()
+        joined: list[tuple[int, int, int, int]] = []
+        end_of_last = -1
+        for row in rows:
+            if row[0] == end_of_last and joined[-1][2:] == row[2:]:
+                joined[-1] = (joined[-1][0], *row[1:])
+            else:
+                joined.append(row)
+            end_of_last = row[1]
+        return list(map(Attempts._make, joined))
 
     def open_ranges(self) -> list[Range]:
         """The unacknowledged messages below next, normal."""
-        return normalise(r for chunk in self.chunks for r in ranges_of(chunk.open, chunk.start))
+        found: list[Range] = []
+        for (
+            chunk
+        ) in self.chunks:  # ascending and apart: only what touches across their border is to be joined
+            runs = ranges_of(chunk.open, chunk.start)
+            if found and runs and found[-1][1] == runs[0][0]:
+                runs[0] = (found.pop()[0], runs[0][1])
+            found += runs
+        return found
 
     @property
     def acked_above(self) -> int:
@@ -597,19 +615,25 @@ class Window:
 
     def snapshot(self) -> CursorSnapshot:
         """All that must survive. O(chunks + runs of unacknowledged messages)."""
+        # between the end of a run of open messages and the start of the next
         acknowledged: list[Range] = []
-        at = self.floor
-        for start, end in self.open_ranges():
-            if start > at:
-                acknowledged.append((at, start))
-            at = end
-        if self.next > at > self.floor:
-            acknowledged.append((at, self.next))
+        if open_runs := self.open_ranges():
+            edges = [edge for run in open_runs for edge in run]
+            edges.append(self.next)
+            acknowledged = list(zip(edges[1::2], edges[2::2], strict=True))
+            if edges[-1] == edges[-2]:
+                acknowledged.pop()
+        if self._ahead:
+            acknowledged = normalise([*acknowledged, *self._ahead.ranges()])
         return CursorSnapshot(
             generation=self.generation,
             floor=self.floor,
-            acknowledged=tuple(normalise([*acknowledged, *self._ahead.ranges()])),
-            attempts=tuple(merge_attempts(self._attempts_of(self.chunks), self._ahead_attempts)),
+            acknowledged=tuple(acknowledged),
+            attempts=tuple(
+                merge_attempts(self._attempts_of(self.chunks), self._ahead_attempts)
+                if self._ahead_attempts
+                else self._attempts_of(self.chunks)
+            ),
         )
 
     def changes(self) -> CursorDelta | None:
@@ -618,18 +642,18 @@ class Window:
             return None
         if not self._dirty and not self._dirty_ranges and self._dirty_floor == self.floor:
             return None
-        acknowledged = [(max(s, self.floor), e) for s, e in self._dirty_ranges if e > self.floor]
-        tried: list[Chunk] = []
-        for chunk in dict.fromkeys(self._dirty):
-            if chunk.end > self.floor and chunk.dirty:
-                acknowledged += ranges_of(chunk.dirty, chunk.start)
-            if chunk.history_dirty:
-                tried.append(chunk)
+        dirty = sorted(set(self._dirty), key=_START)
+        tried = [chunk for chunk in dirty if chunk.history_dirty]
+        acknowledged = _joined((chunk.dirty, chunk.start) for chunk in dirty if chunk.end > self.floor)
+        if self._dirty_ranges:
+            others = [(max(s, self.floor), e) for s, e in self._dirty_ranges if e > self.floor]
+            acknowledged = normalise([*acknowledged, *others])
+        del acknowledged[: bisect_left(acknowledged, (self.floor, 0))]
         return CursorDelta(
             generation=self.generation,
             floor=self.floor,
-            acknowledged=tuple((s, e) for s, e in normalise(acknowledged) if s >= self.floor),
-            attempts=tuple(merge_attempts((), self._attempts_of(tried))),
+            acknowledged=tuple(acknowledged),
+            attempts=tuple(self._attempts_of(tried)),
         )
 
     def kept(self) -> None:
@@ -649,6 +673,17 @@ class Window:
         delta = self.changes()
         self.kept()
         return delta
+
+
+def _joined(masks: Iterable[tuple[int, int]]) -> list[Range]:
+    """The normal list of (mask, base) pairs that ascend and do not overlap: only their borders may touch."""
+    found: list[Range] = []
+    for mask, base in masks:
+        runs = ranges_of(mask, base)
+        if found and runs and found[-1][1] == runs[0][0]:
+            runs[0] = (found.pop()[0], runs[0][1])
+        found += runs
+    return found
 
 
 def _not_delivered(offset: int, consumer: Consumer) -> NotDelivered:

@@ -391,7 +391,7 @@ def entry_of(
 def subscriptions_of(topic: Topic) -> dict[str, Any]:
     """The topic's subscriptions as a head and a footer carry them: id, type, everything below is acknowledged."""
     return {
-        name: {"id": pump.subscription_id, "type": pump.type.value, "next_unacked": pump.cursor.floor}
+        name: {"id": pump.subscription_id, "type": pump.type.value, "next_unacked": pump.floor}
         for name, pump in sorted(topic.subscriptions.items())
     }
 

@@ -314,7 +314,7 @@ class Tier:
         self._lag_again_s = now + _LAG_INTERVAL_S
         for topic in list(self._hub.topics.values()):
             for pump in list(topic.subscriptions.values()):
-                offset = max(pump.cursor.floor, topic.start_offset)
+                offset = max(pump.floor, topic.start_offset)
                 if offset < topic.state.tiered_offset and topic.closed is None:
                     await self.lag.part(topic, offset)
 

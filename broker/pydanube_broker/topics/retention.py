@@ -55,7 +55,7 @@ class Keep:
 
 def slowest_cursor(topic: Topic) -> int | None:
     """Everything below is acknowledged by all subscriptions; None: there is none to wait for."""
-    return min((pump.cursor.floor for pump in topic.subscriptions.values()), default=None)
+    return min((pump.floor for pump in topic.subscriptions.values()), default=None)
 
 
 class JournalRetention:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from pydanube_broker.services.consume import MAX_RANGES, MAX_UNREAD_ANSWERS, ConsumeStream
+from pydanube_broker.services.consume import (
+    MAX_RANGES,
+    MAX_UNREAD_ANSWERS,
+    RANGES_AT_ONCE,
+    ConsumeStream,
+)
 from pydanube_broker.services.publish import PublishStream
 from pydanube_core.errors import ClusterError, InvalidArgument
 from pydanube_core.generated import danube_stream_pb2 as pb
@@ -77,4 +84,61 @@ def test_a_producer_that_reads_no_refusals_is_not_read() -> None:
     assert not reply.reading
     reply.sent.clear()
     stream.on_credit()
+    assert reply.reading
+
+
+class Pump:
+    """Takes what it is told."""
+
+    def __init__(self) -> None:
+        self.acked: list[list[tuple[int, int]]] = []
+        self.confirmed_after: int | None = None
+
+    def ack(self, consumer_id: int, session: int, ranges: list[tuple[int, int]]) -> None:
+        self.acked.append(ranges)
+
+    def confirm(self, done: object) -> None:
+        self.confirmed_after = len(self.acked)
+
+
+def test_many_ranges_are_taken_some_at_a_time_and_others_have_their_turn() -> None:
+    count = 5 * RANGES_AT_ONCE + 7
+    ranges = [(number, number + 1) for number in range(0, 2 * count, 2)]
+
+    async def scenario() -> None:
+        tasks: list[asyncio.Task[None]] = []
+        broker = SimpleNamespace(spawn=lambda work: tasks.append(asyncio.ensure_future(work)))
+        reply, pump = Reply(), Pump()
+        stream = ConsumeStream(reply, cast(Any, broker), lambda stream: None)
+        stream._opening = stream._opened = True
+        stream._pump = cast(Any, pump)
+        flat = [edge for pair in ranges for edge in pair]
+        stream.on_message(
+            pb.ConsumeRequest(ack=pb.Ack(session=1, ranges=flat, confirm=9)).SerializeToString()
+        )
+        assert not reply.reading, "what follows waits"
+        turns = 0
+        while not tasks[0].done():
+            await asyncio.sleep(0)
+            turns += 1
+        assert turns >= 6, "somebody else ran between the slices"
+        assert [pair for part in pump.acked for pair in part] == ranges
+        assert max(map(len, pump.acked)) <= RANGES_AT_ONCE
+        assert pump.confirmed_after == len(pump.acked), "confirmed with the last"
+        assert reply.reading
+
+    asyncio.run(scenario())
+
+
+def test_too_many_ranges_are_refused_before_the_first_is_taken() -> None:
+    reply, pump = Reply(), Pump()
+    stream = ConsumeStream(reply, cast(Any, None), lambda stream: None)
+    stream._opening = stream._opened = True
+    stream._pump = cast(Any, pump)
+    failed: list[ClusterError] = []
+    stream._fail = failed.append  # type: ignore[method-assign]
+    flat = [0, 1] * (MAX_RANGES + 1)
+    stream.on_message(pb.ConsumeRequest(ack=pb.Ack(session=1, ranges=flat)).SerializeToString())
+    assert failed[0].details["limit"] == MAX_RANGES
+    assert not pump.acked
     assert reply.reading
