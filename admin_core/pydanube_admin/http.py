@@ -268,11 +268,13 @@ async def _idle_lifespan(receive: Receive, send: Send) -> None:
 
 
 @contextlib.asynccontextmanager
-async def http_server(sock: socket.socket, app: AsgiApp, *, grace_s: float = 5.0) -> AsyncIterator[None]:
+async def http_server(
+    sock: socket.socket, app: AsgiApp, *, grace_s: float = 5.0, protocol: Any = "auto"
+) -> AsyncIterator[None]:
     """Serve `app` on a bound socket from when the block is entered until it is left.
 
     On leaving, no new connection is taken and open requests have `grace_s` to finish; then they are dropped. The
-    socket is closed. Signals are left alone: they are for the command that runs this.
+    socket is closed. Signals are left alone: they are for the command that runs this. `protocol` is uvicorn's `http`.
 
     Raises:
         MissingExtra: uvicorn is not installed.
@@ -316,6 +318,7 @@ async def http_server(sock: socket.socket, app: AsgiApp, *, grace_s: float = 5.0
             access_log=False,
             lifespan="on",
             ws="none",
+            http=protocol,
             server_header=False,
             timeout_keep_alive=65,  # longer than the idle time of usual clients, so that they close first
             timeout_graceful_shutdown=max(1, round(grace_s)),

@@ -45,6 +45,7 @@ from pydanube_broker.reserve import Reserve
 from pydanube_broker.rpc.advertised import advertised_url
 from pydanube_broker.rpc.hot import Route, StreamReply
 from pydanube_broker.rpc.listening import listen
+from pydanube_broker.rpc.patience import places, raise_limit
 from pydanube_broker.rpc.runtimes import GrpcServer, make_server
 from pydanube_broker.services.consume import ConsumeStream
 from pydanube_broker.services.health import HealthService
@@ -260,6 +261,8 @@ class Broker(BrokerParts):
 
     async def _bind(self, stack: contextlib.AsyncExitStack) -> None:
         server = self.settings.server
+        raise_limit()
+        room = places()
         health = HealthService(lambda: not self.health.reasons())
         schemas = SchemaRegistryService(self.registry.schemas)
         grpc = make_server(
@@ -284,6 +287,7 @@ class Broker(BrokerParts):
             ),
             calls=self.metrics.grpc_calls,
             closed=self.metrics.connections_closed,
+            connections=room.grpc,
         )
         self._servers.append(grpc)
         stack.push_async_callback(grpc.stop, 0)
@@ -303,10 +307,12 @@ class Broker(BrokerParts):
             ),
             calls=self.metrics.grpc_calls,
             closed=self.metrics.connections_closed,
+            connections=room.other,
         )
         self._servers.append(admin)
         stack.push_async_callback(admin.stop, 0)
-        status = StatusServer(self.port, listen(server.host, server.metrics_port, flag="metrics-port"))
+        listener = listen(server.host, server.metrics_port, flag="metrics-port")
+        status = StatusServer(self.port, listener, connections=room.other)
         stack.push_async_callback(status.stop)
         await status.start()
         self.broker_url = advertised_url(server.advertised_url, server.host, grpc.port)

@@ -16,6 +16,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from pydanube_broker.rpc.patience import patient_http
+
 __all__ = ["StatusServer"]
 
 
@@ -76,7 +78,7 @@ class _Server(uvicorn.Server):
 class StatusServer:
     """Serves the pages on a socket that listens already."""
 
-    def __init__(self, shown: Shown, listener: socket.socket) -> None:
+    def __init__(self, shown: Shown, listener: socket.socket, *, connections: int = 512) -> None:
         self._listener = listener
         self.port: int = listener.getsockname()[1]
         self._server = _Server(
@@ -87,6 +89,7 @@ class StatusServer:
                 lifespan="off",
                 timeout_graceful_shutdown=1,
                 server_header=False,
+                http=patient_http(connections),
             )
         )
         self._task: asyncio.Task[None] | None = None

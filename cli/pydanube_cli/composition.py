@@ -28,6 +28,7 @@ from pydanube_admin.core import AdminCore, AdminOptions
 from pydanube_broker.broker import Broker
 from pydanube_broker.log import configure_logging
 from pydanube_broker.rpc.listening import listen
+from pydanube_broker.rpc.patience import patient_http, places
 from pydanube_broker.settings import Settings
 
 from pydanube_cli.main import version
@@ -154,7 +155,7 @@ async def _http_face(settings: Settings, *, admin_url: str) -> AsyncIterator[str
         http_face(
             admin_url, profile=settings.mcp.profile, confirm=settings.mcp.confirm, allowed_hosts=allowed
         ) as app,
-        http_server(listener, app, grace_s=HTTP_GRACE_S),
+        http_server(listener, app, grace_s=HTTP_GRACE_S, protocol=patient_http(places().other)),
     ):
         yield f"http://{f'[{host}]' if ':' in host else host}:{port}"
 

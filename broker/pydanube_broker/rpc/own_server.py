@@ -139,7 +139,12 @@ class OwnServer:
         """Whether one more is taken."""
         if self._stopping or len(self._connections) >= self.times.connections:
             self.closed["too_many_connections"] += 1
-            return False
+            idle = [each for each in self._connections if each.idle]
+            if self._stopping or not idle:
+                return False
+            longest = min(idle, key=lambda each: each.http.heard_at)
+            longest.close("too_many_connections")  # its client comes back when it has something to say
+            self._connections.discard(longest)
         self._connections.add(connection)
         self._empty.clear()
         return True

@@ -31,6 +31,7 @@ def make_server(
     route: Route,
     calls: Counter[tuple[str, str, str]],
     closed: Counter[str],
+    connections: int,
 ) -> GrpcServer:
     """The server of this runtime; only that one is imported.
 
@@ -38,11 +39,15 @@ def make_server(
         runtime: `own` or `grpcio`.
         calls: counts calls that ended: service, method, name of the status.
         closed: counts connections that were closed for what their peer did, by reason.
+        connections: as many at once; the own server closes an idle one for a new one.
     """
     if runtime == "own":
-        from pydanube_broker.rpc.own_server import OwnServer
+        from pydanube_broker.rpc.own_server import OwnServer, Times
 
-        return OwnServer(host=host, port=port, flag=flag, route=route, calls=calls, closed=closed)
+        times = Times(connections=connections)
+        return OwnServer(
+            host=host, port=port, flag=flag, route=route, calls=calls, closed=closed, times=times
+        )
     from pydanube_broker.rpc.grpcio_server import GrpcioServer
 
     def ended(path: str, status: str) -> None:

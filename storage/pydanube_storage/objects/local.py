@@ -117,7 +117,7 @@ class LocalStore:
         folder = self._root / check_key(prefix) if prefix else self._root
         found: list[ObjectFact] = []
         try:
-            for parent, folders, names in os.walk(folder):
+            for parent, folders, names in os.walk(folder, onerror=_unless_gone):
                 if parent == str(self._root) and _SPOOL in folders:
                     folders.remove(_SPOOL)
                 for name in names:
@@ -204,3 +204,9 @@ def _sync_folder(path: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def _unless_gone(error: OSError) -> None:
+    """A folder that cannot be read is not an empty one: `os.walk` takes it for that if nobody objects."""
+    if not isinstance(error, FileNotFoundError):
+        raise error

@@ -144,6 +144,27 @@ def test_a_full_disk_leaves_no_object_and_no_spooled_file(
     assert list(store.spool.iterdir()) == []
 
 
+def test_a_folder_that_cannot_be_read_is_not_an_empty_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Taken for empty, the store would be said to be lost, and what is newer than the catalog not be adopted."""
+    store = LocalStore(tmp_path)
+    store.put_new("cluster/owner/1.json", b"{}")
+    look = os.scandir
+
+    def none_left(path: Any) -> Any:
+        if str(path).endswith("owner"):
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
+        return look(path)
+
+    monkeypatch.setattr(os, "scandir", none_left)
+    with pytest.raises(StoreUnavailable, match="Too many open files"):
+        list(store.list("cluster"))
+    with pytest.raises(StoreUnavailable, match="Too many open files"):
+        list(store.list("cluster/owner"))
+    assert list(store.list("elsewhere")) == []
+
+
 def test_a_local_object_is_never_replaced(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     store.put("a", b"first")

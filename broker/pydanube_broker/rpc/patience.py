@@ -1,0 +1,110 @@
+"""How many connections a port may hold, and for how long a connection of the HTTP ports may say nothing.
+
+Descriptors are shared by all ports and the files. Each port has its part of them, so that idle connections to one leave
+the others and the disk what they need; a port that is full closes the connection that has had nothing to do for longest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, cast
+
+if TYPE_CHECKING:
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+__all__ = ["REQUEST_S", "Places", "patient_http", "places", "raise_limit"]
+
+REQUEST_S: Final = 20.0  # for the head of a request, and between two pieces of its body
+_KEPT_FOR_FILES: Final = 48
+_MOST: Final = 10_000
+_MOST_HTTP: Final = 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """Connections a port may hold."""
+
+    grpc: int
+    other: int  # each of the three other ports
+
+
+def raise_limit() -> None:
+    """Take as many descriptors as this process may have: a usual soft limit of 1 024 is for programs that use `select`."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 65_536 if hard == resource.RLIM_INFINITY else min(hard, 65_536)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def places() -> Places:
+    """What the process's limit of descriptors leaves for connections."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return Places(grpc=_MOST, other=_MOST_HTTP)
+    other = max(2, min(_MOST_HTTP, soft // 16))
+    files = max(_KEPT_FOR_FILES, min(soft // 4, 1024))
+    return Places(grpc=max(4, min(_MOST, soft - files - 3 * other)), other=other)
+
+
+def patient_http(connections: int, request_s: float = REQUEST_S) -> type[H11Protocol]:
+    """uvicorn's HTTP/1.1 with bounds of its own: so many connections, and `request_s` for whoever is to say something."""
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    here: dict[Patient, None] = {}
+
+    class Patient(H11Protocol):
+        """One connection."""
+
+        quiet_since = 0.0
+        look: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self.quiet_since = self.loop.time()
+            if len(here) >= connections:
+                idle = [each for each in here if each.working is None]
+                if not idle:
+                    transport.abort()
+                    return
+                min(idle, key=lambda each: each.quiet_since).transport.close()
+            here[self] = None
+            self.look = self.loop.call_later(request_s, self.look_after)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            here.pop(self, None)
+            if self.look is not None:
+                self.look.cancel()
+                self.look = None
+            super().connection_lost(exc)
+
+        def data_received(self, data: bytes) -> None:
+            if self.working is not None:  # pieces of a body; pieces of a head buy no time
+                self.quiet_since = self.loop.time()
+            super().data_received(data)
+
+        def on_response_complete(self) -> None:
+            self.quiet_since = self.loop.time()
+            super().on_response_complete()
+
+        @property
+        def working(self) -> Any:
+            """The request under way."""
+            cycle = self.cycle
+            return None if cycle is None or cycle.response_complete else cycle
+
+        def look_after(self) -> None:
+            """Close when the peer owes something for too long: a request, or the rest of one."""
+            cycle = self.working
+            waits_for_us = cycle is not None and not cycle.more_body
+            # after an answer uvicorn has a timer of its own, until something comes
+            kept_alive = cycle is None and self.timeout_keep_alive_task is not None
+            quiet_s = self.loop.time() - self.quiet_since
+            if not waits_for_us and not kept_alive and quiet_s >= request_s:
+                self.transport.abort()
+                return
+            left_s = request_s - quiet_s if not (waits_for_us or kept_alive) else request_s
+            self.look = self.loop.call_later(max(left_s, 0.05), self.look_after)
+
+    return cast("type[H11Protocol]", Patient)

@@ -1,0 +1,163 @@
+"""Connections that say nothing: they are closed after a while, and at once when a port has no room for another."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import resource
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import pytest
+import uvicorn
+from pydanube_broker.http_status import StatusServer
+from pydanube_broker.rpc import patience
+from pydanube_broker.rpc.hot import Route
+from pydanube_broker.rpc.own_server import OwnServer, Times
+from pydanube_broker.rpc.patience import patient_http, places
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route as Page
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
+GET = b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n"
+
+
+Pair = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+@asynccontextmanager
+async def dialling(port: int) -> AsyncIterator[Callable[[], Awaitable[Pair]]]:
+    """Makes connections; all are closed at the end."""
+    writers: list[asyncio.StreamWriter] = []
+
+    async def call() -> Pair:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writers.append(writer)
+        return reader, writer
+
+    try:
+        yield call
+    finally:
+        for writer in writers:
+            writer.close()
+        for writer in writers:
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+
+async def closed(reader: asyncio.StreamReader) -> None:
+    """Wait until the other side is gone, whatever it says before."""
+    async with asyncio.timeout(20):
+        try:
+            while await reader.read(1000):
+                pass
+        except ConnectionResetError:
+            pass
+
+
+def test_an_http_port_that_is_full_closes_what_has_been_idle_for_longest() -> None:
+    async def scenario() -> None:
+        listener = socket.create_server(("127.0.0.1", 0))
+        server = StatusServer(cast(Any, None), listener, connections=4)
+        await server.start()
+        try:
+            async with dialling(server.port) as call:
+                idle = [await call() for _ in range(4)]
+                for number in range(4):
+                    reader, writer = await call()
+                    writer.write(GET)
+                    assert b"200 OK" in await reader.readuntil(b"ok\n")
+                    await closed(idle[number][0])
+        finally:
+            await server.stop()
+
+    asyncio.run(scenario())
+
+
+@asynccontextmanager
+async def patient_server(request_s: float) -> AsyncIterator[int]:
+    async def slow(request: Request) -> PlainTextResponse:
+        await asyncio.sleep(4 * request_s)
+        return PlainTextResponse("slow\n")
+
+    async def size(request: Request) -> PlainTextResponse:
+        return PlainTextResponse(f"{len(await request.body())}\n")
+
+    app = Starlette(routes=[Page("/slow", slow), Page("/size", size, methods=["POST"])])
+    config = uvicorn.Config(app, log_config=None, lifespan="off", http=patient_http(10, request_s))
+    server = uvicorn.Server(config)
+    listener = socket.create_server(("127.0.0.1", 0))
+    running = asyncio.ensure_future(server._serve([listener]))
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        server.should_exit = True
+        await running
+        listener.close()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [b"", b"GET /size HT", b"POST /size HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\nabc"],
+    ids=["nothing", "half a head", "half a body"],
+)
+def test_who_does_not_go_on_is_closed(said: bytes) -> None:
+    async def scenario() -> None:
+        async with patient_server(0.2) as port, dialling(port) as call:
+            reader, writer = await call()
+            writer.write(said)
+            await closed(reader)
+
+    asyncio.run(scenario())
+
+
+def test_who_waits_for_a_slow_answer_is_not() -> None:
+    async def scenario() -> None:
+        async with patient_server(0.2) as port, dialling(port) as call:
+            reader, writer = await call()
+            writer.write(b"GET /slow HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+            assert (await reader.read()).endswith(b"slow\n")
+
+    asyncio.run(scenario())
+
+
+def test_a_grpc_port_that_is_full_closes_what_has_been_idle_for_longest() -> None:
+    async def scenario() -> None:
+        server = OwnServer(
+            host="127.0.0.1", port=0, flag="grpc-port", times=Times(connections=3),
+            route=Route(streams={}, cold={}, hot={}, server_streams={}),
+        )  # fmt: skip
+        await server.start()
+        try:
+            async with dialling(server.port) as call:
+                first = []
+                for _ in range(3):
+                    reader, writer = await call()
+                    writer.write(PREFACE)
+                    await reader.read(9)
+                    first.append(reader)
+                for number in range(3):
+                    reader, writer = await call()
+                    writer.write(PREFACE)
+                    assert await reader.read(9)
+                    await closed(first[number])
+                assert server.closed["too_many_connections"] == 3
+                assert server.connections == 3
+        finally:
+            await server.stop(0)
+
+    asyncio.run(scenario())
+
+
+def test_every_port_and_the_files_have_their_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    for soft in (128, 256, 1024, 20_000, resource.RLIM_INFINITY):
+        monkeypatch.setattr(patience.resource, "getrlimit", lambda which, soft=soft: (soft, soft))
+        found = places()
+        assert found.grpc >= 32
+        assert found.other >= 8
+        if soft != resource.RLIM_INFINITY:
+            assert found.grpc + 3 * found.other <= soft - 48
