@@ -71,6 +71,7 @@ log = logging.getLogger("pydanube.broker")
 
 OpsHandler = Callable[[bytes], Awaitable[bytes]]
 MAINTENANCE_S: Final = 5.0
+GRACE_SLACK_MS: Final = 60_000  # a grace that ends later than it may was begun by a clock that ran ahead
 NEVER_MS: Final = 1 << 62
 
 
@@ -436,7 +437,8 @@ class Broker(BrokerParts):
         """Deleted topics go for good when their grace is over; at once where the disk has no room for them."""
         if self.journal.read_only is None:
             everything = isinstance(self.health.disk_error, DiskFull)
-            await self.registry.forget_deleted(NEVER_MS if everything else now_ms())
+            now, longest_ms = now_ms(), int(self.settings.admin.undo_grace * 1000) + GRACE_SLACK_MS
+            await self.registry.forget_deleted(NEVER_MS if everything else now, now + longest_ms)
 
     def _journal_trouble(self) -> Reason | None:
         trouble = self.journal.trouble()

@@ -30,6 +30,7 @@ from pydanube_broker.log import configure_logging
 from pydanube_broker.rpc.listening import listen
 from pydanube_broker.rpc.patience import patient_http, places
 from pydanube_broker.settings import Settings
+from pydanube_broker.topics.topic import now_ms
 
 from pydanube_cli.main import version
 from pydanube_cli.ready import program_name, ready_line, ready_text, write_ready_file
@@ -98,7 +99,8 @@ async def _serve(
             plan_ttl_ms=int(admin.plan_ttl * 1000),
             undo_grace_ms=int(admin.undo_grace * 1000),
             compat_destructive=admin.compat_destructive,
-        )
+        ),
+        now_ms=now_ms,  # the broker's, which does not follow a wrong moment of the machine's
     )
     serving = Broker(settings, ops=core.serve_call, administration=compat_methods(core), upgrade=upgrade)
     async with stop.watched(), serving as broker:

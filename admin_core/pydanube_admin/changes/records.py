@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from pydanube_core.cluster_port import ClusterPort
@@ -84,19 +84,22 @@ class Changes:
 
     async def sweep(self, now_ms: int) -> None:
         """Let go of changes whose grace is over, and of the oldest beyond 10 000; at most once a minute."""
-        if now_ms - self._swept_ms < SWEEP_MS:
+        if 0 <= now_ms - self._swept_ms < SWEEP_MS:  # below 0: it was a clock that ran ahead
             return
         self._swept_ms = now_ms
         old: list[str] = []
         count, after = 0, None
         while items := await self._port.list_state(PREFIX, after=after):
             count += len(items)
-            old += [
-                item.key
-                for item in items
-                if (record := ChangeRecord.from_item(item)).undo_until_ms <= now_ms
-                and record.state != APPLYING
-            ]
+            for item in items:
+                record = ChangeRecord.from_item(item)
+                if record.state == APPLYING:
+                    continue
+                if record.at_ms > now_ms + SWEEP_MS:  # the same: its grace begins now
+                    until_ms = now_ms + record.undo_until_ms - record.at_ms
+                    await self.put(replace(record, at_ms=now_ms, undo_until_ms=until_ms))
+                elif record.undo_until_ms <= now_ms:
+                    old.append(item.key)
             after = items[-1].key
         if count - len(old) > MAX_CHANGES:
             oldest = await self._port.list_state(PREFIX, limit=min(1000, count - len(old) - MAX_CHANGES))

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from pydanube_core.errors import NameReused, SubscriptionNotFound, TopicNotFound
 from pydanube_core.facts import Grace
@@ -47,6 +47,8 @@ from pydanube_broker.cluster.registry_writer import RegistryWriter
 __all__ = ["ParentTombstone", "SubscriptionTombstone", "Tombstones", "TopicTombstone"]
 
 T = TypeVar("T")
+
+_WRITES: Final = 90  # of one transaction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +120,26 @@ class Tombstones(RegistryWriter):
     def kept_cursors(self, topic_id: int) -> set[int]:
         """Ids of the topic's deleted subscriptions whose cursors are kept."""
         return {number for number, one in self.buried_subscriptions.items() if one.topic_id == topic_id}
+
+    async def shorten(self, until_ms: int) -> None:
+        """Let no grace go on for longer than this.
+
+        One that does was begun by a clock that ran ahead. What a deleted topic keeps in the journal keeps all that
+        follows it there.
+        """
+        writes: list[Write] = []
+        for topic_id, topic in self.buried_topics.items():
+            if topic.until_ms > until_ms:
+                topic = self.buried_topics[topic_id] = replace(topic, until_ms=until_ms)
+                writes.append(Put(keys.topic_tombstone_key(topic_id), topic.to_json()))
+        for number, one in self.buried_subscriptions.items():
+            if one.until_ms > until_ms:
+                one = self.buried_subscriptions[number] = replace(one, until_ms=until_ms)
+                writes.append(
+                    Put(keys.subscription_tombstone_key(TopicId(one.topic_id), number), one.to_json())
+                )
+        for start in range(0, len(writes), _WRITES):
+            await self._change(writes[start : start + _WRITES], [])
 
     # Topics
 

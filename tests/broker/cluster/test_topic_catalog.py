@@ -29,6 +29,7 @@ from pydanube_core.errors import (
     SubscriptionNotFound,
     TopicNotFound,
 )
+from pydanube_core.facts import Grace
 from pydanube_core.names import TopicName
 from pydanube_storage.metadata import (
     Guard,
@@ -492,3 +493,23 @@ async def test_ten_thousand_topics_load_by_pages_of_a_thousand_in_two_seconds() 
         assert len(fresh.index.topics()) == 10_000
         assert max(pages) == 1000
         assert len(pages) == 12  # ten of topics, their empty end, and the tombstones
+
+
+async def test_a_grace_that_a_clock_ahead_began_is_shortened_also_for_the_next_start(
+    catalog: TopicCatalog, store: MemoryStore
+) -> None:
+    year_ms = 365 * 86_400_000
+    now_ms = 1_700_000_000_000
+    for name, until_ms in (("ahead", now_ms + year_ms), ("right", now_ms + 1000)):
+        topic = TopicName.parse(name)
+        await catalog.create_topic(topic, settings=TopicSettings())
+        await catalog.delete_topic(topic, grace=Grace(call_id=name, until_ms=until_ms))
+    await catalog.shorten(now_ms + 5000)
+    again = TopicCatalog(store, wall_ms=lambda: now_ms)
+    await again.load()
+    for one in (catalog, again):
+        assert {each.name: each.until_ms for each in one.buried_topics.values()} == {
+            "/default/ahead": now_ms + 5000,
+            "/default/right": now_ms + 1000,
+        }
+    assert len(await again.forget_topics(now_ms + 5000)) == 2
