@@ -499,15 +499,13 @@ class Registry:
             await self._open(records)
         return [self._topics[record.topic] for record in records]
 
-    async def forget_deleted(self, now_ms: int, longest_ms: int | None = None) -> None:
-        """Let go of what was deleted and whose grace is over; `longest_ms`: no grace ends later."""
-        if longest_ms is not None:
-            await self.catalog.shorten(longest_ms)
+    async def forget_deleted(self, now_ms: int, longest_ms: int = 1 << 62) -> None:
+        """Let go of what was deleted and whose grace is over; `longest_ms`: none ends later."""
+        await self.catalog.shorten(longest_ms)
         for topic_id in await self.catalog.forget_topics(now_ms):
             self._hub.drop(topic_id)
         for topic_id, subscription_id in await self.catalog.forget_subscriptions(now_ms):
-            state = self._hub.states.get(topic_id)
-            if state is not None:
+            if (state := self._hub.states.get(topic_id)) is not None:
                 state.cursors.pop(subscription_id, None)
 
     def adopt_subscription(self, topic: Topic, record: SubscriptionRecord) -> AnyPump:

@@ -578,7 +578,7 @@ class Window:
             kept = dict.fromkeys(c for c in self._dirty if c.end > self.floor)
             self._dirty = list(kept)
 
-    def _attempts_of(self, chunks: Iterable[Chunk]) -> list[Attempts]:
+    def _attempts_of(self, chunks: Iterable[Chunk], ahead: Sequence[Attempts] = ()) -> list[Attempts]:
         """Ascending; what touches and has the same counts is one."""
         rows: list[tuple[int, int, int, int]] = []
         for chunk in chunks:
@@ -586,14 +586,12 @@ class Window:
                 rows += [(start, end, *counts) for start, end in ranges_of(mask, chunk.start)]
         rows.sort()
         joined: list[tuple[int, int, int, int]] = []
-        end_of_last = -1
         for row in rows:
-            if row[0] == end_of_last and joined[-1][2:] == row[2:]:
-                joined[-1] = (joined[-1][0], *row[1:])
-            else:
-                joined.append(row)
-            end_of_last = row[1]
-        return list(map(Attempts._make, joined))
+            if joined and joined[-1][1] == row[0] and joined[-1][2:] == row[2:]:
+                row = (joined.pop()[0], *row[1:])
+            joined.append(row)
+        found = list(map(Attempts._make, joined))
+        return merge_attempts(found, ahead) if ahead else found
 
     def open_ranges(self) -> list[Range]:
         """The unacknowledged messages below next, normal."""
@@ -629,11 +627,7 @@ class Window:
             generation=self.generation,
             floor=self.floor,
             acknowledged=tuple(acknowledged),
-            attempts=tuple(
-                merge_attempts(self._attempts_of(self.chunks), self._ahead_attempts)
-                if self._ahead_attempts
-                else self._attempts_of(self.chunks)
-            ),
+            attempts=tuple(self._attempts_of(self.chunks, self._ahead_attempts)),
         )
 
     def changes(self) -> CursorDelta | None:
