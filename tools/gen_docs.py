@@ -267,6 +267,8 @@ def operation_text(operation: Operation) -> str:
         facts.append("needs a plan")
     if operation.reversible:
         facts.append("can be undone")
+    if operation.long_running:
+        facts.append("may take minutes, and takes `detach`")
     text = f"## {operation.name}\n\n{operation.summary}\n\n{'; '.join(facts)}.\n\n"
     if operation.arguments:
         rows = [
