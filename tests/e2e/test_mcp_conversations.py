@@ -21,7 +21,8 @@ from mcp.types import ElicitRequestParams, ElicitResult
 from tests.support.broker_process import BrokerProcess, client_environment, danube_command
 from tests.support.task_client import TakesTasks, ask_task
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
+# Long: each starts a broker and several clients, half a minute in all.
+pytestmark = [pytest.mark.anyio, pytest.mark.long, pytest.mark.timeout(180)]
 
 PERSON = "ann@ops"
 DEADLINE_S = 120.0
