@@ -1,6 +1,8 @@
 """Reading a topic three ways, side by side in one run: spark.read.parquet on the objects, read_topic, the data source.
 
-    .venv/bin/python benchmarks/spark_reading.py [--messages 10000000] [--size 128] [--runs 3]
+    .venv/bin/python benchmarks/spark_reading.py [--messages 10000000] [--size 128] [--runs 3] [--data DIR]
+
+With `--data` the objects are written there if there are none, and kept: `--runs 0` only writes them.
 
 Every column is consumed (a hash over all of them). Prints a line of JSON: messages a second of each, and their ratio to
 Spark's own reader: the aim is 0.85 for read_topic and 0.35 for the data source.
@@ -12,6 +14,7 @@ import argparse
 import json
 import os
 import statistics
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -31,22 +34,35 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=128)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--master", default="local[2]")
+    parser.add_argument("--data", type=Path)
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="spark-reading-") as folder:
-        paths = write(Path(folder), given.messages, given.size)
+    with tempfile.TemporaryDirectory(prefix="spark-reading-") as temporary:
+        folder = str(given.data or temporary)
+        paths = sorted(map(str, Path(folder).rglob("*.parquet")))
+        if not paths:
+            paths = write(Path(folder), given.messages, given.size)
+        if not given.runs:
+            return
         spark = open_session(given.master)
+
+        def source(end: int) -> Any:
+            options = {"topic": "orders", "tier": folder, "end": f"offset:{end}"}
+            return spark.read.format("danube").options(**options).load()
+
         ways = {
-            "parquet": lambda: spark.read.parquet(*paths),
-            "read_topic": lambda: read_topic(spark, "orders", tier=folder),
-            "source": lambda: spark.read.format("danube").options(topic="orders", tier=folder).load(),
+            "parquet": lambda end: spark.read.parquet(*paths[: -(-end // TOPIC_MESSAGES)]),
+            "read_topic": lambda end: read_topic(spark, "orders", tier=folder, end=f"offset:{end}"),
+            "source": source,
         }
         rates: dict[str, list[float]] = {name: [] for name in ways}
-        for run in range(given.runs + 1):  # the first one warms up
+        for run in range(given.runs + 1):  # the first one, over one object, warms up
+            messages = given.messages if run else min(given.messages, TOPIC_MESSAGES)
             for name, way in ways.items():
                 begun = time.monotonic()
-                consume(way(), given.messages)
+                consume(way(messages), messages)
                 if run:
-                    rates[name].append(given.messages / (time.monotonic() - begun))
+                    rates[name].append(messages / (time.monotonic() - begun))
+                    print(f"{name}: {rates[name][-1]:,.0f} messages/s", file=sys.stderr, flush=True)
     medians = {name: statistics.median(each) for name, each in rates.items()}
     print(
         json.dumps(

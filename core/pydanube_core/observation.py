@@ -31,6 +31,9 @@ class HeadSample(NamedTuple):
     producers: int
     consumers: int
     refused: int  # publishes (batches) that were refused
+    retention_age_s: int | None = None  # None: no limit
+    retention_bytes: int | None = None
+    drop_unread: bool = False  # retention does not wait for cursors
 
 
 class CursorSample(NamedTuple):
@@ -55,6 +58,7 @@ class CursorSample(NamedTuple):
     dropped: int
     generation: int  # rises with every seek
     oldest_unread_append_ms: int | None  # None: nothing is unread, or not known without asking the cold tier
+    type: str | None = None  # exclusive, shared …
 
     @property
     def lag_messages(self) -> int:

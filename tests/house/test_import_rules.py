@@ -68,7 +68,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "pydanube": BASE,
     "pydanube_admin": BASE,
     "pydanube_mcp": BASE | {"mcp", "mcp_types", "starlette", "uvicorn"},
-    "pydanube_spark": BASE | {"numpy", "pyarrow", "pyspark"},
+    "pydanube_spark": BASE | {"numpy", "pyarrow", "pyspark", "fastavro"},
     "pydanube_cli": BASE | {"click", "rich", "typer"},
 }
 

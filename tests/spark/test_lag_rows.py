@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from pydanube_core.diagnosis import DiagnosisOptions
-from pydanube_spark.reports.history import ARRAYS, Grid, History
+from pydanube_spark.reports.history import ARRAYS, Grid, History, LogFacts
 from pydanube_spark.reports.lag_rows import LagRow, Span, rows_of_history
 
 HOUR = 3_600_000
@@ -16,7 +16,7 @@ START = 472_222 * HOUR
 GRID = Grid.of(5000)
 
 
-def history(count: int = 720, **columns: Any) -> History:
+def history(count: int = 720, *, log: LogFacts | None = None, **columns: Any) -> History:
     """Samples 5 s apart; a column is a value or one for each sample."""
     arrays = {name: np.zeros(count, np.int64) for name in ARRAYS}
     arrays["taken_at"] = START + 5000 * np.arange(count)
@@ -24,7 +24,7 @@ def history(count: int = 720, **columns: Any) -> History:
     arrays["oldest_unread_age_ms"] -= 1
     for name, values in columns.items():
         arrays[name] = np.broadcast_to(np.asarray(values, np.int64), (count,)).copy()
-    return History(arrays)
+    return History(arrays, log)
 
 
 def rows(found: History, hours: int = 1, **options: Any) -> list[LagRow]:
@@ -142,6 +142,20 @@ def test_a_gap_in_the_telemetry_is_unknown_time_and_not_good_time() -> None:
 def test_a_counter_that_began_again_is_a_restart() -> None:
     counter = np.where(TICKS < 300, TICKS, TICKS - 300)
     assert whole(history(next_offset=3000, redelivered=counter)).redelivered == 299 + 0 + 419
+
+
+def test_bytes_are_by_the_mean_message_and_headroom_by_the_nearer_limit() -> None:
+    behind = {"next_offset": 10_000 + 500 * TICKS, "unread_offsets": 6000, "oldest_unread_age_ms": 60_000}
+    log = LogFacts(message_bytes=400.0, retention_age_s=3600, retention_bytes=3_600_000, drop_unread=True)
+    row = whole(history(log=log, **behind))
+    assert row.lag_bytes == 2_400_000
+    assert row.retention_headroom_s == pytest.approx(1_200_000 / (100 * 400), rel=0.01)
+    by_age = whole(history(log=LogFacts(retention_age_s=3600, drop_unread=True), **behind))
+    assert by_age.retention_headroom_s == pytest.approx(3535)  # the last sample is 5 s old
+    assert (by_age.lag_bytes, json.loads(by_age.reasons)["lag_bytes"]) == (None, "message_size_not_known")
+    waiting = whole(history(log=LogFacts(retention_age_s=3600), **behind))
+    assert json.loads(waiting.reasons)["retention_headroom_s"] == "retention_waits_for_cursors"
+    assert whole(history(next_offset=10)).lag_bytes == 0
 
 
 def test_each_hour_has_its_row() -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -152,27 +155,41 @@ def test_a_stream_that_is_killed_goes_on_without_loss_or_repeat(
         producer.send_many(b"s%d" % number for number in range(total // 2))
     command = [sys.executable, "-c", STREAM, str(tmp_path), broker.info["grpc"], broker.info["admin"]]
 
-    def committed() -> int:
-        return len(list((tmp_path / "checkpoint" / "commits").glob("[0-9]*")))
+    checkpoint = tmp_path / "checkpoint"
 
-    def run_until(batches: int) -> None:
+    def numbers(log: str) -> list[int]:
+        return sorted(int(path.name) for path in (checkpoint / log).glob("[0-9]*"))
+
+    def in_the_middle() -> bool:
+        """A micro-batch is planned and not done; some are done."""
+        return len(numbers("commits")) >= 2 and len(numbers("offsets")) > len(numbers("commits"))
+
+    def read_all() -> bool:
+        done = numbers("commits")
+        if not done:
+            return False
+        said = json.loads((checkpoint / "offsets" / str(done[-1])).read_text().splitlines()[-1])
+        return sum(said.values()) == total
+
+    def run_until(reached: Callable[[], bool]) -> None:
         running = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
         try:
             deadline = time.monotonic() + PATIENCE_S
-            while committed() < batches:
+            while not reached():
                 assert running.poll() is None
                 assert time.monotonic() < deadline
-                time.sleep(0.05)
+                time.sleep(0.02)
         finally:
-            import os
-            import signal
-
-            os.killpg(running.pid, signal.SIGKILL)
+            os.killpg(running.pid, signal.SIGKILL)  # the JVM is its child
             running.wait()
 
-    run_until(2)
+    run_until(in_the_middle)
+    assert not read_all()
     with connect(broker.info["grpc"]) as client, client.producer("streamed") as producer:
         producer.send_many(b"s%d" % number for number in range(total // 2, total))
-    run_until(12)
+    done = len(numbers("commits"))
+    run_until(lambda: in_the_middle() and len(numbers("commits")) > done)
+    assert not read_all()
+    run_until(read_all)
     rows = spark.read.parquet(str(tmp_path / "rows")).collect()
     assert sorted(row.p for row in rows) == sorted(f"s{number}" for number in range(total))

@@ -60,6 +60,9 @@ def head_sample(topic: Topic, now_ms: int, refused: int) -> HeadSample:
         topic.producers_connected,
         sum(len(pump.links) for pump in topic.subscriptions.values()) + topic.readers,
         refused,
+        topic.gate.limits.retention_age_s or None,
+        topic.gate.limits.retention_bytes or None,
+        bool(topic.gate.limits.drop_unread),
     )
 
 
@@ -85,6 +88,7 @@ def cursor_sample(topic: Topic, pump: AnyPump, row: Row, oldest_ms: int | None) 
         row[11],
         0 if marks is None else marks.generation,
         oldest_ms,
+        pump.type.value,
     )
 
 

@@ -113,6 +113,9 @@ class RoundRows:
                 head.consumers,
                 subscriptions,
                 head.refused,
+                head.retention_age_s,
+                head.retention_bytes,
+                head.drop_unread,
             )
             for head in self._heads.values()
             for delivered, unread, subscriptions in [out.get(head.topic_id, (0, 0, 0))]
@@ -175,6 +178,7 @@ def _cursor(sample: CursorSample, taken: int, broker_id: str) -> Row:
         sample.dropped,
         sample.generation,
         None if oldest is None else max(0, taken - oldest) // _AGE_STEP_MS * _AGE_STEP_MS,
+        sample.type,
     )
 
 

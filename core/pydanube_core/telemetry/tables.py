@@ -126,6 +126,11 @@ CURSORS: Final = Table(
             "ms",
             nullable=True,
         ),
+        _text(
+            "type",
+            "exclusive, shared, failover or key-shared; null: the broker did not say yet",
+            nullable=True,
+        ),
     ),
 )
 CONSUMERS: Final = Table(
@@ -198,6 +203,14 @@ TOPICS: Final = Table(
         _int("consumers", "connected"),
         _int("subscriptions", "of it"),
         _int("refused", "publishes that were refused since the broker started", "batches"),
+        _int("retention_age_s", "the topic's policy; null: no limit", "s", nullable=True),
+        _int("retention_bytes", "the topic's policy; null: no limit", "bytes", nullable=True),
+        Column(
+            name="drop_unread",
+            kind=Kind.FLAG,
+            meaning="retention does not wait for cursors",
+            nullable=True,
+        ),
     ),
 )
 TABLES: Final[dict[str, Table]] = {

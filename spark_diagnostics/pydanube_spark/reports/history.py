@@ -12,10 +12,10 @@ from typing import Any, Final, cast
 
 import numpy as np
 import numpy.typing as npt
-from pydanube_core.diagnosis import LagWindow
+from pydanube_core.diagnosis import LagWindow, Retention
 from pydanube_core.telemetry.tables import HOLD_ROUNDS
 
-__all__ = ["ARRAYS", "Grid", "History"]
+__all__ = ["ARRAYS", "Grid", "History", "LogFacts"]
 
 Ints = npt.NDArray[np.int64]
 # Columns of `cursors` that the rules need; an age that is null is -1.
@@ -64,10 +64,21 @@ class Grid:
         return self.window_ms // self.step_ms
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogFacts:
+    """What is known of a log besides, as of the last time its load was told. None: not known, or no limit."""
+
+    message_bytes: float | None = None  # mean of what came in since its broker started
+    retention_age_s: int | None = None
+    retention_bytes: int | None = None
+    drop_unread: bool = False
+
+
 class History:
     """Everything sampled of one subscription of one log; oldest first."""
 
-    def __init__(self, arrays: dict[str, Ints]) -> None:
+    def __init__(self, arrays: dict[str, Ints], log: LogFacts | None = None) -> None:
+        self.log = log or LogFacts()
         self.times = arrays["taken_at"]
         self.start = arrays["start_offset"]
         self.head = arrays["next_offset"]
@@ -151,6 +162,22 @@ class History:
             head_times_ms=memoryview(cast(Any, self.times[heads])),
             head_offsets=memoryview(cast(Any, self.head[heads])),
             head_of_line_failures=self._failures(last),
+            retention=self._retention(index, times, last),
+        )
+
+    def _retention(self, index: Ints, times: Ints, last: int) -> Retention | None:
+        log = self.log
+        if log.retention_age_s is None and log.retention_bytes is None:
+            return None
+        size = log.message_bytes
+        grown = int(self.head[index[-1]] - self.head[index[0]])
+        lasted_s = int(times[-1] - times[0]) / 1000
+        return Retention(
+            age_s=log.retention_age_s,
+            bytes=log.retention_bytes,
+            unread_bytes=None if size is None else int(self.lag[last] * size),
+            bytes_per_s=None if size is None or lasted_s <= 0 else max(0, grown) / lasted_s * size,
+            waits_for_cursors=not log.drop_unread,
         )
 
     def _failures(self, last: int) -> int:

@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pydanube_spark.reports.cold_ages import ColdAges
 from pydanube_spark.reports.history import Grid, History
+from pydanube_spark.reports.known_logs import log_facts
 from pydanube_spark.reports.lag_rows import LagRow, Span, rows_of_history
 from pydanube_spark.reports.source import PACKED_DDL, Telemetry, find_telemetry, packed_samples, unpacked
 
@@ -34,6 +35,7 @@ _SUBJECT: Final = [
     ("topic", pa.string(), "string"),
     ("partition", pa.int64(), "bigint"),
     ("subscription", pa.string(), "string"),
+    ("type", pa.string(), "string"),
 ]
 
 
@@ -90,6 +92,7 @@ def lag_table(spark: SparkSession, question: LagQuestion) -> tuple[DataFrame, Te
     whole = Span(since_ms=span.since_ms, until_ms=until_ms if end_ms + grid.hold_ms >= until_ms else end_ms)
     options, cluster = question.options, telemetry.cluster
     ages = question.exact_ages
+    logs = log_facts(store, cluster, span, topic)
 
     def read(batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:
@@ -102,7 +105,7 @@ def lag_table(spark: SparkSession, question: LagQuestion) -> tuple[DataFrame, Te
             return _table(
                 [{**_nothing(), "status": DAMAGED, "evidence": text} for text in table["damaged"].to_pylist()]
             )
-        history = History(unpacked(table["samples"].to_pylist()))
+        history = History(unpacked(table["samples"].to_pylist()), logs.get(first["topic_id"]))
         append_time = (
             ColdAges(store, cluster, first["topic"], first["topic_id"]).append_time if ages else None
         )

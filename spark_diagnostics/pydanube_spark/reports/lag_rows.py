@@ -46,6 +46,7 @@ class LagRow:
     next_offset: int | None
     next_unacked: int | None
     lag_messages: int | None
+    lag_bytes: int | None  # by the mean size of the log's messages
     oldest_unread_age_s: float | None
     age_quality: str
     in_flight: int | None
@@ -149,6 +150,11 @@ def _row(
             reasons.pop("oldest_unread_age_s", None)
     if not known:
         reasons.setdefault("next_offset", "no_sample")
+    lag = int(history.lag[at]) if known else None
+    size = history.log.message_bytes
+    lag_bytes = None if lag is None or (size is None and lag) else round(lag * (size or 0.0))
+    if lag_bytes is None:
+        reasons["lag_bytes"] = "no_sample" if lag is None else "message_size_not_known"
     if not len(ages):
         reasons["p50_age_s"] = "no_age_known"
     # Every held moment counts, also where a sample was told once and held for several: a quiet subscription is not
@@ -165,7 +171,8 @@ def _row(
         consumers=int(history.members[at]) if known else None,
         next_offset=int(history.head[at]) if known else None,
         next_unacked=cursor,
-        lag_messages=int(history.lag[at]) if known else None,
+        lag_messages=lag,
+        lag_bytes=lag_bytes,
         oldest_unread_age_s=None if age_s is None else float(age_s),
         age_quality=quality.value,
         in_flight=int(history.in_flight[at]) if known else None,

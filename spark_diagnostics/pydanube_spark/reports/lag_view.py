@@ -228,7 +228,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         age_text(row["oldest_unread_age_s"]),
         number(row["produce_rate"], ",.1f"),
         number(row["consume_rate"], ",.1f"),
-        age_text(row["eta_s"]),
+        "–" if row["status"] == LagStatus.CAUGHT_UP else age_text(row["eta_s"]),
         str(why),
     )
 

@@ -98,6 +98,7 @@ svg{{width:100%;height:auto;display:block}} .grid{{stroke:var(--grid)}}
 i{{display:inline-block;width:10px;height:10px;border-radius:3px;margin-right:6px}}
 .wide{{overflow-x:auto}} table{{border-collapse:collapse;width:100%;font-size:13.5px;white-space:nowrap}}
 th{{text-align:left;color:var(--soft);font-weight:600}} th,td{{padding:6px 12px 6px 0;border-bottom:1px solid var(--grid)}}
+.number+:not(.number){{padding-left:12px}}
 td.number,th.number{{text-align:right;font-variant-numeric:tabular-nums}}
 {colours}"""
 

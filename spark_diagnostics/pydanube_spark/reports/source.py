@@ -112,13 +112,14 @@ PACKED: Final = pa.schema(
         pa.field("partition", pa.int64()),
         pa.field("subscription", pa.string()),
         pa.field("subscription_id", pa.int64()),
+        pa.field("type", pa.string()),
         pa.field("first_ms", pa.int64()),
         pa.field("samples", pa.binary()),
         pa.field("damaged", pa.string()),
     ]
 )
 PACKED_DDL: Final = (
-    "topic string, topic_id bigint, partition bigint, subscription string, subscription_id bigint, first_ms bigint, "
+    "topic string, topic_id bigint, partition bigint, subscription string, subscription_id bigint, type string, first_ms bigint, "
     "samples binary, damaged string"
 )
 
@@ -129,7 +130,7 @@ def packed_samples(
     """For each file a batch of `PACKED`: one row for each subscription in it; a damaged file is a row that says so."""
     opened = open_for_reading(store)
     table = table_named("cursors")
-    names = ["topic", "topic_id", "partition", "subscription", "subscription_id"]
+    names = ["topic", "topic_id", "partition", "subscription", "subscription_id", "type"]
     for key in keys:
         try:
             samples = read_samples(opened, key, table, columns=[*names, *ARRAYS])

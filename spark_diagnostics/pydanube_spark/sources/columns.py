@@ -11,6 +11,7 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql.types import (
     BinaryType,
+    DecimalType,
     IntegerType,
     LongType,
     MapType,
@@ -38,8 +39,16 @@ _OFFSET: Final = StructField("offset", LongType())
 TOPIC_SCHEMA: Final = StructType(
     [StructField("topic", StringType()), StructField("partition", IntegerType()), _OFFSET, *_COLUMNS]
 )
-# What Spark's own reader is told of the files: it then takes unsigned integers as bigint, not as decimals.
-FILE_SCHEMA: Final = StructType([_OFFSET, *_COLUMNS])
+# What Spark's own reader is told of the files. It takes unsigned 64-bit integers as decimals only: told bigint, it
+# fails over pages with a dictionary (ParquetDictionary.decodeToLong, seen in Spark 4.3.0).
+_UNSIGNED: Final = DecimalType(20, 0)
+_IN_FILES: Final = {
+    "producer": StructType([StructField("id", _UNSIGNED), StructField("name", StringType())]),
+    "schema_id": _UNSIGNED,
+}
+FILE_SCHEMA: Final = StructType(
+    [_OFFSET, *(StructField(each.name, _IN_FILES.get(each.name, each.dataType)) for each in _COLUMNS)]
+)
 
 
 def rows_of(table: Any, *, topic: str, partition: int | None) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Self
 
-from pydanube_core.errors import InvalidArgument, NotImplementedYet
+from pydanube_core.errors import InvalidArgument
 from pydanube_core.names import TopicName
 from pydanube_core.positions import Position
 from pydanube_core.units import parse_bytes
@@ -20,10 +20,11 @@ DEFAULT_BROKER_URL: Final = "http://127.0.0.1:6650"
 DEFAULT_ADMIN_URL: Final = "http://127.0.0.1:50051"
 _STORE: Final = ("endpoint", "region", "path_style", "profile", "role", "anonymous")
 _TOPIC: Final = (
-    *("topic", "broker", "admin", "tier", "cluster", "start", "end", "decode"),
+    *("topic", "broker", "admin", "tier", "cluster", "start", "end", "decode", "on_error"),
     *("max_messages_per_batch", "split_bytes", "write_id", "dispatch_strategy", "schema"),
     *_STORE,
 )
+ON_ERROR: Final = ("null", "fail")
 SPLIT_BYTES: Final = (
     32 << 20
 )  # of stored bytes for one Spark partition: about 100 MB in memory, seconds of work
@@ -45,19 +46,26 @@ class TopicOptions:
     start: str = "earliest"
     end: str | None = None
     decode: bool = False
+    on_error: str = "null"  # what a payload becomes that cannot be decoded
     max_messages_per_batch: int | None = None  # of a micro-batch
     split_bytes: int = SPLIT_BYTES
     write_id: str | None = None
     dispatch_strategy: str | None = "reliable"
-    schema: str | None = None  # subject, of what is written
+    schema: str | None = None  # subject, of what is written, or decoded by
     store: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
-        if self.decode:
-            raise NotImplementedYet(
-                "decode is not built yet: read without it, and decode `payload` with Spark's from_json or from_avro",
-                field="decode",
-                value=True,
+        if self.on_error not in ON_ERROR:
+            raise InvalidArgument(
+                f"on_error: write {' or '.join(ON_ERROR)}, not {self.on_error!r}",
+                field="on_error",
+                value=self.on_error,
+            )
+        if self.decode and self.offline:
+            raise InvalidArgument(
+                "decode asks the broker's registry for schemas: give admin, its address, beside tier",
+                field="admin",
+                value=None,
             )
         object.__setattr__(self, "topic", str(TopicName.parse(self.topic)))
         Position.parse(self.start, now_ms=0, field="start")
@@ -96,6 +104,7 @@ class TopicOptions:
             start=given.get("start", "earliest"),
             end=given.get("end"),
             decode=_switch(given, "decode"),
+            on_error=given.get("on_error", "null").lower(),
             max_messages_per_batch=_count(given, "max_messages_per_batch"),
             split_bytes=parse_bytes(given["split_bytes"], field="split_bytes")
             if "split_bytes" in given

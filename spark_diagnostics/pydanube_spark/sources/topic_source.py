@@ -23,8 +23,10 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from pydanube_spark.decoding.column import DECODED_ROWS, Decoding
 from pydanube_spark.sources.cluster import Located, locate
 from pydanube_spark.sources.columns import TOPIC_SCHEMA
+from pydanube_spark.sources.decoded import decoding_of, schema_of
 from pydanube_spark.sources.extent import Extent, Slice, slices_of, tails_of, within
 from pydanube_spark.sources.options import TopicOptions
 from pydanube_spark.sources.positions import between, first_offsets
@@ -61,13 +63,13 @@ class TopicSource(DataSource):
         return "danube"
 
     def schema(self) -> StructType:
-        return TOPIC_SCHEMA
+        return schema_of(self._parsed) if self._parsed.decode else TOPIC_SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return _Reader(self._parsed)
+        return _Reader(self._parsed, decoding_of(self._parsed, schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return _StreamReader(self._parsed)
+        return _StreamReader(self._parsed, decoding_of(self._parsed, schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from pydanube_spark.sources.writer import TopicWriter
@@ -78,8 +80,9 @@ class TopicSource(DataSource):
 class _Reading:
     """What batch and stream share: from extents to tasks, and what a task does."""
 
-    def __init__(self, options: TopicOptions) -> None:
+    def __init__(self, options: TopicOptions, decoding: Decoding | None) -> None:
         self.options = options
+        self.decoding = decoding
 
     def tasks(self, located: Located, extents: Sequence[Extent], times: Times) -> list[InputPartition]:
         cold = slices_of(extents, split_bytes=self.options.split_bytes)
@@ -89,6 +92,15 @@ class _Reading:
         return made or [_Cold((), None, times)]
 
     def rows(self, partition: InputPartition) -> Iterator[Any]:
+        found = self._stored(partition)
+        if self.decoding is None:
+            yield from found
+            return
+        for batch in found:
+            for at in range(0, batch.num_rows, DECODED_ROWS):
+                yield self.decoding.added_to(batch.slice(at, DECODED_ROWS))
+
+    def _stored(self, partition: InputPartition) -> Iterator[Any]:
         if isinstance(partition, _Cold):
             if partition.store is None:
                 return iter(())
@@ -98,8 +110,8 @@ class _Reading:
 
 
 class _Reader(_Reading, DataSourceReader):
-    def __init__(self, options: TopicOptions) -> None:
-        super().__init__(options)
+    def __init__(self, options: TopicOptions, decoding: Decoding | None) -> None:
+        super().__init__(options, decoding)
         self._wanted = Wanted()
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:

@@ -14,9 +14,11 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from pydanube_spark.decoding.registry import latest_version
 from pydanube_spark.session import register
 from pydanube_spark.sources.cluster import Located, locate
 from pydanube_spark.sources.columns import FILE_SCHEMA, TOPIC_SCHEMA
+from pydanube_spark.sources.decoded import schema_of
 from pydanube_spark.sources.extent import Extent
 from pydanube_spark.sources.options import TopicOptions
 from pydanube_spark.sources.positions import between
@@ -38,6 +40,8 @@ def read_topic(
     start: str = "earliest",
     end: str | None = None,
     decode: bool = False,
+    on_error: str = "null",
+    schema: str | None = None,
     **store: str,
 ) -> DataFrame:
     """The messages of a topic from `start` to `end`, in the columns of the data source `danube`.
@@ -47,7 +51,9 @@ def read_topic(
         tier: where the objects are, if not where the broker says.
         cluster: which cluster of the store, if it holds several.
         start, end: positions; `end` is exclusive, None: what there is now.
-        decode: add the column `value`, the payload by the topic's schema.
+        decode: add the columns `value`, the payload by the topic's schema, and `_decode_error`.
+        on_error: `null`: a payload that cannot be decoded is null; `fail`: it ends the job.
+        schema: the subject to decode by, if not the topic's.
         store: endpoint, region, path_style, profile of an S3 store.
 
     Raises:
@@ -62,19 +68,37 @@ def read_topic(
         start=start,
         end=end,
         decode=decode,
+        on_error=on_error,
+        schema=schema,
         store=store,
     )
     register(spark)
     located = locate(options)
+    if decode:  # by one subject, whichever part it is
+        subject = latest_version(options.admin_url, located.topic, options.schema).subject
+        options = replace(options, schema=subject)
     extents, times = between(options, located)
     if not decode and _spark_can_open(spark, located):
         parts = [frame for each in extents for frame in _frames(spark, options, located, each, times)]
     else:
         parts = [_by_source(spark, options, each) for each in extents]
     if not parts:
-        return spark.createDataFrame([], TOPIC_SCHEMA)
+        return spark.createDataFrame([], schema_of(options) if decode else TOPIC_SCHEMA)
     frame = reduce(DataFrame.unionAll, parts)
     return frame.where(reduce(Column.__and__, conditions)) if (conditions := _by_time(times)) else frame
+
+
+def _signed(name: str) -> Column:
+    return f.col(name).try_cast("bigint")
+
+
+def _as_in_table(name: str) -> Column:
+    """A column of the files as the table has it: ids as bigint."""
+    if name == "producer":
+        return f.struct(_signed("producer.id").alias("id"), f.col("producer.name").alias("name")).alias(
+            "producer"
+        )
+    return _signed(name).alias(name) if name == "schema_id" else f.col(name)
 
 
 def _frames(
@@ -100,7 +124,7 @@ def _frames(
         yield frame.select(
             f.lit(options.topic).alias("topic"),
             f.lit(extent.partition).cast("int").alias("partition"),
-            *FILE_SCHEMA.names,
+            *map(_as_in_table, FILE_SCHEMA.names),
         )
     if located.live and cold_end < extent.end:
         yield _by_source(spark, options, replace(extent, start=max(cold_end, extent.start)))
@@ -115,6 +139,8 @@ def _by_source(spark: SparkSession, options: TopicOptions, extent: Extent) -> Da
         "tier": options.tier,
         "cluster": options.cluster,
         "decode": str(options.decode).lower(),
+        "on_error": options.on_error,
+        "schema": options.schema,
         "start": f"offset:{extent.start}",
         "end": f"offset:{extent.end}",
         **(options.store or {}),

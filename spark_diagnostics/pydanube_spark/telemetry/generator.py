@@ -67,6 +67,7 @@ class Plan:
     subscriptions: int = 12
     brokers: int = 3
     interval_ms: int = 5000
+    jitter_ms: int = 40
     hot_topics: int = 2
     cluster: str = "made-up"
     seed: int = 1
@@ -120,7 +121,8 @@ def generate(store: ObjectStore, plan: Plan) -> dict[str, int]:
 def _tables(plan: Plan, hour: int, broker: int, topics: Ints) -> Iterator[tuple[Table, Sequence[Any]]]:
     count = HOUR_MS // plan.interval_ms
     ticks = np.arange(count, dtype=np.int64) + hour * count
-    times = plan.start_ms + ticks * plan.interval_ms
+    late = _noise(plan, -1 - broker, ticks, plan.jitter_ms)  # a round begins when the loop gets to it
+    times = plan.start_ms + ticks * plan.interval_ms + late
     broker_id = str(FIRST_BROKER + broker)
     heads = (
         np.stack([_head(plan, int(t), ticks) for t in topics])
@@ -162,6 +164,7 @@ def _tables(plan: Plan, hour: int, broker: int, topics: Ints) -> Iterator[tuple[
         {
             **flat,
             "subscription": pa.repeat("worker", rows),
+            "type": pa.repeat("shared", rows),
             "subscription_id": np.repeat(topics + 1_000_001, count),
             "next_offset": heads.reshape(-1),
             "generation": np.ones(rows, np.int64),
@@ -186,6 +189,8 @@ def _tables(plan: Plan, hour: int, broker: int, topics: Ints) -> Iterator[tuple[
             "unread_messages": unread.reshape(-1),
             "producers": np.ones(sent.size, np.int64),
             "subscriptions": np.ones(sent.size, np.int64),
+            "retention_age_s": pa.nulls(sent.size, pa.int64()),
+            "retention_bytes": pa.nulls(sent.size, pa.int64()),
         },
     )
     yield _brokers(plan, broker_id, times, heads, cursors)
@@ -229,10 +234,15 @@ def _brokers(
 
 
 def _noise(plan: Plan, topic: int, ticks: Ints, spread: int) -> Ints:
-    """Values from 0 to `spread` that hang on nothing but seed, topic and tick (a multiplicative hash, Knuth)."""
-    mixed = (ticks.astype(np.uint64) + np.uint64(topic * 7919 + plan.seed * 104_729)) * np.uint64(
-        0x9E3779B97F4A7C15
-    )
+    """Values from 0 to `spread` that hang on nothing but seed, topic and tick, and on the one before not at all.
+
+    The mixing is SplitMix64's: a plain multiple of the tick would compress as no real rate does.
+    """
+    stream = np.uint64((topic * 7919 + plan.seed * 104_729) * 1_000_003 % 2**64)
+    mixed = (ticks.astype(np.uint64) + stream) * np.uint64(0x9E37_79B9_7F4A_7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58_476D_1CE4_E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D0_49BB_1331_11EB)
+    mixed ^= mixed >> np.uint64(31)
     return ((mixed >> np.uint64(33)) % np.uint64(spread + 1)).astype(np.int64)
 
 

@@ -1,0 +1,77 @@
+"""What a payload can be instead of what its schema says. Pure."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, Protocol
+
+from google.protobuf.message import DecodeError
+
+__all__ = ["FAULTS", "Fault", "Format", "Plain", "day_in_range", "micros_in_range", "micros_of", "text"]
+
+_FIRST_US: Final = -62_135_596_800_000_000  # 0001-01-01, the first that Spark and Python both can tell
+_END_US: Final = 253_402_300_800_000_000  # 10000-01-01
+_DAY_US: Final = 86_400_000_000
+
+
+class Fault(ValueError):
+    """A payload, or a version it was written with, cannot be read as the column's type."""
+
+
+#: what reading a wrong payload may raise: a decoder meets bytes of anybody
+FAULTS: Final = (
+    *(ValueError, TypeError, LookupError, ArithmeticError, RecursionError, MemoryError),
+    *(struct.error, DecodeError),
+)
+
+
+class Format(Protocol):
+    """A schema as the reader wants it. `type`: the column's Arrow type."""
+
+    @property
+    def type(self) -> Any: ...
+
+    def reading(self, writer: bytes) -> Callable[[bytes], Any]:
+        """How payloads written with a definition are read as `type`. Raises `Fault`: they never can be."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """bytes and number, which do not say what their bytes mean, and text."""
+
+    type: Any
+    read: Callable[[bytes], Any]
+
+    def reading(self, writer: bytes) -> Callable[[bytes], Any]:
+        return self.read
+
+
+def micros_in_range(value: int) -> int:
+    """Microseconds since 1970, of the years 1 to 9999. Raises `Fault`."""
+    if not _FIRST_US <= value < _END_US:
+        raise Fault(f"{value} µs since 1970 is not between the years 1 and 9999")
+    return value
+
+
+def day_in_range(value: int) -> int:
+    """Days since 1970, of the years 1 to 9999. Raises `Fault`."""
+    micros_in_range(value * _DAY_US)
+    return value
+
+
+def micros_of(value: datetime) -> int:
+    """Whole microseconds since 1970; a time without zone is taken as UTC."""
+    moment = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+    past = moment - datetime(1970, 1, 1, tzinfo=UTC)
+    return (past.days * 86_400 + past.seconds) * 1_000_000 + past.microseconds
+
+
+def text(value: str) -> str:
+    """A string that can be UTF-8, which half a surrogate pair cannot. Raises `ValueError`."""
+    if not value.isascii():
+        value.encode()
+    return value

@@ -1,0 +1,143 @@
+"""The schemas that payloads are decoded by, asked of the broker's registry; a version never changes.
+
+The driver finds out which version the column is of, tasks ask for what messages were written with: versions that are
+registered while a stream runs come to light only there.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import pyarrow as pa
+from pydanube_core.errors import InvalidArgument, SchemaNotFound
+
+from pydanube_spark.decoding.fault import Fault, Format, Plain
+
+__all__ = ["Version", "format_of", "latest_version", "reading", "version_of", "version_of_id", "versions_of"]
+
+_KEPT = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Version:
+    """One version of a subject; `definition` is what was registered, byte for byte."""
+
+    subject: str
+    version: int
+    schema_type: str
+    definition: bytes
+
+
+def latest_version(admin_url: str, topic: str, subject: str | None) -> Version:
+    """The version whose types the column has: the latest of the topic's subject, or of one that is named.
+
+    Raises:
+        TopicNotFound, SchemaNotFound, Unavailable. InvalidArgument: the topic has no schema, and none was named.
+    """
+    return _asked(admin_url, "schemas.get", {"subject": subject or _subject(admin_url, topic)})
+
+
+def versions_of(admin_url: str, subject: str) -> list[int]:
+    """The subject's versions, newest first; at most the last hundred."""
+    from pydanube_admin.remote import call_sync
+
+    page = call_sync(admin_url, "schemas.versions", {"subject": subject, "limit": 100})
+    return sorted((item["version"] for item in page["items"]), reverse=True)
+
+
+def version_of(admin_url: str, subject: str, version: int) -> Version:
+    return _asked(admin_url, "schemas.get", {"subject": subject, "version": version})
+
+
+@lru_cache(maxsize=_KEPT)
+def version_of_id(admin_url: str, schema_id: int, version: int | None) -> Version | str:
+    """What a message names; text that says why it cannot be had, where it was deleted.
+
+    Raises:
+        Unavailable: no broker: that is the task's fault, not the message's.
+    """
+    asked: dict[str, Any] = {"schema_id": str(schema_id)}
+    if version:
+        asked["version"] = version
+    try:
+        return _asked(admin_url, "schemas.get_by_id", asked)
+    except SchemaNotFound as error:
+        return error.message
+
+
+def _subject(admin_url: str, topic: str) -> str:
+    from pydanube_admin.remote import call_sync
+
+    found = call_sync(admin_url, "topics.get_schema_config", {"topic": topic})["schema_subject"]
+    if found is None:
+        raise InvalidArgument(
+            f"{topic} has no schema to decode by: name a subject with the option schema, or give the topic one "
+            "(danube topics configure-schema)",
+            field="decode",
+            value=True,
+            topic=topic,
+        )
+    return str(found)
+
+
+def _asked(admin_url: str, operation: str, arguments: Mapping[str, Any]) -> Version:
+    from pydanube_admin.remote import call_sync
+
+    found = call_sync(admin_url, operation, dict(arguments))
+    text = found["untrusted"].get("schema_definition")
+    if text is None:
+        definition = base64.b64decode(found["untrusted"]["schema_definition_base64"])
+    else:
+        definition = text.encode()
+    return Version(
+        subject=found["subject"],
+        version=found["version"],
+        schema_type=found["schema_type"],
+        definition=definition,
+    )
+
+
+@lru_cache(maxsize=32)
+def format_of(version: Version) -> Format:
+    """The column's type, and what reads payloads as it.
+
+    Raises:
+        MissingExtra: the format's library is not installed. Fault: no column can hold what it says.
+    """
+    match version.schema_type:
+        case "avro":
+            from pydanube_spark.decoding.avro import AvroFormat
+
+            return AvroFormat(version.definition)
+        case "json_schema":
+            from pydanube_spark.decoding.json_schema import JsonFormat
+
+            return JsonFormat(version.definition)
+        case "protobuf":
+            from pydanube_spark.decoding.protobuf import ProtobufFormat
+
+            return ProtobufFormat(version.definition)
+        case "string":
+            return Plain(pa.string(), bytes.decode)
+        case _:
+            return Plain(pa.binary(), bytes)
+
+
+@lru_cache(maxsize=_KEPT)
+def reading(reader: Version, writer: Version) -> Callable[[bytes], Any] | str:
+    """How payloads of one version are read as another; text that says why they never can be."""
+    if writer.schema_type != reader.schema_type:
+        return (
+            f"{writer.subject} version {writer.version} is {writer.schema_type}, {reader.subject} version "
+            f"{reader.version} is {reader.schema_type}"
+        )
+    try:
+        return format_of(reader).reading(writer.definition)
+    except Fault as fault:
+        return (
+            f"{writer.subject} version {writer.version} cannot be read as version {reader.version}: {fault}"
+        )

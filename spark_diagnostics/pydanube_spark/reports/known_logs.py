@@ -1,0 +1,59 @@
+"""What the lag report knows of logs besides their cursors: how large messages are, and what retention says.
+
+As of the end of the time that is reported: of the last hour in which loads of topics were told. It fits the driver's
+memory: a row a log.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from pydanube_core.errors import CorruptObject, ObjectMissing
+from pydanube_core.telemetry import table_named
+from pydanube_core.telemetry.files import HOUR_MS
+from pydanube_storage.objects import StoreOptions
+from pydanube_storage.telemetry.reading import read_samples, stored_files
+
+from pydanube_spark.reports.history import LogFacts
+from pydanube_spark.reports.lag_rows import Span
+from pydanube_spark.reports.source import topic_matches
+from pydanube_spark.sources.cluster import open_for_reading
+
+__all__ = ["log_facts"]
+
+_COLUMNS: Final = (
+    *("taken_at", "topic", "topic_id", "messages_in", "bytes_in"),
+    *("retention_age_s", "retention_bytes", "drop_unread"),
+)
+
+
+def log_facts(options: StoreOptions, cluster: str, span: Span, topic: str | None) -> dict[int, LogFacts]:
+    """By topic id. A damaged file is as one that is not there: it costs sizes, not lag."""
+    store = open_for_reading(options)
+    table = table_named("topics")
+    found = list(stored_files(store, cluster, table, start_ms=span.since_ms, end_ms=span.until_ms))
+    newest_ms = max((file.end_ms for _, file, _ in found), default=0)
+    last: dict[int, dict[str, Any]] = {}
+    for key, file, _ in sorted(found, key=lambda each: each[1].end_ms):
+        if file.end_ms <= newest_ms - HOUR_MS:
+            continue
+        try:
+            rows = read_samples(store, key, table, columns=list(_COLUMNS)).to_pylist()
+        except (CorruptObject, ObjectMissing):
+            continue
+        for row in rows:
+            before = last.get(row["topic_id"])
+            if (before is None or before["taken_at"] <= row["taken_at"]) and topic_matches(
+                row["topic"], topic
+            ):
+                last[row["topic_id"]] = row
+    return {topic_id: _facts(row) for topic_id, row in last.items()}
+
+
+def _facts(row: dict[str, Any]) -> LogFacts:
+    return LogFacts(
+        message_bytes=row["bytes_in"] / row["messages_in"] if row["messages_in"] else None,
+        retention_age_s=row["retention_age_s"],
+        retention_bytes=row["retention_bytes"],
+        drop_unread=bool(row["drop_unread"]),
+    )

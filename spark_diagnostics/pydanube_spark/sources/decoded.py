@@ -1,0 +1,76 @@
+"""What a topic's rows have besides with the option `decode`: the column's type, found out when a query is made.
+
+Spark asks for the schema first and for a reader later, perhaps much later: the reader is of that version whose types
+the query was made with.
+"""
+
+from __future__ import annotations
+
+from pydanube_core.errors import ClusterError, SchemaInvalid
+from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.types import StringType, StructField, StructType
+
+from pydanube_spark.decoding.column import Decoding
+from pydanube_spark.decoding.fault import Fault
+from pydanube_spark.decoding.registry import Version, format_of, latest_version, version_of, versions_of
+from pydanube_spark.sources.columns import TOPIC_SCHEMA
+from pydanube_spark.sources.options import TopicOptions
+
+__all__ = ["decoding_of", "schema_of"]
+
+
+def schema_of(options: TopicOptions) -> StructType:
+    """The columns of the topic, and `value` and `_decode_error`.
+
+    Raises:
+        TopicNotFound, SchemaNotFound, Unavailable, InvalidArgument: as `latest_version`.
+        SchemaInvalid: the schema has no type that a column could be.
+    """
+    return _with_value(latest_version(options.admin_url, options.topic, options.schema))
+
+
+def decoding_of(options: TopicOptions, schema: StructType) -> Decoding | None:
+    """What fills the columns of `schema`; None: nothing is decoded.
+
+    Raises:
+        SchemaInvalid: no version of the subject has these types any more.
+    """
+    if not options.decode:
+        return None
+    latest = latest_version(options.admin_url, options.topic, options.schema)
+    found = latest if _is(latest, schema) else None
+    if found is None:
+        for number in versions_of(options.admin_url, latest.subject):
+            version = version_of(options.admin_url, latest.subject, number)
+            if _is(version, schema):
+                found = version
+                break
+    if found is None:
+        raise SchemaInvalid(
+            f"no version of {latest.subject} has the types this query was made with: make it again",
+            field="decode",
+            subject=latest.subject,
+        )
+    return Decoding(admin_url=options.admin_url, reader=found, fail=options.on_error == "fail")
+
+
+def _is(version: Version, schema: StructType) -> bool:
+    try:
+        return _with_value(version) == schema
+    except ClusterError:
+        return False
+
+
+def _with_value(version: Version) -> StructType:
+    try:
+        kind = from_arrow_type(format_of(version).type, True)
+    except (Fault, TypeError, ValueError, RecursionError) as error:
+        raise SchemaInvalid(
+            f"{version.subject} version {version.version} has no type that a column could be: {error}",
+            field="decode",
+            subject=version.subject,
+            version=version.version,
+        ) from None
+    return StructType(
+        [*TOPIC_SCHEMA.fields, StructField("value", kind), StructField("_decode_error", StringType())]
+    )
