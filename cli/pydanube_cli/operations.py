@@ -30,6 +30,7 @@ from pydanube_core.errors import (
 
 from pydanube_cli.command import Command, Common
 from pydanube_cli.findings import print_diagnosis
+from pydanube_cli.interrupted import ReplayAccount
 from pydanube_cli.object_paths import all_paths, lines_of
 from pydanube_cli.overview import print_group, unknown_word
 from pydanube_cli.plan_view import consents, show_plan
@@ -305,9 +306,19 @@ def _call(
             return 0
     elif operation.long_running:
         status = partial(call, common.admin_url, "brokers.status", face="cli", principal=common.principal)
-        result = with_progress(
-            lambda: _asked(operation, ask, arguments, yes=option_yes, common=common), status, operation.name
+        account = (
+            _replay_account(call, common, arguments["to"]) if operation.name == "topics.replay" else None
         )
+        try:
+            result = with_progress(
+                lambda: _asked(operation, ask, arguments, yes=option_yes, common=common),
+                status,
+                operation.name,
+            )
+        except KeyboardInterrupt:
+            if account is not None:
+                _say_how_far(account.copied_until(), as_json=common.as_json)
+            raise
     else:
         result = _asked(operation, ask, arguments, yes=option_yes, common=common)
     if result is None:
@@ -318,6 +329,33 @@ def _call(
         return CODES[CorruptObject.code].exit
     holds = operation.condition is None or bool(result[operation.condition])
     return 0 if holds else CODES[ConditionNotMet.code].exit
+
+
+def _replay_account(call: Any, common: Common, target: str) -> ReplayAccount:
+    def ask(operation: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        asked: Mapping[str, Any] = call(
+            common.admin_url,
+            operation,
+            arguments,
+            timeout_s=common.timeout_s,
+            face="cli",
+            principal=common.principal,
+        )
+        return asked
+
+    return ReplayAccount(ask, target)
+
+
+def _say_how_far(copied_until: Mapping[str, int], *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps({"interrupted": True, "copied_until": copied_until}), file=sys.stderr)
+    elif not copied_until:
+        print("interrupted: no copy is there", file=sys.stderr)
+    for topic, offset in () if as_json else copied_until.items():
+        print(
+            f"interrupted: {topic} is copied up to offset {offset}; go on with --from offset:{offset}",
+            file=sys.stderr,
+        )
 
 
 def _long_text(name: str, given: str | None, file: str | None) -> str:

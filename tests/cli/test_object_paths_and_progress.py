@@ -5,12 +5,14 @@ from __future__ import annotations
 import io
 import sys
 import threading
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from pydanube_cli.interrupted import ReplayAccount
 from pydanube_cli.object_paths import all_paths, lines_of
 from pydanube_cli.progress import progress_line, with_progress
-from pydanube_core.errors import Unavailable
+from pydanube_core.errors import TopicNotFound, Unavailable
 
 
 def pages(*sizes: int) -> tuple[list[dict[str, Any]], Any]:
@@ -89,3 +91,34 @@ def test_without_a_terminal_nobody_is_asked_and_nothing_is_written(monkeypatch: 
 
     assert with_progress(lambda: 7, status, "objects.verify") == 7
     assert quiet.getvalue() == ""
+
+
+class Copies:
+    """A target topic as `messages.peek` shows it."""
+
+    def __init__(self) -> None:
+        self.heads: dict[str, int] = {}
+        self.of: dict[str, str] = {}
+
+    def __call__(self, operation: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        assert operation == "messages.peek"
+        if not self.heads:
+            raise TopicNotFound("there is no topic", topic=arguments["topic"])
+        if arguments["from"] == "latest":
+            return {"items": [], "next_offsets": self.heads}
+        assert arguments["from"] == f"offset:{self.heads[arguments['topic']] - 1}"
+        return {"items": [{"untrusted": {"attributes": {"x-replayed-from": self.of[arguments["topic"]]}}}]}
+
+
+def test_an_interrupted_replay_is_told_from_its_copies() -> None:
+    copies = Copies()
+    account = ReplayAccount(copies, "/default/again")
+    assert account.copied_until() == {}
+    copies.heads = {"/default/again": 8}
+    copies.of = {"/default/again": "/default/logs@41"}
+    assert account.copied_until() == {"/default/logs": 42}
+    later = ReplayAccount(copies, "/default/again")
+    assert later.copied_until() == {}  # what an earlier replay copied is not told again
+    copies.heads = {"/default/again-part-0": 1, "/default/again-part-1": 2}
+    copies.of = {"/default/again-part-0": "/default/a-part-0@5", "/default/again-part-1": "by hand"}
+    assert later.copied_until() == {"/default/a-part-0": 6}

@@ -107,7 +107,7 @@ def test_the_subject_of_a_schema_is_in_the_json(live: Danube, tmp_path: Path) ->
         "subject-shown",
         "--schema-type",
         "json_schema",
-        "-f",
+        "--file",
         str(tmp_path / "any.json"),
     )
     assert made.code == 0, made.err

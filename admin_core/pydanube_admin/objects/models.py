@@ -35,7 +35,7 @@ Begin = Annotated[
     Field(
         alias="from",
         max_length=64,
-        description="Position: earliest, offset:42, time:2026-01-31T12:00:00Z, time:-15m",
+        description="Position: earliest, offset:42, time:2026-01-31T12:00:00Z, time:-15m; without it, from the first message",
     ),
 ]
 

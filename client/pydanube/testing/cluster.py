@@ -13,7 +13,6 @@ from pydanube_core.errors import (
     ClusterError,
     DispatchMismatch,
     InvalidArgument,
-    NotImplementedYet,
     SubscriptionNotFound,
     TopicNotFound,
     Unavailable,
@@ -26,6 +25,7 @@ from pydanube_core.topic_pattern import TopicPattern
 from pydanube.client import Client
 from pydanube.retry import Retry
 from pydanube.sync import Client as SyncClient
+from pydanube.testing.key_sharing import KeySharedSubscription
 from pydanube.testing.log import MemoryTopic
 from pydanube.testing.registry import MemoryRegistry
 from pydanube.testing.streams import ConsumeServer, Pipe, PublishServer
@@ -40,8 +40,8 @@ _URL: Final = "http://in-memory:6650"
 class InMemoryCluster:
     """Topics, subscriptions and producers in this process; `connect()` gives the real client.
 
-    Has exclusive, shared and failover subscriptions, readers, ack, nack with delay, ack timeout, terminate, seek,
-    partitions and idempotent producers. Has no key-shared, schemas, limits or retention.
+    Has every type of subscription, readers, ack, nack with delay, ack timeout, terminate, seek, partitions, idempotent
+    producers and schemas, which it does not compare. Has no failure policies, limits or retention.
 
     Args:
         auto_create: producers make topics that do not exist.
@@ -201,11 +201,12 @@ class InMemoryCluster:
         """The subscription that a consumer asks for, made if it is new."""
         found = self._subscriptions.get((topic.name, request.subscription))
         kind = request.type or "exclusive"
-        if kind == "key-shared":
-            raise NotImplementedYet("the in-memory cluster has no key-shared subscriptions")
         if found is None:
             start = topic.offset_of(request.start or "earliest")
-            found = MemorySubscription(topic, request.subscription, kind, start, self.new_id)
+            if kind == "key-shared":
+                found = KeySharedSubscription(topic, request.subscription, start, self.new_id)
+            else:
+                found = MemorySubscription(topic, request.subscription, kind, start, self.new_id)
             self._subscriptions[topic.name, request.subscription] = found
         elif request.start_given:
             raise InvalidArgument(
@@ -214,7 +215,7 @@ class InMemoryCluster:
                 value=request.start,
             )
         elif found.kind != kind:
-            if found.consumers:
+            if found.consumers or "key-shared" in (found.kind, kind):
                 raise InvalidArgument(
                     f"subscription {request.subscription} is {found.kind}", field="type", value=kind
                 )

@@ -23,6 +23,7 @@ from pydanube_core.errors import (
 from pydanube_core.frames import PUBLISH_BATCH_FIELD, read_bytes_field
 from pydanube_core.generated import danube_stream_pb2 as pb
 
+from pydanube.testing.key_sharing import KeySharedSubscription
 from pydanube.testing.subscription import MemorySubscription, Part, build_frame, pairs
 
 if TYPE_CHECKING:
@@ -286,6 +287,14 @@ class ConsumeServer:
         )
         if request.subscription:
             subscription = cluster.subscription(topic, request)
+            if isinstance(subscription, KeySharedSubscription):
+                subscription.filter(self, request.key_filters)
+            elif request.key_filters:
+                raise InvalidArgument(
+                    "key_filters are of key-shared subscriptions",
+                    field="key_filters",
+                    value=list(request.key_filters),
+                )
             opened.active = subscription.join(self, request.ack_timeout_ms, reports=request.reports_taken)
             opened.ack_timeout_ms = request.ack_timeout_ms
             self._subscription = subscription

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, Protocol
 
 from pydanube_core.errors import ConsumerBusy, NotDelivered
@@ -158,7 +159,7 @@ class MemorySubscription:
             if not self._active(consumer):
                 idle += 1
                 continue
-            frame, taken = build_frame(self.topic, self._take, consumer)
+            frame, taken = build_frame(self.topic, partial(self._take, consumer), consumer)
             if frame is None:
                 idle += 1
                 continue
@@ -170,7 +171,7 @@ class MemorySubscription:
                 self._watch(consumer, taken, self._timeouts_s[consumer])
             consumer.send(frame)
 
-    def _take(self, limit: int) -> Part | None:
+    def _take(self, consumer: Attached, limit: int) -> Part | None:
         if self._again:
             first, end, count = self._again.pop(0)
             stored = self.topic.batch_at(first)
