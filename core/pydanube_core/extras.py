@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -22,9 +23,15 @@ def install_command(extra: str, *, origin: str | None = None) -> str:
     """
     text = _origin() if origin is None else origin
     folder, editable = _folder(text)
+    pip = _pip()
     if folder is None:
-        return f'pip install "{DISTRIBUTION}[{extra}]"'
-    return f'pip install {"-e " if editable else ""}"{folder}[{extra}]"'
+        return f'{pip} install "{DISTRIBUTION}[{extra}]"'
+    return f'{pip} install {"-e " if editable else ""}"{folder}[{extra}]"'
+
+
+def _pip() -> str:
+    """The pip of this very interpreter: that of the path may belong to another environment."""
+    return "pip" if sys.prefix == sys.base_prefix else f"{sys.executable} -m pip"
 
 
 def _origin() -> str:
