@@ -8,6 +8,7 @@ second, and a machine with the base install must be able to run `produce` althou
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
@@ -80,6 +81,10 @@ def run(argv: Sequence[str]) -> int:
         return 0
     from pydanube_cli.failures import guarded, wants_json
 
+    if (
+        signal.getsignal(signal.SIGINT) is signal.SIG_DFL
+    ):  # see the package: from here on an interrupt is answered
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     return guarded(lambda: _dispatch(list(argv)), as_json=wants_json(argv))
 
 
