@@ -40,7 +40,9 @@ async def test_every_sample_runs_and_prints_what_the_page_says(
     for line, program, expected in samples:
         printed = io.StringIO()
         # the newlines make a traceback name the line of the page
-        code = compile("\n" * line + program, str(PAGE), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        code = compile(
+            "\n" * line + program, str(PAGE), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True
+        )
         with contextlib.redirect_stdout(printed):
             outcome = eval(code, names)
             if inspect.isawaitable(outcome):
