@@ -28,9 +28,9 @@ class Cluster:
     connect: Connect
     delete: Callable[[str], Coroutine[Any, Any, None]]
 
-    def several(self) -> Cluster:
-        """The same, whose consumers of a topic take it as one of several: half of them by a list, half by a pattern."""
-        return Cluster(lambda *, retry=None: _severally(self.connect(retry=retry)), self.delete)
+    def several(self, *, patterns: bool) -> Cluster:
+        """The same, whose consumers of a topic take it as one of several: by a list and by a pattern in turn."""
+        return Cluster(lambda *, retry=None: _severally(self.connect(retry=retry), patterns), self.delete)
 
     def topic(self) -> str:
         return f"/default/conformance-{next(_numbers)}-{time.time_ns()}"
@@ -41,11 +41,19 @@ def broker(start_broker: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     return start_broker(tmp_path_factory.mktemp("broker"), 0)
 
 
-def _severally(client: Client) -> Client:
+# A pattern is never "not found": it waits for topics.
+_BY_NAME = (
+    "test_a_topic_that_does_not_exist_is_not_found",
+    "test_a_consumer_may_come_before_the_first_producer",
+)
+
+
+def _severally(client: Client, patterns: bool) -> Client:
     plain = client.consumer
+    turns = itertools.cycle((True, False) if patterns else (False,))
 
     def consumer(topic: str, subscription: str, *args: Any, **changes: Any) -> Any:
-        if next(_numbers) % 2 or changes.get("create") or not topic.startswith("/default/conformance"):
+        if changes.get("create") or not topic.startswith("/default/conformance") or not next(turns):
             return plain([topic], subscription, *args, **changes)
         return plain(None, subscription, *args, pattern=f"{topic}*", **changes)
 
@@ -65,7 +73,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def cluster(request: pytest.FixtureRequest) -> Cluster:
     where, _, several = request.param.partition("-")
     one = _one(request, where)
-    return one.several() if several else one
+    return one.several(patterns=request.node.originalname not in _BY_NAME) if several else one
 
 
 def _one(request: pytest.FixtureRequest, where: str) -> Cluster:
