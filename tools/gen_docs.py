@@ -143,8 +143,8 @@ close it.
 | `AT_RISK` | retention takes the oldest unread message within two samples, or in a fifth of its time and it is not gaining |
 | `STUCK` | the cursor has not moved for `diagnosis.stuck_after`, while there was unread mail for as long |
 | `FALLING_BEHIND` | the lower bound (95 %) of the lag's slope is above 0, and it grew by more than 5 % in the window |
-| `SLOW` | gaining, but for more than an hour yet; or neither gaining nor losing, with old mail |
-| `CATCHING_UP` | gaining, or keeping pace with everything read within `diagnosis.stuck_after` |
+| `SLOW` | gaining, but for more than an hour yet; or neither gaining nor losing, with old mail or without a consumer |
+| `CATCHING_UP` | gaining, or consumers keep pace with everything read within `diagnosis.stuck_after` |
 
 Rates are slopes by Theil and Sen: the median of the slopes between all pairs of samples, which one odd sample cannot
 bend. A status is entered after `open_after` looks and left after `close_after`; that everything is read counts at once.

@@ -348,7 +348,9 @@ class MemoryCluster(MemoryState):
             for name, policies in sorted(self._namespaces.items())
         ]
 
-    async def create_namespace(self, namespace: str, policies: Mapping[str, int | None]) -> None:
+    async def create_namespace(
+        self, namespace: str, policies: Mapping[str, int | None], *, created_at_ms: int | None = None
+    ) -> None:
         self._check()
         if namespace in self._namespaces:
             raise namespace_taken(namespace)

@@ -159,7 +159,9 @@ class Broker(BrokerParts):
         newest = newest_id(self.hub.states.values(), (header.topic_id for header, _ in found.tail))
         file = path / "metadata.sqlite"
         check_metadata_there(file, newest)
-        store = await stack.enter_async_context(EmbeddedStore(file, pending=self.engine.give_way.pending))
+        store = await stack.enter_async_context(
+            EmbeddedStore(file, pending=self.engine.give_way.pending, make_room=self._make_room)
+        )
         check_ids(file, newest, store.statistics().revision)
         self.registry = Registry(self.hub, self.engine, store, settings)
         self.admin_state = AdminState(store)
@@ -398,6 +400,7 @@ class Broker(BrokerParts):
             self.registry.resolve_unknown,
             self._expire_sessions,
             self._keep_reserve,
+            self.port.look_whether_changes_are_possible_again,
             self._forget_deleted,
         )
         failing: set[int] = set()
@@ -421,6 +424,15 @@ class Broker(BrokerParts):
             guard = self.health.disk.get("guard_bytes") or 0
             with self.engine.give_way.pending():
                 await anyio.to_thread.run_sync(self._reserve.keep, guard)
+
+    def _make_room(self) -> bool:
+        """For metadata on a full disk: what frees space (a deletion, a purge, a shorter retention) has to be recorded."""
+        released = not self.data_dir.memory and self._reserve.give_up()
+        if released:
+            log.warning(
+                "reserve_released", extra={"event": "reserve_released", "path": str(self.data_dir.path)}
+            )
+        return released
 
     async def _expire_sessions(self) -> None:
         now_s = time.monotonic()

@@ -35,6 +35,8 @@ class Health:
         self.journal_trouble: Callable[[], Reason | None] = lambda: (
             None
         )  # what else keeps it from taking records
+        # what keeps changes from being made while messages may still flow: "AUDIT_UNWRITABLE", "METADATA_UNWRITABLE"
+        self.changes_refused: dict[str, ClusterError] = {}
         self.disk: dict[str, Any] = {}
         self._disk_error: DiskFull | Unavailable | None = None
 
@@ -122,4 +124,8 @@ class Health:
             found.append(Reason(code=code, message=self._disk_error.message))
         elif self.journal_error is None and (trouble := self.journal_trouble()) is not None:
             found.append(trouble)
+        found += [
+            Reason(code=code, message=f"no change can be made: {error.message}")
+            for code, error in self.changes_refused.items()
+        ]
         return tuple(found)

@@ -1,8 +1,8 @@
-"""Room on the disk for a start: a file of nothing that is given up when a start finds the disk full.
+"""Room on the disk for a start and for changes: a file of nothing that is given up when the disk is full.
 
 The guard (`data.min_free_bytes`) stops publishes; the cold tier's objects, the metadata and other programs can still fill
 the disk to the last byte. A broker that dies then needs a segment and a few transactions to start, or nobody could ever
-read what it holds. Made again, beside the work, once there is room for it above the guard.
+read what it holds; and one that runs needs a few transactions to delete what fills it. Made again, beside the work, once there is room for it above the guard.
 """
 
 from __future__ import annotations
@@ -34,9 +34,14 @@ class Reserve:
         """Before a start: give the room up where there is not as much without it; whether it was."""
         with contextlib.suppress(OSError):
             free, size = self._disk()
-            if free < size and self._file.exists():
-                self._file.unlink()
-                return True
+            return free < size and self.give_up()
+        return False
+
+    def give_up(self) -> bool:
+        """Free its room now; whether there was any."""
+        with contextlib.suppress(OSError):
+            self._file.unlink()
+            return True
         return False
 
     def keep(self, guard_bytes: int) -> None:

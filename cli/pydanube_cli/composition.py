@@ -27,6 +27,7 @@ from pydanube_admin.compat.methods import compat_methods
 from pydanube_admin.core import AdminCore, AdminOptions
 from pydanube_broker.broker import Broker
 from pydanube_broker.log import configure_logging
+from pydanube_broker.rpc.caller import call_metadata
 from pydanube_broker.rpc.listening import listen
 from pydanube_broker.rpc.patience import patient_http, places
 from pydanube_broker.settings import Settings
@@ -102,7 +103,8 @@ async def _serve(
         ),
         now_ms=now_ms,  # the broker's, which does not follow a wrong moment of the machine's
     )
-    serving = Broker(settings, ops=core.serve_call, administration=compat_methods(core), upgrade=upgrade)
+    methods = compat_methods(core, call_metadata)
+    serving = Broker(settings, ops=core.serve_call, administration=methods, upgrade=upgrade)
     async with stop.watched(), serving as broker:
         core.attach(broker.port)
         resuming = asyncio.create_task(core.begin())

@@ -92,8 +92,10 @@ class NamespacesPort(Protocol):
 
     async def namespaces(self) -> Sequence[NamespaceFacts]: ...
 
-    async def create_namespace(self, namespace: str, policies: Mapping[str, int | None]) -> None:
-        """Raises `AlreadyExists`."""
+    async def create_namespace(
+        self, namespace: str, policies: Mapping[str, int | None], *, created_at_ms: int | None = None
+    ) -> None:
+        """Raises `AlreadyExists`. `created_at_ms`: of one that comes back after its deletion was undone."""
         ...
 
     async def delete_namespace(self, namespace: str) -> None:

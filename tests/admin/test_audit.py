@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydanube_admin import AdminCore
 from pydanube_admin.audit.chain import FIRST, check_chain, linked, redacted
 from pydanube_admin.testing import MemoryCluster
-from pydanube_core.errors import ClusterError, JournalReadOnly
+from pydanube_core.errors import ClusterError, DiskFull, JournalReadOnly
 
 from tests.admin.real_broker import Administered, administered
 
@@ -165,3 +165,31 @@ def test_secrets_do_not_reach_the_audit() -> None:
     assert kept["topic"] == "orders"
     assert kept["plan_token"] == kept["settings"]["password"] == kept["settings"]["access_key"] == "redacted"
     assert len(kept["payload"]) < 300
+
+
+async def test_readiness_says_that_no_change_can_be_made(
+    cluster: Administered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def codes() -> list[str]:
+        return [reason.code for reason in cluster.broker.health.reasons()]
+
+    async def full(*_: object, **__: object) -> int:
+        raise DiskFull("no room")
+
+    await cluster("topics.create", topic="orders")
+    assert codes() == []
+    port = cluster.broker.port
+    with monkeypatch.context() as patch:
+        patch.setattr("pydanube_broker.port.administration.append_durably", full)
+        refused = await cluster.refused("topics.create", topic="clicks")
+        assert (refused.code, codes()) == ("AUDIT_UNAVAILABLE", ["AUDIT_UNWRITABLE"])
+    with monkeypatch.context() as patch:
+        patch.setattr(cluster.broker.admin_state, "write", full)
+        with pytest.raises(DiskFull):
+            await port.write_state({"x": b""})
+        assert codes() == ["AUDIT_UNWRITABLE", "METADATA_UNWRITABLE"]
+        await port.look_whether_changes_are_possible_again()
+        assert len(codes()) == 2
+    await port.look_whether_changes_are_possible_again()
+    assert codes() == []
+    await cluster("topics.create", topic="clicks")

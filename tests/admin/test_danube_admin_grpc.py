@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -13,6 +14,7 @@ from pydanube_admin import AdminCore
 from pydanube_admin.compat.methods import compat_methods
 from pydanube_admin.core import AdminOptions
 from pydanube_broker.broker import Broker
+from pydanube_broker.rpc.caller import call_metadata
 from pydanube_broker.settings import MEMORY_DIR
 from pydanube_broker.settings_load import load_settings
 from pydanube_core.generated import danube_admin_pb2 as pb
@@ -29,14 +31,15 @@ class Tool:
         self._channel = channel
         self.core = core
 
-    async def __call__(self, name: str, request: Any, package: str = "danube_admin") -> Any:
+    async def __call__(self, name: str, request: Any, package: str = "danube_admin", **metadata: str) -> Any:
         method = METHODS[f"/{package}.{name}"]
         call = self._channel.unary_unary(
             method.path,
             request_serializer=method.request.SerializeToString,
             response_deserializer=method.response.FromString,
         )
-        return await call(request)
+        pairs = tuple((key.replace("_", "-"), value) for key, value in metadata.items())
+        return await call(request, metadata=pairs)
 
     async def refused(self, name: str, request: Any, package: str = "danube_admin") -> tuple[str, str]:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -55,7 +58,9 @@ async def serving(options: AdminOptions | None = None, runtime: str = "grpcio") 
     free = {f"server.{name}": 0 for name in ("grpc_port", "admin_port", "metrics_port")}
     settings = load_settings(None, {}, {"data.dir": MEMORY_DIR, "server.grpc_runtime": runtime, **free})
     core = AdminCore(options=options)
-    async with Broker(settings, ops=core.serve_call, administration=compat_methods(core)) as broker:
+    async with Broker(
+        settings, ops=core.serve_call, administration=compat_methods(core, call_metadata)
+    ) as broker:
         core.attach(broker.port)
         async with grpc.aio.insecure_channel(broker.admin_url.removeprefix("http://")) as channel:
             try:
@@ -221,6 +226,27 @@ async def test_a_broker_alone(tool: Tool) -> None:
     assert (refused[0], refused[1].split(":")[0]) == ("FAILED_PRECONDITION", "LAST_BROKER")
     refused = await tool.refused("BrokerAdmin/UnloadBroker", pb.UnloadBrokerRequest())
     assert refused[0] == "INVALID_ARGUMENT"
+    for operation, decision in (("brokers.unload", "refused"), ("brokers.activate", "allowed")):
+        items = (await tool.ops("audit.query", operation=operation))["items"]
+        assert {item["decision"] for item in items} == {decision}
+
+
+async def test_who_calls_is_what_the_metadata_claims(tool: Tool) -> None:
+    def token(**claims: str) -> str:
+        body = base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip("=")
+        return f"Bearer e30.{body}.c2ln"
+
+    for claimed, metadata in (
+        ("ann@here", {"danube_principal": "ann@here"}),
+        ("robot", {"authorization": token(principal_name="robot", sub="other")}),
+        ("other", {"authorization": token(sub="other")}),
+        ("anonymous", {"authorization": "Bearer x.y.z"}),
+        ("anonymous", {"authorization": "Basic abc"}),
+        ("anonymous", {}),
+    ):
+        await tool("BrokerAdmin/ListNamespaces", pb.Empty(), **metadata)
+        items = (await tool.ops("audit.query", operation="namespaces.list", limit=1))["items"]
+        assert (items[0]["principal"], items[0]["authenticated"]) == (claimed, False)
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,8 @@ import contextlib
 import os
 import random
 import signal
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -311,22 +310,6 @@ async def test_row_15_a_consumer_paused_while_ten_thousand_messages_are_publishe
 
 
 # -- row 18 --------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 64 MiB of its own."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(folder)], capture_output=True, check=False
-    )
-    if made.returncode != 0:
-        pytest.skip(f"NOT RUN: this machine refuses to mount a tmpfs: {made.stderr.decode().strip()}")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=False)
 
 
 @pytest.mark.parametrize("guard", ["1MiB", "12MiB"], ids=["out-of-space", "disk-guard"])

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydanube_core.errors import ClusterError
+from pydanube_core.errors import ClusterError, Internal
 from pydanube_core.units import format_time
 
 from pydanube_admin.audit.chain import Head, redacted, shortened
@@ -42,6 +42,27 @@ class Entry:
             arguments=arguments,
             time_ms=context.now_ms(),
         )
+
+    @classmethod
+    def again(cls, call: Mapping[str, Any], time_ms: int) -> Entry:
+        """The entry of a `call` record that an earlier life left without its outcome."""
+        return cls(
+            call_id=call["call_id"],
+            principal=call["principal"],
+            face=call["face"],
+            operation=call["operation"],
+            arguments=call["arguments"],
+            time_ms=time_ms,
+            plan_id=call["plan_id"],
+            is_recorded=True,
+        )
+
+    def ended(self, *, made: bool) -> Mapping[str, Any]:
+        """The outcome of a call that was cut off: made, and only its outcome was not written, or unknown."""
+        if made:
+            return self.outcome(decision="allowed")
+        cut_off = Internal("the broker ended while this change was made; what it did is not known")
+        return self.outcome(decision="interrupted", error=cut_off)
 
     def planned(self, plan_id: str, forecast: Forecast) -> None:
         """Under which plan it is made, and what it changes."""

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 
-from pydanube_core.errors import PlanExpired, PlanNotFound, PlanUsed
+from pydanube_core.errors import ClusterError, PlanExpired, PlanNotFound, PlanUsed
 from pydanube_core.units import format_time
 
 from pydanube_admin.changes.models import UndoChangeRequest, UndoneChange
-from pydanube_admin.changes.records import UNDONE, ChangeRecord
+from pydanube_admin.changes.records import UNDOING, UNDONE, ChangeRecord
 from pydanube_admin.context import Context
 from pydanube_admin.forecast import Forecast, blast_radius, entry
 from pydanube_admin.next_calls import known, next_call
+from pydanube_admin.steps import Step, reached
 
 __all__ = ["forecast_undo", "undo_change"]
 
@@ -57,6 +59,15 @@ async def undo_change(context: Context, request: UndoChangeRequest) -> UndoneCha
     operation = known(record.operation)
     assert operation.undo is not None, "a change is only kept if it can be undone"
     planned = operation.request.model_validate(dict(record.arguments))
-    await operation.undo(context, planned, record.image, record.result)
+    # Cut off between the effect and its note, the next undo meets the state of before, as one of a change that was cut off.
+    result = None if record.state == UNDOING else record.result
+    await context.desk.changes.put(replace(record, state=UNDOING))
+    try:
+        await operation.undo(context, planned, record.image, result)
+    except ClusterError:
+        with suppress(ClusterError):
+            await context.desk.changes.put(record)  # it was refused, and may be tried again
+        raise
+    reached(Step.TAKEN_BACK)
     await context.desk.changes.put(replace(record, state=UNDONE, undone_by=context.call_id))
     return UndoneChange(undone_call_id=record.call_id, operation=record.operation)

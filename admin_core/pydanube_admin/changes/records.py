@@ -15,11 +15,13 @@ from pydanube_core.cluster_port import ClusterPort
 from pydanube_core.errors import Conflict
 from pydanube_core.facts import StateItem
 
-__all__ = ["APPLIED", "APPLYING", "INTERRUPTED", "PREFIX", "UNDONE", "ChangeRecord", "Changes"]
+__all__ = ["APPLIED", "APPLYING", "INTERRUPTED", "PREFIX", "UNDOING", "UNDONE", "ChangeRecord", "Changes"]
 
 PREFIX: Final = "changes/"
 APPLYING, APPLIED, FAILED, INTERRUPTED, UNDONE = "applying", "applied", "failed", "interrupted", "undone"
+UNDOING: Final = "undoing"  # an undo was begun: whether the change still stands is not known
 MAX_IMAGE_BYTES: Final = 160 * 1024
+UNDO: Final = "changes.undo"
 SWEEP_MS: Final = 60_000
 MAX_CHANGES: Final = 10_000
 
@@ -65,6 +67,14 @@ class Changes:
     async def get(self, call_id: str) -> tuple[ChangeRecord, int] | None:
         item = None if "/" in call_id else await self._port.read_state(PREFIX + call_id)
         return None if item is None else (ChangeRecord.from_item(item), item.revision)
+
+    async def was_made(self, call_id: str, operation: str, arguments: Mapping[str, Any]) -> bool:
+        """Whether a change, or an undo, is known to have been made to its end."""
+        if operation == UNDO:
+            undone = await self.get(str(arguments.get("call_id")))
+            return undone is not None and undone[0].undone_by == call_id
+        kept = await self.get(call_id)
+        return kept is not None and kept[0].state in (APPLIED, UNDOING, UNDONE)
 
     async def put(self, record: ChangeRecord, *others: tuple[str, bytes]) -> None:
         """Keep a change; `others` go in the same transaction."""

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from pydanube_core.errors import ClusterError, Overloaded
 
+from pydanube_admin.compat.principal import principal_of
 from pydanube_admin.core import AdminCore
 from pydanube_admin.models import MAX_LIMIT
 
-__all__ = ["FACE", "PRINCIPAL", "Asking"]
+__all__ = ["FACE", "Asking", "Metadata"]
+
+Metadata = Callable[[], Iterable[tuple[str, str | bytes]]]  # of the call that is under way
 
 FACE: Final = "danube_admin"
-PRINCIPAL: Final = "anonymous"  # the tool sends no name; with a token it will be the token's
 # The protocol has no pages: an answer of more items would not fit a gRPC message anyway
 MAX_PAGES: Final = 100
 
@@ -21,8 +23,9 @@ MAX_PAGES: Final = 100
 class Asking:
     """Asks the core in the tool's name. It cannot be shown a plan, so what destroys is planned and done at once."""
 
-    def __init__(self, core: AdminCore) -> None:
+    def __init__(self, core: AdminCore, metadata: Metadata = tuple) -> None:
         self._core = core
+        self._metadata = metadata
 
     async def __call__(self, operation: str, arguments: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """The result's object.
@@ -31,7 +34,11 @@ class Asking:
             ClusterError: any that the operation answers.
         """
         outcome = await self._core.call(
-            operation, arguments or {}, principal=PRINCIPAL, face=FACE, one_step=True
+            operation,
+            arguments or {},
+            principal=principal_of(self._metadata()),
+            face=FACE,
+            one_step=True,
         )
         if isinstance(outcome, ClusterError):
             raise outcome

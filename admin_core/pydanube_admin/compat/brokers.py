@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 from urllib.parse import urlsplit
 
-from pydanube_core.errors import InvalidArgument, LastBroker, NotImplementedYet
+from pydanube_core.errors import NotImplementedYet
 from pydanube_core.generated import danube_admin_pb2 as pb
 
 from pydanube_admin.compat.asking import Asking
@@ -46,30 +46,12 @@ class Brokers:
         return pb.NamespaceListResponse(namespaces=[item["namespace"] for item in items])
 
     async def unload_broker(self, request: pb.UnloadBrokerRequest) -> pb.UnloadBrokerResponse:
-        broker_id = await self._own(request.broker_id)
-        raise LastBroker(
-            f"broker {broker_id} is the only one: there is no other that could take its topics",
-            field="broker_id",
-            value=broker_id,
-        )
+        await self._ask("brokers.unload", {"broker_id": request.broker_id})
+        return pb.UnloadBrokerResponse(started=True)
 
     async def activate_broker(self, request: pb.ActivateBrokerRequest) -> pb.ActivateBrokerResponse:
-        """It is active already: a broker alone is never drained but to stop."""
-        await self._own(request.broker_id)
+        await self._ask("brokers.activate", {"broker_id": request.broker_id})
         return pb.ActivateBrokerResponse(success=True)
-
-    async def _own(self, broker_id: str) -> str:
-        if not broker_id:
-            raise InvalidArgument("broker_id: must be given", field="broker_id", value=broker_id)
-        own: str = (await self._ask("brokers.status"))["broker_id"]
-        if broker_id != own:
-            raise InvalidArgument(
-                f"broker_id: there is no broker {broker_id!r}; the only one is {own}",
-                field="broker_id",
-                value=broker_id,
-                existing=[own],
-            )
-        return own
 
     async def get_cluster_balance(self, _: pb.ClusterBalanceRequest) -> pb.ClusterBalanceResponse:
         raise _of_a_cluster("balance")

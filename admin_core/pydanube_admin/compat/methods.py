@@ -23,7 +23,7 @@ from pydanube_core.services import (
     Service,
 )
 
-from pydanube_admin.compat.asking import Asking
+from pydanube_admin.compat.asking import Asking, Metadata
 from pydanube_admin.compat.brokers import Brokers
 from pydanube_admin.compat.schemas import SchemaChanges
 from pydanube_admin.compat.security import refuse
@@ -36,9 +36,13 @@ __all__ = ["Serve", "compat_methods"]
 Serve = Callable[[bytes], Awaitable[bytes]]
 
 
-def compat_methods(core: AdminCore) -> Mapping[str, Serve]:
-    """Every method of the five services; a method that none of ours answers to fails here and not in a call."""
-    ask = Asking(core)
+def compat_methods(core: AdminCore, metadata: Metadata = tuple) -> Mapping[str, Serve]:
+    """Every method of the five services; a method that none of ours answers to fails here and not in a call.
+
+    Args:
+        metadata: gives that of the call under way, which names the principal.
+    """
+    ask = Asking(core, metadata)
     brokers = Brokers(ask)
     owners: tuple[tuple[Service, tuple[object, ...]], ...] = (
         (BROKER_ADMIN, (brokers,)),

@@ -129,7 +129,7 @@ async def forecast_delete_namespace(context: Context, request: DeleteNamespaceRe
     return Forecast(
         diff=[entry(f"namespaces/{facts.namespace}", before, None)],
         blast_radius=blast_radius(),
-        image={"policies": dict(facts.policies)},
+        image={"policies": dict(facts.policies), "created_at_ms": facts.created_at_ms},
     )
 
 
@@ -144,7 +144,7 @@ async def undo_delete_namespace(
         if result is None:
             return  # it never went
         raise reused("namespace", name)
-    await context.port.create_namespace(name, image["policies"])
+    await context.port.create_namespace(name, image["policies"], created_at_ms=image.get("created_at_ms"))
 
 
 def _taken(name: str) -> AlreadyExists:

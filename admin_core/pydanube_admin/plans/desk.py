@@ -29,6 +29,7 @@ from pydanube_core.errors import (
 from pydanube_core.facts import Grace
 from pydanube_core.units import format_time
 
+from pydanube_admin.audit.cut_off import calls_without_outcome
 from pydanube_admin.audit.log import HEAD_KEY, AuditLog
 from pydanube_admin.audit.records import Entry, head_value
 from pydanube_admin.calls import Call
@@ -41,6 +42,8 @@ from pydanube_admin.models import Change, Result
 from pydanube_admin.operation import Operation
 from pydanube_admin.plans.models import AppliedPlan, Plan, ShownPlan
 from pydanube_admin.plans.records import DISCARDED, PREFIX, USED, PlanRecord, Plans
+from pydanube_admin.steps import Step, reached
+from pydanube_admin.tasks.records import task_id_of
 from pydanube_admin.tasks.resuming import Resumption
 from pydanube_admin.tasks.tasks import Tasks
 
@@ -220,13 +223,16 @@ class Desk:
         plan_id = new_id(PLAN, now) if held is None else held[0].plan_id
         record = self._record_of(context, call, forecast, plan_id, now)
         entry.planned(plan_id, forecast)
+        reached(Step.CHECKED)
         await self._audit.write(entry.call())
         entry.mark_recorded()
+        reached(Step.RECORDED)
         try:
             await self._begin(record, held, context.call_id)
         except ClusterError as error:
             await self._audit.write(entry.outcome(decision="refused", error=error))
             raise
+        reached(Step.BEGUN)
         grace = None if record is None else Grace(call_id=context.call_id, until_ms=record.undo_until_ms)
         return _Prepared(
             context=replace(context, grace=grace), call=call, entry=entry, plan_id=plan_id, record=record
@@ -277,13 +283,14 @@ class Desk:
         try:
             result = await self.run(prepared.context, prepared.call, plan_id=prepared.plan_id)
         except BaseException as error:
-            known = error if isinstance(error, ClusterError) else Internal("the change was cut off")
-            known.details.setdefault("call_id", prepared.context.call_id)
+            failure = error if isinstance(error, ClusterError) else Internal("the change was cut off")
+            failure.details.setdefault("call_id", prepared.context.call_id)
             if record is not None:  # it may have done some of its work: its undo stays possible
                 await self._after(replace(record, state=INTERRUPTED))
             if not self.tasks.goes_on_later(entry.call_id):
-                await self._outcome(entry.outcome(decision="failed", error=known))
+                await self._outcome(entry.outcome(decision="failed", error=failure))
             raise
+        reached(Step.MADE)
         until = None if record is None else format_time(record.undo_until_ms)
         assert isinstance(result, Change), "every planned operation answers with one"
         done = result.model_copy(
@@ -293,7 +300,9 @@ class Desk:
             body = done.model_dump_json(by_alias=True)
             kept = done.model_dump(mode="json", by_alias=True) if len(body) <= MAX_RESULT_CHARS else None
             await self._after(replace(record, state=APPLIED, result=kept))
+        reached(Step.KEPT)
         await self._outcome(entry.outcome(decision="allowed"))
+        reached(Step.TOLD)
         return done
 
     async def run(self, context: Context, call: Call, *, plan_id: str | None = None) -> Result:
@@ -431,18 +440,12 @@ class Desk:
         await Resumption(
             self, self.tasks, self.again, audit=self._audit, port=self._port, now_ms=self._now_ms
         ).run()
+        for call in await calls_without_outcome(self._port):
+            if await self.tasks.get(task_id_of(call["call_id"])) is not None:
+                continue  # a task says itself what became of it
+            made = await self.changes.was_made(call["call_id"], call["operation"], call["arguments"])
+            await self._audit.write(Entry.again(call, self._now_ms()).ended(made=made))
         for record in await self.changes.cut_off():
-            entry = Entry(
-                call_id=record.call_id,
-                principal=record.principal,
-                face="",
-                operation=record.operation,
-                arguments=record.arguments,
-                time_ms=self._now_ms(),
-                plan_id=record.plan_id,
-            )
-            cut_off = Internal("the broker ended while this change was made; what it did is not known")
-            await self._audit.write(entry.outcome(decision="interrupted", error=cut_off))
             await self.changes.put(replace(record, state=INTERRUPTED))
 
 

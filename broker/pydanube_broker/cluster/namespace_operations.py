@@ -29,11 +29,17 @@ class NamespaceOperations(RegistryWriter):
     """Create, change and delete namespaces; look-ups are in `index`."""
 
     async def create_namespace(
-        self, namespace: str, *, policies: Mapping[str, Any] | None = None
+        self,
+        namespace: str,
+        *,
+        policies: Mapping[str, Any] | None = None,
+        created_at_ms: int | None = None,
     ) -> NamespaceRecord:
-        """Raises `InvalidName`, `AlreadyExists`."""
+        """Raises `InvalidName`, `AlreadyExists`. `created_at_ms`: of one that was there before."""
         name = check_namespace(namespace)
-        return await self._retry(self._create_namespace, name, policies or {}, must_be_new=True)
+        return await self._retry(
+            self._create_namespace, name, policies or {}, must_be_new=True, created_at_ms=created_at_ms
+        )
 
     async def set_namespace_policies(self, namespace: str, policies: Mapping[str, Any]) -> NamespaceRecord:
         """Replace the policies. Raises `NamespaceNotFound`."""
@@ -68,14 +74,20 @@ class NamespaceOperations(RegistryWriter):
             )
 
     async def _create_namespace(
-        self, name: str, policies: Mapping[str, Any], *, must_be_new: bool = False
+        self,
+        name: str,
+        policies: Mapping[str, Any],
+        *,
+        must_be_new: bool = False,
+        created_at_ms: int | None = None,
     ) -> NamespaceRecord:
         found = self.index.find_namespace(name)
         if found is not None and must_be_new:
             raise namespace_taken(name)
         if found is None:
             key = keys.namespace_key(name)
-            spec = NamespaceSpec(name=name, created_at_ms=self._wall_ms(), policies=dict(policies))
+            made_ms = self._wall_ms() if created_at_ms is None else created_at_ms
+            spec = NamespaceSpec(name=name, created_at_ms=made_ms, policies=dict(policies))
             await self._change([Put(key, spec.to_json())], [Absent(key)])
         return self.index.namespace(name)
 

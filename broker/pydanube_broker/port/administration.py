@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Final
 
-from pydanube_core.errors import AlreadyExists
+from pydanube_core.errors import (
+    AlreadyExists,
+    ClusterError,
+    DiskFull,
+    Draining,
+    JournalReadOnly,
+    StoreUnavailable,
+    Unavailable,
+)
 from pydanube_core.facts import StateItem
 from pydanube_core.names import AUDIT_TOPIC, TopicName
 
@@ -16,6 +25,8 @@ from pydanube_broker.topics.topic import Topic
 __all__ = ["AdministrationPart"]
 
 _READ_BYTES: Final = 4 * 1024 * 1024
+_AUDIT_ROOM_BYTES: Final = 64 * 1024  # of the journal, for a group of records
+_PROBE: Final = "probe"  # a key that is written to see whether writing works
 
 
 class AdministrationPart:
@@ -36,7 +47,8 @@ class AdministrationPart:
     async def write_state(
         self, changes: Mapping[str, bytes | None], *, expected: Mapping[str, int | None] | None = None
     ) -> int:
-        return await self._broker.admin_state.write(changes, expected or {})
+        with self._noted("METADATA_UNWRITABLE"):
+            return await self._broker.admin_state.write(changes, expected or {})
 
     # -- audit -----------------------------------------------------------------------------------------------
 
@@ -48,12 +60,35 @@ class AdministrationPart:
         return topic.commit, last[0][1] if last else None
 
     async def append_audit(self, payloads: Sequence[bytes]) -> None:
-        topic = await self._audit_topic()
-        await append_durably(topic, payloads, producer="audit", reserve=True)
+        with self._noted("AUDIT_UNWRITABLE"):
+            topic = await self._audit_topic()
+            await append_durably(topic, payloads, producer="audit", reserve=True)
 
     async def read_audit(self, *, start: int, max_messages: int) -> tuple[int, Sequence[tuple[int, bytes]]]:
         topic = await self._audit_topic()
         return topic.start_offset, await self._read(topic, max(start, topic.start_offset), max_messages)
+
+    @contextmanager
+    def _noted(self, code: str) -> Iterator[None]:
+        """What cannot be written shows in `/readyz`, until it can be."""
+        refused = self._broker.health.changes_refused
+        try:
+            yield
+        except (DiskFull, JournalReadOnly, StoreUnavailable, Unavailable) as error:
+            if not isinstance(error, Draining):
+                refused[code] = error
+            raise
+        refused.pop(code, None)
+
+    async def look_whether_changes_are_possible_again(self) -> None:
+        """After a refusal: nobody may ask for a change soon, and `/readyz` is not to say what is over."""
+        refused = self._broker.health.changes_refused
+        if not refused:
+            return
+        with suppress(ClusterError):
+            await self.write_state({_PROBE: b"{}"})
+            self._broker.journal.check_room(_AUDIT_ROOM_BYTES)
+            refused.pop("AUDIT_UNWRITABLE", None)
 
     async def _audit_topic(self) -> Topic:
         name = TopicName.parse(AUDIT_TOPIC)

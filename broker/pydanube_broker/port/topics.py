@@ -96,8 +96,10 @@ class TopicsPart:
     async def namespaces(self) -> Sequence[NamespaceFacts]:
         return self._administration.namespaces()
 
-    async def create_namespace(self, namespace: str, policies: Mapping[str, int | None]) -> None:
-        await self._administration.create_namespace(namespace, policies)
+    async def create_namespace(
+        self, namespace: str, policies: Mapping[str, int | None], *, created_at_ms: int | None = None
+    ) -> None:
+        await self._administration.create_namespace(namespace, policies, created_at_ms=created_at_ms)
 
     async def delete_namespace(self, namespace: str) -> None:
         await self._broker.registry.catalog.delete_namespace(namespace)

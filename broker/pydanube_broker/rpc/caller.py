@@ -7,7 +7,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Caller", "Peer", "current_caller"]
+__all__ = ["Caller", "Peer", "call_metadata", "current_caller"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,3 +46,9 @@ class Caller:
 
 #: of the cold handler that runs; hot handlers find it at their reply
 current_caller: ContextVar[Caller | None] = ContextVar("current_caller", default=None)
+
+
+def call_metadata() -> tuple[tuple[str, str | bytes], ...]:
+    """The metadata of the cold call that is under way; none outside of one."""
+    caller = current_caller.get()
+    return () if caller is None else caller.metadata

@@ -13,6 +13,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 from pydanube_core.errors import ClusterError, Internal, InvalidArgument
 
+from pydanube_broker.rpc.caller import Caller, Peer, current_caller
 from pydanube_broker.rpc.error_metadata import as_metadata
 from pydanube_broker.rpc.hot import (
     ColdHandler,
@@ -309,6 +310,8 @@ class GrpcioServer:
 
     def _unary(self, path: str, handler: ColdHandler) -> Any:
         async def handle(request: bytes, context: Any) -> bytes:
+            metadata = tuple((key, value) for key, value in context.invocation_metadata() or ())
+            current_caller.set(Caller(peer=Peer(address=context.peer()), metadata=metadata))
             try:
                 answer = await handler(request)
             except asyncio.CancelledError:

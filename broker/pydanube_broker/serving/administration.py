@@ -92,9 +92,13 @@ class Administration:
             for record in sorted(index.namespaces(), key=lambda record: record.name)
         ]
 
-    async def create_namespace(self, namespace: str, policies: Mapping[str, Any]) -> None:
+    async def create_namespace(
+        self, namespace: str, policies: Mapping[str, Any], *, created_at_ms: int | None = None
+    ) -> None:
         """Raises `AlreadyExists`, `InvalidName`, `InvalidArgument`."""
-        await self._registry.catalog.create_namespace(namespace, policies=_changed({}, policies))
+        await self._registry.catalog.create_namespace(
+            namespace, policies=_changed({}, policies), created_at_ms=created_at_ms
+        )
 
     def namespace_policies(self, namespace: str) -> PolicyFacts:
         """What is set on the namespace, and what holds for a topic in it that sets nothing."""

@@ -10,8 +10,8 @@ The first line that holds wins. Defaults are those of `DiagnosisOptions`.
 | `AT_RISK` | retention takes the oldest unread message within two windows, or in a fifth of its time and not gaining |
 | `STUCK` | the cursor has not moved for `stuck_after`, while there was unread mail for as long |
 | `FALLING_BEHIND` | the lower bound of the lag's slope is above 0, and it grew by more than 5 % |
-| `SLOW` | gaining, but for longer than an hour yet; or neither gaining nor losing, with old mail |
-| `CATCHING_UP` | gaining, or keeping pace with every message read within `stuck_after` |
+| `SLOW` | gaining, but for longer than an hour yet; or neither gaining nor losing, with old mail or without a consumer |
+| `CATCHING_UP` | gaining, or consumers keep pace with every message read within `stuck_after` |
 
 A status that lacks data is `UNKNOWN`, never fine: half a window of silence is no health. Wall clock decides what is
 stuck, not the number of commits, so a consumer that died between two hourly commits is found, and one that commits
@@ -312,6 +312,9 @@ class _Judge:
         if gaining:
             slow = eta_s is not None and eta_s > options.slow_eta_s
             return result(LagStatus.SLOW if slow else LagStatus.CATCHING_UP, None, eta_s=eta_s, **growth)
+        if not window.members[self.known[-1]]:
+            # Nobody reads and nothing shrinks: that is no pace, however young the mail is.
+            return result(LagStatus.SLOW, None, because="no_member", oldest_unread_age_s=age_s, **growth)
         if age_s is not None and age_s < options.stuck_after_s:
             return result(LagStatus.CATCHING_UP, None, keeping_pace=True, oldest_unread_age_s=age_s, **growth)
         return result(LagStatus.SLOW, None, keeping_pace=True, oldest_unread_age_s=age_s, **growth)

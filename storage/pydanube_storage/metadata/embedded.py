@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import anyio
-from pydanube_core.errors import ClusterError, StoreUnavailable
+from pydanube_core.errors import ClusterError, DiskFull, StoreUnavailable
 
 from pydanube_storage.metadata.clock import Clock
 from pydanube_storage.metadata.engine import DEFAULT_HISTORY_REVISIONS, Change, Engine, EngineFacts
@@ -68,6 +68,7 @@ class EmbeddedStore(StoreShell):
         clock: where leases get their time from.
         history_revisions: how many revisions a watch can look back, also after opening again.
         pending: entered while a call waits for the worker thread.
+        make_room: called when the disk is full; whether it freed something, so that the call is tried once more.
 
     Entering raises `DataDirLocked`, `DataDirForeign`, `FormatTooNew`, `CorruptMetadata` or `StoreUnavailable`.
     """
@@ -79,8 +80,10 @@ class EmbeddedStore(StoreShell):
         clock: Clock | None = None,
         history_revisions: int = DEFAULT_HISTORY_REVISIONS,
         pending: Callable[[], AbstractContextManager[None]] | None = None,
+        make_room: Callable[[], bool] | None = None,
     ) -> None:
         super().__init__(clock=clock)
+        self._make_room = make_room or (lambda: False)
         self._path = path
         self._history_revisions = history_revisions
         self._pending = pending or nullcontext
@@ -126,6 +129,16 @@ class EmbeddedStore(StoreShell):
         return self._failed
 
     async def _run(self, operation: Callable[[Engine], T], *, writes: bool) -> T:
+        try:
+            return await self._try(operation, writes=writes)
+        except DiskFull:
+            if not self._make_room():
+                raise
+        return await self._try(
+            operation, writes=writes
+        )  # nothing of the group stands: it may be asked for again
+
+    async def _try(self, operation: Callable[[Engine], T], *, writes: bool) -> T:
         async with self._slots:
             self._check_open()
             request = _Request(operation, writes, anyio.Event())

@@ -179,6 +179,14 @@ def test_a_flat_sawtooth_is_no_alarm() -> None:
     assert found.evidence["keeping_pace"] is True
 
 
+def test_without_a_consumer_nothing_catches_up_and_nothing_keeps_pace() -> None:
+    still: dict[str, Any] = {"oldest_unread_append_ms": 300_000 - 15_000}
+    found = judged([500] * 30, [10] * 30, members=0, **still)
+    assert (found.status, found.evidence["because"]) == (LagStatus.SLOW, "no_member")
+    assert found.eta_s is None
+    assert judged([500] * 30, [10] * 30, members=1, **still).status is LagStatus.CATCHING_UP
+
+
 def test_trimmed_unread_messages_are_data_lost() -> None:
     found = judged([1000] * 10, [100] * 10, start=400)
     assert (found.status, found.lost_messages, found.lag_messages) == (LagStatus.DATA_LOST, 300, 600)

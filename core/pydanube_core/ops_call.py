@@ -1,0 +1,160 @@
+"""`danube.ops/Call` as its callers see it: request, answer, address and failures. Both clients of it are made of this.
+
+Who sends it, and over what, is theirs: the typed client (`pydanube.admin`) and the faces (`pydanube_admin.remote`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from pydanube_core.errors import (
+    CODES,
+    ClusterError,
+    DeadlineExceeded,
+    Internal,
+    InvalidArgument,
+    NotImplementedYet,
+    Unavailable,
+    error_for,
+)
+from pydanube_core.generated.danube_ops_pb2 import CallRequest, CallResponse
+
+__all__ = [
+    "CHANNEL_OPTIONS",
+    "DEFAULT_ADMIN_URL",
+    "LONG_RUNNING_S",
+    "call_failed",
+    "call_request",
+    "call_result",
+    "call_target",
+]
+
+DEFAULT_ADMIN_URL: Final = "http://127.0.0.1:50051"
+# For operations that say so, where the caller says nothing; his leaving ends them sooner
+LONG_RUNNING_S: Final = 3600.0
+
+_MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024  # a page of 1 000 items with long names is under 1 MiB
+# Of a gRPC channel. One that could not connect waits before it tries again; here that wait is short, since a server that
+# was started before its broker must not answer UNAVAILABLE for minutes after the broker is up. Proxy settings of the
+# environment are ignored: the admin port is not reached through one.
+CHANNEL_OPTIONS: Final = (
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    # How long a broker that accepts may take to say hello: on a busy machine more than the back-off's second.
+    ("grpc.min_reconnect_backoff_ms", 5000),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", _MAX_MESSAGE_BYTES),
+)
+
+
+def call_target(admin_url: str, *, field: str = "admin") -> str:
+    """`host:port` of `http://host:port`.
+
+    Raises:
+        InvalidArgument: not such a URL; `field` names the argument.
+    """
+    parts = urlsplit(admin_url if "://" in admin_url else f"http://{admin_url}")
+    try:
+        port = parts.port
+    except ValueError:
+        port = None
+    if parts.scheme == "https":
+        raise NotImplementedYet(
+            f"{admin_url}: TLS comes with the security work; use http:// on a trusted network", url=admin_url
+        )
+    if parts.scheme != "http" or not parts.hostname or port is None or parts.path not in ("", "/"):
+        raise InvalidArgument(
+            f"{admin_url!r} is not an admin address; write http://host:port, such as {DEFAULT_ADMIN_URL}",
+            field=field,
+            value=admin_url,
+        )
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return f"{host}:{port}"
+
+
+def call_request(
+    operation: str,
+    arguments: Mapping[str, Any] | None,
+    *,
+    principal: str,
+    face: str,
+    plan_token: str = "",
+    read_only: bool = False,
+) -> CallRequest:
+    """The request of one call. Raises `InvalidArgument` where the arguments are no JSON."""
+    try:
+        body = json.dumps(dict(arguments or {}), allow_nan=False, default=dict)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidArgument(
+            "the arguments are not a JSON object: pass strings, numbers, booleans, lists and objects",
+            field="arguments",
+        ) from error
+    return CallRequest(
+        operation=_text(operation),
+        arguments=body.encode(),
+        plan_token=_text(plan_token),
+        principal=_text(principal),
+        face=face,
+        read_only=read_only,
+    )
+
+
+def _text(value: str) -> str:
+    """A lone surrogate cannot travel as a protobuf string; a name that has one is unknown anyway."""
+    return value.encode("utf-8", "replace").decode()
+
+
+def call_result(response: CallResponse) -> bytes:
+    """The result's JSON. Raises any `ClusterError`: what the operation answered."""
+    match response.WhichOneof("outcome"):
+        case "result":
+            return bytes(response.result)
+        case "error":
+            raise ClusterError.from_json(response.error.decode())
+        case _:
+            raise Internal("danube.ops answered neither result nor error")
+
+
+def call_failed(
+    status: str, details: str | None, *, url: str, operation: str, timeout_s: float
+) -> ClusterError:
+    """A transport's status, by its name, as one of our errors."""
+    name, _, message = (details or "").strip().partition(":")
+    if name in CODES:  # a broker of ours refused before the admin core saw it: CODE: message
+        return error_for(name, message.strip())
+    match status:
+        case "UNAVAILABLE":
+            return Unavailable(
+                f"no broker answers at {url}; start one with `danube up`, or name another with --admin "
+                "or DANUBE_ADMIN_ENDPOINT",
+                next=[
+                    {
+                        "operation": None,
+                        "tool": None,
+                        "command": "danube up",
+                        "arguments": {},
+                        "why": "starts a broker on this machine",
+                    }
+                ],
+                retry_after_ms=1000,
+                url=url,
+            )
+        case "DEADLINE_EXCEEDED":
+            return DeadlineExceeded(
+                f"{operation} at {url}: no answer within {timeout_s:g} s; a change may have been made "
+                "or not. Look before you repeat it, or allow more time with --timeout",
+                url=url,
+                timeout_s=timeout_s,
+            )
+        case "UNIMPLEMENTED":
+            return NotImplementedYet(
+                f"the server at {url} does not offer danube.ops; is this the admin port (50051) of a "
+                "pydanube broker?",
+                url=url,
+            )
+        case _:
+            return Internal(f"{operation} at {url} failed: {status}", url=url, status=status)

@@ -1,0 +1,220 @@
+"""SIGKILL between any two steps of a change: before or after, the audit tells which, and the undo leads back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydanube_admin import OPERATIONS
+from pydanube_admin.remote import call_sync
+from pydanube_admin.steps import HOOK, Step
+from pydanube_core.errors import ClusterError, Unavailable
+
+from tests.support.broker_process import BrokerProcess
+
+STANDS = ("topic", "partition", "subscription", "type", "next_unacked", "lag_messages", "lag_bytes")
+ITS_OWN = ("created_at", "topic_id", "schema_id")  # of what is made: another each time
+SCHEMA = '{"type": "object", "properties": {"id": {"type": "integer"}}}'
+BEFORE_EFFECT = (Step.CHECKED, Step.RECORDED, Step.BEGUN)
+
+CHANGES: list[tuple[str, dict[str, Any]]] = [
+    ("topics.delete", {"topic": "clicks"}),
+    ("subscriptions.seek", {"topic": "clicks", "subscription": "billing", "to": "latest"}),
+    ("topics.set_policies", {"topic": "orders", "policies": {"max_publish_rate": 3}}),
+    ("topics.create", {"topic": "new"}),
+    ("topics.create", {"topic": "new", "partitions": 2}),
+    ("topics.delete", {"topic": "orders"}),
+    ("topics.set_policies", {"topic": "clicks", "policies": {"max_publish_rate": 3}}),
+    ("topics.configure_schema", {"topic": "clicks", "schema_subject": "orders-value"}),
+    ("topics.set_validation_policy", {"topic": "orders", "validation_policy": "enforce"}),
+    ("namespaces.create", {"namespace": "new"}),
+    ("namespaces.delete", {"namespace": "empty"}),
+    ("namespaces.set_policies", {"namespace": "default", "policies": {"max_publish_rate": 3}}),
+    ("subscriptions.create", {"topic": "clicks", "subscription": "late", "start": "latest"}),
+    ("subscriptions.delete", {"topic": "orders", "subscription": "billing"}),
+    ("subscriptions.delete", {"topic": "clicks", "subscription": "billing"}),
+    ("subscriptions.seek", {"topic": "orders", "subscription": "billing", "to": "earliest"}),
+    ("subscriptions.skip", {"topic": "orders", "subscription": "billing", "count": 3}),
+    ("subscriptions.purge", {"topic": "clicks", "subscription": "billing"}),
+    (
+        "subscriptions.set_failure_policy",
+        {"topic": "orders", "subscription": "billing", "poison_policy": "dead_letter", "ack_timeout_ms": 5},
+    ),
+    ("schemas.set_compatibility", {"subject": "orders-value", "mode": "full", "transitive": True}),
+    ("schemas.delete_version", {"subject": "other-value", "version": 1}),
+]
+
+
+class Killed:
+    """A broker that ends itself at a step which a test names."""
+
+    def __init__(self, broker: BrokerProcess, hooks: Path) -> None:
+        self.broker = broker
+        self._hooks = hooks
+
+    def __call__(self, operation: str, /, **arguments: Any) -> dict[str, Any]:
+        return call_sync(self.broker.admin, operation, arguments, principal="ann", timeout_s=60)
+
+    def plan(self, operation: str, arguments: dict[str, Any]) -> str:
+        return str(self(operation, **arguments, plan_only=True)["plan_token"])
+
+    def killed_at(self, step: Step, operation: str, /, **arguments: Any) -> None:
+        """The call ends with its broker, at that step; then the broker is there again."""
+        (self._hooks / step.value).touch()
+        with pytest.raises(Unavailable):
+            self(operation, **arguments)
+        assert self.broker.wait() == -9
+        assert not (self._hooks / step.value).exists()
+        self.broker.start()
+
+    def records(self, operation: str, token: str) -> dict[str, dict[str, Any]]:
+        """What the audit says of the change of that plan: phase -> record."""
+        plan_id = token.partition(".")[0]
+        items = self("audit.query", operation=operation, limit=50)["items"]
+        found = [each for each in items if each["plan_id"] == plan_id and each["decision"] != "planned"]
+        assert len({each["call_id"] for each in found}) <= 1
+        assert len({each["phase"] for each in found}) == len(found)
+        return {each["phase"]: each for each in found}
+
+
+def state(cluster: Killed, *, without: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Everything that an operator can see of topics, subscriptions, namespaces and schemas."""
+    found: dict[str, Any] = {}
+    for name in ("topics.list", "subscriptions.lag", "namespaces.list", "schemas.list"):
+        found[name] = cluster(name)["items"]
+    for item in found["topics.list"]:
+        topic = item["topic"]
+        if not item["partitions"]:
+            peeked = cluster("messages.peek", topic=topic, **{"from": "earliest"})["items"]
+            found[f"payloads {topic}"] = [each["untrusted"]["text"] for each in peeked]
+        for operation in ("topics.describe", "topics.get_policies", "topics.get_schema_config"):
+            found[f"{operation} {topic}"] = cluster(operation, topic=topic)
+    for item in found["subscriptions.lag"]:
+        arguments = {"topic": item["topic"], "subscription": item["subscription"]}
+        policy = cluster("subscriptions.get_failure_policy", **arguments)
+        found[f"policy {item['topic']} {item['subscription']}"] = policy
+    for item in found["namespaces.list"]:
+        namespace = item["namespace"]
+        found[f"limits {namespace}"] = cluster("namespaces.get_policies", namespace=namespace)
+    for item in found["schemas.list"]:
+        found[f"schema {item['subject']}"] = cluster("schemas.versions", subject=item["subject"])
+    found["subscriptions.lag"] = [
+        {name: item.get(name) for name in STANDS} for item in found["subscriptions.lag"]
+    ]  # rates and statuses go on by themselves
+    found["subscriptions"] = [
+        {name: each[name] for name in each if name not in ("consumers", "members")}
+        for each in cluster("subscriptions.list")["items"]
+    ]
+    body: dict[str, Any] = _without(json.loads(json.dumps(found)), {"as_of", "epoch", *without})
+    return body
+
+
+def _without(value: Any, names: set[str]) -> Any:
+    if isinstance(value, dict):
+        return {name: _without(each, names) for name, each in value.items() if name not in names}
+    return [_without(each, names) for each in value] if isinstance(value, list) else value
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Killed]:
+    hooks = tmp_path / "hooks"
+    hooks.mkdir()
+    with BrokerProcess(tmp_path, environment={HOOK: str(hooks)}, face="broker") as broker:
+        cluster = Killed(broker, hooks)
+        cluster("namespaces.create", namespace="empty", policies={"max_publish_rate": 7})
+        cluster("topics.create", topic="orders", policies={"max_message_size": 1000})
+        cluster("topics.create", topic="clicks", partitions=3)
+        for subject in ("orders-value", "other-value"):
+            cluster("schemas.register", subject=subject, schema_type="json_schema", schema_definition=SCHEMA)
+        cluster("topics.configure_schema", topic="orders", schema_subject="orders-value")
+        for topic in ("orders", "clicks"):
+            cluster("subscriptions.create", topic=topic, subscription="billing", type="shared")
+            for number in range(10):
+                cluster("messages.publish", topic=topic, payload=json.dumps({"id": number}))
+        token = cluster.plan("subscriptions.skip", {"topic": "orders", "subscription": "billing", "count": 4})
+        cluster("plans.apply", plan_token=token)
+        yield cluster
+
+
+def kill_and_look(cluster: Killed, step: Step, operation: str, arguments: dict[str, Any]) -> None:
+    before = state(cluster)
+    token = cluster.plan(operation, arguments)
+    done = cluster("plans.apply", plan_token=token)
+    after = state(cluster, without=ITS_OWN)
+    cluster("changes.undo", call_id=done["call_id"])
+    assert state(cluster) == before
+    token = cluster.plan(operation, arguments)
+
+    cluster.killed_at(step, operation, **arguments, plan_token=token)
+
+    if step in BEFORE_EFFECT:
+        assert state(cluster) == before
+    else:
+        assert state(cluster, without=ITS_OWN) == after
+    found = cluster.records(operation, token)
+    assert found.keys() == (set() if step is Step.CHECKED else {"call", "outcome"})
+    if step is not Step.CHECKED:
+        made = step in (Step.KEPT, Step.TOLD)
+        assert (found["outcome"]["decision"], found["outcome"]["code"]) == (
+            ("allowed", None) if made else ("interrupted", "INTERNAL")
+        )
+    if step in (Step.CHECKED, Step.RECORDED):
+        # Nothing was begun: there is nothing to undo, and the token was not used
+        if found:
+            with pytest.raises(ClusterError) as refused:
+                cluster("changes.undo", call_id=found["call"]["call_id"])
+            assert refused.value.code == "PLAN_NOT_FOUND"
+        call_id = cluster("plans.apply", plan_token=token)["call_id"]
+    else:
+        with pytest.raises(ClusterError) as refused:
+            cluster("plans.apply", plan_token=token)
+        assert refused.value.code == "PLAN_USED"
+        call_id = found["call"]["call_id"]
+    cluster("changes.undo", call_id=call_id)
+    assert state(cluster) == before
+    verified = cluster("audit.verify")
+    assert verified["intact"], verified
+
+
+def test_every_operation_that_can_be_undone_is_killed_here() -> None:
+    assert {name for name, _ in CHANGES} == {
+        name for name, operation in OPERATIONS.items() if operation.undo is not None
+    }
+
+
+def test_a_change_that_is_killed_is_made_or_not(cluster: Killed) -> None:
+    """A few of the steps; `test_every_change_at_every_step` has them all."""
+    for step, (operation, arguments) in zip((Step.BEGUN, Step.MADE), CHANGES[:2], strict=True):
+        kill_and_look(cluster, step, operation, arguments)  # one of each: a start costs seconds
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("step", [step for step in Step if step is not Step.TAKEN_BACK])
+def test_every_change_at_every_step(cluster: Killed, step: Step) -> None:
+    for operation, arguments in CHANGES:
+        kill_and_look(cluster, step, operation, arguments)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("step", list(Step))
+def test_an_undo_that_is_killed_is_made_or_not(cluster: Killed, step: Step) -> None:
+    for operation, arguments in CHANGES:
+        before = state(cluster)
+        call_id = cluster("plans.apply", plan_token=cluster.plan(operation, arguments))["call_id"]
+        after = state(cluster)
+        cluster.killed_at(step, "changes.undo", call_id=call_id)
+        if step in BEFORE_EFFECT:
+            assert state(cluster) == after, operation
+        else:
+            assert state(cluster) == before, operation
+        if step in (*BEFORE_EFFECT, Step.TAKEN_BACK):
+            cluster("changes.undo", call_id=call_id)
+        with pytest.raises(ClusterError) as refused:
+            cluster("changes.undo", call_id=call_id)
+        assert refused.value.code == "PLAN_USED"
+        assert state(cluster) == before, operation
