@@ -2,10 +2,6 @@
 
 A face never holds the admin core; it calls it over gRPC on the admin port, so that what may be done is decided in
 one place. `OpsClient` is for asyncio (HTTP, MCP, console), `call_sync` for a command that makes one call and ends.
-
-A channel that could not connect waits before it tries again; here that wait is short, since a server that was
-started before its broker must not answer UNAVAILABLE for minutes after the broker is up. Proxy settings of the
-environment are ignored: the admin port is not reached through one.
 """
 
 from __future__ import annotations
@@ -17,41 +13,25 @@ import socket
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Final, Self
-from urllib.parse import urlsplit
 
 import grpc
 from grpc import aio
-from pydanube_core.errors import (
-    CODES,
-    ClusterError,
-    DeadlineExceeded,
-    Internal,
-    InvalidArgument,
-    NotImplementedYet,
-    Unavailable,
-    error_for,
-)
 from pydanube_core.generated.danube_ops_pb2 import CallRequest, CallResponse
+from pydanube_core.ops_call import (
+    CHANNEL_OPTIONS,
+    DEFAULT_ADMIN_URL,
+    LONG_RUNNING_S,
+    call_failed,
+    call_request,
+    call_result,
+    call_target,
+)
 
 from pydanube_admin.registry import OPERATIONS
 
-__all__ = ["DEFAULT_ADMIN_URL", "OPS_CALL", "OpsClient", "call_sync", "default_principal", "grpc_target"]
+__all__ = ["DEFAULT_ADMIN_URL", "OPS_CALL", "OpsClient", "call_sync", "default_principal"]
 
-DEFAULT_ADMIN_URL: Final = "http://127.0.0.1:50051"
-# For operations that say so, where the caller says nothing; his leaving ends them sooner
-LONG_RUNNING_S: Final = 3600.0
 OPS_CALL: Final = "/danube.ops.Ops/Call"
-
-_MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024  # a page of 1 000 items with long names is under 1 MiB
-_CHANNEL_OPTIONS: Final = (
-    ("grpc.enable_http_proxy", 0),
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    # How long a broker that accepts may take to say hello: on a busy machine more than the back-off's second.
-    ("grpc.min_reconnect_backoff_ms", 5000),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-    ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
-    ("grpc.max_send_message_length", _MAX_MESSAGE_BYTES),
-)
 
 
 def default_principal() -> str:
@@ -64,31 +44,6 @@ def default_principal() -> str:
     except (KeyError, OSError, ImportError):  # a container without an entry for its uid
         user = "unknown"
     return f"{user}@{socket.gethostname()}"
-
-
-def grpc_target(admin_url: str) -> str:
-    """`host:port` of `http://host:port`.
-
-    Raises:
-        InvalidArgument: not such a URL; `field` is `admin`.
-    """
-    parts = urlsplit(admin_url if "://" in admin_url else f"http://{admin_url}")
-    try:
-        port = parts.port
-    except ValueError:
-        port = None
-    if parts.scheme == "https":
-        raise NotImplementedYet(
-            f"{admin_url}: TLS comes with the security work; use http:// on a trusted network", url=admin_url
-        )
-    if parts.scheme != "http" or not parts.hostname or port is None or parts.path not in ("", "/"):
-        raise InvalidArgument(
-            f"{admin_url!r} is not an admin address; write http://host:port, such as {DEFAULT_ADMIN_URL}",
-            field="admin",
-            value=admin_url,
-        )
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    return f"{host}:{port}"
 
 
 class OpsClient:
@@ -112,7 +67,7 @@ class OpsClient:
         self.face = face
         self.principal = principal or default_principal()
         self.timeout_s = timeout_s
-        self._target = grpc_target(admin_url)
+        self._target = call_target(admin_url)
         self._channel: aio.Channel | None = None
 
     async def __aenter__(self) -> Self:
@@ -146,7 +101,7 @@ class OpsClient:
                 `DeadlineExceeded` after `timeout_s`.
         """
         if self._channel is None:
-            self._channel = aio.insecure_channel(self._target, options=_CHANNEL_OPTIONS)
+            self._channel = aio.insecure_channel(self._target, options=CHANNEL_OPTIONS)
         method = self._channel.unary_unary(
             OPS_CALL,
             request_serializer=CallRequest.SerializeToString,
@@ -154,13 +109,25 @@ class OpsClient:
         )
         if timeout_s is None:
             timeout_s = max(self.timeout_s, LONG_RUNNING_S) if _long_running(operation) else self.timeout_s
-        request = _request(operation, arguments, plan_token, principal or self.principal, self.face)
-        request.read_only = self.read_only
+        request = call_request(
+            operation,
+            arguments,
+            principal=principal or self.principal,
+            face=self.face,
+            plan_token=plan_token,
+            read_only=self.read_only,
+        )
         try:
             response = await method(request, timeout=timeout_s)
         except aio.AioRpcError as error:
-            raise _translate(error.code(), error.details(), self.admin_url, operation, timeout_s) from error
-        return _decode(response)
+            raise call_failed(
+                error.code().name,
+                error.details(),
+                url=self.admin_url,
+                operation=operation,
+                timeout_s=timeout_s,
+            ) from error
+        return _object(response)
 
 
 def _long_running(operation: str) -> bool:
@@ -179,8 +146,14 @@ def call_sync(
     plan_token: str = "",
 ) -> dict[str, Any]:
     """Call one operation without asyncio; raises as `OpsClient.call` does."""
-    request = _request(operation, arguments, plan_token, principal or default_principal(), face)
-    with grpc.insecure_channel(grpc_target(admin_url), options=_CHANNEL_OPTIONS) as channel:
+    request = call_request(
+        operation,
+        arguments,
+        principal=principal or default_principal(),
+        face=face,
+        plan_token=plan_token,
+    )
+    with grpc.insecure_channel(call_target(admin_url), options=CHANNEL_OPTIONS) as channel:
         method = channel.unary_unary(
             OPS_CALL,
             request_serializer=CallRequest.SerializeToString,
@@ -189,85 +162,13 @@ def call_sync(
         try:
             response = method(request, timeout=timeout_s)
         except grpc.RpcError as error:
-            raise _translate(error.code(), error.details(), admin_url, operation, timeout_s) from error
-    return _decode(response)
+            raise call_failed(
+                error.code().name, error.details(), url=admin_url, operation=operation, timeout_s=timeout_s
+            ) from error
+    return _object(response)
 
 
-def _request(
-    operation: str, arguments: Mapping[str, Any] | None, plan_token: str, principal: str, face: str
-) -> CallRequest:
-    try:
-        body = json.dumps(dict(arguments or {}), allow_nan=False)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidArgument(
-            "the arguments are not a JSON object: pass strings, numbers, booleans, lists and objects",
-            field="arguments",
-        ) from error
-    return CallRequest(
-        operation=_text(operation),
-        arguments=body.encode(),
-        plan_token=_text(plan_token),
-        principal=_text(principal),
-        face=face,
-    )
-
-
-def _text(value: str) -> str:
-    """A lone surrogate cannot travel as a protobuf string; a name that has one is unknown anyway."""
-    return value.encode("utf-8", "replace").decode()
-
-
-def _decode(response: CallResponse) -> dict[str, Any]:
-    match response.WhichOneof("outcome"):
-        case "result":
-            result = json.loads(response.result)
-            assert isinstance(result, dict)
-            return result
-        case "error":
-            raise ClusterError.from_json(response.error.decode())
-        case _:
-            raise Internal("danube.ops answered neither result nor error")
-
-
-def _translate(
-    code: grpc.StatusCode, details: str | None, admin_url: str, operation: str, timeout_s: float
-) -> ClusterError:
-    """A transport's status as one of our errors."""
-    text = (details or "").strip()
-    name, _, message = text.partition(":")
-    if name in CODES:  # a broker of ours refused before the admin core saw it: CODE: message
-        return error_for(name, message.strip())
-    match code:
-        case grpc.StatusCode.UNAVAILABLE:
-            return Unavailable(
-                f"no broker answers at {admin_url}; start one with `danube up`, or name another with --admin "
-                "or DANUBE_ADMIN_ENDPOINT",
-                next=[
-                    {
-                        "operation": None,
-                        "tool": None,
-                        "command": "danube up",
-                        "arguments": {},
-                        "why": "starts a broker on this machine",
-                    }
-                ],
-                retry_after_ms=1000,
-                url=admin_url,
-            )
-        case grpc.StatusCode.DEADLINE_EXCEEDED:
-            return DeadlineExceeded(
-                f"{operation} at {admin_url}: no answer within {timeout_s:g} s; a change may have been made "
-                "or not. Look before you repeat it, or allow more time with --timeout",
-                url=admin_url,
-                timeout_s=timeout_s,
-            )
-        case grpc.StatusCode.UNIMPLEMENTED:
-            return NotImplementedYet(
-                f"the server at {admin_url} does not offer danube.ops; is this the admin port (50051) of a "
-                "pydanube broker?",
-                url=admin_url,
-            )
-        case _:
-            return Internal(
-                f"{operation} at {admin_url} failed: {code.name}", url=admin_url, status=code.name
-            )
+def _object(response: CallResponse) -> dict[str, Any]:
+    result = json.loads(call_result(response))
+    assert isinstance(result, dict)
+    return result

@@ -10,7 +10,7 @@ import anyio
 import anyio.to_thread
 import pytest
 from pydanube_admin import AdminCore, OpsClient, call_sync
-from pydanube_admin.remote import default_principal, grpc_target
+from pydanube_admin.remote import default_principal
 from pydanube_admin.testing import serve_ops
 from pydanube_core.errors import (
     ClusterError,
@@ -21,6 +21,7 @@ from pydanube_core.errors import (
     Unavailable,
 )
 from pydanube_core.generated.danube_ops_pb2 import CallRequest, CallResponse
+from pydanube_core.ops_call import call_target
 
 pytestmark = pytest.mark.anyio
 
@@ -148,12 +149,12 @@ async def test_a_request_that_is_no_protobuf_is_answered(core: AdminCore) -> Non
 
 
 def test_admin_addresses() -> None:
-    assert grpc_target("http://127.0.0.1:50051") == "127.0.0.1:50051"
-    assert grpc_target("http://[::1]:50051/") == "[::1]:50051"
-    assert grpc_target("localhost:50051") == "localhost:50051"
+    assert call_target("http://127.0.0.1:50051") == "127.0.0.1:50051"
+    assert call_target("http://[::1]:50051/") == "[::1]:50051"
+    assert call_target("localhost:50051") == "localhost:50051"
     for bad in ("http://127.0.0.1", "ftp://x:1", "http://x:99999", "http://x:1/path", ""):
         with pytest.raises(InvalidArgument) as caught:
-            grpc_target(bad)
+            call_target(bad)
         assert caught.value.details["field"] == "admin"
 
 

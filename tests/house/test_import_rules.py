@@ -150,6 +150,7 @@ GENERATED_USERS = (
     "pydanube_core.generated",
     "pydanube_core.generated.*",
     "pydanube_core.services",  # the table of gRPC methods
+    "pydanube_core.ops_call",  # danube.ops/Call: what both of its clients are made of
     "pydanube_broker.services.*",
     "pydanube.grpc_transport",
     "pydanube.client",  # Resolve, before a stream is opened
