@@ -383,9 +383,9 @@ A row is one sample; what has not changed is told again once a minute or so. So 
 count since the broker started: one that is smaller than before is a restart. Rows of a file are in the order of the
 subject, then of time.
 
-A day of 1 000 subscriptions takes about 28 MB with a made-up load in which rates are steady
-(`benchmarks/telemetry_size.py`). Rates that jump cost more, since differences are what is stored: 52 MB where every
-subscription moves by another amount every five seconds and keeps up, 88 MB where all of them are behind as well. By the
+A day of 1 000 subscriptions in which every one moves by another amount every five seconds takes 61 MB while they keep
+up and 64 MB while all are behind (`benchmarks/telemetry_size.py`, whose rates jump at random); what stands still is told
+once a minute and costs next to nothing. By the
 minute it is a twelfth.
 """
 
