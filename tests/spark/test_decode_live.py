@@ -99,6 +99,7 @@ JSON = {
 }
 
 
+@pytest.mark.long
 def test_json_by_a_named_subject_as_a_stream_and_protobuf_as_a_table(
     spark: Any, broker: BrokerProcess, tmp_path: Path
 ) -> None:

@@ -1,0 +1,123 @@
+"""Reports over made-up telemetry whose truth is known: every behaviour has its status; bad input has a clear answer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from pydanube_core.errors import InvalidArgument, StoreUnavailable
+from pydanube_core.telemetry.files import HOUR_MS
+from pydanube_core.units import format_time
+from pydanube_spark.reports.balance_run import run_balance
+from pydanube_spark.reports.run import ReportRequest, run_lag
+from pydanube_spark.telemetry.generator import Behaviour, Plan, behaviour_of, generate
+from pydanube_storage.objects import StoreOptions
+from pydanube_storage.objects.local import LocalStore
+
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(400)]
+
+PLAN = Plan(start_ms=472_222 * HOUR_MS, hours=2, subscriptions=12)
+#: made at the end of the second hour; a consumer that died, or met poison, did so an hour ago
+TRUTH = {
+    Behaviour.KEEPS_UP: {"CAUGHT_UP"},
+    Behaviour.IDLE: {"CAUGHT_UP"},
+    Behaviour.FALLS_BEHIND: {"SLOW"},  # after an hour it grows by less than 5 % of itself in a window
+    Behaviour.DIES: {"STUCK"},
+    Behaviour.POISONED: {"STUCK"},
+    Behaviour.CATCHES_UP: {"CATCHING_UP", "CAUGHT_UP"},
+}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("made-up")
+    generate(LocalStore(folder), PLAN)
+    return folder
+
+
+def request(store: Path, **more: Any) -> ReportRequest:
+    said = {
+        "since": format_time(PLAN.start_ms),
+        "until": format_time(PLAN.start_ms + PLAN.hours * HOUR_MS),
+        **more,
+    }
+    return ReportRequest(store=StoreOptions(url=str(store)), **said)
+
+
+def test_each_behaviour_has_its_status_and_the_files_say_the_same(
+    spark: Any, store: Path, tmp_path: Path
+) -> None:
+    steps: list[float] = []
+    found = run_lag(request(store, out=tmp_path), lambda doing, share: steps.append(share))
+    rows = {row["topic"]: row for row in found["rows"]}
+    for number in range(PLAN.subscriptions):
+        row = rows[f"/default/topic-{number}"]
+        assert row["status"] in TRUTH[behaviour_of(number)], (behaviour_of(number), row)
+        assert (row["type"], row["hour"]) == ("shared", None)
+        assert row["lag_bytes"] == 400 * row["lag_messages"]
+    assert steps == sorted(steps)
+    assert steps[-1] == 1.0
+    table = pq.read_table(tmp_path / "lag.parquet").to_pylist()
+    assert len(table) == PLAN.subscriptions * (PLAN.hours + 1)
+    written = json.loads((tmp_path / "lag.json").read_text())
+    assert written["summary"] == json.loads(json.dumps(found["summary"]))
+    assert (tmp_path / "lag.html").stat().st_size > 5000
+    assert (tmp_path / "lag.png").read_bytes()[:4] == b"\x89PNG"
+
+
+@pytest.mark.long
+def test_balance_finds_the_broker_with_the_hot_topics(spark: Any, store: Path, tmp_path: Path) -> None:
+    found = run_balance(request(store, out=tmp_path))
+    summary = found["summary"]
+    assert summary["brokers"] == PLAN.brokers
+    assert len(found["rows"]) == 4 * PLAN.hours  # three samples of load, of five minutes each, for a row
+    assert summary["hot_topics"], summary
+    assert summary["hot_keys"] is None
+    assert summary["hot_keys_reason"] == "keys_are_not_sampled"
+    assert (tmp_path / "balance.html").is_file()
+
+
+@pytest.mark.parametrize(
+    ("asked", "field", "said"),
+    [
+        ({"topic": "topik-*"}, "topic", "no subscription of 'topik-\\*' was sampled"),
+        (
+            {"since": "2020-01-01T00:00:00Z", "until": "2020-01-02T00:00:00Z"},
+            "since",
+            "it has telemetry of 2023",
+        ),
+        ({"since": "1h", "until": "someday"}, "until", ""),
+        ({"cluster": "elsewhere"}, "cluster", "has no cluster 'elsewhere', it has made-up"),
+    ],
+)
+def test_what_cannot_be_reported_says_why(
+    spark: Any, store: Path, asked: dict[str, Any], field: str, said: str
+) -> None:
+    with pytest.raises(InvalidArgument, match=said) as caught:
+        run_lag(request(store, **asked))
+    assert caught.value.details["field"] == field
+
+
+def test_no_telemetry_and_no_store_are_told_apart(spark: Any, tmp_path: Path) -> None:
+    (tmp_path / "objects" / "c" / "topics").mkdir(parents=True)
+    with pytest.raises(InvalidArgument, match="written no telemetry yet"):
+        run_lag(request(tmp_path / "objects"))
+    with pytest.raises(StoreUnavailable, match="there is no object store at"):
+        run_balance(request(tmp_path / "nowhere"))
+
+
+def test_a_damaged_file_is_named_and_the_rest_is_reported(spark: Any, tmp_path: Path) -> None:
+    plan = Plan(start_ms=PLAN.start_ms, hours=2, subscriptions=3, brokers=1)
+    generate(LocalStore(tmp_path), plan)
+    first = sorted(tmp_path.glob("*/telemetry/cursors/*/*.parquet"))[0]
+    data = bytearray(first.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    first.write_bytes(data)
+    found = run_lag(request(tmp_path))
+    (damaged,) = found["summary"]["damaged_files"]
+    assert first.name in damaged
+    assert {row["topic"] for row in found["rows"]} == {f"/default/topic-{n}" for n in range(3)}
+    assert all(json.loads(json.dumps(row["minutes"])).get("UNKNOWN", 0) == 0 for row in found["rows"])
