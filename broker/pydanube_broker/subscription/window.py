@@ -219,7 +219,7 @@ class Window:
         if not self._durable:
             return
         self._dirty_ranges.append((start, end))
-        if len(self._dirty_ranges) > SWEEP_ENTRIES + 2 * len(self.gaps):
+        if len(self._dirty_ranges) > SWEEP_ENTRIES + 2 * (len(self.gaps) + len(self._ahead)):
             self._dirty_ranges = [(s, e) for s, e in normalise(self._dirty_ranges) if e > self.floor]
 
     def _jump(self) -> None:
