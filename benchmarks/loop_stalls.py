@@ -24,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from pydanube_broker.subscription.cursor import CursorSnapshot
 from pydanube_core.names import TopicName
+from pydanube_core.positions import Position
 
 from tests.admin.real_broker import Administered, administered
 
@@ -73,6 +74,9 @@ async def fill(cluster: Administered, topics: int) -> None:
         await registry.create(
             name, partitions=0, dispatch_strategy="reliable", durability="fsynced", options={}
         )
+        topic = registry.parts(name)[1][0]
+        earliest = Position.parse("earliest", now_ms=0)
+        await registry.subscribe(topic, "s", type="shared", start=earliest, start_given=False)
         if number % 1000 == 999:
             print(f"{number + 1} topics", file=sys.stderr, flush=True)
 
@@ -92,7 +96,6 @@ async def full_cursor(cluster: Administered) -> Any:
 async def run(topics: int) -> dict[str, float]:
     async with administered() as cluster:
         await fill(cluster, topics)
-        await cluster("subscriptions.create", topic="topic-00000", subscription="s")
         port, registry = cluster.broker.port, cluster.broker.registry
 
         async def unknown() -> None:
