@@ -22,10 +22,10 @@ from tests.support.broker_process import BrokerProcess, client_environment, danu
 from tests.support.task_client import TakesTasks, ask_task
 
 # Long: each starts a broker and several clients, half a minute in all.
-pytestmark = [pytest.mark.anyio, pytest.mark.long, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.anyio, pytest.mark.long, pytest.mark.timeout(900)]
 
 PERSON = "ann@ops"
-DEADLINE_S = 120.0
+DEADLINE_S = 400.0  # the process that writes objects stands back behind everything else on the machine
 #: nothing is moved to the store by itself: the conversations say when
 SETTINGS = {"DANUBE_TIER__FLUSH_AGE": "1h"}
 
@@ -169,12 +169,10 @@ async def test_a_long_task_interrupted_by_sigkill_is_finished_under_the_same_id(
     await anyio.to_thread.run_sync(produce, broker, "orders", 500)
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(connected(transport, broker))
-        first = await call(client, "flush_objects", topic="orders")
-        assert (await patiently(client, first["taskId"]))["status"] == "completed"
-        # the process that writes objects stands still, so the next one stays half-way
+        await until(lambda: bool(broker.helper_running("tier")))
+        # the process that writes objects stands still, so that a flush stays half-way
         (child,) = broker.helper_running("tier")
         os.kill(child, signal.SIGSTOP)
-        await anyio.to_thread.run_sync(produce, broker, "orders", 500)
         task = await call(client, "flush_objects", topic="orders")
         assert task["status"] == "working"
         assert (await ask_task(client, "get", task["taskId"]))["status"] == "working"
