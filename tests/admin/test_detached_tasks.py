@@ -157,6 +157,7 @@ async def test_what_destroys_wants_its_plan_first_detached_or_not(cluster: SlowC
         done = await life.ended(task["task_id"])
         assert (done["via"], done["result"]["deleted"]) == ("plans.apply", ["a.parquet"])
         assert done["plan_id"] == token.partition(".")[0]
+        assert (done["result"]["call_id"], done["result"]["plan_id"]) == (task["of_call"], done["plan_id"])
 
 
 async def test_a_read_through_another_operation_is_a_task_too(cluster: SlowCluster) -> None:

@@ -20,7 +20,7 @@ from pydanube_core.names import TopicName
 from pydanube_admin.audit.chain import redacted
 from pydanube_admin.calls import Call
 from pydanube_admin.context import Context, NowMs
-from pydanube_admin.models import Result
+from pydanube_admin.models import Change, Result
 from pydanube_admin.next_calls import known, next_call
 from pydanube_admin.tasks.detaching import Detachment
 from pydanube_admin.tasks.records import (
@@ -263,6 +263,8 @@ class Tasks:
 
 
 def _with_result(record: TaskRecord, result: Result) -> TaskRecord:
+    if isinstance(result, Change):  # as whoever waits for it would have it
+        result = result.model_copy(update={"call_id": record.call_id, "plan_id": record.plan_id or ""})
     size = len(result.model_dump_json(by_alias=True).encode())
     if size > MAX_RESULT_BYTES:
         return replace(record, result_bytes=size)
