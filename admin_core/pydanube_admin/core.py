@@ -18,6 +18,7 @@ from pydantic import BaseModel
 from pydanube_core.cluster_port import ClusterPort
 from pydanube_core.errors import ClusterError, Internal, InvalidArgument, ReadOnly, Unavailable
 from pydanube_core.generated.danube_ops_pb2 import CallRequest, CallResponse
+from pydanube_core.secrets import without_passwords
 
 from pydanube_admin.arguments import parse_call
 from pydanube_admin.audit.log import AuditLog
@@ -31,6 +32,9 @@ from pydanube_admin.plans.desk import AdminOptions, Desk
 __all__ = ["AdminCore", "AdminOptions"]
 
 _log = logging.getLogger("pydanube.admin")
+
+# Groups whose results quote settings and what stores answer, whose addresses may hold a password.
+_ABOUT_SETTINGS = frozenset({"alerts", "brokers", "diagnose", "objects", "operations"})
 
 APPLY_PLAN = "plans.apply"  # is recorded as the change that it makes
 
@@ -233,10 +237,12 @@ class AdminCore:
         if isinstance(outcome, ClusterError):
             # Errors may quote what the caller sent; a lone surrogate in it would not encode. Escaped, it is the
             # very escape that JSON has for it.
-            return CallResponse(
-                error=outcome.to_json().encode("utf-8", "backslashreplace")
-            ).SerializeToString()
-        return CallResponse(result=outcome.model_dump_json(by_alias=True).encode()).SerializeToString()
+            error = without_passwords(outcome.to_json())
+            return CallResponse(error=error.encode("utf-8", "backslashreplace")).SerializeToString()
+        result = outcome.model_dump_json(by_alias=True)
+        if call.operation.partition(".")[0] in _ABOUT_SETTINGS:
+            result = without_passwords(result)
+        return CallResponse(result=result.encode()).SerializeToString()
 
 
 def _as_far_as_known(arguments: bytes | str | Mapping[str, Any]) -> Mapping[str, Any]:

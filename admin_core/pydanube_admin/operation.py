@@ -99,6 +99,7 @@ class Operation:
     plans_itself: bool = False  # of the operations on plans: they are done as they are asked for
     required_flags: tuple[str, ...] = ()  # required, but neither a name nor an id
     text_argument: str | None = None  # a long text, which the command line also takes by --file
+    idempotent: bool = True  # the same call again, token and all, has no further effect
     long_running: bool = False  # may take minutes: how far it is shows in `brokers.status`, under tier.work
     resumable: bool = False  # cut off and begun again, it comes to the same end
     condition: str | None = None  # field of the result: false makes the command end with 6

@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 from typing import Any, Final, TextIO
 
+from pydanube_core.secrets import known_secrets, without_secrets
 from pydanube_core.units import format_time
 
 __all__ = ["EventFormatter", "configure_logging", "record_fields"]
@@ -31,6 +33,10 @@ _LEVELS: Final = {
     "warning": logging.WARNING,
     "error": logging.ERROR,
 }
+
+
+# Values of this process's environment that are secrets by their names; fixed when it starts.
+_known: Final = known_secrets(os.environ)
 
 
 def record_fields(record: logging.LogRecord) -> dict[str, Any]:
@@ -51,7 +57,10 @@ def record_fields(record: logging.LogRecord) -> dict[str, Any]:
     if record.exc_info and record.exc_info[1] is not None:
         error = record.exc_info[1]
         fields["error"] = f"{type(error).__name__}: {error}"
-    return fields
+    return {
+        key: without_secrets(value, _known) if isinstance(value, str) else value
+        for key, value in fields.items()
+    }
 
 
 class EventFormatter(logging.Formatter):
@@ -69,7 +78,9 @@ class EventFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         fields = record_fields(record)
-        stack = self.formatException(record.exc_info) if self._tracebacks and record.exc_info else None
+        stack = None
+        if self._tracebacks and record.exc_info:
+            stack = without_secrets(self.formatException(record.exc_info), _known)
         if self._as_json:
             if stack:
                 fields["stack"] = stack

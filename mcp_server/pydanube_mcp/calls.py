@@ -29,11 +29,13 @@ from pydanube_mcp.consent import (
     said,
     waits,
 )
+from pydanube_mcp.sizing import MAX_RESULT_BYTES, fewer, size_of
 from pydanube_mcp.tasks import TaskView, takes_tasks
 
 __all__ = ["Caller"]
 
 _APPLY: Final = "plans.apply"
+_READ_ANY: Final = "operations.read"
 
 Outcome = dict[str, Any] | InputRequiredResult | TaskView
 
@@ -54,6 +56,8 @@ class Caller:
         Raises:
             ClusterError: the operation's own; PlanRequired and PermissionDenied where nobody has agreed.
         """
+        if operation.effect is Effect.READ and not operation.detachable:
+            return await self._read(operation, arguments)
         if not operation.planned and operation.name != _APPLY:
             return await self._do(operation, arguments)
         again = said(self.context) if self.context is not None else None
@@ -134,6 +138,24 @@ class Caller:
             return takes_tasks(self.context.request_context)
         except ValueError:  # a context outside a request
             return False
+
+    async def _read(self, operation: Operation, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """A read. A page that is too long for a result is asked for again with fewer items: then it has a next one."""
+        result = await self._send(operation.name, arguments)
+        page, listed = result, arguments
+        if operation.name == _READ_ANY:  # the page is within the result, its arguments within the arguments
+            page, listed = result["result"], arguments.get("arguments") or {}
+        whole = size_of(result)
+        items = page.get("items")
+        if whole <= MAX_RESULT_BYTES or not isinstance(items, list) or "next_page" not in page:
+            return result
+        count = fewer(items, whole, len(items))
+        if count is None:
+            return result
+        shorter: dict[str, Any] = {**listed, "limit": count}
+        if operation.name == _READ_ANY:
+            shorter = {**arguments, "arguments": shorter}
+        return await self._send(operation.name, shorter)
 
     async def _send(self, operation: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         return await self.client.call(operation, arguments, principal=self.principal)

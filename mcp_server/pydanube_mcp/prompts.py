@@ -11,6 +11,8 @@ from pydanube_admin.runbooks.telling import text
 from pydanube_admin.spelling import shown
 from pydanube_core.spelling import close_names
 
+from pydanube_mcp.fencing import is_plain
+
 __all__ = ["choices_of", "get_prompt", "is_prompt", "prompt_list"]
 
 MAX_VALUE_CHARS = 512
@@ -54,10 +56,11 @@ def get_prompt(name: str, arguments: Mapping[str, str] | None) -> GetPromptResul
             raise MCPError(
                 code=INVALID_PARAMS, message=f"{name} has no argument {shown(key)!r}; it takes {names}"
             )
-        if len(value) > MAX_VALUE_CHARS or not value.isprintable():
+        if len(value) > MAX_VALUE_CHARS or not is_plain(value):
             raise MCPError(
                 code=INVALID_PARAMS,
-                message=f"{name}: {key} must be printable and at most {MAX_VALUE_CHARS} characters",
+                message=f"{name}: {key} must be a name: at most {MAX_VALUE_CHARS} letters, digits and signs, without "
+                "spaces, since it becomes part of what a model is told; ask the model about other names yourself",
             )
         if parameter.choices and value not in parameter.choices:
             raise MCPError(

@@ -21,10 +21,14 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from mcp import MCPError
 from mcp.types import INTERNAL_ERROR, INVALID_PARAMS, Completion, Resource, ResourceTemplate
+from pydanube_admin.registry import OPERATIONS
 from pydanube_core.errors import ClusterError, InvalidArgument, Retryable, TopicNotFound
 from pydanube_core.names import TopicName
 
 from pydanube_mcp.clusters import CLUSTER, Clusters
+from pydanube_mcp.fencing import fenced, is_plain
+from pydanube_mcp.presenting import Asked, body_of
+from pydanube_mcp.profiles import Profile
 
 __all__ = ["JSON_TYPE", "complete", "complete_topic", "read_resource", "resource_list", "template_list"]
 
@@ -155,8 +159,14 @@ async def read_resource(clusters: Clusters, uri: str, *, principal: str | None) 
             )
     except ClusterError as error:
         code = INTERNAL_ERROR if isinstance(error, Retryable) else INVALID_PARAMS
-        raise MCPError(code=code, message=str(error), data={"uri": uri, "error": error.to_dict()}) from error
-    return json.dumps(result, ensure_ascii=False, separators=(",", ":"))
+        body = fenced(error.to_dict(), given={"parts": [unquote(part) for part in uri.split("/")]})
+        raise MCPError(code=code, message=body["message"], data={"uri": uri, "error": body}) from error
+    asked = Asked(
+        operation=OPERATIONS[template.operation],
+        arguments=template.arguments(**parts),
+        profile=Profile.DEFAULT,
+    )
+    return json.dumps(body_of(result, asked), ensure_ascii=False, separators=(",", ":"))
 
 
 def _parse(uri: str) -> tuple[_Template, dict[str, str], dict[str, str]]:
@@ -181,7 +191,12 @@ async def complete(clusters: Clusters, name: str, prefix: str, given: Mapping[st
     """Names that the part `name` of a template may have, once the parts in `given` are known."""
     try:
         hits = sorted(
-            {value for value in await _names(clusters, name, prefix, given) if value.startswith(prefix)}
+            # What a client offers ends up in a prompt: a name that may be a sentence is not offered.
+            {
+                value
+                for value in await _names(clusters, name, prefix, given)
+                if value.startswith(prefix) and is_plain(value)
+            }
         )
     except ClusterError:
         hits = []

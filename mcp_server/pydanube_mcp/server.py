@@ -51,6 +51,7 @@ from pydanube_mcp.calls import Caller
 from pydanube_mcp.cluster_tasks import ClusterTasks
 from pydanube_mcp.clusters import Clusters
 from pydanube_mcp.consent import Confirm
+from pydanube_mcp.presenting import Asked, error_result, ok_result, take_part
 from pydanube_mcp.prompts import choices_of, get_prompt, prompt_list
 from pydanube_mcp.resources import (
     JSON_TYPE,
@@ -63,7 +64,7 @@ from pydanube_mcp.resources import (
 from pydanube_mcp.skills import Skills
 from pydanube_mcp.stdin_lines import StdinLines
 from pydanube_mcp.tasks import OtherTools, Tasks, TaskView, hand_over
-from pydanube_mcp.tools import Profile, error_result, find_tool, ok_result, tool_list
+from pydanube_mcp.tools import Profile, find_tool, tool_list
 
 __all__ = ["INSTRUCTIONS", "SERVER_NAME", "DanubeServer", "build_server"]
 
@@ -166,10 +167,14 @@ class DanubeServer(MCPServer[Any]):
         """Carry out an operation; what goes wrong is a result that says so, never a protocol error."""
         if any(tool.name == name for tool in await super().list_tools()):  # registered with the SDK
             return await super().call_tool(name, arguments, context)
-        cluster: str | None = None
+        asked = Asked(operation=None, arguments=arguments, profile=self.profile)
         try:
             operation = find_tool(name, profile=self.profile, read_only=self.read_only)
             client, own, cluster = self.clusters.pick(arguments)
+            part = take_part(operation, own)
+            asked = Asked(
+                operation=operation, arguments=own, profile=self.profile, cluster=cluster, part=part
+            )
             caller = Caller(
                 client=client,
                 cluster=cluster,
@@ -179,14 +184,14 @@ class DanubeServer(MCPServer[Any]):
             )
             result = await caller.call(operation, own)
         except ClusterError as error:
-            return error_result(error, profile=self.profile, cluster=cluster)
+            return error_result(error, asked)
         if isinstance(result, InputRequiredResult):
             return result
         if isinstance(result, TaskView):
             handed_over = hand_over(result)
             assert handed_over, "a task is made only for a call whose answer may be one"
-            return ok_result({"task_id": result.task_id}, profile=self.profile, cluster=cluster)
-        return ok_result(result, profile=self.profile, cluster=cluster)
+            return ok_result({"task_id": result.task_id}, asked)
+        return ok_result(result, asked)
 
     async def list_resources(self) -> list[Resource]:
         return [*await super().list_resources(), *resource_list(self.clusters)]

@@ -1,4 +1,4 @@
-"""Operations as MCP tools: what a client lists, and what a call answers.
+"""Operations as MCP tools: what a client lists.
 
 Everything comes from the registry. All four annotations are always set, because the protocol's defaults are the
 pessimistic ones and clients act on them. Results and errors are structured; their text is the same JSON, for clients
@@ -7,21 +7,19 @@ that read only text.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from typing import Any
 
-from mcp.types import CallToolResult, TextContent, Tool, ToolAnnotations
+from mcp.types import Tool, ToolAnnotations
 from pydanube_admin.operation import Effect, Operation
 from pydanube_admin.registry import TOOLS
 from pydanube_admin.spelling import shown
-from pydanube_core.errors import ClusterError, InvalidArgument, ReadOnly
+from pydanube_core.errors import InvalidArgument, ReadOnly
 from pydanube_core.spelling import close_names
 
 from pydanube_mcp.clusters import CLUSTER, Clusters
-from pydanube_mcp.profiles import Profile, explain, is_listed, reachable, small_input, small_output
+from pydanube_mcp.profiles import Profile, explain, is_listed, small_input, small_output
 
-__all__ = ["Profile", "error_result", "find_tool", "ok_result", "tool_list"]
+__all__ = ["Profile", "find_tool", "tool_list"]
 
 
 def tool_list(profile: Profile, *, read_only: bool, clusters: Clusters) -> list[Tool]:
@@ -43,8 +41,7 @@ def _tool(operation: Operation, profile: Profile, clusters: Clusters) -> Tool:
         annotations=ToolAnnotations(
             read_only_hint=operation.effect is Effect.READ,
             destructive_hint=operation.effect is Effect.DESTROY,
-            # Made twice, a call has no further effect: a second create or delete is refused.
-            idempotent_hint=True,
+            idempotent_hint=operation.idempotent,
             open_world_hint=False,
         ),
     )
@@ -68,10 +65,15 @@ def _output_schema(operation: Operation, profile: Profile) -> dict[str, Any]:
     if profile is Profile.DEFAULT:
         return small_output(schema)
     error = {"type": "object", "description": "Instead of a result, where the call was refused"}
+    properties = {**schema["properties"], "error": error}
     required = schema.get("required", [])
+    plan = []
+    if operation.planned:  # called with plan_only, it answers with a plan, under no call yet
+        plan = [{"required": ["plan_id", "diff"]}]
+        properties["call_id"] = {"type": ["string", "null"]}
     return {key: value for key, value in schema.items() if key != "required"} | {
-        "properties": {**schema["properties"], "error": error},
-        "anyOf": [{"required": required}, {"required": ["error"]}],
+        "properties": properties,
+        "anyOf": [{"required": required}, *plan, {"required": ["error"]}],
     }
 
 
@@ -101,31 +103,3 @@ def find_tool(name: str, *, profile: Profile, read_only: bool) -> Operation:
             value=name,
         )
     return operation
-
-
-def ok_result(result: Mapping[str, Any], *, profile: Profile, cluster: str | None = None) -> CallToolResult:
-    body = reachable(_for_cluster(dict(result), cluster), profile)
-    return CallToolResult(content=[_text(body)], structured_content=body)
-
-
-def error_result(error: ClusterError, *, profile: Profile, cluster: str | None = None) -> CallToolResult:
-    """An error as a result that the model sees."""
-    body = {"error": reachable(_for_cluster(error.to_dict(), cluster), profile)}
-    return CallToolResult(is_error=True, content=[_text(body)], structured_content=body)
-
-
-def _for_cluster(value: Any, cluster: str | None) -> Any:
-    """Calls that are proposed name the cluster they are for."""
-    if cluster is None:
-        return value
-    if isinstance(value, list):
-        return [_for_cluster(each, cluster) for each in value]
-    if not isinstance(value, dict):
-        return value
-    if value.get("tool") and isinstance(value.get("arguments"), dict) and "why" in value:
-        return value | {"arguments": {CLUSTER: cluster} | value["arguments"]}
-    return {key: _for_cluster(inner, cluster) for key, inner in value.items()}
-
-
-def _text(value: Mapping[str, Any]) -> TextContent:
-    return TextContent(type="text", text=json.dumps(value, ensure_ascii=False, separators=(",", ":")))

@@ -13,23 +13,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from pydanube_core.secrets import REDACTED, is_secret_name, without_secrets
+
 __all__ = ["FIRST", "Break", "Head", "check_chain", "head_of", "linked", "redacted", "shortened"]
 
 GENESIS: Final = "0" * 64
 MAX_TEXT_CHARS: Final = 256  # of one value in a record: enough to recognise it
 MAX_STATE_BYTES: Final = 4096  # of `before` and `after`
 MAX_ITEMS: Final = 20
-_SECRETS: Final = (
-    "secret",
-    "password",
-    "passwd",
-    "token",
-    "credential",
-    "access_key",
-    "private_key",
-    "api_key",
-)
-REDACTED: Final = "redacted"
+_LOOKED_AT: Final = 4096  # characters of a value; far more than are kept, so that no secret is cut in half
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,25 +108,20 @@ def redacted(arguments: Any, *, depth: int = 4) -> Any:
             return "…"
         return {
             str(name)[:MAX_TEXT_CHARS]: REDACTED
-            if _is_secret(str(name))
+            if is_secret_name(str(name)) and not isinstance(value, bool)
             else redacted(value, depth=depth - 1)
             for name, value in list(arguments.items())[:MAX_ITEMS]
         }
     if isinstance(arguments, (list, tuple)):
         return [redacted(value, depth=depth - 1) for value in arguments[:MAX_ITEMS]] if depth else "…"
     if isinstance(arguments, str):
-        text = arguments.encode("utf-8", "replace").decode()
+        text = without_secrets(arguments[:_LOOKED_AT].encode("utf-8", "replace").decode())
         if len(text) <= MAX_TEXT_CHARS:
             return text
-        return f"{text[:MAX_TEXT_CHARS]}… ({len(text)} characters)"
+        return f"{text[:MAX_TEXT_CHARS]}… ({len(arguments)} characters)"
     if isinstance(arguments, int) and abs(arguments) >= 1 << 63:
         return "an integer beyond 64 bits"
     return arguments
-
-
-def _is_secret(name: str) -> bool:
-    lowered = name.lower()
-    return any(word in lowered for word in _SECRETS)
 
 
 def shortened(state: Mapping[str, Any] | None) -> Mapping[str, Any] | None:

@@ -66,6 +66,7 @@ MESSAGE_OPERATIONS: Final = (
     ),
     Operation(
         name="messages.publish",
+        idempotent=False,
         tool="publish_message",
         title="Publish a message",
         effect=Effect.CREATE,
@@ -97,6 +98,7 @@ MESSAGE_OPERATIONS: Final = (
     ),
     Operation(
         name="dead_letters.replay",
+        idempotent=False,
         tool="replay_dead_letters",
         title="Replay dead letters",
         effect=Effect.CHANGE,

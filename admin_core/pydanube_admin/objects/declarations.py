@@ -148,6 +148,7 @@ OBJECT_OPERATIONS: Final = (
     ),
     Operation(
         name="topics.replay",
+        idempotent=False,
         tool="replay_topic",
         title="Replay a topic",
         effect=Effect.CREATE,

@@ -27,6 +27,7 @@ _ID: Final = "p019b0c1d2e3f4a5b6c7d8e9f"
 PLAN_OPERATIONS: Final = (
     Operation(
         name="plans.create",
+        idempotent=False,
         tool="plan_operation",
         title="Plan a change",
         effect=Effect.CREATE,

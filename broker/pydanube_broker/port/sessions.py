@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pydanube_core.errors import Unavailable
 from pydanube_core.facts import LogLine, SessionFacts, SettingFacts, TrafficFacts
 from pydanube_core.names import TopicName
+from pydanube_core.secrets import REDACTED, is_secret_name, without_secrets
 
 from pydanube_broker.parts import BrokerParts
 from pydanube_broker.topics.topic import Topic
@@ -86,7 +87,9 @@ class SessionsPart:
         return [
             SettingFacts(
                 name=f"{entry.section}.{entry.key}",
-                value=str(entry.value),
+                value=REDACTED
+                if is_secret_name(entry.key) and entry.value
+                else without_secrets(str(entry.value)),
                 default=str(entry.default),
                 source=str(entry.source),
                 description=entry.description,

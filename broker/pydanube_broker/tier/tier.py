@@ -19,6 +19,7 @@ from typing import Any, Final, Self
 
 from pydanube_core.errors import ClusterError, StoreOwned, StoreUnavailable
 from pydanube_core.facts import Reason
+from pydanube_core.secrets import without_passwords
 from pydanube_storage.catalog import CatalogEntry, Moment, ObjectCatalog
 from pydanube_storage.metadata import Absent, BootClock, GuardFailed, MetadataStore, Put
 from pydanube_storage.metadata.clock import boot_id
@@ -499,9 +500,9 @@ class Tier:
         oldest = self._oldest_ms
         return {
             "enabled": True,
-            "url": self.options.url,
+            "url": without_passwords(self.options.url),
             "cluster": self.cluster,
-            "endpoint": self.options.endpoint,
+            "endpoint": without_passwords(self.options.endpoint or "") or None,
             "region": self.options.region,
             "path_style": self.options.path_style,
             "profile": self.options.profile,

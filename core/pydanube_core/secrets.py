@@ -1,0 +1,71 @@
+"""Secrets in texts: what looks like one, and what is known to be one, taken out before a text is kept or shown.
+
+Pure. A secret is known by the name of what holds it (`is_secret_name`), by its form (a password in a URL, an access key,
+a bearer token, a name like those and a value behind it), or because it is a value of this process's own environment
+(`known_secrets`). No list of forms is complete: so nothing that may hold a secret is put into a text in the first
+place, and this is the second line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+__all__ = ["REDACTED", "is_secret_name", "known_secrets", "without_passwords", "without_secrets"]
+
+REDACTED: Final = "redacted"
+MIN_KNOWN_CHARS: Final = 8  # a shorter value would be found in innocent texts
+
+_WORDS: Final = (
+    "secret",
+    "password",
+    "passwd",
+    "token",
+    "credential",
+    "access_key",
+    "accesskey",
+    "private_key",
+    "api_key",
+    "apikey",
+)
+_IN_A_URL: Final = re.compile(r"(?<=://)[^\s/@\"']*:[^\s/@\"']*@")
+_FORMS: Final = re.compile(
+    r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"  # access keys of AWS
+    r"|\beyJ[\w-]{6,}\.[\w-]{6,}\.[\w-]*"  # JSON web tokens
+    r"|(?<=\bBearer )[\w.~+/=-]{8,}|(?<=\bBasic )[\w.~+/=-]{8,}"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)",
+    re.DOTALL,
+)
+# `password=x`, `"api_key": "x"`, `aws_secret_access_key = x`
+_NAMED: Final = re.compile(
+    r"(?i)(?P<name>[\w-]*(?:secret|passw(?:or)?d|token|credential|access_?key|private_?key|api_?key)[\w-]*"
+    r"[\"']?\s*[=:]\s*[\"']?)(?P<value>[^\s\"',;&}\]]{3,})"
+)
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether what has this name holds a secret."""
+    lowered = name.lower().replace("-", "_")
+    return any(word in lowered for word in _WORDS)
+
+
+def known_secrets(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """The values of an environment that are secrets by their names, the longest first."""
+    found = {
+        value for name, value in environment.items() if is_secret_name(name) and len(value) >= MIN_KNOWN_CHARS
+    }
+    return tuple(sorted(found, key=lambda value: (-len(value), value)))
+
+
+def without_passwords(text: str) -> str:
+    """The text, which may be JSON, with what stands before the @ of a URL and has a password replaced."""
+    return _IN_A_URL.sub(f"{REDACTED}@", text) if "://" in text else text
+
+
+def without_secrets(text: str, known: Iterable[str] = ()) -> str:
+    """The text with what is known to be a secret, or looks like one, replaced."""
+    for secret in known:
+        text = text.replace(secret, REDACTED)
+    text = _FORMS.sub(REDACTED, without_passwords(text))
+    return _NAMED.sub(lambda match: match["name"] + REDACTED, text)

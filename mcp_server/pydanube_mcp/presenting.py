@@ -1,0 +1,121 @@
+"""What a call answers, as a model gets it: fenced, its proposed calls within reach, and within the size of a result."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from mcp.types import CallToolResult, TextContent
+from pydanube_admin.operation import Effect, Operation
+from pydanube_admin.spelling import shown
+from pydanube_core.errors import ClusterError, InvalidArgument
+
+from pydanube_mcp.clusters import CLUSTER
+from pydanube_mcp.fencing import fenced, is_plain
+from pydanube_mcp.profiles import Profile, reachable
+from pydanube_mcp.sizing import PART, REST, in_parts
+
+__all__ = ["Asked", "error_result", "ok_result", "take_part"]
+
+_MAX_PART: Final = 100_000
+_FIND: Final = "operations.find"  # answers with our own texts only: names, summaries, schemas
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """The call that is answered."""
+
+    operation: Operation | None  # None: there is no such tool
+    arguments: Mapping[str, Any]
+    profile: Profile
+    cluster: str | None = None
+    part: int = 1
+
+    @property
+    def is_of_ours(self) -> bool:
+        if self.operation is None:
+            return False
+        return _FIND in (self.operation.name, self.arguments.get("operation"))
+
+
+def take_part(operation: Operation, arguments: dict[str, Any]) -> int:
+    """Take `part` out of a read's arguments: which part of an answer that was too long.
+
+    Raises:
+        InvalidArgument: it is no number of a part.
+    """
+    if operation.effect is not Effect.READ or PART not in arguments:
+        return 1
+    part = arguments.pop(PART)
+    if isinstance(part, bool) or not isinstance(part, int) or not 1 <= part <= _MAX_PART:
+        raise InvalidArgument(
+            f"part must be an integer from 1 on, as rest.next has it, not {shown(part)!r}",
+            field=PART,
+            value=shown(part),
+        )
+    return part
+
+
+def ok_result(result: Mapping[str, Any], asked: Asked) -> CallToolResult:
+    body = body_of(result, asked)
+    return CallToolResult(content=[_text(body)], structured_content=body)
+
+
+def body_of(result: Mapping[str, Any], asked: Asked) -> dict[str, Any]:
+    """A result, ready to be read by a model."""
+    body = dict(result) if asked.is_of_ours else fenced(result)
+    body = reachable(_for_cluster(body, asked.cluster), asked.profile)
+    part = in_parts(body, asked.part)
+    if part.of == 1:
+        return part.body
+    return part.body | {REST: _rest(asked, part.number, part.of)}
+
+
+def _rest(asked: Asked, number: int, of: int) -> dict[str, Any]:
+    rest: dict[str, Any] = {PART: number, "of": of}
+    operation = asked.operation
+    if operation is None or operation.effect is not Effect.READ:
+        return rest | {"why": "too long; the rest is left out"}
+    if number == of:
+        return rest
+    arguments = {**asked.arguments, PART: number + 1}
+    if asked.cluster is not None:
+        arguments = {CLUSTER: asked.cluster} | arguments
+    if len(text := json.dumps(arguments)) > 300 or not is_plain(text.translate(_PUNCTUATION)):
+        arguments = {PART: number + 1}
+    step = {
+        "tool": operation.tool,
+        "arguments": arguments,
+        "why": "the same call, for the part after this one",
+    }
+    return rest | {"next": [step]}
+
+
+_PUNCTUATION: Final = str.maketrans("", "", '{}" ')
+
+
+def error_result(error: ClusterError, asked: Asked) -> CallToolResult:
+    """An error as a result that the model sees."""
+    body = fenced(error.to_dict(), given=asked.arguments)
+    body = reachable(_for_cluster(body, asked.cluster), asked.profile)
+    whole = in_parts({"error": body}, 1).body
+    return CallToolResult(is_error=True, content=[_text(whole)], structured_content=whole)
+
+
+def _for_cluster(value: Any, cluster: str | None) -> Any:
+    """Calls that are proposed name the cluster they are for."""
+    if cluster is None:
+        return value
+    if isinstance(value, list):
+        return [_for_cluster(each, cluster) for each in value]
+    if not isinstance(value, dict):
+        return value
+    if value.get("tool") and isinstance(value.get("arguments"), dict) and "why" in value:
+        return value | {"arguments": {CLUSTER: cluster} | value["arguments"]}
+    return {key: _for_cluster(inner, cluster) for key, inner in value.items()}
+
+
+def _text(value: Mapping[str, Any]) -> TextContent:
+    return TextContent(type="text", text=json.dumps(value, ensure_ascii=False, separators=(",", ":")))

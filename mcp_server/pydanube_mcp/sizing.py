@@ -1,0 +1,155 @@
+"""A result within the size that a model can take, and the call that gives what is left of it.
+
+What a list of operations answers is asked for again with fewer items, so that its own `next_page` goes on. Anything else
+that is too long is cut into parts: each has the next items of its lists and maps and the next pieces of its long texts,
+and the small fields of what was cut. `rest` says how many parts there are and which call gives the next one. The parts
+are made of the answer anew at each call, so nothing is kept here; of what changes in between, a part shows the state of
+its call.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+__all__ = ["MAX_RESULT_BYTES", "PART", "REST", "Part", "fewer", "in_parts", "size_of"]
+
+MAX_RESULT_BYTES: Final = 8_000  # of the JSON of a result
+PART: Final = "part"  # an argument of every read
+REST: Final = "rest"
+_RESERVE_BYTES: Final = 600  # for `rest`
+_WHOLE_BYTES: Final = 2_500  # up to this size an item is not cut
+_STICKY_BYTES: Final = 160  # fields of an object that was cut stand in each part, if they are this small
+_STICKY_SUM: Final = 2_000
+
+Path = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One part of an answer that is too long, or all of one that is not."""
+
+    body: dict[str, Any]
+    number: int
+    of: int
+
+
+def size_of(value: Any) -> int:
+    """Bytes as JSON."""
+    return len(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode())
+
+
+def fewer(items: Sequence[Any], whole: int, limit: int) -> int | None:
+    """How many items of a page to ask for instead, so that the answer fits; None if one alone does not.
+
+    Args:
+        items: of the page that was too long.
+        whole: bytes of the whole answer.
+        limit: the items that were asked for.
+    """
+    room = MAX_RESULT_BYTES - (whole - sum(size_of(item) + 1 for item in items)) - _RESERVE_BYTES
+    count = 0
+    for item in items:
+        room -= size_of(item) + 1
+        if room < 0:
+            break
+        count += 1
+    return count if 0 < count < limit else None
+
+
+def in_parts(body: Mapping[str, Any], number: int) -> Part:
+    """Part `number` (from 1) of a body; behind the last one, the last. One that fits has a single part, itself."""
+    if size_of(body) <= MAX_RESULT_BYTES:
+        return Part(body=dict(body), number=1, of=1)
+    parts: list[_Building] = [_Building(body)]
+    for path, value in _units(body, ()):
+        if not parts[-1].take(path, value):
+            parts.append(_Building(body))
+            parts[-1].take(path, value, anyway=True)
+    number = min(number, len(parts))
+    return Part(body=parts[number - 1].body, number=number, of=len(parts))
+
+
+def _units(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
+    """What a part takes whole or not at all, in order."""
+    if path and size_of(value) <= _WHOLE_BYTES:
+        yield path, value
+    elif isinstance(value, dict):
+        sticky = _sticky(value)
+        for key, inner in value.items():
+            if key not in sticky or not _same(sticky[key], inner):
+                yield from _units(inner, (*path, key))
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from _units(inner, (*path, index))
+    else:
+        text = str(value)
+        step = _WHOLE_BYTES // 4  # a character has at most so many bytes; escaped, some more
+        for begin in range(0, len(text), step):
+            yield path, text[begin : begin + step]
+
+
+def _sticky(value: Mapping[str, Any]) -> dict[str, Any]:
+    """An object that is cut, as it begins in each part: its small fields, the others empty."""
+    kept = {key: one if size_of(one) <= _STICKY_BYTES else _empty(one) for key, one in value.items()}
+    return kept if size_of(kept) <= _STICKY_SUM else {}
+
+
+def _same(left: Any, right: Any) -> bool:
+    return type(left) is type(right) and bool(left == right)
+
+
+class _Building:
+    """A part that is being filled."""
+
+    def __init__(self, whole: Mapping[str, Any]) -> None:
+        self._whole = whole
+        self.body = _sticky(whole)
+        self._room = MAX_RESULT_BYTES - _RESERVE_BYTES - size_of(self.body)
+        self._places: dict[Path, int] = {}  # of the items of lists, which count from 0 in each part
+
+    def take(self, path: Path, value: Any, *, anyway: bool = False) -> bool:
+        """Put a unit in, if there is room for it and for what it stands in."""
+        new = [path[:depth] for depth in range(1, len(path)) if path[:depth] not in self._places]
+        cost = size_of(value) + len(str(path[-1])) + 4
+        cost += sum(size_of(self._begun(prefix)) + len(str(prefix[-1])) + 4 for prefix in new)
+        if cost > self._room and not anyway:
+            return False
+        self._room -= cost
+        at: Any = self.body
+        source: Any = self._whole
+        for depth, key in enumerate(path, start=1):
+            source = source[key]
+            last = depth == len(path)
+            prefix = path[:depth]
+            if isinstance(at, list):
+                if prefix not in self._places:
+                    self._places[prefix] = len(at)
+                    at.append(value if last else self._begun(prefix))
+                elif last:
+                    at[self._places[prefix]] += value
+                at = at[self._places[prefix]]
+            elif last:
+                known = prefix in self._places
+                at[key] = at[key] + value if known and isinstance(value, str) else value
+                self._places[prefix] = 0
+            else:
+                if prefix not in self._places:
+                    self._places[prefix] = 0
+                    at[key] = self._begun(prefix)
+                at = at[key]
+        return True
+
+    def _begun(self, path: Path) -> Any:
+        value: Any = self._whole
+        for key in path:
+            value = value[key]
+        return _sticky(value) if isinstance(value, dict) else _empty(value)
+
+
+def _empty(value: Any) -> Any:
+    return "" if isinstance(value, str) else {} if isinstance(value, dict) else []

@@ -1,0 +1,181 @@
+"""The four annotations of every tool, held against what calls of it do to a real broker."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+import pytest
+from mcp import Client
+from mcp.types import ToolAnnotations
+from pydanube_admin.registry import OPERATIONS, TOOLS
+from pydanube_admin.testing import serve_ops
+from pydanube_mcp import build_server
+from pydanube_storage.metadata import KeyRange
+
+from tests.admin.real_broker import Administered, administered
+from tests.admin.test_undo import SCHEMA, fill
+
+pytestmark = pytest.mark.anyio
+
+_ADMIN: Final = "/admin/"
+_HEAD: Final = "/admin/audit"  # of the chain; every call moves it, reads too
+
+
+async def state_of(cluster: Administered, *, plans: bool) -> str:
+    """A hash of the metadata store, of every log's ends and of every cursor.
+
+    Left out are the call's own records in the audit; with `plans` off also plans, calls and tasks, which every change
+    leaves behind.
+    """
+    found: dict[str, Any] = {}
+    store = cluster.broker.admin_state._store
+    after = None
+    while True:
+        page = await store.range(KeyRange.prefix("/"), after=after)
+        for item in page.items:
+            if not item.key.startswith(_HEAD if plans else _ADMIN):
+                found[item.key] = hashlib.sha256(bytes(item.value)).hexdigest()
+        if not page.more:
+            break
+        after = page.items[-1].key
+    for topic in cluster.broker.registry.topics:
+        if topic.name != "/system/audit":
+            found[topic.name] = (topic.topic_id, topic.state.start_offset, topic.state.next_offset)
+        for pump in topic.subscriptions.values():
+            found[f"{topic.name} {pump.name}"] = (pump.cursor.floor, str(pump.cursor.acknowledged))
+    return hashlib.sha256(json.dumps(found, sort_keys=True, default=str).encode()).hexdigest()
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[tuple[Administered, Client]]:
+    async with administered() as cluster:
+        await fill(cluster)
+        await cluster("topics.configure_schema", topic="orders", schema_subject="orders-value")
+        async with (
+            serve_ops(cluster.core.serve_call) as url,
+            build_server(url, profile="full") as server,
+            Client(server) as client,
+        ):
+            yield cluster, client
+
+
+READS: Final[dict[str, Any]] = {
+    "topic": "orders", "subscription": "billing", "subject": "orders-value", "schema_id": "1", "namespace": "default",
+    "operation": "topics.list", "query": "delete topic", "plan_id": "p1", "task_id": "t1", "id": "1",
+    "schema_type": "json_schema", "schema_definition": SCHEMA, "key": "k",
+}  # fmt: skip
+# Reports read telemetry in a process of their own, for a minute: what they do is tested with them.
+READ_TOOLS: Final = [t for t, o in TOOLS.items() if o.effect.value == "read" and o.group != "reports"]
+
+CHANGES: Final[dict[str, dict[str, Any]]] = {
+    "topics.create": {"topic": "new"},
+    "topics.delete": {"topic": "clicks"},
+    "topics.truncate": {"topic": "orders", "before": "offset:2"},
+    "topics.unload": {"topic": "orders"},
+    "topics.replay": {"topic": "orders", "from": "earliest", "to": "copy"},
+    "topics.set_policies": {"topic": "orders", "policies": {"max_publish_rate": 3}},
+    "topics.configure_schema": {"topic": "clicks", "schema_subject": "orders-value"},
+    "topics.set_validation_policy": {"topic": "orders", "validation_policy": "warn"},
+    "namespaces.create": {"namespace": "new"},
+    "namespaces.delete": {"namespace": "empty"},
+    "namespaces.set_policies": {"namespace": "default", "policies": {"max_publish_rate": 3}},
+    "subscriptions.create": {"topic": "clicks", "subscription": "late"},
+    "subscriptions.delete": {"topic": "orders", "subscription": "billing"},
+    "subscriptions.seek": {"topic": "orders", "subscription": "billing", "to": "earliest"},
+    "subscriptions.skip": {"topic": "orders", "subscription": "billing", "count": 2},
+    "subscriptions.purge": {"topic": "orders", "subscription": "billing"},
+    "subscriptions.set_failure_policy": {"topic": "orders", "subscription": "billing", "ack_timeout_ms": 5},
+    "dead_letters.replay": {"topic": "orders", "subscription": "billing"},
+    "messages.publish": {"topic": "clicks", "payload": "x"},
+    "schemas.register": {"subject": "new-value", "schema_type": "json_schema", "schema_definition": SCHEMA},
+    "schemas.set_compatibility": {"subject": "orders-value", "mode": "full"},
+    "schemas.delete_version": {"subject": "orders-value", "version": 1},
+    "objects.flush": {"topic": "orders"},
+    "objects.compact": {"topic": "orders"},
+    "objects.collect": {"topic": "orders"},
+    "objects.export": {"topic": "orders", "to": "file:///tmp/none", "format": "jsonl"},
+    "brokers.unload": {},
+    "brokers.activate": {},
+    "producers.disconnect": {"id": "1"},
+    "consumers.disconnect": {"id": "1"},
+    "plans.create": {"operation": "topics.create", "arguments": {"topic": "planned"}},
+    "plans.apply": {},
+    "plans.discard": {},
+    "changes.undo": {},
+    "tasks.cancel": {"task_id": "t1"},
+}
+
+
+def test_every_tool_is_tried() -> None:
+    assert {name for name, each in OPERATIONS.items() if each.effect.value != "read"} == set(CHANGES)
+
+
+async def annotations_of(client: Client) -> dict[str, ToolAnnotations]:
+    return {tool.name: tool.annotations for tool in (await client.list_tools()).tools if tool.annotations}
+
+
+async def test_a_read_only_tool_leaves_the_state_as_it_was(world: tuple[Administered, Client]) -> None:
+    cluster, client = world
+    notes = await annotations_of(client)
+    before = await state_of(cluster, plans=True)
+    answered = 0
+    for tool in READ_TOOLS:
+        assert notes[tool].read_only_hint is True
+        assert notes[tool].destructive_hint is False
+        required = TOOLS[tool].input_schema.get("required", [])
+        result = await client.call_tool(tool, {name: READS[name] for name in required if name in READS})
+        answered += not result.is_error
+        assert await state_of(cluster, plans=True) == before, tool
+    assert answered > len(READ_TOOLS) * 3 // 4, "most of them have something to read"
+    # The hash sees what there is to see.
+    await client.call_tool("plan_operation", CHANGES["plans.create"])
+    assert await state_of(cluster, plans=True) != before
+
+
+@pytest.mark.parametrize("name", sorted(CHANGES))
+async def test_a_change_made_twice(world: tuple[Administered, Client], name: str) -> None:
+    """The same call again, with the same arguments and token: an idempotent tool has no further effect."""
+    cluster, client = world
+    operation = OPERATIONS[name]
+    notes = (await annotations_of(client))[operation.tool]
+    assert notes.read_only_hint is False
+    assert notes.open_world_hint is False
+    assert notes.destructive_hint is (operation.effect.value == "destroy")
+    arguments = dict(CHANGES[name])
+    if name in ("plans.apply", "plans.discard"):
+        plan = await cluster("topics.delete", topic="clicks", by="root", plan_only=True)
+        made = await client.call_tool("delete_topic", {"topic": "clicks", "plan_only": True})
+        assert made.structured_content is not None
+        field = "plan_token" if name == "plans.apply" else "plan_id"
+        arguments = {field: made.structured_content[field]}
+        assert plan["plan_id"] != made.structured_content["plan_id"]
+    elif name == "changes.undo":
+        changed = await client.call_tool("create_topic", {"topic": "mistake"})
+        assert changed.structured_content is not None
+        arguments = {"call_id": changed.structured_content["call_id"]}
+    with_plans = name == "plans.create"
+    if notes.destructive_hint and name != "plans.apply":
+        untouched = await state_of(cluster, plans=False)
+        asked = await client.call_tool(operation.tool, arguments)
+        assert asked.is_error
+        assert await state_of(cluster, plans=False) == untouched, "what destroys does nothing without a plan"
+        planned = await client.call_tool(operation.tool, arguments | {"plan_only": True})
+        assert planned.structured_content is not None
+        if not planned.is_error:
+            arguments["plan_token"] = planned.structured_content["plan_token"]
+    before = await state_of(cluster, plans=with_plans)
+    first = await client.call_tool(operation.tool, arguments)
+    once = await state_of(cluster, plans=with_plans)
+    await client.call_tool(operation.tool, arguments)
+    twice = await state_of(cluster, plans=with_plans)
+    if notes.idempotent_hint:
+        assert twice == once
+    elif not first.is_error:
+        assert before != once != twice, "it says that it is not idempotent, and is"
+    else:
+        assert name == "dead_letters.replay", (
+            "there are no dead letters here; each replay copies them once more"
+        )

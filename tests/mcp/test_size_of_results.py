@@ -1,0 +1,85 @@
+"""Results are cut to size, and their parts hold all of it."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from pydanube_mcp.sizing import MAX_RESULT_BYTES, fewer, in_parts, size_of
+
+
+def made(chance: random.Random, depth: int = 0) -> Any:
+    """A value of JSON, now and then a long one."""
+    kind = chance.randrange(3 if depth > 3 else 6)
+    letters = 'abc\\"\n é€𝄞'
+    match kind:
+        case 0:
+            return chance.choice([None, True, -5, 1.5, 10**12])
+        case 1:
+            return "".join(chance.choices(letters, k=chance.randrange(30)))
+        case 2:
+            return "".join(chance.choices(letters, k=8)) * chance.choice([1, 1, 100, 2000])
+        case 3 | 4:
+            return [made(chance, depth + 1) for _ in range(chance.choice([0, 1, 3, 40]))]
+        case _:
+            return {f"k{n}": made(chance, depth + 1) for n in range(chance.choice([0, 1, 3, 40]))}
+
+
+def leaves(value: Any) -> list[str]:
+    """Everything that is no container, long texts by their characters."""
+    if isinstance(value, dict):
+        return [leaf for inner in value.values() for leaf in leaves(inner)]
+    if isinstance(value, list):
+        return [leaf for inner in value for leaf in leaves(inner)]
+    return list(value) if isinstance(value, str) else [json.dumps(value)]
+
+
+@given(seed=st.integers(0, 10**9))
+@settings(max_examples=60, deadline=None)
+def test_parts_are_small_and_hold_everything(seed: int) -> None:
+    chance = random.Random(seed)
+    body = {f"field{n}": made(chance) for n in range(chance.randrange(1, 8))}
+    assume(size_of(body) < 400_000)
+    first = in_parts(body, 1)
+    parts = [in_parts(body, number) for number in range(1, first.of + 1)]
+    assert all(part.of == first.of and part.number == index + 1 for index, part in enumerate(parts))
+    assert all(size_of(part.body) <= MAX_RESULT_BYTES for part in parts)
+    shown = [leaf for part in parts for leaf in leaves(part.body)]
+    wanted: dict[str, int] = {}
+    for leaf in leaves(body):
+        wanted[leaf] = wanted.get(leaf, 0) + 1
+    for leaf in shown:
+        wanted[leaf] = wanted.get(leaf, 0) - 1
+    assert max(wanted.values(), default=0) <= 0  # nothing is missing; small fields may stand in several parts
+
+
+def test_a_long_list_goes_on_in_order() -> None:
+    body = {"items": [{"n": n, "text": "x" * 60} for n in range(1000)], "as_of": "now"}
+    seen: list[int] = []
+    of = in_parts(body, 1).of
+    for number in range(1, of + 1):
+        part = in_parts(body, number).body
+        assert part["as_of"] == "now"
+        seen += [item["n"] for item in part["items"]]
+    assert seen == list(range(1000))
+    assert in_parts(body, of + 5).number == of
+
+
+def test_a_long_text_is_whole_when_its_pieces_are_put_together() -> None:
+    text = "".join(chr(32 + n % 900) for n in range(30_000))
+    body = {"subject": "s", "untrusted": {"schema_definition": text}}
+    of = in_parts(body, 1).of
+    pieces = [in_parts(body, number).body["untrusted"]["schema_definition"] for number in range(1, of + 1)]
+    assert "".join(pieces) == text
+
+
+def test_fewer_items_are_asked_for_where_a_page_is_too_long() -> None:
+    items = [{"name": "x" * 300}] * 50
+    whole = size_of({"items": items, "next_page": None})
+    count = fewer(items, whole, 50)
+    assert count is not None
+    assert size_of({"items": items[:count], "next_page": "y" * 200}) <= MAX_RESULT_BYTES
+    assert fewer([{"name": "x" * 9000}], 9020, 50) is None
