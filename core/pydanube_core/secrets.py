@@ -29,18 +29,18 @@ _WORDS: Final = (
     "api_key",
     "apikey",
 )
-_IN_A_URL: Final = re.compile(r"(?<=://)[^\s/@\"']*:[^\s/@\"']*@")
+_IN_A_URL: Final = re.compile(r"(?<=://)[^\s/@\"':]{0,256}:[^\s/@\"']{0,1024}@")
+# Every repetition below is bounded, or begins at a place that is rare: texts of others must not cost more than their length.
 _FORMS: Final = re.compile(
     r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"  # access keys of AWS
     r"|\beyJ[\w-]{6,}\.[\w-]{6,}\.[\w-]*"  # JSON web tokens
     r"|(?<=\bBearer )[\w.~+/=-]{8,}|(?<=\bBasic )[\w.~+/=-]{8,}"
-    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)",
-    re.DOTALL,
+    r"|-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----[^-]*(?:-----END [A-Z ]{0,40}PRIVATE KEY-----)?"
 )
 # `password=x`, `"api_key": "x"`, `aws_secret_access_key = x`
 _NAMED: Final = re.compile(
-    r"(?i)(?P<name>[\w-]*(?:secret|passw(?:or)?d|token|credential|access_?key|private_?key|api_?key)[\w-]*"
-    r"[\"']?\s*[=:]\s*[\"']?)(?P<value>[^\s\"',;&}\]]{3,})"
+    r"(?i)(?P<name>(?:secret|passw(?:or)?d|token|credential|access_?key|private_?key|api_?key)[\w-]{0,40}"
+    r"[\"']?\s{0,4}[=:]\s{0,4}[\"']?)(?P<value>[^\s\"',;&}\]]{3,4096})"
 )
 
 

@@ -129,7 +129,8 @@ def _fence(value: Any, sentences: _Sentences, ours: frozenset[str]) -> Any:
     moved: dict[str, Any] = {}
     for key, inner in value.items():
         if key == UNTRUSTED:
-            moved = dict(_kept(inner)) if isinstance(inner, Mapping) else {"text": _kept(inner)}
+            out[key] = {}  # its place
+            moved |= dict(_kept(inner)) if isinstance(inner, Mapping) else {"text": _kept(inner)}
         elif key == _STEPS and isinstance(inner, list):
             out[key] = [step for each in inner for step in _step(each, sentences)]
         elif key in ours:

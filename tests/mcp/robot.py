@@ -22,13 +22,16 @@ async def robot(
             return [{"tool": "apply_plan", "arguments": {"plan_token": body["plan_token"]}}]
         return list(body.get("error", {}).get("next", []))
 
+    before = None
     for _ in range(rounds):
         await call({"tool": tool, "arguments": arguments})
         if said[-1].get("verdict") == "healthy" and len(said) > 1:
             break
-        for finding in said[-1].get("findings", [])[:1]:
+        finding = next(iter(said[-1].get("findings", [])), None)
+        if finding and finding["rule"] == before:  # seen twice: what is gone by itself needs nothing
             for step in finding["next"]:
                 for further in await call(step):
                     await call(further)
+        before = finding and finding["rule"]
         await anyio.sleep(1)
     return said

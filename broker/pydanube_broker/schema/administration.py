@@ -22,10 +22,11 @@ class SchemaAdministration:
         self._registry = schemas.registry
 
     async def subjects(self) -> Sequence[SubjectFacts]:
-        return [self._subject(record) for record in self._registry.index.subjects()]
+        bound = self._schemas.topics_by_subject()
+        return [self._subject(record, bound) for record in self._registry.index.subjects()]
 
     async def subject(self, subject: str) -> SubjectFacts:
-        return self._subject(self._registry.index.subject(subject))
+        return self._subject(self._registry.index.subject(subject), self._schemas.topics_by_subject())
 
     async def subject_name(self, schema_id: int) -> str:
         return self._registry.index.subject_by_id(schema_id).subject
@@ -38,7 +39,7 @@ class SchemaAdministration:
         index = self._registry.index
         return [_version(record) for record in index.versions(index.subject(subject).schema_id)]
 
-    def _subject(self, record: SubjectRecord) -> SubjectFacts:
+    def _subject(self, record: SubjectRecord, bound: Mapping[str, Sequence[str]]) -> SubjectFacts:
         latest = self._registry.index.find_latest(record.schema_id)
         return SubjectFacts(
             subject=record.subject,
@@ -47,7 +48,7 @@ class SchemaAdministration:
             transitive=record.spec.transitive,
             json_profile=record.spec.json_profile.value,
             latest=None if latest is None else _version(latest),
-            topics=tuple(self._schemas.topics_of(record.subject)),
+            topics=tuple(bound.get(record.subject, ())),
         )
 
     async def register(

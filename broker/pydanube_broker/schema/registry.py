@@ -424,7 +424,10 @@ class SchemaRegistry:
         for _ in range(_ATTEMPTS):
             known = self.index.subject(subject)
             key = keys.subject_key(subject)
-            spec = replace(changed(known.spec), updated_at_ms=self._wall_ms())
+            wanted = changed(known.spec)
+            if wanted == known.spec:  # said again, nothing is changed, the time of the last change neither
+                return known
+            spec = replace(wanted, updated_at_ms=self._wall_ms())
             try:
                 revision = await self._store.change(
                     [Put(key, spec.to_json())], [ModRevision(key, known.revision)]

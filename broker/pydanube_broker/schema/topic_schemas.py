@@ -7,8 +7,10 @@ set another.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from itertools import chain
 from typing import Any, Protocol
 
 from pydanube_core.errors import SchemaMismatch, SchemaNotFound
@@ -70,17 +72,19 @@ class TopicSchemas:
 
     def topics_of(self, subject: str) -> list[str]:
         """Names of the topics that are bound to a subject; a partitioned one once."""
+        return self.topics_by_subject().get(subject, [])
+
+    def topics_by_subject(self) -> dict[str, list[str]]:
+        """Names of the topics that are bound to each subject, in one pass over all topics."""
         index = self._catalog.index
-        records: list[TopicRecord | PartitionedRecord] = [
-            *index.all_partitioned(),
-            *(record for record in index.topics() if record.parent is None),
-        ]
-        bound = (
-            record.name
-            for record in records
-            if record.spec.settings.schema and record.spec.settings.schema.get("subject") == subject
-        )
-        return sorted(bound)
+        found: defaultdict[str, list[str]] = defaultdict(list)
+        records: Iterable[TopicRecord | PartitionedRecord] = chain(index.all_partitioned(), index.topics())
+        for record in records:
+            schema = record.spec.settings.schema
+            # Asked last: it takes a name apart.
+            if schema and (isinstance(record, PartitionedRecord) or record.parent is None):
+                found[str(schema.get("subject"))].append(record.name)
+        return {subject: sorted(names) for subject, names in found.items()}
 
     # -- changing ------------------------------------------------------------------------------------------------
 
