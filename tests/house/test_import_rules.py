@@ -116,6 +116,8 @@ PURE = (
     "pydanube_broker.schema.protobuf.reservations",
     "pydanube_broker.schema.vocabulary",
     "pydanube_broker.journal.tail_cache",
+    "pydanube_mcp.fencing",
+    "pydanube_mcp.sizing",
     "pydanube_spark.reports.charts",
     "pydanube_spark.sources.extent",
     "pydanube_storage.objects.names",
