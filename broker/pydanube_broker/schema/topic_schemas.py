@@ -70,10 +70,6 @@ class TopicSchemas:
         record: TopicRecord | PartitionedRecord = parent or self._catalog.index.topic(name)
         return Binding.of(record.spec.settings.schema)
 
-    def topics_of(self, subject: str) -> list[str]:
-        """Names of the topics that are bound to a subject; a partitioned one once."""
-        return self.topics_by_subject().get(subject, [])
-
     def topics_by_subject(self) -> dict[str, list[str]]:
         """Names of the topics that are bound to each subject, in one pass over all topics."""
         index = self._catalog.index
