@@ -23,9 +23,7 @@ __all__ = ["MAX_UNTRUSTED_CHARS", "SEE", "UNTRUSTED", "fenced", "is_plain"]
 
 UNTRUSTED: Final = "untrusted"
 SEE: Final = "see untrusted"  # stands where a text was that moved
-MAX_UNTRUSTED_CHARS: Final = (
-    4_000  # of one text: enough to understand a message, too little to fill a context
-)
+MAX_UNTRUSTED_CHARS: Final = 262_144  # of one text; a result shows a part of it at a time (`sizing`)
 _HEAD_CHARS: Final = 24  # of a quoted text that was cut short: so much of its begin finds it
 _ELSEWHERE: Final = "[text of others, see untrusted]"
 

@@ -20,11 +20,11 @@ pytestmark = pytest.mark.anyio
 
 MAX_BYTES = 8192
 LONG_NAME = "n" * 100
-SUBJECTS, SUBSCRIPTIONS, PARTITIONS = 200, 150, 200
+SUBJECTS, SUBSCRIPTIONS, PARTITIONS = 80, 80, 100
 SCHEMA = json.dumps(
     {
         "type": "object",
-        "properties": {f"field_{n}": {"type": "string", "description": "d" * 60} for n in range(900)},
+        "properties": {f"field_{n}": {"type": "string", "description": "d" * 60} for n in range(400)},
     }
 )
 
@@ -95,7 +95,7 @@ def calls() -> list[tuple[str, dict[str, Any]]]:
     return found
 
 
-@pytest.fixture(scope="module", params=[pytest.param(400), pytest.param(10_000, marks=pytest.mark.long)])
+@pytest.fixture(scope="module", params=[pytest.param(150), pytest.param(10_000, marks=pytest.mark.long)])
 async def crowded(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Administered, str, int]]:
     async with administered() as cluster:
         await crowd(cluster, request.param)
