@@ -168,7 +168,7 @@ def untrusted(value: Any) -> Iterator[str]:
             yield from untrusted(inner)
 
 
-@pytest.mark.parametrize("profile", ["default", "full"])
+@pytest.mark.parametrize("profile", ["default", pytest.param("full", marks=pytest.mark.long)])
 async def test_hostile_text_is_only_under_untrusted(poisoned: BrokerProcess, profile: str) -> None:
     stray: dict[str, list[str]] = {}
     seen = 0
@@ -204,6 +204,7 @@ async def test_findings_about_hostile_names_still_say_which(poisoned: BrokerProc
         assert "[text of others, see untrusted]" in finding["summary"]
 
 
+@pytest.mark.long
 async def test_hostile_arguments_come_back_under_untrusted_only(poisoned: BrokerProcess) -> None:
     """Every operation is called with hostile text in every argument that takes text, and with hostile keys."""
     stray: dict[str, list[str]] = {}

@@ -103,7 +103,7 @@ async def crowded(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Adminis
             yield cluster, url, request.param
 
 
-@pytest.mark.parametrize("profile", ["default", "full"])
+@pytest.mark.parametrize("profile", ["default", pytest.param("full", marks=pytest.mark.long)])
 async def test_no_result_is_larger_than_a_model_can_take(
     crowded: tuple[Administered, str, int], profile: str
 ) -> None:
