@@ -23,10 +23,10 @@ from pydanube_core.errors import ClusterError, InvalidArgument, LimitReached, Pl
 
 from pydanube_mcp.clusters import Clusters
 from pydanube_mcp.consent import CONSENT, Answer, Question
+from pydanube_mcp.presenting import Asked, error_result, ok_result
 from pydanube_mcp.profiles import Profile
 from pydanube_mcp.requests import principal_of
 from pydanube_mcp.tasks import Request, TaskView
-from pydanube_mcp.tools import error_result, ok_result
 
 __all__ = ["ClusterTasks", "is_task", "running_view", "waiting_view"]
 
@@ -138,21 +138,25 @@ class ClusterTasks:
             view,
             status="completed",
             message=raised.message,
-            result=_dumped(error_result(raised, profile=self._profile, cluster=cluster)),
+            result=_dumped(error_result(raised, self._asked(cluster))),
         )
 
     def _result(self, task: Mapping[str, Any], cluster: str | None) -> dict[str, Any]:
         result = task["result"]
         if result is None:
             lost = LimitReached(f"the task is done, but {task['result_reason']}", task_id=task["task_id"])
-            return _dumped(error_result(lost, profile=self._profile, cluster=cluster))
+            return _dumped(error_result(lost, self._asked(cluster)))
         match task["via"]:
             case "operations.read":
                 result = {"operation": task["operation"], "result": result}
             case "plans.apply":
                 about = {name: result.get(name) for name in ("call_id", "plan_id", "undo_until")}
                 result = {"operation": task["operation"], "result": result, **about}
-        return _dumped(ok_result(result, profile=self._profile, cluster=cluster))
+        return _dumped(ok_result(result, self._asked(cluster)))
+
+    def _asked(self, cluster: str | None) -> Asked:
+        """What is too long for a task's result is left out of it; get_task has all of it, in parts."""
+        return Asked(operation=None, arguments={}, profile=self._profile, cluster=cluster)
 
     # -- waiting for consent ---------------------------------------------------------------------------------
 
