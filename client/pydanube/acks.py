@@ -1,4 +1,4 @@
-"""Acknowledgements gathered into ranges.
+"""Acknowledgements gathered into ranges, and into masks where a batch is every fourth message of its stretch.
 
 One gatherer belongs to one session of one consumer's stream. Acknowledging the next offset in turn is one addition
 (`Message.ack` does it inline); everything else comes here. Nothing is sent from here: the lane takes the ranges.
@@ -6,16 +6,23 @@ One gatherer belongs to one session of one consumer's stream. Acknowledging the 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from pydanube_core.batch import MAX_BATCH_MESSAGES
 from pydanube_core.errors import ClusterError
+from pydanube_core.generated import danube_stream_pb2 as pb
 
 from pydanube.transport import copy_of
 
 __all__ = ["AckGatherer", "cut"]
 
+FEW_MESSAGES: Final = 16  # of a batch: ranges cost no more
+MAX_MASKS: Final = 512  # in one message to the broker, which takes 1 024
 RANGES_A_REQUEST: Final = 16_384  # a broker takes 65 536, and smaller ones hold up nobody
+
+_ONE: Final = ord("1")
 
 
 def cut(flat: Sequence[int]) -> list[Sequence[int]]:
@@ -32,11 +39,21 @@ class AckGatherer:
     """
 
     __slots__ = (
-        "_arm", "_counted", "_dropped", "_first", "_lost", "_ranges", "error", "next", "session", "stale",
+        "_arm", "_counted", "_dropped", "_first", "_lost", "_masks", "_ranges", "_takes_masks", "error", "next",
+        "session", "stale",
     )  # fmt: skip
 
-    def __init__(self, session: int, arm: Callable[[], None], dropped: Callable[[int, bool], None]) -> None:
+    def __init__(
+        self,
+        session: int,
+        arm: Callable[[], None],
+        dropped: Callable[[int, bool], None],
+        *,
+        takes_masks: bool = False,
+    ) -> None:
         self.session = session
+        self._takes_masks = takes_masks  # the broker does
+        self._masks: dict[int, int] = {}  # bits, by the offset that the lowest stands for
         self.next = -1
         self.stale = False
         self._lost = False
@@ -60,13 +77,66 @@ class AckGatherer:
             self._dropped(end - first, self._lost)
             return
         if self.next < 0:
-            self._arm()
+            if not self._masks:
+                self._arm()
         elif first == self.next:
             self.next = end
             return
         else:
             self._ranges.append((self._first, self.next))
         self._first, self.next = first, end
+
+    def note_mask(self, offsets: Sequence[int]) -> bool:
+        """Acknowledge these offsets, ascending, by one mask; False if they have to be noted range by range."""
+        if not self._takes_masks or isinstance(offsets, range) or len(offsets) < FEW_MESSAGES:
+            return False
+        first, last = offsets[0], offsets[-1]
+        if self.stale or self.error is not None or last - first >= MAX_BATCH_MESSAGES:
+            return False
+        if len(self._masks) >= MAX_MASKS and first not in self._masks:
+            return False
+        digits = bytearray(b"0") * (last - first + 1)
+        for offset in offsets:
+            digits[last - offset] = _ONE
+        if not self.pending:
+            self._arm()
+        self._masks[first] = self._masks.get(first, 0) | int(digits, 2)
+        return True
+
+    @property
+    def pending(self) -> bool:
+        """Whether anything is gathered."""
+        return self.next >= 0 or bool(self._masks)
+
+    def requests(self, *, confirm: int = 0) -> list[pb.Ack]:
+        """What was gathered, to be sent in this order; the last one asks for the confirmation, if that is wanted."""
+        if not self.pending and not confirm:
+            return []
+        ranges = self.take()
+        masks = [
+            pb.OffsetMask(first=first, bits=mask.to_bytes((mask.bit_length() + 7) // 8, "little"))
+            for first, mask in self._take_masks(ranges).items()
+        ]
+        *parts, last = cut(ranges)
+        return [
+            *(pb.Ack(session=self.session, ranges=part) for part in parts),
+            pb.Ack(session=self.session, ranges=last, masks=masks, confirm=confirm),
+        ]
+
+    def _take_masks(self, flat: Sequence[int]) -> dict[int, int]:
+        """The gathered masks without what is in the ranges too; none afterwards."""
+        masks, self._masks = self._masks, {}
+        for first, mask in masks.items() if flat else ():
+            end = first + mask.bit_length()
+            at = max(bisect_right(flat, first) - 1, 0) & ~1
+            while at < len(flat) and flat[at] < end:
+                low, high = max(flat[at] - first, 0), min(flat[at + 1], end) - first
+                if low < high:
+                    mask &= ~(((1 << (high - low)) - 1) << low)
+                at += 2
+            masks[first] = mask
+        self._counted += sum(mask.bit_count() for mask in masks.values())
+        return masks
 
     def take(self) -> list[int]:
         """The gathered ranges, ascending and merged, flat: first, end, first, end …; empty afterwards."""
@@ -91,7 +161,8 @@ class AckGatherer:
     def expire(self, *, lost: bool = False) -> None:
         """The session is over: drop what was gathered, and whatever comes later. `lost`: with its connection."""
         flat = self.take()
-        dropped = sum(flat[1::2]) - sum(flat[::2])
+        masks = self._take_masks(flat)
+        dropped = sum(flat[1::2]) - sum(flat[::2]) + sum(mask.bit_count() for mask in masks.values())
         self._counted -= dropped
         self._lost = lost
         self._dropped(dropped, lost)
@@ -104,6 +175,9 @@ class AckGatherer:
     @property
     def acked(self) -> int:
         """Messages acknowledged in this session, sent or not."""
+        masked = sum(mask.bit_count() for mask in self._masks.values())
         if self.next < 0:
-            return self._counted
-        return self._counted + self.next - self._first + sum(end - first for first, end in self._ranges)
+            return self._counted + masked
+        return (
+            self._counted + masked + self.next - self._first + sum(end - first for first, end in self._ranges)
+        )

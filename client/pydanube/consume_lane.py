@@ -32,7 +32,7 @@ from pydanube_core.errors import (
 from pydanube_core.frames import CONSUME_DELIVERY_FIELD, decode_delivery, read_bytes_field
 from pydanube_core.generated import danube_stream_pb2 as pb
 
-from pydanube.acks import AckGatherer, cut
+from pydanube.acks import AckGatherer
 from pydanube.control import ControlQueue
 from pydanube.credit import CreditAccount
 from pydanube.facts import ClientEventKind
@@ -107,7 +107,7 @@ class ConsumeLane:
         self._control = ControlQueue()
         self._timer: asyncio.TimerHandle | None = None
         self._takings = Takings()
-        self._ack_timeout_ms = 0
+        self._ack_timeout_ms, self._takes_masks = 0, False
         self._report_timer: asyncio.TimerHandle | None = None
         self._stream_error: ClusterError | None = None
         self._connected = False
@@ -151,7 +151,7 @@ class ConsumeLane:
         size_bytes = delivered.size_bytes if delivered.taken == len(delivered) else 0
         self.credit.taken(messages, size_bytes)
         self._unflushed += messages
-        if self.acks.next >= 0 and (not more or self._unflushed >= ACK_FLUSH_MESSAGES):
+        if self.acks.pending and (not more or self._unflushed >= ACK_FLUSH_MESSAGES):
             self.flush()
         self._grant_used()
 
@@ -217,12 +217,12 @@ class ConsumeLane:
     def flush(self) -> None:
         """Send the gathered acks now."""
         self._unflushed = 0
-        ranges = self.acks.take()
-        if ranges:
+        acks = self.acks.requests()
+        if acks:
             self.unconfirmed = True
             self._ack_messages += 1
-            for part in cut(ranges):
-                self._post(pb.ConsumeRequest(ack=pb.Ack(session=self.acks.session, ranges=part)))
+            for ack in acks:
+                self._post(pb.ConsumeRequest(ack=ack))
 
     async def confirm(self) -> None:
         """Send the gathered acks and wait until every ack of this session is durable.
@@ -239,12 +239,10 @@ class ConsumeLane:
         if not self._connected:
             raise Unavailable(f"{self.concrete_topic}: not connected; acknowledged messages may come again")
         request = self._control.new_request()
-        ranges = self.acks.take()
-        *parts, last = cut(ranges)
-        for part in parts:
-            self._post(pb.ConsumeRequest(ack=pb.Ack(session=self.acks.session, ranges=part)))
-        ack = pb.Ack(session=self.acks.session, ranges=last, confirm=request)
-        self.unconfirmed = self.unconfirmed or bool(ranges)
+        self.unconfirmed = self.unconfirmed or self.acks.pending
+        *before, ack = self.acks.requests(confirm=request)
+        for part in before:
+            self._post(pb.ConsumeRequest(ack=part))
         self._ack_messages += 1
         asked = self._ack_messages
         self.unconfirmed_verbs = False  # what was written before is read before
@@ -448,7 +446,7 @@ class ConsumeLane:
             self._next_offset = opened.start_offset
         if not again:
             self.start_offset = opened.start_offset
-        self._ack_timeout_ms = opened.ack_timeout_ms
+        self._ack_timeout_ms, self._takes_masks = opened.ack_timeout_ms, opened.takes_masks
         self._begin_session(opened.session)
         self._connected = True
         self._opened_at = time.monotonic()
@@ -464,7 +462,7 @@ class ConsumeLane:
         self._acked_before += old.acked
         self.unconfirmed = self.unconfirmed_verbs = False
         self._takings = Takings(self._ack_timeout_ms, keeps=self._options.receiver.max_extend_ms > 0)
-        self.acks = AckGatherer(session, self._arm, self._note_stale)
+        self.acks = AckGatherer(session, self._arm, self._note_stale, takes_masks=self._takes_masks)
         if self.reader:
             self.acks.fail(
                 InvalidArgument(

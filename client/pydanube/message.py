@@ -376,11 +376,14 @@ _ATTRIBUTES: Final = attrgetter("attributes")
 
 def columns_to_send(messages: Sequence[Message]) -> tuple[list[bytes], list[str | None]] | None:
     """Payloads and keys of messages that were made to be sent; None if one was received or brings more than a key."""
-    unsent = [each for message in messages if isinstance(each := message._delivered, _Unsent)]
-    payloads = [message.payload for message in messages]
-    if len(unsent) < len(messages) or any(map(_ATTRIBUTES, unsent)) or set(map(type, payloads)) != {bytes}:
+    unsent = [message._delivered for message in messages]
+    different = set(unsent)  # as many as there are keys
+    if set(map(type, different)) != {_Unsent} or any(map(_ATTRIBUTES, different)):
         return None
-    return payloads, [each.key for each in unsent]
+    payloads = [message.payload for message in messages]
+    if set(map(type, payloads)) != {bytes}:
+        return None
+    return payloads, [each.key for each in unsent]  # type: ignore[union-attr]  # just looked at
 
 
 @lru_cache(maxsize=4096)
@@ -459,8 +462,10 @@ class Batch:
 
     async def ack(self) -> None:
         """Mark all as done; see `Message.ack`."""
-        for first, end in self._delivered.ranges(self._low):
-            self._delivered.acks.note(first, end)
+        acks = self._delivered.acks
+        if not acks.note_mask(self.offsets):
+            for first, end in self._delivered.ranges(self._low):
+                acks.note(first, end)
 
     async def nack(self, delay_ms: int | None = None, reason: str = "") -> None:
         """Give all of them back: they come again after `delay_ms`, or as the subscription's policy says."""

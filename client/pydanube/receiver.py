@@ -494,6 +494,6 @@ class Receiver:
 
     async def _confirm(self) -> None:
         waiting = (
-            lane for lane in self._lanes if lane.acks.next >= 0 or lane.unconfirmed or lane.unconfirmed_verbs
+            lane for lane in self._lanes if lane.acks.pending or lane.unconfirmed or lane.unconfirmed_verbs
         )
         await all_of(lane.confirm() for lane in waiting)

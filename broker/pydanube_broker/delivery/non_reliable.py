@@ -316,7 +316,9 @@ class LivePump:
 
     # -- answers: there is nothing to answer for -------------------------------------------------------------
 
-    def ack(self, consumer_id: int, session: int, ranges: Sequence[Range]) -> None:
+    def ack(
+        self, consumer_id: int, session: int, ranges: Sequence[Range], masks: Sequence[tuple[int, int]] = ()
+    ) -> None:
         """Nothing is kept, so nothing is acknowledged."""
 
     def nack(

@@ -24,7 +24,6 @@ from pydanube_broker.delivery.reader_pump import FRAME_BYTES
 from pydanube_broker.delivery.turns import Turns
 from pydanube_broker.give_way import GiveWay
 from pydanube_broker.journal import CachedBatch, Kind
-from pydanube_broker.subscription.batch_columns import BatchColumns
 from pydanube_broker.subscription.cursor import CursorSnapshot
 from pydanube_broker.subscription.cursor_codec import encode_delta
 from pydanube_broker.subscription.effects import (
@@ -37,10 +36,11 @@ from pydanube_broker.subscription.effects import (
     SessionEnded,
     SessionStarted,
 )
+from pydanube_broker.subscription.picked import Picked
 from pydanube_broker.subscription.plan import Plan
 from pydanube_broker.subscription.policy import PoisonPolicy
 from pydanube_broker.subscription.ranges import Range
-from pydanube_broker.subscription.routed_part import RoutedPart, gather
+from pydanube_broker.subscription.routed_part import KeptColumns, gather, pick
 from pydanube_broker.subscription.statistics import Marks, WorstFailure
 from pydanube_broker.subscription.subscription import (
     BlockedBy,
@@ -166,7 +166,7 @@ class SubscriptionPump:
         self._snapshot_stale = False
         self._reading = False
         self._cursor_lsn = 0
-        self._columns: BatchColumns | None = None  # of the batch that was routed last
+        self._columns = KeptColumns()
         topic.state.cursors.setdefault(subscription_id, CursorSnapshot(floor=start_offset))
         topic.subscriptions[name] = self
         topic.listeners.add(self)
@@ -312,8 +312,10 @@ class SubscriptionPump:
 
     # -- answers ---------------------------------------------------------------------------------------------
 
-    def ack(self, consumer_id: int, session: int, ranges: Sequence[Range]) -> None:
-        if self.core().ack(consumer_id, session, ranges):
+    def ack(
+        self, consumer_id: int, session: int, ranges: Sequence[Range], masks: Sequence[tuple[int, int]] = ()
+    ) -> None:
+        if self.core().ack(consumer_id, session, ranges, masks):
             self._changed()
 
     def nack(
@@ -472,8 +474,8 @@ class SubscriptionPump:
             return False
         plan = core.next_plan(max_messages=allowed)
         if plan is None:
-            if self._columns is not None and core.head <= self._columns.batch.end:
-                self._columns = None  # the log ends here: an idle subscription keeps no batch in memory
+            if self._columns and core.all_sent:
+                self._columns.clear()  # an idle subscription keeps no batch in memory
             self._recall(core)
             return False
         try:
@@ -483,7 +485,7 @@ class SubscriptionPump:
                 return False
             if plan.consumer_id is None:
                 return self._route(core, plan, batches)
-            if len(plan.ranges) > FEW_RANGES:
+            if isinstance(plan.ranges, Picked) or len(plan.ranges) > FEW_RANGES:
                 return self._pick(core, plan, batches)
             return self._dispatch(core, plan, batches)
         except ClusterError as error:
@@ -511,7 +513,9 @@ class SubscriptionPump:
 
     @staticmethod
     def _read_bytes(plan: Plan) -> int:
-        most = FRAME_BYTES if plan.consumer_id is not None else ROUTED_BYTES
+        # of what is picked out the consumer gets a part of each batch
+        spread = plan.consumer_id is None or isinstance(plan.ranges, Picked)
+        most = ROUTED_BYTES if spread else FRAME_BYTES
         return most if plan.max_bytes is None else max(1, min(plan.max_bytes, most))
 
     def _read_cold(self, plan: Plan) -> None:
@@ -579,16 +583,14 @@ class SubscriptionPump:
         self._want_tick()
         return True
 
-    def _gather(self, plan: Plan, batches: Sequence[CachedBatch]) -> RoutedPart:
-        part = gather(batches, plan, self._columns)
-        self._columns = part.pieces[-1][0] if part.pieces else None
-        return part
-
     def _pick(self, core: Subscription, plan: Plan, batches: Sequence[CachedBatch]) -> bool:
         """Answer a plan of many small ranges: what a key-shared consumer had to wait for."""
         assert plan.consumer_id is not None
         assert plan.session is not None
-        part = self._gather(plan, batches)
+        if isinstance(plan.ranges, Picked):
+            part = pick(batches, plan, self._columns, frame_bytes=FRAME_BYTES)
+        else:
+            part = gather(batches, plan, self._columns)
         link = self.links[plan.consumer_id]
         frame: Frame = link.frame(plan.session)
         for columns, indices in part.pieces:
@@ -605,7 +607,7 @@ class SubscriptionPump:
 
     def _route(self, core: Subscription, plan: Plan, batches: Sequence[CachedBatch]) -> bool:
         """Answer a plan that names no consumer: the core says who gets which message."""
-        part = self._gather(plan, batches)
+        part = gather(batches, plan, self._columns)
         selections = core.routed(
             plan,
             part.ranges,

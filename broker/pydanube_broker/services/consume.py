@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from pydanube_core.batch.layout import MAX_BATCH_MESSAGES
 from pydanube_core.errors import ClusterError, Internal, InvalidArgument
 from pydanube_core.generated import danube_stream_pb2 as pb
 from pydanube_core.names import TopicName, check_client_name, check_subscription
@@ -33,6 +34,8 @@ ANSWERS: Final = frozenset(("ack", "nack", "terminate"))
 WITH_RANGES: Final = frozenset(("ack", "nack", "terminate", "extend", "given_back"))
 MAX_RANGES: Final = 65_536  # of one ack: every second message of the longest span in flight is half of it
 RANGES_AT_ONCE: Final = 2_048  # of an answer: some milliseconds; then everybody else has a turn
+MAX_MASKS: Final = 1_024  # the same; one a batch, and a batch may hold a single message
+MAX_MASK_BYTES: Final = MAX_BATCH_MESSAGES // 8
 MAX_REQUEST_BYTES: Final = 2 << 20  # room for as many ranges, and for everything else
 MAX_UNREAD_ANSWERS: Final = 1_000  # then nothing more is read from a client that does not read
 
@@ -132,8 +135,8 @@ class ConsumeStream:
         match request.WhichOneof("kind"):
             case "ack":
                 ack = request.ack
-                if ack.ranges:
-                    pump.ack(self.consumer_id, ack.session, _pairs(ack.ranges))
+                if ack.ranges or ack.masks:
+                    pump.ack(self.consumer_id, ack.session, _pairs(ack.ranges), _masks(ack.masks))
                 if ack.confirm:
                     number = ack.confirm
                     pump.confirm(lambda error: self._confirmed(number, error))
@@ -265,6 +268,7 @@ class ConsumeStream:
                     topic_id=topic.topic_id,
                     type=pump.type.value,
                     ack_timeout_ms=pump.ack_timeout_ms(ack_timeout_ms),
+                    takes_masks=True,
                 )
             ).SerializeToString()
         )
@@ -418,6 +422,28 @@ class ConsumeStream:
             self._pump.leave(self.consumer_id)
         if self._reader is not None:
             self._reader.close()
+
+
+def _masks(masks: Sequence[pb.OffsetMask]) -> list[tuple[int, int]]:
+    if len(masks) > MAX_MASKS:
+        raise InvalidArgument(
+            f"{len(masks)} masks in one request, at most {MAX_MASKS} are taken: send them in several",
+            field="masks",
+            value=len(masks),
+            limit=MAX_MASKS,
+        )
+    found: list[tuple[int, int]] = []
+    for each in masks:
+        if len(each.bits) > MAX_MASK_BYTES:
+            raise InvalidArgument(
+                f"a mask of {len(each.bits)} bytes, at most {MAX_MASK_BYTES} are taken: use several, or ranges",
+                field="masks",
+                value=len(each.bits),
+                limit=MAX_MASK_BYTES,
+            )
+        if mask := int.from_bytes(each.bits, "little"):
+            found.append((each.first, mask))
+    return found
 
 
 def _check_number(flat: Sequence[int]) -> None:

@@ -36,6 +36,8 @@ class BatchColumns:
 
     def __init__(self, batch: CachedBatch) -> None:
         self.batch = batch
+        part = read_producer_part(producer_bytes(batch), verify=False)
+        self.weight = max(batch.stored_bytes, part.raw_bytes)  # bytes that may be held by this
 
     @cached_property
     def offsets(self) -> Ints:
@@ -44,6 +46,17 @@ class BatchColumns:
             return np.arange(batch.base, batch.end, dtype=np.int64)
         deltas = view_of(batch).offset_deltas()
         return batch.base + np.asarray(deltas, dtype=np.int64)
+
+    def indices_of(self, offsets: Ints) -> Ints:
+        """Where messages with these offsets are, ascending; offsets without a message are left out."""
+        batch = self.batch
+        if batch.end - batch.base == batch.count:
+            return offsets - batch.base
+        own = self.offsets
+        at = np.searchsorted(own, offsets)
+        at = at[at < len(own)]
+        found: Ints = at[own[at] == offsets[: len(at)]]
+        return found
 
     @cached_property
     def slots(self) -> npt.NDArray[np.uint16]:

@@ -95,6 +95,21 @@ class Consumer:
         if self.credit_returns:
             self.credit_messages += messages
 
+    def statistics(self, *, active: bool, oldest_age_ms: int | None, slots: int | None) -> ConsumerStatistics:
+        """What is known of it, and what only the subscription knows."""
+        return ConsumerStatistics(
+            consumer_id=self.consumer_id,
+            name=self.name,
+            session=self.session,
+            active=active,
+            credit_messages=self.credit_messages,
+            credit_bytes=self.credit_bytes,
+            in_flight=self.in_flight,
+            delivered=self.delivered,
+            oldest_in_flight_age_ms=oldest_age_ms,
+            slots=slots,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerStatistics:

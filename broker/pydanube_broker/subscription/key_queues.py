@@ -11,7 +11,8 @@ from collections.abc import Iterable
 
 from pydanube_broker.subscription.chunk import NOTHING_QUEUED, Chunk
 from pydanube_broker.subscription.consumer import Consumer
-from pydanube_broker.subscription.ranges import Range, head_of_mask, ranges_of
+from pydanube_broker.subscription.picked import Picked
+from pydanube_broker.subscription.ranges import head_of_mask
 from pydanube_broker.subscription.window import Window
 
 __all__ = ["KeyQueues"]
@@ -43,23 +44,23 @@ class KeyQueues:
         chunk.queued[seat] = chunk.queued.get(seat, 0) | mask
         self._waiting[seat] += mask.bit_count()
 
-    def next(self, consumers: Iterable[Consumer], *, limit: int) -> tuple[Consumer, list[Range]] | None:
+    def next(self, consumers: Iterable[Consumer], *, limit: int) -> tuple[Consumer, Picked] | None:
         """The first messages that wait for the first of the consumers that has credit and any. O(chunks)."""
         for consumer in consumers:
             seat = consumer.slot_index
             if not (self._waiting[seat] and consumer.has_credit):
                 continue
             left = min(limit, consumer.credit_messages)
-            found: list[Range] = []
+            found: list[tuple[Chunk, int]] = []
             for chunk in self._chunks.values():
                 mask = chunk.queued.get(seat)
                 if mask:
                     mask = head_of_mask(mask, left)
-                    found += ranges_of(mask, chunk.start)
+                    found.append((chunk, mask))
                     left -= mask.bit_count()
                     if not left:
                         break
-            return consumer, found
+            return consumer, Picked(found)
         return None
 
     def remove(self, chunk: Chunk, mask: int) -> int:

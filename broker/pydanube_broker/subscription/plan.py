@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from pydanube_broker.subscription.picked import Picked
 from pydanube_broker.subscription.ranges import Range
 
 __all__ = ["Plan", "Selection"]
@@ -22,7 +23,7 @@ class Plan(NamedTuple):
     - `consumer_id` is None: `Subscription.routed(plan, ranges, ...)`, which says who gets which message.
 
     `ranges` of a fresh plan is one range of unseen offsets, perhaps with holes in it; of a redelivery, exactly the
-    messages that are due. `delivery_count` counts from 1 and holds for all of them.
+    messages that are due, which may be a `Picked`. `delivery_count` counts from 1 and holds for all of them.
 
     A named tuple and no frozen dataclass: one is made for every batch, and costs a tenth.
     """
@@ -30,7 +31,7 @@ class Plan(NamedTuple):
     ticket: int
     consumer_id: int | None
     session: int | None
-    ranges: tuple[Range, ...]
+    ranges: Sequence[Range]
     max_messages: int
     max_bytes: int | None  # None: bytes are not limited
     delivery_count: int
@@ -38,11 +39,11 @@ class Plan(NamedTuple):
 
     @property
     def start(self) -> int:
-        return self.ranges[0][0]
+        return self.ranges.first if isinstance(self.ranges, Picked) else self.ranges[0][0]
 
     @property
     def end_limit(self) -> int:
-        return self.ranges[-1][1]
+        return self.ranges.end if isinstance(self.ranges, Picked) else self.ranges[-1][1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

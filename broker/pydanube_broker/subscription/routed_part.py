@@ -3,20 +3,59 @@
 from __future__ import annotations
 
 from array import array
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from pydanube_broker.journal.tail_cache import CachedBatch
 from pydanube_broker.subscription.batch_columns import BatchColumns
+from pydanube_broker.subscription.picked import Picked
 from pydanube_broker.subscription.plan import Plan
 from pydanube_broker.subscription.ranges import Range
 
-__all__ = ["RoutedPart", "gather"]
+__all__ = ["KeptColumns", "RoutedPart", "gather", "pick"]
 
 Ints = npt.NDArray[Any]
+
+KEPT_BYTES: Final = 4 << 20
+
+
+class KeptColumns:
+    """The columns of the batches that a subscription routed last: their other messages are picked out soon after.
+
+    Bounded by the bytes of the batches, inflated; one is kept in any case.
+    """
+
+    __slots__ = ("_bytes", "_kept")
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[int, BatchColumns] = OrderedDict()  # by base offset, the oldest use first
+        self._bytes = 0
+
+    def of(self, batch: CachedBatch) -> BatchColumns:
+        """The columns of a batch."""
+        columns = self._kept.get(batch.base)
+        if columns is not None and columns.batch.end == batch.end:
+            self._kept.move_to_end(batch.base)
+            return columns
+        if columns is not None:
+            self._bytes -= columns.weight
+        columns = self._kept[batch.base] = BatchColumns(batch)
+        self._kept.move_to_end(batch.base)
+        self._bytes += columns.weight
+        while self._bytes > KEPT_BYTES and len(self._kept) > 1:
+            self._bytes -= self._kept.popitem(last=False)[1].weight
+        return columns
+
+    def clear(self) -> None:
+        self._kept.clear()
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._kept)
 
 
 class RoutedPart:
@@ -62,21 +101,75 @@ class RoutedPart:
             start = end
 
 
-def gather(batches: Sequence[CachedBatch], plan: Plan, known: BatchColumns | None = None) -> RoutedPart:
-    """The messages of the batches that lie in the plan's ranges, within its limits and at least one.
+def pick(
+    batches: Sequence[CachedBatch], plan: Plan, kept: KeptColumns, *, frame_bytes: int | None = None
+) -> RoutedPart:
+    """What `gather` does, for a plan whose ranges are a `Picked`; ends behind the batch that fills a frame.
 
-    Args:
-        known: the last batch of the part before, whose columns need not be worked out again if it is here too.
+    The part's ranges are a `Picked` too, unless something is no longer in the log.
     """
+    picked = plan.ranges
+    assert isinstance(picked, Picked)
+    wanted = np.concatenate([_offsets_of(mask, chunk.start) for chunk, mask in picked.masks])
     pieces: list[tuple[BatchColumns, Ints]] = []
     taken: list[Ints] = []
-    bounds = np.array(plan.ranges, dtype=np.int64)
+    left, left_bytes = min(plan.max_messages, len(wanted)), plan.max_bytes
+    messages = framed = 0
+    next_offset = plan.start if batches else plan.end_limit
+    for batch in batches:
+        low, high = np.searchsorted(wanted, (batch.base, batch.end)).tolist()
+        here = wanted[low:high]
+        if not len(here):
+            next_offset = max(next_offset, min(batch.end, plan.end_limit))
+            continue
+        columns = kept.of(batch)
+        indices = columns.indices_of(here)
+        sizes = columns.sizes[indices[:left]]
+        fitting = len(sizes)
+        size_bytes = int(sizes.sum())
+        if left_bytes is not None and size_bytes > left_bytes:
+            fitting = int(np.searchsorted(np.cumsum(sizes), left_bytes, side="right"))
+            fitting = max(fitting, 0 if pieces else 1)
+            size_bytes = int(sizes[:fitting].sum())
+        if left_bytes is not None:
+            left_bytes -= size_bytes
+        cut = fitting < len(indices)
+        next_offset = max(next_offset, min(batch.end, plan.end_limit))
+        if cut:
+            next_offset = int(columns.offsets[indices[fitting]])
+            indices = indices[:fitting]
+        if len(indices):
+            pieces.append((columns, indices))
+            taken.append(columns.offsets[indices])
+            left -= len(indices)
+            messages += len(indices)
+            framed += size_bytes
+        if cut or (frame_bytes is not None and framed >= frame_bytes):
+            break
+    masks = picked.below(next_offset)
+    if messages and messages == sum(mask.bit_count() for _, mask in masks):
+        return RoutedPart(pieces, picked if messages == picked.messages else Picked(masks), next_offset)
+    return RoutedPart(pieces, _runs(taken), next_offset)
+
+
+def _offsets_of(mask: int, base: int) -> Ints:
+    """The offsets of a mask, ascending."""
+    octets = np.frombuffer(mask.to_bytes((mask.bit_length() + 7) // 8, "little"), np.uint8)
+    found: Ints = np.flatnonzero(np.unpackbits(octets, bitorder="little")) + base
+    return found
+
+
+def gather(batches: Sequence[CachedBatch], plan: Plan, kept: KeptColumns | None = None) -> RoutedPart:
+    """The messages of the batches that lie in the plan's ranges, within its limits and at least one."""
+    kept = KeptColumns() if kept is None else kept
+    pieces: list[tuple[BatchColumns, Ints]] = []
+    taken: list[Ints] = []
+    bounds = np.array(list(plan.ranges), dtype=np.int64)
     starts, ends = bounds[:, 0], bounds[:, 1]
     left, left_bytes = plan.max_messages, plan.max_bytes
     next_offset = plan.start if batches else plan.end_limit
     for batch in batches:
-        same = known is not None and known.batch.base == batch.base and known.batch.end == batch.end
-        columns = known if same and known is not None else BatchColumns(batch)
+        columns = kept.of(batch)
         offsets = columns.offsets
         indices = _inside(offsets, starts, ends)
         fitting = min(len(indices), left)

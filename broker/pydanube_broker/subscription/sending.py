@@ -13,6 +13,7 @@ from pydanube_broker.subscription.chunk import Chunk
 from pydanube_broker.subscription.consumer import Consumer
 from pydanube_broker.subscription.key_slots import UNROUTED, KeySlots, pack_slots
 from pydanube_broker.subscription.members import Members, SubscriptionType
+from pydanube_broker.subscription.picked import Picked
 from pydanube_broker.subscription.plan import Plan, Selection
 from pydanube_broker.subscription.planning import barrier, next_ready
 from pydanube_broker.subscription.ranges import Range, head_of_mask, normalise, subtract, total
@@ -121,8 +122,8 @@ class Sending:
                 return self._plan(None, tuple(unknown), total(unknown), 1, fresh=False)
             queued = slots.queues.next(self._members.consumers, limit=max_messages or SLICE_MESSAGES)
             if queued is not None:
-                consumer, ranges = queued
-                return self._plan(consumer, tuple(ranges), total(ranges), 1, fresh=False)
+                consumer, picked = queued
+                return self._plan(consumer, picked, picked.messages, 1, fresh=False)
             found = slots.next_held(window, limit=max_messages or SLICE_MESSAGES)
             if found is not None:
                 consumer, ranges, delivered = found
@@ -150,7 +151,7 @@ class Sending:
         return plan._replace(max_bytes=sum(limited) if len(limited) == len(sizes) else None)
 
     def _plan(
-        self, consumer: Consumer | None, ranges: tuple[Range, ...], limit: int, count: int, *, fresh: bool
+        self, consumer: Consumer | None, ranges: Sequence[Range], limit: int, count: int, *, fresh: bool
     ) -> Plan:
         return Plan(
             ticket=self._window.version,
@@ -199,6 +200,10 @@ class Sending:
         messages = self._check_answer(plan, ranges, next_offset)
         if plan.fresh:
             for chunk, mask in window.place(ranges, next_offset):
+                window.launch(chunk, mask, consumer, now_ms)
+        elif isinstance(ranges, Picked):
+            for chunk, mask in ranges.masks:
+                window.take_ready(chunk, mask)
                 window.launch(chunk, mask, consumer, now_ms)
         else:
             for chunk, mask in window.locate(ranges).items():
@@ -363,7 +368,11 @@ class Sending:
 
     def _check_answer(self, plan: Plan, ranges: Sequence[Range], next_offset: int) -> int:
         """The number of messages in an answer that fits its plan."""
-        if len(ranges) == len(plan.ranges) and tuple(ranges) == plan.ranges:
+        if isinstance(ranges, Picked):
+            # Nothing is missing in such an answer: it is all that the plan has below its end.
+            fits = isinstance(plan.ranges, Picked) and ranges.masks == plan.ranges.below(next_offset)
+            messages, last = ranges.messages, ranges.end
+        elif len(ranges) == len(plan.ranges) and list(ranges) == list(plan.ranges):
             # All that was asked for: thousands of ranges, where a key-shared consumer is sent what was held for it.
             fits, messages, last = True, total(ranges), ranges[-1][1]
         elif len(ranges) == 1 and len(plan.ranges) == 1:
@@ -384,7 +393,7 @@ class Sending:
 
     def _close_missing(self, plan: Plan, ranges: Sequence[Range], next_offset: int) -> None:
         """Messages that were due again and are no longer in the log count as acknowledged."""
-        if tuple(ranges) == plan.ranges:
+        if list(ranges) == list(plan.ranges):
             return
         looked_at = [(s, min(e, next_offset)) for s, e in plan.ranges if s < next_offset]
         missing = subtract(looked_at, normalise(ranges))

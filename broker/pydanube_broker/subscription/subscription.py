@@ -51,7 +51,7 @@ from typing import Final
 from pydanube_core.errors import InvalidArgument
 
 from pydanube_broker.subscription.chunk import Chunk, Flight
-from pydanube_broker.subscription.consumer import Consumer, ConsumerStatistics
+from pydanube_broker.subscription.consumer import Consumer
 from pydanube_broker.subscription.cursor import CursorDelta, CursorSnapshot
 from pydanube_broker.subscription.effects import Effect
 from pydanube_broker.subscription.failures import Failures
@@ -156,6 +156,11 @@ class Subscription:
     @property
     def head(self) -> int:
         return self._sending.head
+
+    @property
+    def all_sent(self) -> bool:
+        """Whether nothing is left to plan, whatever the credit."""
+        return not self._window.ready and self._window.next >= self._sending.head
 
     @property
     def generation(self) -> int:
@@ -318,8 +323,10 @@ class Subscription:
 
     # -- answers of consumers --------------------------------------------------------------------------------
 
-    def ack(self, consumer_id: int, session: int, ranges: Sequence[Range]) -> int:
-        """Acknowledge messages, in any order; how many of them were open.
+    def ack(
+        self, consumer_id: int, session: int, ranges: Sequence[Range], masks: Sequence[tuple[int, int]] = ()
+    ) -> int:
+        """Acknowledge messages, in any order; how many were open. A mask is (offset of its lowest bit, its bits).
 
         Raises:
             NotDelivered: names the first offset the consumer was never sent.
@@ -331,7 +338,9 @@ class Subscription:
             return 0
         window = self._window
         found = window.locate(ranges)
-        window.check_delivered(found, ranges, consumer)
+        window.locate_masks(found, masks)
+        ends = [(first + mask.bit_length() - 1, first + mask.bit_length()) for first, mask in masks]
+        window.check_delivered(found, [*ranges, *ends], consumer)
         closed = 0
         for chunk, mask in found.items():
             closed += mask.bit_count()
@@ -678,18 +687,9 @@ class Subscription:
             unrouted=self._sending.unrouted,
             blocked_by=None if blocked is None else BlockedBy(offset=blocked[0], reason=blocked[1].reason),
             consumers=tuple(
-                ConsumerStatistics(
-                    consumer_id=c.consumer_id,
-                    name=c.name,
-                    session=c.session,
-                    active=self._type is not SubscriptionType.FAILOVER or c is self._members.consumers[0],
-                    credit_messages=c.credit_messages,
-                    credit_bytes=c.credit_bytes,
-                    in_flight=c.in_flight,
-                    delivered=c.delivered,
-                    oldest_in_flight_age_ms=now_ms - oldest[c.consumer_id]
-                    if c.consumer_id in oldest
-                    else None,
+                c.statistics(
+                    active=self.is_active(c.consumer_id),
+                    oldest_age_ms=now_ms - oldest[c.consumer_id] if c.consumer_id in oldest else None,
                     slots=None if self._members.slots is None else self._members.slots.owned(c),
                 )
                 for c in self._members.consumers

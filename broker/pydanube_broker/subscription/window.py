@@ -395,6 +395,20 @@ class Window:
             found[chunk] = found.get(chunk, 0) | hit
         return found
 
+    def locate_masks(self, found: dict[Chunk, int], masks: Sequence[tuple[int, int]]) -> None:
+        """Add the open messages of masks, each behind the offset of its lowest bit. O(chunks touched)."""
+        for first, mask in masks:
+            end = first + mask.bit_length()
+            at = max(bisect_right(self._starts, first) - 1, 0)
+            while at < len(self.chunks) and self._starts[at] < end:
+                chunk = self.chunks[at]
+                at += 1
+                if chunk.end <= first:
+                    continue
+                shift = chunk.start - first
+                if hit := (mask >> shift if shift >= 0 else mask << -shift) & chunk.open:
+                    found[chunk] = found.get(chunk, 0) | hit
+
     def _locate_one(self, found: dict[Chunk, int], start: int, end: int) -> None:
         at = max(bisect_right(self._starts, start) - 1, 0)
         while at < len(self.chunks) and self._starts[at] < end:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Iterable, Iterator
 from itertools import chain, cycle, islice
 from typing import Any, Final
 
@@ -21,7 +21,7 @@ CHUNK_MESSAGES: Final = 8192  # made at a time; large enough that making them va
 WARM_UP_PRODUCER: Final = 1 << 20  # no producer of the plan: such messages are not counted
 
 
-def _pieces(spec: Spec) -> Iterator[list[bytes] | list[Message]]:
+def _pieces(spec: Spec) -> Iterator[Iterable[bytes] | Iterable[Message]]:
     """All messages of a producer, made as they are taken."""
     keys = _keys(spec)
     for first in range(0, spec["messages"], CHUNK_MESSAGES):
@@ -34,7 +34,8 @@ def _pieces(spec: Spec) -> Iterator[list[bytes] | list[Message]]:
         )
         if keys:
             each = islice(cycle(keys), first % len(keys), None)
-            yield [Message.new(payload, key=key) for payload, key in zip(payloads, each, strict=False)]
+            # made as they are taken: thousands that live at once are looked at again and again by the garbage collector
+            yield (Message.new(payload, key=key) for payload, key in zip(payloads, each, strict=False))
         else:
             yield payloads
 

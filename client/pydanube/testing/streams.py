@@ -297,6 +297,7 @@ class ConsumeServer:
                 )
             opened.active = subscription.join(self, request.ack_timeout_ms, reports=request.reports_taken)
             opened.ack_timeout_ms = request.ack_timeout_ms
+            opened.takes_masks = True
             self._subscription = subscription
             opened.start_offset = subscription.floor
         else:
@@ -311,7 +312,13 @@ class ConsumeServer:
         self.deliver()
 
     def _ack(self, subscription: MemorySubscription, ack: pb.Ack) -> None:
-        subscription.acked(self, ack.session, pairs(ack.ranges))
+        ranges = pairs(ack.ranges)
+        for each in ack.masks:
+            bits = int.from_bytes(each.bits, "little")
+            ranges += [
+                (each.first + i, each.first + i + 1) for i in range(bits.bit_length()) if bits >> i & 1
+            ]
+        subscription.acked(self, ack.session, ranges)
         self._confirm(ack.confirm)
 
     def _confirm(self, request: int) -> None:

@@ -235,14 +235,24 @@ class Credit(_message.Message):
     def __init__(self, messages: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
 
 class Ack(_message.Message):
-    __slots__ = ("session", "ranges", "confirm")
+    __slots__ = ("session", "ranges", "confirm", "masks")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     RANGES_FIELD_NUMBER: _ClassVar[int]
     CONFIRM_FIELD_NUMBER: _ClassVar[int]
+    MASKS_FIELD_NUMBER: _ClassVar[int]
     session: int
     ranges: _containers.RepeatedScalarFieldContainer[int]
     confirm: int
-    def __init__(self, session: _Optional[int] = ..., ranges: _Optional[_Iterable[int]] = ..., confirm: _Optional[int] = ...) -> None: ...
+    masks: _containers.RepeatedCompositeFieldContainer[OffsetMask]
+    def __init__(self, session: _Optional[int] = ..., ranges: _Optional[_Iterable[int]] = ..., confirm: _Optional[int] = ..., masks: _Optional[_Iterable[_Union[OffsetMask, _Mapping]]] = ...) -> None: ...
+
+class OffsetMask(_message.Message):
+    __slots__ = ("first", "bits")
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    BITS_FIELD_NUMBER: _ClassVar[int]
+    first: int
+    bits: bytes
+    def __init__(self, first: _Optional[int] = ..., bits: _Optional[bytes] = ...) -> None: ...
 
 class Nack(_message.Message):
     __slots__ = ("session", "ranges", "delay_ms", "reason")
@@ -313,7 +323,7 @@ class Recall(_message.Message):
     def __init__(self, session: _Optional[int] = ..., ranges: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ConsumerOpened(_message.Message):
-    __slots__ = ("consumer_id", "session", "consumer_name", "start_offset", "head_offset", "active", "topic_id", "type", "stop_offset", "ack_timeout_ms")
+    __slots__ = ("consumer_id", "session", "consumer_name", "start_offset", "head_offset", "active", "topic_id", "type", "stop_offset", "ack_timeout_ms", "takes_masks")
     CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     CONSUMER_NAME_FIELD_NUMBER: _ClassVar[int]
@@ -324,6 +334,7 @@ class ConsumerOpened(_message.Message):
     TYPE_FIELD_NUMBER: _ClassVar[int]
     STOP_OFFSET_FIELD_NUMBER: _ClassVar[int]
     ACK_TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    TAKES_MASKS_FIELD_NUMBER: _ClassVar[int]
     consumer_id: int
     session: int
     consumer_name: str
@@ -334,7 +345,8 @@ class ConsumerOpened(_message.Message):
     type: str
     stop_offset: int
     ack_timeout_ms: int
-    def __init__(self, consumer_id: _Optional[int] = ..., session: _Optional[int] = ..., consumer_name: _Optional[str] = ..., start_offset: _Optional[int] = ..., head_offset: _Optional[int] = ..., active: bool = ..., topic_id: _Optional[int] = ..., type: _Optional[str] = ..., stop_offset: _Optional[int] = ..., ack_timeout_ms: _Optional[int] = ...) -> None: ...
+    takes_masks: bool
+    def __init__(self, consumer_id: _Optional[int] = ..., session: _Optional[int] = ..., consumer_name: _Optional[str] = ..., start_offset: _Optional[int] = ..., head_offset: _Optional[int] = ..., active: bool = ..., topic_id: _Optional[int] = ..., type: _Optional[str] = ..., stop_offset: _Optional[int] = ..., ack_timeout_ms: _Optional[int] = ..., takes_masks: bool = ...) -> None: ...
 
 class Confirmed(_message.Message):
     __slots__ = ("confirm", "error")

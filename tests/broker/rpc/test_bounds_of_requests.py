@@ -9,6 +9,8 @@ from typing import Any, cast
 
 import pytest
 from pydanube_broker.services.consume import (
+    MAX_MASK_BYTES,
+    MAX_MASKS,
     MAX_RANGES,
     MAX_UNREAD_ANSWERS,
     RANGES_AT_ONCE,
@@ -60,6 +62,20 @@ def test_ranges_have_a_number() -> None:
     with pytest.raises(InvalidArgument, match="ranges in one request") as caught:
         _pairs([0, 1] * (MAX_RANGES + 1))
     assert caught.value.details["limit"] == MAX_RANGES
+
+
+def test_masks_have_a_number_and_a_size() -> None:
+    from pydanube_broker.services.consume import _masks
+
+    full = pb.OffsetMask(first=7, bits=b"\x05" * MAX_MASK_BYTES)
+    [(first, mask)] = _masks([full])
+    assert (first, mask.bit_length()) == (7, 8 * MAX_MASK_BYTES - 5)
+    assert _masks([pb.OffsetMask(first=1 << 63, bits=b"\0\0")]) == []
+    with pytest.raises(InvalidArgument, match="a mask of") as caught:
+        _masks([pb.OffsetMask(first=7, bits=b"\x01" * (MAX_MASK_BYTES + 1))])
+    assert caught.value.details["limit"] == MAX_MASK_BYTES
+    with pytest.raises(InvalidArgument, match="masks in one request"):
+        _masks([pb.OffsetMask(first=7, bits=b"\x01")] * (MAX_MASKS + 1))
 
 
 def test_a_consumer_that_reads_no_answers_is_not_read() -> None:

@@ -6,6 +6,7 @@ from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
+from pydanube_broker.subscription.chunk import Chunk
 from pydanube_broker.subscription.consumer import Consumer
 from pydanube_broker.subscription.cursor import CursorSnapshot
 from pydanube_broker.subscription.invariants import check_window
@@ -137,3 +138,30 @@ def test_timers_of_acknowledged_flights_do_not_pile_up() -> None:
     assert [t.deadline_ms for t in window.due(30_500) if hasattr(t, "deadline_ms")] == [
         30_000 + n for n in range(0, 501, 100)
     ]
+
+
+@given(
+    sizes=st.lists(st.integers(1, 700), min_size=1, max_size=6),
+    wanted=WIDE,
+    cuts=st.sets(st.integers(0, 900)),
+)
+def test_masks_find_what_the_same_ranges_find(
+    sizes: list[int], wanted: list[tuple[int, int]], cuts: set[int]
+) -> None:
+    window = placed(sizes, gap=3)
+    edges = sorted({0, *cuts})
+    masks: list[tuple[int, int]] = []
+    for start, end in pairwise([*edges, 1000]):
+        bits = sum(1 << offset - start for offset in offsets(wanted) if start <= offset < end)
+        if bits:
+            masks.append((start, bits))
+    found: dict[Chunk, int] = {}
+    window.locate_masks(found, masks)
+    assert found == window.locate(normalise(wanted))
+
+
+def test_a_mask_far_behind_the_window_costs_nothing() -> None:
+    window = placed([300])
+    found: dict[Chunk, int] = {}
+    window.locate_masks(found, [(1 << 63, 5), (1 << 40, 1)])
+    assert found == {}

@@ -9,9 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydanube_broker.journal import CachedBatch
 from pydanube_broker.subscription.batch_columns import producer_bytes
+from pydanube_broker.subscription.chunk import Chunk
+from pydanube_broker.subscription.picked import Picked
 from pydanube_broker.subscription.plan import Plan
 from pydanube_broker.subscription.ranges import Range, digits_of, head_of_mask, normalise, ranges_of
-from pydanube_broker.subscription.routed_part import gather
+from pydanube_broker.subscription.routed_part import KEPT_BYTES, KeptColumns, gather, pick
 from pydanube_core.batch import BatchView, broker_part, read_producer_part
 from pydanube_core.batch.encode import encode_batch
 from pydanube_core.batch.select import slot_of
@@ -78,12 +80,72 @@ def test_a_plan_gets_what_it_names_within_its_limits(
     assert payloads == got
 
 
-def test_columns_of_the_last_batch_are_kept_for_the_next_part() -> None:
-    first = gather(BATCHES, plan([(0, 15)]))
-    again = gather([BATCHES[2]], plan([(15, 31)]), first.pieces[-1][0])
+def test_columns_of_batches_are_kept_for_the_next_part_within_a_bound() -> None:
+    kept = KeptColumns()
+    first = gather(BATCHES, plan([(0, 15)]), kept)
+    again = gather([BATCHES[2]], plan([(15, 31)]), kept)
     assert again.pieces[0][0] is first.pieces[-1][0]
-    other = gather([BATCHES[0]], plan([(0, 3)]), first.pieces[-1][0])
-    assert other.pieces[0][0] is not first.pieces[-1][0]
+    large = [stored(base, 1)._replace(stored_bytes=KEPT_BYTES // 2) for base in range(100, 104)]
+    for batch in large:
+        kept.of(batch)
+    assert len(kept) == 2
+    assert kept.of(large[3]) is kept.of(large[3])
+    assert kept.of(BATCHES[2]) is not first.pieces[-1][0]
+    kept.clear()
+    assert not len(kept)
+
+
+def sparse() -> CachedBatch:
+    """A batch of nine messages at 31, 32, 34, 35, 37 … 43: every third offset holds none."""
+    offsets = [offset for offset in range(31, 44) if offset % 3]
+    data = encode_batch(
+        [f"{offset:0{SIZE}}".encode() for offset in offsets],
+        keys=[f"key-{offset % 7}".encode() for offset in offsets],
+        offset_deltas=[offset - 31 for offset in offsets],
+    )
+    head = broker_part(base_offset=31, last_offset=43, epoch=1, append_time_ms=1)
+    return CachedBatch(31, 44, len(offsets), 1, len(head) + len(data), (head, data))
+
+
+@settings(deadline=None)
+@given(
+    offsets=st.sets(st.integers(0, 43), min_size=1),
+    edges=st.sets(st.integers(1, 43), max_size=4),
+    messages=st.integers(1, 50),
+    size_bytes=st.none() | st.integers(1, 3000),
+    frame_bytes=st.none() | st.integers(1, 3000),
+    gone=st.booleans(),
+)
+def test_masks_pick_what_the_same_ranges_would(
+    offsets: set[int],
+    edges: set[int],
+    messages: int,
+    size_bytes: int | None,
+    frame_bytes: int | None,
+    gone: bool,
+) -> None:
+    masks: list[tuple[Chunk, int]] = []
+    for start, end in pairwise(sorted({0, 44, *edges})):
+        if mask := sum(1 << offset - start for offset in offsets if start <= offset < end):
+            masks.append((Chunk(start, end), mask))
+    picked = Picked(masks)
+    wanted = sorted(offsets)
+    assert (picked.first, picked.end, picked.messages) == (wanted[0], wanted[-1] + 1, len(wanted))
+    assert list(picked) == normalise((o, o + 1) for o in wanted) == picked
+    batches = [*BATCHES[gone:], sparse()]
+    there = {offset for batch in batches for offset in range(batch.base, min(batch.end, 31))}
+    there |= {offset for offset in range(31, 44) if offset % 3}
+    by_ranges = plan(list(picked), messages=messages, size_bytes=size_bytes)
+    part = pick(batches, by_ranges._replace(ranges=picked), KeptColumns(), frame_bytes=frame_bytes)
+    got = [o for start, end in part.ranges for o in range(start, end)]
+    assert got == [offset for offset in wanted if offset in there][: len(got)]
+    assert [int(o) for columns, at in part.pieces for o in columns.offsets[at]] == got
+    assert isinstance(part.ranges, Picked) == (got == [o for o in wanted if o < part.next_offset] != [])
+    if frame_bytes is None:
+        same = gather(batches, by_ranges)
+        assert (list(part.ranges), part.next_offset) == (list(same.ranges), same.next_offset)
+    elif offsets & there:
+        assert got
 
 
 def test_nothing_left_in_the_log_is_passed_over() -> None:

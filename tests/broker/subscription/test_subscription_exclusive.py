@@ -528,3 +528,17 @@ def test_an_idle_subscription_takes_less_than_8_kilobytes_also_after_work() -> N
         finally:
             tracemalloc.stop()
         assert each < 8192, f"{type}: {each:.0f} bytes"
+
+
+def test_an_ack_by_mask_counts_once_and_refuses_what_was_not_delivered() -> None:
+    sub = exclusive(head=10)
+    session = attach(sub, credit=6)
+    pull(sub)
+    assert sub.ack(1, session, [(0, 1)], [(1, 0b1011)]) == 4
+    assert sub.ack(1, session, [], [(1, 0b1011)]) == 0
+    sub.check()
+    assert sub.floor == 3
+    for beyond in (6, 1 << 63):
+        with pytest.raises(NotDelivered):
+            sub.ack(1, session, [], [(3, 1), (beyond, 1)])
+    assert sub.floor == 3

@@ -1,0 +1,77 @@
+"""Messages of the window as masks of its chunks: what a key-shared consumer waited for is thousands of short ranges.
+
+A `Picked` is a sequence of ranges to whoever wants ranges; they are only worked out when somebody looks. The shell and
+the core use the masks: a few operations a chunk in place of several a message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import overload
+
+from pydanube_broker.subscription.chunk import Chunk
+from pydanube_broker.subscription.ranges import Range, normalise, ranges_of
+
+__all__ = ["Picked"]
+
+
+class Picked(Sequence[Range]):
+    """Messages by chunk, chunks ascending; at least one, and no mask is 0. Valid while the window does not change."""
+
+    __slots__ = ("_ranges", "masks")
+
+    def __init__(self, masks: Sequence[tuple[Chunk, int]]) -> None:
+        self.masks = masks
+        self._ranges: list[Range] | None = None
+
+    @property
+    def first(self) -> int:
+        """The first message's offset."""
+        chunk, mask = self.masks[0]
+        return chunk.start + (mask & -mask).bit_length() - 1
+
+    @property
+    def end(self) -> int:
+        """One past the last message's offset."""
+        chunk, mask = self.masks[-1]
+        return chunk.start + mask.bit_length()
+
+    @property
+    def messages(self) -> int:
+        return sum(mask.bit_count() for _, mask in self.masks)
+
+    def below(self, offset: int) -> list[tuple[Chunk, int]]:
+        """Those with smaller offsets."""
+        found: list[tuple[Chunk, int]] = []
+        for chunk, mask in self.masks:
+            if chunk.start >= offset:
+                break
+            if chunk.start + mask.bit_length() > offset:
+                mask &= (1 << (offset - chunk.start)) - 1
+            if mask:
+                found.append((chunk, mask))
+        return found
+
+    def ranges(self) -> list[Range]:
+        """The same as a normal list of ranges."""
+        if self._ranges is None:
+            self._ranges = normalise(r for chunk, mask in self.masks for r in ranges_of(mask, chunk.start))
+        return self._ranges
+
+    @overload
+    def __getitem__(self, at: int) -> Range: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[Range]: ...
+    def __getitem__(self, at: int | slice) -> Range | list[Range]:
+        return self.ranges()[at]
+
+    def __len__(self) -> int:
+        return len(self.ranges())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and self.ranges() == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Picked({self.ranges()[:4]}, {self.messages} messages)"
