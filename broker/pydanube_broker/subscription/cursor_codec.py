@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from itertools import chain
 from typing import Final
 
 from pydanube_core.errors import CorruptJournal, FormatTooNew, InvalidArgument
@@ -60,7 +61,7 @@ def decode_delta(data: bytes | memoryview) -> CursorDelta:
 
 def _encode(kind: bytes, cursor: CursorSnapshot | CursorDelta) -> bytes:
     ranges: Sequence[Range] = cursor.acknowledged
-    flat = [offset for pair in ranges for offset in pair]
+    flat = list(chain.from_iterable(ranges))
     head = _HEAD.pack(
         _MAGIC, kind, VERSION, 0, cursor.generation, cursor.floor, len(ranges), len(cursor.attempts)
     )
