@@ -468,8 +468,7 @@ class Producer:
         payloads, keys = columns
         if keys.count(None) == len(keys):
             return payloads, None
-        encoded = {key: None if key is None else encode_key(key) for key in set(keys)}
-        return payloads, [encoded[key] for key in keys]
+        return payloads, [None if key is None else encode_key(key) for key in keys]
 
     async def _spread(self, payloads: list[bytes], keys: list[bytes | None] | None, ledger: Ledger) -> None:
         if self._only is not None:

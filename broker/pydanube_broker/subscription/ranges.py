@@ -21,6 +21,7 @@ __all__ = [
     "check_ranges",
     "digits_of",
     "head_of_mask",
+    "joined",
     "normalise",
     "ranges_of",
     "runs_of",
@@ -68,6 +69,17 @@ def normalise(ranges: Iterable[Range]) -> list[Range]:
         else:
             merged.append((start, end))
     return merged
+
+
+def joined(masks: Iterable[tuple[int, int]]) -> list[Range]:
+    """The normal list of (mask, base) pairs that ascend and do not overlap: only their borders may touch."""
+    found: list[Range] = []
+    for mask, base in masks:
+        runs = ranges_of(mask, base)
+        if found and runs and found[-1][1] == runs[0][0]:
+            runs[0] = (found.pop()[0], runs[0][1])
+        found += runs
+    return found
 
 
 def total(ranges: Iterable[Range]) -> int:

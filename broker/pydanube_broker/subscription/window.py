@@ -26,7 +26,7 @@ from pydanube_core.errors import NotDelivered
 from pydanube_broker.subscription.chunk import NO_SLOTS, Chunk, Flight, Poison, Timer, Wait
 from pydanube_broker.subscription.consumer import Consumer
 from pydanube_broker.subscription.cursor import Attempts, CursorDelta, CursorSnapshot, merge_attempts
-from pydanube_broker.subscription.ranges import Range, RangeSet, normalise, ranges_of
+from pydanube_broker.subscription.ranges import Range, RangeSet, joined, normalise, ranges_of
 from pydanube_broker.subscription.timers import SWEEP_ENTRIES, Timers
 
 __all__ = ["StateListener", "Window"]
@@ -398,15 +398,15 @@ class Window:
     def locate_masks(self, found: dict[Chunk, int], masks: Sequence[tuple[int, int]]) -> None:
         """Add the open messages of masks, each behind the offset of its lowest bit. O(chunks touched)."""
         for first, mask in masks:
-            end = first + mask.bit_length()
-            at = max(bisect_right(self._starts, first) - 1, 0)
-            while at < len(self.chunks) and self._starts[at] < end:
-                chunk = self.chunks[at]
-                at += 1
-                if chunk.end <= first:
-                    continue
+            begin, stop = (
+                bisect_right(self._starts, first) - 1,
+                bisect_left(self._starts, first + mask.bit_length()),
+            )
+            for chunk in self.chunks[max(begin, 0) : stop]:
                 shift = chunk.start - first
-                if hit := (mask >> shift if shift >= 0 else mask << -shift) & chunk.open:
+                if chunk.end > first and (
+                    hit := (mask >> shift if shift >= 0 else mask << -shift) & chunk.open
+                ):
                     found[chunk] = found.get(chunk, 0) | hit
 
     def _locate_one(self, found: dict[Chunk, int], start: int, end: int) -> None:
@@ -652,7 +652,7 @@ class Window:
             return None
         dirty = sorted(set(self._dirty), key=_START)
         tried = [chunk for chunk in dirty if chunk.history_dirty]
-        acknowledged = _joined((chunk.dirty, chunk.start) for chunk in dirty if chunk.end > self.floor)
+        acknowledged = joined((chunk.dirty, chunk.start) for chunk in dirty if chunk.end > self.floor)
         if self._dirty_ranges:
             others = [(max(s, self.floor), e) for s, e in self._dirty_ranges if e > self.floor]
             acknowledged = normalise([*acknowledged, *others])
@@ -681,17 +681,6 @@ class Window:
         delta = self.changes()
         self.kept()
         return delta
-
-
-def _joined(masks: Iterable[tuple[int, int]]) -> list[Range]:
-    """The normal list of (mask, base) pairs that ascend and do not overlap: only their borders may touch."""
-    found: list[Range] = []
-    for mask, base in masks:
-        runs = ranges_of(mask, base)
-        if found and runs and found[-1][1] == runs[0][0]:
-            runs[0] = (found.pop()[0], runs[0][1])
-        found += runs
-    return found
 
 
 def _not_delivered(offset: int, consumer: Consumer) -> NotDelivered:
