@@ -609,15 +609,7 @@ class Window:
 
     def open_ranges(self) -> list[Range]:
         """The unacknowledged messages below next, normal."""
-        found: list[Range] = []
-        for (
-            chunk
-        ) in self.chunks:  # ascending and apart: only what touches across their border is to be joined
-            runs = ranges_of(chunk.open, chunk.start)
-            if found and runs and found[-1][1] == runs[0][0]:
-                runs[0] = (found.pop()[0], runs[0][1])
-            found += runs
-        return found
+        return joined((chunk.open, chunk.start) for chunk in self.chunks)
 
     @property
     def acked_above(self) -> int:
