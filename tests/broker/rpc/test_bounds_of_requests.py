@@ -110,7 +110,9 @@ class Pump:
         self.acked: list[list[tuple[int, int]]] = []
         self.confirmed_after: int | None = None
 
-    def ack(self, consumer_id: int, session: int, ranges: list[tuple[int, int]]) -> None:
+    def ack(
+        self, consumer_id: int, session: int, ranges: list[tuple[int, int]], masks: list[tuple[int, int]]
+    ) -> None:
         self.acked.append(ranges)
 
     def confirm(self, done: object) -> None:
