@@ -159,6 +159,7 @@ GENERATED_USERS = (
     "pydanube.schemas",  # the registry's unary calls
     "pydanube.testing.*",  # the in-memory broker answers the same messages
     "pydanube.control",  # what a consume stream is told: acknowledgements, credit, seeks
+    "pydanube.acks",  # ranges and masks become the message that says them
     "pydanube.*_lane",  # a stream to one broker each: messages become batches, answers receipts
     "pydanube_admin.compat.*",  # danube_admin and the registry's changes: translation is all they do
     "pydanube.admin.calling",  # danube.ops/Call: the typed client
