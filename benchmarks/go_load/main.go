@@ -20,9 +20,12 @@ import (
 
 type raw struct{}
 
-func (raw) Marshal(v any) ([]byte, error)      { return *(v.(*[]byte)), nil }
-func (raw) Unmarshal(data []byte, v any) error { *(v.(*[]byte)) = append([]byte(nil), data...); return nil }
-func (raw) Name() string                       { return "proto" }
+func (raw) Marshal(v any) ([]byte, error) { return *(v.(*[]byte)), nil }
+func (raw) Unmarshal(data []byte, v any) error {
+	*(v.(*[]byte)) = append([]byte(nil), data...)
+	return nil
+}
+func (raw) Name() string { return "proto" }
 
 func number(to []byte, field int, value uint64) []byte {
 	return binary.AppendUvarint(binary.AppendUvarint(to, uint64(field<<3)), value)
@@ -83,6 +86,8 @@ func main() {
 	size := flag.Int("size", 1024, "bytes of a payload")
 	seconds := flag.Float64("seconds", 5, "of sending")
 	name := flag.String("topic", "/default/goload", "topic")
+	echo := flag.Bool("echo", false, "empty calls of grpc.health.v1.Health/Check in place of sends")
+	drain := flag.Int("drain", 0, "send so many first, and only then receive and acknowledge them")
 	flag.Parse()
 	topic := []byte(*name)
 	create := func(connection *grpc.ClientConn, producer []byte) uint64 {
@@ -90,9 +95,16 @@ func main() {
 		numbers, _ := fields(must(call(connection, "/danube.ProducerService/CreateProducer", request)))
 		return numbers[2]
 	}
-	create(dial(*address), []byte("first"))
-	var received, wrong atomic.Int64
-	over := make(chan struct{})
+	if *echo {
+		*consumers = 0
+	} else {
+		create(dial(*address), []byte("first"))
+	}
+	var received, wrong, sum atomic.Int64
+	receive := make(chan struct{}) // closed when consumers may begin
+	if *drain == 0 {
+		close(receive)
+	}
 	for i := range *consumers {
 		connection := dial(*address)
 		kind := uint64(0)
@@ -108,37 +120,63 @@ func main() {
 		must(nil, stream.SendMsg(&request))
 		must(nil, stream.CloseSend())
 		go func() {
+			<-receive
 			for {
 				var message []byte
 				if stream.RecvMsg(&message) != nil {
 					return
 				}
 				numbers, texts := fields(message)
+				id, _ := fields(texts[2])
 				ack := text(text(number(nil, 1, numbers[1]), 2, texts[2]), 3, []byte("s"))
 				if _, err := call(connection, "/danube.ConsumerService/Ack", ack); err != nil {
 					wrong.Add(1)
 				}
+				sum.Add(int64(id[5]))
 				received.Add(1)
 			}
 		}()
 	}
 	var group sync.WaitGroup
 	var sent atomic.Int64
-	times := make([][]float64, *producers)
+	senders := *producers
+	if *drain > 0 {
+		senders = 64
+	}
+	times := make([][]float64, senders)
+	connections := make([]*grpc.ClientConn, senders)
+	for i := range connections {
+		connections[i] = dial(*address)
+		if *echo {
+			must(call(connections[i], "/grpc.health.v1.Health/Check", nil))
+		}
+	}
 	begun := time.Now()
-	for i := range *producers {
+	for i, connection := range connections {
 		group.Add(1)
 		go func() {
 			defer group.Done()
-			connection := dial(*address)
 			producer := fmt.Appendf(nil, "p%d", i)
-			id := text(number(nil, 1, create(connection, producer)), 2, topic)
+			var id []byte
+			if !*echo {
+				id = text(number(nil, 1, create(connection, producer)), 2, topic)
+			}
 			payload := make([]byte, *size)
-			for counter := uint64(2); time.Since(begun).Seconds() < *seconds; counter++ {
+			for counter := uint64(2); ; counter++ {
 				start := time.Now()
-				request := text(text(number(nil, 1, counter), 2, id), 3, payload)
-				request = text(number(request, 4, uint64(start.UnixMilli())), 5, producer)
-				if _, err := call(connection, "/danube.ProducerService/SendMessage", request); err != nil {
+				if *drain == 0 && time.Since(begun).Seconds() >= *seconds {
+					return
+				}
+				if *drain > 0 && int(counter-2) >= *drain/senders {
+					return
+				}
+				path, request := "/grpc.health.v1.Health/Check", []byte{}
+				if !*echo {
+					path = "/danube.ProducerService/SendMessage"
+					request = text(text(number(nil, 1, counter), 2, id), 3, payload)
+					request = text(number(request, 4, uint64(start.UnixMilli())), 5, producer)
+				}
+				if _, err := call(connection, path, request); err != nil {
 					wrong.Add(1)
 					continue
 				}
@@ -149,21 +187,31 @@ func main() {
 	}
 	group.Wait()
 	elapsed := time.Since(begun).Seconds()
+	if *drain > 0 {
+		fmt.Println("sent") // whoever measures the broker begins now
+		var line string
+		fmt.Scanln(&line)
+		begun = time.Now()
+		close(receive)
+		for received.Load() < sent.Load() && time.Since(begun).Seconds() < *seconds {
+			time.Sleep(time.Millisecond)
+		}
+		elapsed = time.Since(begun).Seconds()
+	}
 	meanwhile := received.Load()
-	if *consumers > 0 {
+	if *consumers > 0 && *drain == 0 {
 		for last := int64(-1); received.Load() < sent.Load() && received.Load() != last; {
 			last = received.Load()
 			time.Sleep(2 * time.Second)
 		}
 	}
-	close(over)
 	all := []float64{}
 	for _, part := range times {
 		all = append(all, part...)
 	}
 	sort.Float64s(all)
 	fmt.Printf(`{"producers": %d, "consumers": %d, "sent": %d, "sends_per_s": %.0f, "p50_ms": %.3f, "p99_ms": %.3f, `+
-		`"received_meanwhile_per_s": %.0f, "received": %d, "errors": %d}`+"\n",
+		`"received_meanwhile_per_s": %.0f, "received": %d, "offsets_sum": %d, "errors": %d}`+"\n",
 		*producers, *consumers, sent.Load(), float64(sent.Load())/elapsed, all[len(all)/2], all[len(all)*99/100],
-		float64(meanwhile)/elapsed, received.Load(), wrong.Load())
+		float64(meanwhile)/elapsed, received.Load(), sum.Load(), wrong.Load())
 }

@@ -165,7 +165,14 @@ class _OneRequest(Call):
     def __init__(
         self, connection: CallConnection, stream: Stream, method: CalledMethod, head: HeadOfCall
     ) -> None:
-        super().__init__(connection, stream, method, head)
+        # As `Call`'s, which is not called: every call comes by here.
+        self.connection = connection
+        self.stream = stream
+        self.method = method
+        self.head = head
+        self.over = False
+        self.due = 0
+        self.since = connection.now
         self._pieces: list[bytes] | None = None
         self._held = 0
         if self.WHOLE:
@@ -245,8 +252,14 @@ class _OneRequest(Call):
         if self.over:
             return
         connection = self.connection
-        self._end(0)
         out = connection.http.out
+        # As `_end`, step by step: every call comes by here.
+        self.over = True
+        self.since = 0.0
+        if self.due:
+            connection.deadlines.drop(self)
+        self.method.ended(0)
+        out.answers_open -= 1
         self.stream.user = None  # nothing more is told to this call
         if len(message) <= WHOLE_BYTES:
             out.answer(self.stream, HEAD, frame(message), OK_TRAILERS)

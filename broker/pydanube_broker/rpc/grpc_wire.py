@@ -11,6 +11,7 @@ import binascii
 import zlib
 from collections.abc import Sequence
 from enum import IntEnum
+from functools import lru_cache
 from typing import Final
 from urllib.parse import quote, unquote_to_bytes
 
@@ -224,8 +225,9 @@ def decode_metadata(fields: Headers) -> tuple[tuple[str, str | bytes], ...]:
     return tuple(found)
 
 
+@lru_cache(maxsize=2048)
 def timeout_s(value: bytes) -> float:
-    """`grpc-timeout` in seconds.
+    """`grpc-timeout` in seconds; remembered, as those of one client are near to each other.
 
     Raises:
         WireError: it is none.

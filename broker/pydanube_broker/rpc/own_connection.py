@@ -120,13 +120,12 @@ class OwnConnection(asyncio.Protocol):
                 wait = timeout_s(event.varying)
             except WireError as error:
                 call.refuse(error)
-        if wait is not None and not call.over:
-            if wait > 0:
-                self.deadlines.add(call, self.now, wait)
-            else:
-                call.expire()
+        if wait is not None and wait <= 0 and not call.over:
+            call.expire()
         if event.ended:
-            call.on_data(b"", 0, 0, ended=True)
+            call.on_data(event.data, event.start, event.end, ended=True)
+        if wait is not None and not call.over:  # most calls that are whole are answered by now
+            self.deadlines.add(call, self.now, wait)
 
     def _other(self, event: Event) -> None:
         match event:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from pydanube_broker.rpc.hot import ColdHandler
+from pydanube_broker.rpc.hot import HotHandler, UnaryReply
 
 __all__ = ["HealthService"]
 
@@ -23,8 +23,8 @@ class HealthService:
         self._ready = ready
 
     @property
-    def cold(self) -> Mapping[str, ColdHandler]:
+    def hot(self) -> Mapping[str, HotHandler]:
         return {"/grpc.health.v1.Health/Check": self._check}
 
-    async def _check(self, request: bytes) -> bytes:
-        return _SERVING if self._ready() else _NOT_SERVING
+    def _check(self, request: bytes, reply: UnaryReply) -> None:
+        reply.send(_SERVING if self._ready() else _NOT_SERVING)

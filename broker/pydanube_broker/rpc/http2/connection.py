@@ -130,7 +130,8 @@ class ServerConnection:
                 self._partial = data
                 return  # how long it may take is the handshake's affair
             self._greeted, position = True, len(PREFACE)
-        streams, window = self.streams, self._window
+        streams, window, whole = self.streams, self._window, self.limits.stream_window_bytes
+        begun: Stream | None = None  # the stream of the last event, if that is the head of a request
         while size - position >= 9:
             high, low, kind, flags, stream_id = _unpack(data, position)
             length = high << 8 | low
@@ -156,14 +157,32 @@ class ServerConnection:
                         self.out.control(frames.window_update(0, increment))
                     if stream is None:
                         self._stray(stream_id, "DATA")
+                    elif (
+                        flags == _END_STREAM
+                        and stream is begun
+                        and stream.receive is None
+                        and stream.expected is None
+                        and length <= whole
+                    ):
+                        # All of a request right behind its head: it joins that event.
+                        stream.state = _HALF_CLOSED
+                        request = events[-1]
+                        assert type(request) is RequestReceived
+                        request.data, request.start, request.end, request.ended = data, start, end, True
+                        begun = None
                     else:
+                        begun = None
                         self._data(stream, flags, data, start, end, now, events)
                 elif kind == _HEADERS:
+                    begun = None
                     self._headers(flags, stream_id, data[start:end], now, events)
+                    if not flags & _END_STREAM and events and type(events[-1]) is RequestReceived:
+                        begun = events[-1].stream
                 elif kind == _WINDOW_UPDATE and length == 4:
                     increment = int.from_bytes(data[start:end], "big") & LARGEST_ID
                     self._window_update(stream_id, increment, now)
                 else:
+                    begun = None
                     self._other(kind, flags, stream_id, data[start:end], now, events)
             except StreamFailure as failure:
                 self._fault(failure, now, events)

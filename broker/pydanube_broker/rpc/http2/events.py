@@ -26,15 +26,20 @@ __all__ = [
 class RequestReceived:
     """A stream began.
 
+    A request that is one HEADERS and one last DATA frame behind it, the common one, is this event alone.
+
     Args:
         varying: the value of the header that is kept out of `head` (`HeaderReader`), if it was there.
-        ended: nothing follows.
+        ended: nothing follows; `data[start:end]` is all of the body then, as in `DataReceived`.
     """
 
     stream: Stream
     head: RequestHead
     varying: bytes | None
     ended: bool
+    data: bytes = b""
+    start: int = 0
+    end: int = 0
 
 
 @dataclass(slots=True, eq=False)

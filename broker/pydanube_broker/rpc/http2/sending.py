@@ -93,8 +93,7 @@ class Outbox:
             self.finish(stream, trailers, repeats=True)
             return
         number = stream.id
-        write = self.writer.write
-        head, tail = write(headers), write(trailers)
+        head, tail = self.writer.write_pair(headers, trailers)
         frame = b"".join(
             (
                 _pack(len(head) >> 8, len(head) & 0xFF, _HEADERS, _END_HEADERS, number),

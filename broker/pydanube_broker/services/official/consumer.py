@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final
+from typing import Final
 
 from pydanube_core.errors import ClusterError, Internal, InvalidArgument
 from pydanube_core.generated import danube_pb2 as pb
@@ -14,6 +14,7 @@ from pydanube_broker.delivery.any_pump import AnyPump
 from pydanube_broker.parts import BrokerParts
 from pydanube_broker.rpc.hot import ServerStreamReply, UnaryReply
 from pydanube_broker.services.official.client_book import ClientBook
+from pydanube_broker.services.official.hot_messages import Answer, read_answer, request_id_only
 from pydanube_broker.services.official.known_clients import ConsumerRecord
 from pydanube_broker.services.official.receive import ReceiveStream
 from pydanube_broker.services.official.requests import (
@@ -105,40 +106,42 @@ class ConsumerService:
 
     def ack(self, data: bytes, reply: UnaryReply) -> None:
         """The hot call. What is late, unknown or was never sent is ignored: OK."""
-        request = parse(pb.AckRequest, data)
-        pump, offset = self._answered(request)
+        answer = read_answer(data)
+        if answer is None:
+            request = parse(pb.AckRequest, data)
+            name = message_topic(request)
+            answer = Answer(request.request_id, name, request.msg_id.topic_offset, request.subscription_name)
+        pump, offset = self._answered(answer), answer.offset
         if pump is not None and offset <= MAX_OFFSET:
             pump.ack_delivered([(offset, offset + 1)])
-        reply.send(pb.AckResponse(request_id=request.request_id).SerializeToString())
+        reply.send(request_id_only(answer.request_id))
 
     def nack(self, data: bytes, reply: UnaryReply) -> None:
         request = parse(pb.NackRequest, data)
-        pump, offset = self._answered(request)
+        name = message_topic(request)
+        offset = request.msg_id.topic_offset
+        pump = self._answered(Answer(request.request_id, name, offset, request.subscription_name))
         if pump is not None and offset <= MAX_OFFSET:
             delay_ms = min(request.delay_ms, MAX_OFFSET)  # the policy's bound is far below
             pump.nack_delivered([(offset, offset + 1)], delay_ms, request.reason)
-        reply.send(pb.NackResponse(request_id=request.request_id).SerializeToString())
+        reply.send(request_id_only(request.request_id))
 
-    def _answered(self, request: Any) -> tuple[AnyPump | None, int]:
-        """The subscription and the offset an answer is about; None where nothing is ever awaited.
+    def _answered(self, answer: Answer) -> AnyPump | None:
+        """The subscription that an answer is about; None where nothing is ever awaited.
 
         Raises:
-            InvalidArgument: no `msg_id`.
             Internal: no such topic or subscription. The original's status; NOT_FOUND would make Java subscribe and
                 acknowledge again without end.
         """
-        name = message_topic(request)
-        topic = self._topic(name)
-        pump: AnyPump | None = topic.subscriptions.get(request.subscription_name)
-        if pump is None:
-            if isinstance(topic, MemoryTopic):
-                return None, 0
+        topic = self._topic(answer.topic_name)
+        pump: AnyPump | None = topic.subscriptions.get(answer.subscription_name)
+        if pump is None and not isinstance(topic, MemoryTopic):
             raise Internal(
-                f"SUBSCRIPTION_NOT_FOUND: {name} has no subscription {request.subscription_name!r}",
+                f"SUBSCRIPTION_NOT_FOUND: {answer.topic_name} has no subscription {answer.subscription_name!r}",
                 field="subscription_name",
-                value=request.subscription_name,
+                value=answer.subscription_name,
             )
-        return pump, request.msg_id.topic_offset
+        return pump
 
     def _topic(self, name: str) -> Topic:
         registry = self._broker.registry

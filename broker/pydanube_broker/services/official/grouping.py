@@ -35,9 +35,9 @@ from pydanube_core.errors import (
     Overloaded,
     RateLimited,
 )
-from pydanube_core.generated import danube_pb2 as pb
 
 from pydanube_broker.rpc.hot import UnaryReply
+from pydanube_broker.services.official.hot_messages import SentMessage, request_id_only
 from pydanube_broker.topics.topic import Topic
 
 __all__ = ["Grouping", "Pending", "check_message", "encode_group"]
@@ -61,13 +61,13 @@ class Pending:
 
     __slots__ = ("message", "reply", "size")
 
-    def __init__(self, message: pb.StreamMessage, size: int, reply: UnaryReply) -> None:
+    def __init__(self, message: SentMessage, size: int, reply: UnaryReply) -> None:
         self.message = message
         self.size = size  # of the request
         self.reply = reply
 
 
-def check_message(message: pb.StreamMessage, size: int, topic: Topic) -> None:
+def check_message(message: SentMessage, size: int, topic: Topic) -> None:
     """Refuse what cannot be stored, or not be delivered to an official client, whose limit is 4 MiB a message.
 
     Raises:
@@ -89,29 +89,41 @@ def check_message(message: pb.StreamMessage, size: int, topic: Topic) -> None:
             value=size,
             limit=MAX_BATCH_BYTES - BATCH_OVERHEAD_BYTES,
         )
-    for field, value, limit in (
-        ("request_id", message.request_id, MAX_REQUEST_ID),
-        ("publish_time", message.publish_time, MAX_PUBLISH_TIME_MS),
-    ):
-        if value > limit:
-            raise InvalidArgument(f"{field} {value} is beyond {limit}", field=field, value=value, limit=limit)
+    if message.request_id > MAX_REQUEST_ID:
+        raise _beyond("request_id", message.request_id, MAX_REQUEST_ID)
+    if message.publish_time > MAX_PUBLISH_TIME_MS:
+        raise _beyond("publish_time", message.publish_time, MAX_PUBLISH_TIME_MS)
+
+
+def _beyond(field: str, value: int, limit: int) -> InvalidArgument:
+    return InvalidArgument(f"{field} {value} is beyond {limit}", field=field, value=value, limit=limit)
 
 
 def encode_group(group: Sequence[Pending]) -> bytes:
     """The messages as one batch: at most `GROUP_MESSAGES`, publish times within `PUBLISH_TIME_SPAN_MS` of the first."""
     messages = [pending.message for pending in group]
     first = messages[0]
+    if len(messages) == 1:
+        return encode_batch(
+            [first.payload],
+            first_sequence=first.request_id,
+            publish_time_ms=first.publish_time,
+            keys=None if first.routing_key is None else [first.routing_key],
+            attributes=[first.attributes] if first.attributes else None,
+            producers=[(first.producer_id, first.producer_name)],
+            schema=(first.schema_id, first.schema_version),
+        )
     producers: dict[tuple[int, str], int] = {}
     index = [
-        producers.setdefault((message.msg_id.producer_id, message.producer_name), len(producers))
+        producers.setdefault((message.producer_id, message.producer_name), len(producers))
         for message in messages
     ]
     schemas: dict[tuple[int, int], int] = {}
     schema_index = [
         schemas.setdefault((message.schema_id, message.schema_version), len(schemas)) for message in messages
     ]
-    keyed = any(message.HasField("routing_key") for message in messages)
-    described = any(message.attributes for message in messages)
+    keys = [message.routing_key for message in messages]
+    attributes = [message.attributes for message in messages]
     times = [message.publish_time for message in messages]
     same_time = times.count(times[0]) == len(times)
     return encode_batch(
@@ -119,13 +131,11 @@ def encode_group(group: Sequence[Pending]) -> bytes:
         first_sequence=first.request_id,
         publish_time_ms=first.publish_time,
         publish_times_ms=None if same_time else times,
-        keys=[m.routing_key.encode() if m.HasField("routing_key") else None for m in messages]
-        if keyed
-        else None,
-        attributes=[dict(message.attributes) for message in messages] if described else None,
+        keys=keys if any(key is not None for key in keys) else None,
+        attributes=attributes if any(attributes) else None,
         producers=list(producers),
         producer_index=index if len(producers) > 1 else None,
-        sequences=[message.request_id for message in messages] if len(messages) > 1 else None,
+        sequences=[message.request_id for message in messages],
         schema=next(iter(schemas)) if len(schemas) == 1 else (0, 0),
         schemas=list(schemas) if len(schemas) > 1 else None,
         schema_index=schema_index if len(schemas) > 1 else None,
@@ -247,9 +257,7 @@ class Grouping:
             self._waiting_bytes -= pending.size
             if error is None:
                 # On stable storage by now: the message and everything before it in its topic (`Topic.committed`).
-                pending.reply.send(
-                    pb.MessageResponse(request_id=pending.message.request_id).SerializeToString()
-                )
+                pending.reply.send(request_id_only(pending.message.request_id))
             else:
                 self._rejected(topic.name, error)
                 pending.reply.fail(error)

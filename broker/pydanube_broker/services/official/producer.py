@@ -19,6 +19,7 @@ from pydanube_broker.parts import BrokerParts
 from pydanube_broker.rpc.hot import UnaryReply
 from pydanube_broker.services.official.client_book import ClientBook
 from pydanube_broker.services.official.grouping import Grouping, Pending, check_message
+from pydanube_broker.services.official.hot_messages import SentMessage, read_sent
 from pydanube_broker.services.official.ids import producer_id
 from pydanube_broker.services.official.known_clients import KnownProducer
 from pydanube_broker.services.official.requests import (
@@ -94,9 +95,13 @@ class ProducerService:
 
     def send_message(self, data: bytes, reply: UnaryReply) -> None:
         """The hot call."""
-        message = parse(pb.StreamMessage, data)
-        name = message_topic(message)
-        known = self._book.producer(message.msg_id.producer_id)
+        message = read_sent(data)
+        if message is None:
+            generated = parse(pb.StreamMessage, data)
+            message_topic(generated)
+            message = SentMessage.of(generated)
+        name = message.topic_name
+        known = self._book.producer(message.producer_id)
         if known is None or known.topic.name != name:
             known = self._attach(message, name)
         topic = known.topic
@@ -131,16 +136,16 @@ class ProducerService:
                 Internal("the broker failed to check the message against its schema; see its log")
             )
 
-    def _attach(self, message: pb.StreamMessage, name: str) -> KnownProducer:
+    def _attach(self, message: SentMessage, name: str) -> KnownProducer:
         """A producer that was not created in this life of the broker."""
         topic = self._broker.registry.find(topic_name(name, field="msg_id.topic_name"))
         if topic is None:
             raise TopicNotFound(f"topic {name} does not exist", field="msg_id.topic_name", value=name)
-        if producer_id(name, message.producer_name) != message.msg_id.producer_id:
+        if producer_id(name, message.producer_name) != message.producer_id:
             raise Unavailable(
-                f"producer {message.msg_id.producer_id} is not known on {name}: create it again",
+                f"producer {message.producer_id} is not known on {name}: create it again",
                 field="msg_id.producer_id",
-                value=str(message.msg_id.producer_id),
+                value=str(message.producer_id),
                 retry_after_ms=200,
             )
         return self._book.attach_producer(topic, message.producer_name)

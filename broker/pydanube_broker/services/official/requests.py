@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, Final, TypeVar
 
 from google.protobuf.message import DecodeError, Message
@@ -32,8 +33,12 @@ def parse(kind: type[M], data: bytes) -> M:
         ) from error
 
 
+@lru_cache(maxsize=4096)
 def topic_name(text: str, *, field: str = "topic_name") -> TopicName:
-    """A topic's full name, `/namespace/topic`: official clients know no short form, and compare names as text."""
+    """A topic's full name, `/namespace/topic`: official clients know no short form, and compare names as text.
+
+    Remembered: it comes with every acknowledgement.
+    """
     name = TopicName.parse(text, field=field)
     if text != str(name):
         raise InvalidName(f"{text!r} is not a topic name: use {name}", field=field, value=text)

@@ -9,6 +9,7 @@ from pydanube_core.errors import InvalidArgument, NotImplementedYet, SchemaMisma
 from pydanube_core.generated import danube_pb2 as pb
 
 from pydanube_broker.schema.topic_schemas import TopicSchemas
+from pydanube_broker.services.official.hot_messages import SentMessage
 from pydanube_broker.topics.topic import Topic
 
 __all__ = ["NoSchemas", "RegistrySchemas", "SchemaGate"]
@@ -30,7 +31,7 @@ class SchemaGate(Protocol):
         """
         ...
 
-    def check(self, topic: Topic, message: pb.StreamMessage) -> Awaitable[None] | None:
+    def check(self, topic: Topic, message: SentMessage) -> Awaitable[None] | None:
         """Hold a message against the topic's policy: at once, or by what is returned where that takes longer.
 
         Raises:
@@ -52,7 +53,7 @@ class NoSchemas:
     async def bind(self, topic: Topic, reference: pb.SchemaReference) -> None:
         self.look_up(reference)
 
-    def check(self, topic: Topic, message: pb.StreamMessage) -> Awaitable[None] | None:
+    def check(self, topic: Topic, message: SentMessage) -> Awaitable[None] | None:
         return None
 
 
@@ -78,7 +79,7 @@ class RegistrySchemas:
         except SchemaNotFound as error:
             raise _as_mismatch(error) from error
 
-    def check(self, topic: Topic, message: pb.StreamMessage) -> Awaitable[None] | None:
+    def check(self, topic: Topic, message: SentMessage) -> Awaitable[None] | None:
         guard = topic.schema
         if guard is None:
             return None

@@ -14,11 +14,11 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 from pydanube_core.batch import BROKER_PART_BYTES
-from pydanube_core.generated import danube_pb2 as pb
 
 from pydanube_broker.cluster.records import DispatchStrategy
 from pydanube_broker.delivery.frame_builder import Taken
 from pydanube_broker.journal import CachedBatch
+from pydanube_broker.services.official.hot_messages import encode_delivery
 from pydanube_broker.subscription.batch_columns import BatchColumns, view_of
 from pydanube_broker.subscription.ranges import runs_of
 from pydanube_broker.topics.topic import Topic
@@ -74,30 +74,21 @@ class DecodedBatch:
                 original's command line goes by that.
         """
         producer_id, producer_name = self.producers[self.which_producer[index] if self.which_producer else 0]
-        message = pb.StreamMessage(
-            request_id=self.sequences[index],
-            msg_id=pb.MsgID(
-                producer_id=producer_id,
-                topic_name=topic,
-                broker_addr=broker_url,
-                topic_offset=self.offsets[index] if stored else 0,
-            ),
-            payload=self.payloads[index],
-            publish_time=self.publish_times_ms[index],
-            producer_name=producer_name,
-        )
-        if self.attributes is not None:
-            message.attributes.update(self.attributes[index])
         schema_id, version = self.schemas[self.which_schema[index] if self.which_schema else 0]
-        if schema_id:
-            message.schema_id = schema_id
-        if version:
-            message.schema_version = version
-        if self.keys is not None:
-            key = self.keys[index]
-            if key is not None:
-                message.routing_key = key.decode()
-        return message.SerializeToString()
+        return encode_delivery(
+            self.sequences[index],
+            producer_id,
+            topic,
+            broker_url,
+            self.offsets[index] if stored else 0,
+            self.payloads[index],
+            self.publish_times_ms[index],
+            producer_name,
+            None if self.attributes is None else self.attributes[index],
+            schema_id,
+            version,
+            None if self.keys is None else self.keys[index],
+        )
 
 
 class DecodedBatches:
