@@ -89,19 +89,10 @@ async def send(address: str, options: argparse.Namespace) -> dict[str, Any]:
     for number in range(options.producers):
         connection = channel(address)
         connections.append(connection)
-        request = pb.ProducerRequest(
-            request_id=1,
-            producer_name=f"p{number}",
-            topic_name=TOPIC,
-            dispatch_strategy=1,  # type: ignore[arg-type]
-        )
-        create = unary(connection, "/danube.ProducerService/CreateProducer", pb.ProducerResponse)
-        producer = await create(request.SerializeToString())
+        producer_id = await produce(connection, f"p{number}")
         message = pb.StreamMessage(
             request_id=1,
-            msg_id=pb.MsgID(
-                producer_id=producer.producer_id, topic_name=TOPIC, broker_addr=f"http://{address}"
-            ),
+            msg_id=pb.MsgID(producer_id=producer_id, topic_name=TOPIC, broker_addr=f"http://{address}"),
             payload=PAYLOAD,
             publish_time=1_700_000_000_000,
             producer_name=f"p{number}",
@@ -113,6 +104,19 @@ async def send(address: str, options: argparse.Namespace) -> dict[str, Any]:
     for connection in connections:
         await connection.close()
     return result
+
+
+async def produce(connection: Any, name: str) -> int:
+    """A producer's id; the first one makes the topic."""
+    call = unary(connection, "/danube.ProducerService/CreateProducer", pb.ProducerResponse)
+    request = pb.ProducerRequest(
+        request_id=1,
+        producer_name=name,
+        topic_name=TOPIC,
+        dispatch_strategy=1,  # type: ignore[arg-type]
+    )
+    response = await call(request.SerializeToString())
+    return int(response.producer_id)
 
 
 async def subscribe(connection: Any, name: str = "c", subscription: str = "s", kind: int = 0) -> int:
@@ -160,6 +164,7 @@ async def consume(address: str, options: argparse.Namespace) -> dict[str, Any]:
 async def idle(address: str, options: argparse.Namespace) -> None:
     """Attach, say `ready`, and check health every 5 s until stdin ends."""
     connections = [channel(address) for _ in range(options.connections)]
+    await produce(connections[0], "idle")
     consumers: list[tuple[Any, int]] = []
     streams = []
     for number in range(options.idle):

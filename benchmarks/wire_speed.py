@@ -6,7 +6,8 @@ Each server is a broker of its own (data on disk, fsynced). The load is `benchma
 official Go client and built by `go`: it takes less of the machine than Python's client, so that more of what is seen is
 the server. Measured for each server:
 
-* echo: `grpc.health.v1.Health/Check`, 32 callers with a connection and a call in flight each, and the processor per call;
+* raw: as many bytes as a call and its answer have, over TCP to an echo on uvloop: what the sockets alone take;
+* echo: `danube.HealthCheck`, 32 callers with a connection and a call in flight each, and the processor per call;
 * send 4, send 16: reliable, fsynced `SendMessage` of 1 KB, one in flight for each producer;
 * drain: `ReceiveMessages` + `Ack` of what was sent before, by one exclusive consumer with one ack in flight, none lost;
 * fair: 16 producers at full speed and a shared group of 4 consumers beside them: the share of what was sent that arrived
@@ -18,6 +19,7 @@ Servers: `own` and `grpcio` of this tree, and where `--base` is given that one's
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
 import json
 import os
@@ -31,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import uvloop
 
 HERE = Path(__file__).parent
 ECHOES = 32
@@ -100,6 +103,42 @@ class Broker:
         return found
 
 
+class Raw(asyncio.Protocol):
+    """The echo without gRPC."""
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._transport.write(data[:40])
+
+
+async def serve_raw() -> None:
+    server = await asyncio.get_running_loop().create_server(Raw, "127.0.0.1", 0)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await server.serve_forever()
+
+
+def raw(program: Path, seconds: float) -> dict[str, Any]:
+    with subprocess.Popen([sys.executable, __file__, "--serve-raw"], stdout=subprocess.PIPE) as server:
+        assert server.stdout is not None
+        words = [str(program), "-raw", "-address", f"127.0.0.1:{int(server.stdout.readline())}"]
+        process = psutil.Process(server.pid)
+        before = process.cpu_times()
+        done = subprocess.run(
+            [*words, "-producers", str(ECHOES), "-seconds", str(seconds)], capture_output=True, check=True
+        )
+        after = process.cpu_times()
+        server.terminate()
+    found = json.loads(done.stdout)
+    used = after.user + after.system - before.user - before.system
+    return {
+        "per_s": found["sends_per_s"],
+        "p50_ms": found["p50_ms"],
+        "server_us": round(used / max(1, found["sent"]) * 1e6, 1),
+    }
+
+
 @contextlib.contextmanager
 def broker(danube: str, runtime: str, folder: str | None) -> Iterator[Broker]:
     with tempfile.TemporaryDirectory(dir=folder) as data:
@@ -115,12 +154,18 @@ def measure(it: Broker, program: Path, options: argparse.Namespace) -> dict[str,
     found: dict[str, Any] = {}
     span = ("-seconds", options.seconds)
 
+    def rates(part: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "per_s": part["sends_per_s"],
+            **{name: part[name] for name in ("p50_ms", "p99_ms", "server_us", "errors")},
+        }
+
     def echo() -> dict[str, Any]:
         it.load(program, "-echo", "-producers", ECHOES, "-seconds", 0.5)
-        return it.load(program, "-echo", "-producers", ECHOES, *span)
+        return rates(it.load(program, "-echo", "-producers", ECHOES, *span))
 
     def send(count: int) -> Callable[[], dict[str, Any]]:
-        return lambda: it.load(program, "-producers", count, "-topic", f"/default/send{count}", *span)
+        return lambda: rates(it.load(program, "-producers", count, "-topic", f"/default/send{count}", *span))
 
     def drain() -> dict[str, Any]:
         part = it.load(
@@ -153,6 +198,19 @@ def measure(it: Broker, program: Path, options: argparse.Namespace) -> dict[str,
     return found
 
 
+def ratios(result: dict[str, Any]) -> dict[str, float]:
+    """Of `own` to each of the others: rates, and processor of the echo."""
+    own, found = result.get("own", {}), {}
+    for other in ("grpcio", "base"):
+        for what, part in result.get(other, {}).items():
+            for key in ("per_s", "received_per_s"):
+                if part.get(key) and what in own:
+                    found[f"{what}: own / {other}"] = round(own[what][key] / part[key], 2)
+            if what == "echo" and what in own:
+                found[f"processor: {other} / own"] = round(part["server_us"] / own[what]["server_us"], 2)
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -161,13 +219,17 @@ def main() -> None:
     parser.add_argument("--drain", type=int, default=10_000, help="messages of the drain")
     parser.add_argument("--runtimes", nargs="+", choices=["own", "grpcio"], default=["own", "grpcio"])
     parser.add_argument("--base", help="the `danube` of another environment, measured beside, on grpcio")
-    parser.add_argument("--only", nargs="*", help="echo, send 4, send 16, drain, fair")
+    parser.add_argument("--only", nargs="*", help="raw, echo, send 4, send 16, drain, fair")
     parser.add_argument("--load", type=Path, help="the load generator, if it is built already")
     parser.add_argument(
         "--dir", default=None, help="where the brokers' data goes; the disk is part of what is measured"
     )
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--serve-raw", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.serve_raw:
+        uvloop.run(serve_raw())
+        return
     ours = str(Path(sys.executable).with_name("danube"))
     servers = {name: (ours, name) for name in options.runtimes}
     if options.base:
@@ -175,8 +237,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=options.dir) as folder:
         program = options.load or build(Path(folder))
         result: dict[str, Any] = {
-            "machine": {"cpus": os.cpu_count(), "load": os.getloadavg()[0], "fdatasync_ms": disk_ms(Path(folder))}
+            "machine": {
+                "cpus": os.cpu_count(),
+                "load": os.getloadavg()[0],
+                "fdatasync_ms": disk_ms(Path(folder)),
+            }
         }
+        if not options.only or "raw" in options.only:
+            result["raw"] = {"echo": raw(program, options.seconds)}
         for name, (danube, runtime) in servers.items():
             with broker(danube, runtime, options.dir) as it:
                 result[name] = measure(it, program, options)
@@ -184,6 +252,8 @@ def main() -> None:
         print(json.dumps(result))
         return
     print("machine", result.pop("machine"))
+    for what, ratio in ratios(result).items():
+        print(f"{what:24} {ratio}")
     for name, found in result.items():
         for what, part in found.items():
             print(f"{name:7} {what:8}", ", ".join(f"{key} {value}" for key, value in part.items()))

@@ -29,6 +29,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -420,6 +421,18 @@ def conformance(tally: Tally) -> None:
     )
 
 
+def fuzz_guided(tally: Tally) -> None:
+    """Coverage-guided fuzzing, where there is a fuzzer for this Python."""
+    if find_spec("atheris") is None:
+        tally.not_run.append(
+            "the HTTP/2 connection under atheris: atheris is not made for this Python and system"
+        )
+        return
+    seconds = int(os.environ.get("FUZZ_SECONDS", "120"))
+    command = (sys.executable, "-m", "tools.fuzz_http2", f"-max_total_time={seconds}")
+    run_all([Step(name="fuzz http2 (atheris)", command=command, budget_s=seconds + 120.0)], tally)
+
+
 def main(arguments: Sequence[str]) -> int:
     tally = Tally()
     # `timeout` sends SIGTERM; like Ctrl-C it must take the running check along.
@@ -445,6 +458,7 @@ def main(arguments: Sequence[str]) -> int:
             case "fuzz":
                 fuzz = ("-m", "hypothesis", "-p", "tools.fuzz_profile", "-o", "timeout=0", *rest)
                 run_tests(tally, *fuzz, budget_s=LONG_BUDGET_S, each_s=LONG_BUDGET_S)
+                fuzz_guided(tally)
             case _:
                 print(__doc__, file=sys.stderr)
                 return 2

@@ -8,6 +8,8 @@ import (
 	"encoding/binary"
 	"flag"
 	"fmt"
+	"io"
+	"net"
 	"os"
 	"sort"
 	"sync"
@@ -79,6 +81,15 @@ func must(data []byte, err error) []byte {
 	return data
 }
 
+// As many bytes as a small call and its answer have.
+func rawCall(connection net.Conn) error {
+	if _, err := connection.Write(make([]byte, 64)); err != nil {
+		return err
+	}
+	_, err := io.ReadFull(connection, make([]byte, 40))
+	return err
+}
+
 func main() {
 	address := flag.String("address", "127.0.0.1:6650", "of the broker")
 	producers := flag.Int("producers", 4, "each with one send in flight")
@@ -86,7 +97,8 @@ func main() {
 	size := flag.Int("size", 1024, "bytes of a payload")
 	seconds := flag.Float64("seconds", 5, "of sending")
 	name := flag.String("topic", "/default/goload", "topic")
-	echo := flag.Bool("echo", false, "empty calls of grpc.health.v1.Health/Check in place of sends")
+	echo := flag.Bool("echo", false, "calls of danube.HealthCheck in place of sends: the smallest there is")
+	raw := flag.Bool("raw", false, "the bytes of such a call and its answer over plain TCP: what the sockets take")
 	drain := flag.Int("drain", 0, "send so many first, and only then receive and acknowledge them")
 	flag.Parse()
 	topic := []byte(*name)
@@ -95,7 +107,7 @@ func main() {
 		numbers, _ := fields(must(call(connection, "/danube.ProducerService/CreateProducer", request)))
 		return numbers[2]
 	}
-	if *echo {
+	if *echo || *raw {
 		*consumers = 0
 	} else {
 		create(dial(*address), []byte("first"))
@@ -145,10 +157,17 @@ func main() {
 	}
 	times := make([][]float64, senders)
 	connections := make([]*grpc.ClientConn, senders)
+	plain := make([]net.Conn, senders)
 	for i := range connections {
+		if *raw {
+			connection, err := net.Dial("tcp", *address)
+			must(nil, err)
+			plain[i] = connection
+			continue
+		}
 		connections[i] = dial(*address)
 		if *echo {
-			must(call(connections[i], "/grpc.health.v1.Health/Check", nil))
+			must(call(connections[i], "/danube.HealthCheck/HealthCheck", number(nil, 3, 1)))
 		}
 	}
 	begun := time.Now()
@@ -158,7 +177,7 @@ func main() {
 			defer group.Done()
 			producer := fmt.Appendf(nil, "p%d", i)
 			var id []byte
-			if !*echo {
+			if !*echo && !*raw {
 				id = text(number(nil, 1, create(connection, producer)), 2, topic)
 			}
 			payload := make([]byte, *size)
@@ -170,7 +189,13 @@ func main() {
 				if *drain > 0 && int(counter-2) >= *drain/senders {
 					return
 				}
-				path, request := "/grpc.health.v1.Health/Check", []byte{}
+				if *raw {
+					must(nil, rawCall(plain[i]))
+					sent.Add(1)
+					times[i] = append(times[i], time.Since(start).Seconds()*1000)
+					continue
+				}
+				path, request := "/danube.HealthCheck/HealthCheck", number(nil, 3, 1)
 				if !*echo {
 					path = "/danube.ProducerService/SendMessage"
 					request = text(text(number(nil, 1, counter), 2, id), 3, payload)

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Sequence
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from google.protobuf.message import DecodeError
 from pydanube_core.errors import ClusterError, Internal, InvalidArgument
@@ -22,12 +21,9 @@ from pydanube_broker.rpc.error_metadata import as_metadata
 from pydanube_broker.rpc.grpc_wire import (
     HEAD,
     OK_TRAILERS,
-    MessageReader,
     Status,
     WireError,
-    encode_metadata,
     frame,
-    frame_gzip,
     too_large,
     trailers,
     unpack,
@@ -35,17 +31,10 @@ from pydanube_broker.rpc.grpc_wire import (
 
 if TYPE_CHECKING:
     from pydanube_broker.rpc.call_host import CallConnection, CalledMethod, HeadOfCall
-    from pydanube_broker.rpc.hot import (
-        ColdHandler,
-        HotHandler,
-        HotServerStream,
-        HotStream,
-        ServerStreamOpener,
-        StreamOpener,
-    )
+    from pydanube_broker.rpc.hot import ColdHandler, HotHandler
     from pydanube_broker.rpc.http2 import Stream
 
-__all__ = ["Call", "ColdCall", "HotCall", "RefusedCall", "ServerStreamCall", "StreamCall"]
+__all__ = ["Call", "ColdCall", "HotCall", "Metadata", "OneRequest", "RefusedCall", "unexpected"]
 
 log = logging.getLogger("pydanube.rpc")
 
@@ -156,7 +145,7 @@ class RefusedCall(Call):
             self._end(Status.CANCELLED)
 
 
-class _OneRequest(Call):
+class OneRequest(Call):
     """A call whose caller sends one message."""
 
     __slots__ = ("_held", "_pieces")
@@ -271,7 +260,7 @@ class _OneRequest(Call):
             connection.wake()
 
 
-class HotCall(_OneRequest):
+class HotCall(OneRequest):
     """A hot call; the `UnaryReply` of its handler."""
 
     __slots__ = ()
@@ -286,7 +275,7 @@ class HotCall(_OneRequest):
             self.fail(unexpected(self.method.path, error, "call_failed"))
 
 
-class ColdCall(_OneRequest):
+class ColdCall(OneRequest):
     """A call whose handler awaits: a task of the connection's."""
 
     __slots__ = ("_task",)
@@ -324,190 +313,3 @@ class ColdCall(_OneRequest):
     def _cancel(self) -> None:
         if self._task is not None:
             self._task.cancel()
-
-
-class _Streaming(Call):
-    """A call that answers with any number of messages; the reply of its handler."""
-
-    # No slots: Python lets no class inherit those of two others, and streams are few.
-
-    def __init__(
-        self, connection: CallConnection, stream: Stream, method: CalledMethod, head: HeadOfCall
-    ) -> None:
-        super().__init__(connection, stream, method, head)
-        self.handler: HotStream | HotServerStream | None = None
-        self.compress = False  # pack what is sent from here on; asked for before the headers leave, or never
-        self._packs = False
-        self._closed = False
-
-    def begin(self, metadata: Metadata = ()) -> None:
-        """Send the response's headers now."""
-        if not self.over and not self.stream.head_sent:
-            head = (*HEAD, *encode_metadata(metadata)) if metadata else HEAD
-            if self.compress:
-                self._packs = True
-                head = (*head, (b"grpc-encoding", b"gzip"))
-            self.connection.http.out.head(self.stream, head)
-            self.connection.wake()
-
-    def send(self, message: bytes) -> None:
-        if self.over:
-            return
-        out, stream = self.connection.http.out, self.stream
-        if not stream.head_sent:
-            self.begin()
-        out.data(stream, frame_gzip(message) if self.compress and self._packs else frame(message))
-        if not self.connection.corked:
-            self.connection.wake()
-
-    @property
-    def writable(self) -> bool:
-        return not self.over and not self.stream.full
-
-    def end(self, error: ClusterError | None = None) -> None:
-        if error is not None:
-            self.fail(error)
-        else:
-            self.finish(0)
-
-    def _close(self, status: int, message: str, metadata: Metadata) -> None:
-        if not status and not self.stream.head_sent:
-            self.connection.http.out.head(
-                self.stream, HEAD
-            )  # OK is never trailers only: some clients miss it
-        super()._close(status, message, metadata)
-
-    def expire(self) -> None:
-        super().expire()
-        self._tell_closed()
-
-    def eased(self) -> None:
-        if self.handler is not None and not self.over:
-            self.handler.on_credit()
-
-    def gone(self) -> None:
-        if not self.over:
-            self._end(Status.CANCELLED)
-        self._tell_closed()
-
-    def left(self) -> None:
-        self._tell_closed()
-
-    def _tell_closed(self) -> None:
-        if self.handler is not None and not self._closed:
-            self._closed = True
-            self.handler.on_close()
-
-
-class ServerStreamCall(_Streaming, _OneRequest):
-    """A hot server stream; the `ServerStreamReply` of its handler."""
-
-    WHOLE = False
-
-    def on_request(self, message: bytes) -> None:
-        opener: ServerStreamOpener = self.method.handler
-        try:
-            self.handler = opener(message, self)
-        except ClusterError as error:
-            self.fail(error)
-        except Exception as error:
-            self.fail(unexpected(self.method.path, error, "stream_failed"))
-
-
-class StreamCall(_Streaming):
-    """A hot stream; the `StreamReply` of its handler."""
-
-    def __init__(
-        self, connection: CallConnection, stream: Stream, method: CalledMethod, head: HeadOfCall
-    ) -> None:
-        super().__init__(connection, stream, method, head)
-        self.since = 0.0  # it may be silent
-        self._reader = MessageReader(limit=connection.message_bytes, gzip=head.gzip)
-        self._held: deque[bytes] = deque()  # read, and not wanted yet
-        self._paused = False
-        self._resuming = False
-        self._ended = False  # by the client; told when all is read
-        opener: StreamOpener = method.handler
-        self.handler = opener(self)
-
-    def on_data(self, data: bytes, start: int, end: int, *, ended: bool) -> None:
-        if self.over:
-            return
-        held = self._reader.held
-        try:
-            messages = self._reader.feed(data, start, end)
-            self.connection.hold(self._reader.held - held)
-            if ended and self._reader.held:
-                raise WireError(Status.INTERNAL, "the stream ended inside of a message")
-        except WireError as error:
-            self.refuse(error)
-            return
-        self._ended = ended
-        if self._paused or self._held:
-            self._keep(messages)
-        else:
-            self._tell(messages)
-
-    def _keep(self, messages: Sequence[bytes]) -> None:
-        """Messages that the stream does not want yet; the window holds the peer back from sending many."""
-        for message in messages:
-            self._held.append(message)
-            try:
-                self.connection.hold(len(message))
-            except WireError as error:
-                self.refuse(error)
-                return
-
-    def _tell(self, messages: Sequence[bytes]) -> None:
-        """Hand messages to the stream, until it wants no more."""
-        handler: Any = self.handler
-        try:
-            for number, message in enumerate(messages):
-                if self._paused:
-                    self._keep(messages[number:])
-                    return
-                handler.on_message(message)
-                if self.over:
-                    return
-            if self._ended and not self._paused:
-                self._ended = False
-                handler.on_half_close()
-        except ClusterError as error:
-            self.end(error)
-        except Exception as error:
-            self.end(unexpected(self.method.path, error, "stream_failed"))
-
-    def pause_reading(self) -> None:
-        self._paused = True
-        self.connection.http.pause(self.stream)
-
-    def resume_reading(self) -> None:
-        """Go on in the next turn: a stream that pauses again before is told nothing."""
-        self._paused = False
-        if not self._resuming:
-            self._resuming = True
-            self.connection.loop.call_soon(self._resume)
-
-    def _resume(self) -> None:
-        self._resuming = False
-        if self._paused or self.over:
-            return
-        try:
-            while self._held and not self._paused and not self.over:
-                message = self._held.popleft()
-                self.connection.release(len(message))
-                self.handler.on_message(message)  # type: ignore[union-attr]
-        except ClusterError as error:
-            self.end(error)
-        except Exception as error:
-            self.end(unexpected(self.method.path, error, "stream_failed"))
-        if self._paused or self.over:
-            return
-        self.connection.http.resume(self.stream, self.connection.loop.time())
-        self.connection.wake()
-        self._tell(())
-
-    def _end(self, status: int) -> None:
-        super()._end(status)
-        self.connection.release(sum(map(len, self._held)) + self._reader.held)
-        self._held.clear()

@@ -98,9 +98,15 @@ class OwnConnection(asyncio.Protocol):
                     self._other(event)
         finally:
             self.corked = False
-            out = self.http.out
-            if out.held_bytes or out.ended or out.pending or self.http.control.owes_pings or self._blocked:
-                self.flush()
+            http = self.http
+            out = http.out
+            if out.held_bytes or out.ended or out.pending or http.control.owes_pings or self._blocked:
+                if len(http.streams) > len(out.ended) and not self._blocked:
+                    # Other calls are open here. What this read causes for them in this turn (an acknowledgement is
+                    # followed by the next message) leaves with the answer: a write costs more than a call.
+                    self.wake()
+                else:
+                    self.flush()
 
     def _request(self, event: RequestReceived) -> None:
         head: CallHead | None = event.head.note

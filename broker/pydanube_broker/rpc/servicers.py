@@ -20,9 +20,9 @@ from typing import Any, Final, NoReturn
 
 import grpc
 
-from pydanube_broker.rpc.calls import StreamCall
 from pydanube_broker.rpc.grpc_wire import Status
 from pydanube_broker.rpc.hot import StreamOpener
+from pydanube_broker.rpc.stream_calls import StreamCall
 
 __all__ = ["ServicerContext", "Servicers"]
 

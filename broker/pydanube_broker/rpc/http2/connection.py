@@ -50,6 +50,7 @@ TINY_INCREMENT: Final = 32
 # What every call passes is kept as plain globals: a member of an enum is looked up in its class each time, 50 ns.
 _DATA, _HEADERS, _WINDOW_UPDATE = int(FrameType.DATA), int(FrameType.HEADERS), int(FrameType.WINDOW_UPDATE)
 _END_STREAM, _END_HEADERS, _PADDED = frames.END_STREAM, frames.END_HEADERS, frames.PADDED
+_SHAPE = _END_HEADERS | _PADDED | frames.PRIORITIZED  # of a HEADERS frame
 _RECV_DATA, _RECV_END = int(Act.RECV_DATA), int(Act.RECV_END)
 _OPEN, _HALF_CLOSED = StreamState.OPEN, StreamState.HALF_CLOSED_REMOTE
 _unpack = frames.FRAME_HEADER.unpack_from
@@ -175,7 +176,10 @@ class ServerConnection:
                         self._data(stream, flags, data, start, end, now, events)
                 elif kind == _HEADERS:
                     begun = None
-                    self._headers(flags, stream_id, data[start:end], now, events)
+                    if flags & _SHAPE == _END_HEADERS and stream_id & 1:
+                        self._complete(stream_id, flags, data[start:end], now, events)
+                    else:
+                        self._headers(flags, stream_id, data[start:end], now, events)
                     if not flags & _END_STREAM and events and type(events[-1]) is RequestReceived:
                         begun = events[-1].stream
                 elif kind == _WINDOW_UPDATE and length == 4:

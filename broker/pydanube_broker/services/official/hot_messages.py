@@ -251,7 +251,9 @@ def encode_delivery(
         parts += (b"\x1a", varint(len(payload)), payload)
     if publish_time:
         parts += (b"\x20", varint(publish_time))
-    parts.append(_name_field(producer_name) if len(producer_name) < _REMEMBERED_BYTES else _text_field(producer_name))
+    parts.append(
+        _name_field(producer_name) if len(producer_name) < _REMEMBERED_BYTES else _text_field(producer_name)
+    )
     if attributes:
         for name, value in attributes.items():
             key_bytes, value_bytes = name.encode(), value.encode()

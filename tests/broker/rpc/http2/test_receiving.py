@@ -18,6 +18,7 @@ from pydanube_broker.rpc.http2 import (
 from pydanube_broker.rpc.http2.codes import PREFACE, ErrorCode, FrameType
 from pydanube_broker.rpc.http2.streams import ACTS, NEXT, TRANSITIONS, Act, StreamState
 
+from tests.broker.rpc.http2_conversations import beginnings, hold_a_conversation
 from tests.broker.rpc.http2_peer import (
     END_HEADERS,
     END_STREAM,
@@ -48,7 +49,10 @@ def shown(events: list[Event]) -> list[object]:
     for event in events:
         match event:
             case RequestReceived():
-                found.append((event.stream.id, event.head.path, event.varying, event.ended))
+                body = event.data[event.start : event.end]
+                found.append((event.stream.id, event.head.path, event.varying, event.ended and not body))
+                if body:
+                    found.append([event.stream.id, body, True])
             case DataReceived():
                 piece = event.data[event.start : event.end]
                 last = found[-1] if found else None
@@ -79,7 +83,7 @@ def conversation(peer: Peer) -> bytes:
     sent += frame(FrameType.HEADERS, END_HEADERS | END_STREAM, 3, trailers)
     padded = b"\x02" + bytes(5) + peer.block() + bytes(2)
     sent += frame(FrameType.HEADERS, END_HEADERS | 0x20 | PADDED, 7, padded)
-    return sent + reset(7)
+    return sent + reset(7) + peer.request(9) + window_update(9, 1000) + data(9, message(b"four"), end=True)
 
 
 EXPECTED = [
@@ -91,7 +95,39 @@ EXPECTED = [
     [3, b"", True],
     (7, b"/test.Test/Echo", None, False),
     (7, 8),
+    (9, b"/test.Test/Echo", None, False),
+    [9, message(b"four"), True],
 ]
+
+
+def test_a_small_request_that_came_as_one_is_one_event() -> None:
+    peer = Peer()
+    peer.greet()
+    sent = peer.request(1) + window_update(0, 10) + data(1, message(b"small"), end=True)
+    (event,) = peer.send(sent)
+    assert isinstance(event, RequestReceived)
+    assert event.ended
+    assert event.data[event.start : event.end] == message(b"small")
+    assert event.stream.state is StreamState.HALF_CLOSED_REMOTE
+
+
+def test_data_behind_the_end_of_a_request_that_was_one_event_is_refused() -> None:
+    peer = Peer()
+    peer.greet()
+    peer.read()
+    events = peer.send(peer.request(1) + data(1, b"all", end=True) + data(1, b"more"))
+    assert [type(event) for event in events] == [RequestReceived, StreamReset]
+    assert resets(peer.read()) == {1: ErrorCode.STREAM_CLOSED}
+
+
+def test_a_body_that_is_not_as_long_as_announced_is_refused_though_it_came_with_its_head() -> None:
+    peer = Peer()
+    peer.greet()
+    peer.read()
+    block = peer.block(("content-length", "4"))
+    events = peer.send(peer.request(1, block=block) + data(1, b"all", end=True))
+    assert isinstance(events[-1], StreamReset)
+    assert resets(peer.read()) == {1: ErrorCode.PROTOCOL_ERROR}
 
 
 @given(st.lists(st.integers(0, 600), max_size=12), st.sampled_from([0, 4096]))
@@ -147,6 +183,17 @@ def test_nonsense_after_the_greeting_never_raises(nonsense: bytes) -> None:
     peer.greet()
     peer.send(nonsense)
     peer.read()
+
+
+@given(
+    st.sampled_from(beginnings()), st.lists(st.tuples(st.integers(0, 400), st.binary(max_size=9)), max_size=5)
+)
+def test_changed_conversations_leave_a_connection_in_order(
+    beginning: bytes, changes: list[tuple[int, bytes]]
+) -> None:
+    for place, piece in changes:
+        beginning = beginning[:place] + piece + beginning[place + len(piece) // 2 :]
+    hold_a_conversation(beginning)
 
 
 def test_the_table_of_states_is_whole_and_leads_to_the_end() -> None:
