@@ -14,7 +14,7 @@ help:
 	@echo "make lint          style, types, import rules, drift of generated code and documents"
 	@echo "make test-long     the whole test suite"
 	@echo "make conformance   outside judges of our protocols"
-	@echo "make fuzz          property tests with many more examples (FUZZ_EXAMPLES=20000)"
+	@echo "make fuzz          property tests with many more examples (FUZZ_EXAMPLES=20000), atheris on HTTP/2 (FUZZ_SECONDS=120)"
 	@echo "make bench         measure: needs a quiet machine"
 	@echo "make proto docs    write the generated code, the generated documents"
 	@echo "make clean         remove what can be made again; keeps ./danube-data"

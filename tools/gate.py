@@ -5,7 +5,7 @@
     tools/gate.py test-long         the whole suite, long tests included
     tools/gate.py ci                test and lint together, nothing twice: what .ci/run runs
     tools/gate.py conformance       outside judges of our protocols
-    tools/gate.py fuzz              the property tests with many more examples
+    tools/gate.py fuzz              the property tests with many more examples, and atheris where there is one
 
 Each folder of tests/ is one pytest process: one that hangs costs its own budget and is reported, the others still
 run. Two of them run side by side, the long ones beside the quick ones, and each prints when it ends. In `ci` a group's failed and unreached tests get a second try, in a process and with brokers of their own; what
