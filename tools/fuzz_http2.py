@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-import atheris
+import atheris  # type: ignore[import-untyped,import-not-found,unused-ignore]  # where there is no wheel, nothing is fuzzed
 
 with atheris.instrument_imports(include=["pydanube_broker.rpc.http2", "tests.broker.rpc", "hpack"]):
     from tests.broker.rpc.http2_conversations import beginnings, hold_a_conversation

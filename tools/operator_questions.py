@@ -148,7 +148,8 @@ QUESTIONS: Final = (
 
 async def ask(client: Client, question: Question, truth: dict[str, Any]) -> Asked:
     """Put one question, and judge what the last call said."""
-    size, body = 0, {}
+    size = 0
+    body: dict[str, Any] = {}
     for tool, arguments in question.ours:
         given = {
             name: truth.get("deleted") if value == "{deleted}" else value for name, value in arguments.items()
