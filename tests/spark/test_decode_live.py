@@ -41,7 +41,7 @@ SECOND = record(
 
 @pytest.fixture(scope="module")
 def prices(broker: BrokerProcess) -> str:
-    """A topic with messages of two versions, one without a schema, and one that is not Avro."""
+    """A topic with messages of two versions, and one that is not Avro."""
     with connect(broker.info["grpc"]) as client:
         client.schemas.register("prices", "avro", json.dumps(FIRST))
         with client.producer("prices", schema="prices") as producer:
