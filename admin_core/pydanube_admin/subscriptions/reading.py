@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Sequence
 from itertools import chain
@@ -139,6 +140,7 @@ async def consumer_lag(context: Context, request: LagRequest) -> Page[LagItem]:
     if request.filter is not None:
         matches = glob(request.filter)
         found = [key for key in found if matches(key.subscription)]
+    await asyncio.sleep(0)  # each step over all subscriptions is a turn of its own
     page = cut(
         found,
         key=lambda key: (key.topic, key.subscription, -1 if key.partition is None else key.partition),

@@ -6,6 +6,7 @@ as they are, one a partition.
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -91,7 +92,8 @@ async def find_topic(context: Context, text: str) -> Topic:
 
 
 async def _not_found(context: Context, name: str) -> TopicNotFound:
-    known = [TopicName.parse(facts.topic) for facts in await context.port.topics() if facts.parent is None]
+    known = [facts.topic for facts in await context.port.topics() if facts.parent is None]
+    await asyncio.sleep(0)  # each step over all topics is a turn of its own
     close = close_topics(TopicName.parse(name), known)
     hint = f"; did you mean {' or '.join(close)}?" if close else ""
     return TopicNotFound(
@@ -128,13 +130,18 @@ def _gather(facts: Sequence[TopicFacts]) -> list[Topic]:
 async def list_topics(context: Context, request: ListTopicsRequest) -> Page[TopicItem]:
     namespace = None if request.namespace is None else check_namespace(request.namespace)
     matches = glob(request.filter)
+    facts = await context.port.topics()
+    await asyncio.sleep(0)  # each step over all topics is a turn of its own
+    gathered = _gather(facts)
+    await asyncio.sleep(0)
     topics = [
         topic
-        for topic in _gather(await context.port.topics())
+        for topic in gathered
         if matches(topic.own.topic)
-        and _is_in(TopicName.parse(topic.own.topic).namespace, namespace)
+        and _is_in(topic.own.topic.split("/", 2)[1], namespace)
         and (request.broker is None or any(log.owner == request.broker for log in topic.logs))
     ]
+    await asyncio.sleep(0)
     page = cut(topics, key=lambda topic: (topic.own.topic,), operation="topics.list", request=request)
     return Page[TopicItem](
         items=[_item(topic) for topic in page.items],

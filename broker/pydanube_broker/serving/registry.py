@@ -276,7 +276,7 @@ class Registry:
 
     def not_found(self, name: TopicName) -> TopicNotFound:
         """The error for a topic that is not there, with what would help."""
-        close = close_topics(name, {one for topic in self._topics for one in (topic.base, topic)})
+        close = close_topics(name, (str(one) for topic in self._topics for one in (topic.base, topic)))
         hint = f"; did you mean {close[0]}?" if close else ""
         error = TopicNotFound(
             f"topic {name} does not exist{hint}", field="topic", value=str(name), similar=close
