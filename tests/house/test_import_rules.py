@@ -39,19 +39,19 @@ DIRECTION: dict[str, set[str]] = {
 
 BASE = {
     "anyio",
+    "backports",
     "google",
     "grpc",
     "lz4",
     "pydantic",
     "pydantic_core",
-    "zstandard",
     "sniffio",
     "typing_extensions",
 }
 # Package -> third-party modules it may load when it is imported: those of the extra it is installed with.
 # pydanube_mcp and pydanube_cli import what an extra brings inside the function that needs it.
 THIRD_PARTY: dict[str, set[str]] = {
-    "pydanube_core": {"google", "lz4", "zstandard"},
+    "pydanube_core": {"backports", "google", "lz4"},
     "pydanube_storage": BASE,
     "pydanube_broker": BASE
     | {

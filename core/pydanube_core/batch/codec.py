@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Final
 
 import lz4.block
-import zstandard
 
 from pydanube_core.batch.layout import MAX_INFLATED_BYTES, Codec
 from pydanube_core.errors import InvalidArgument
 
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd  # the standard library's, for those before it; a fortieth of zstandard on disk
+
 __all__ = ["compress", "decompress", "parse_codec"]
 
-ZSTD_WINDOW_BYTES: Final = MAX_INFLATED_BYTES  # no batch has use for a larger window
+# No batch has use for a larger window.
+_ZSTD_OPTIONS: Final = {zstd.DecompressionParameter.window_log_max: MAX_INFLATED_BYTES.bit_length() - 1}
 
 _NAMES: Final = {"none": Codec.NONE, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
 
@@ -37,7 +43,7 @@ def compress(data: bytes, codec: Codec) -> bytes:
         case Codec.LZ4:
             return bytes(lz4.block.compress(data, store_size=False))
         case Codec.ZSTD:
-            return zstandard.ZstdCompressor(level=3).compress(data)
+            return zstd.compress(data, level=3)
 
 
 def decompress(data: bytes | memoryview, codec: Codec, raw_bytes: int) -> bytes | memoryview:
@@ -45,7 +51,7 @@ def decompress(data: bytes | memoryview, codec: Codec, raw_bytes: int) -> bytes 
 
     The size is the caller's, checked against a bound before: neither codec allocates more than it here, whatever
     the compressed bytes claim. A zstd frame must be one frame with nothing behind it, and its window at most
-    `ZSTD_WINDOW_BYTES`: a frame may ask its reader for a window far beyond what it holds.
+    `MAX_INFLATED_BYTES`: a frame may ask its reader for a window far beyond what it holds.
 
     Raises:
         ValueError: the bytes do not inflate to `raw_bytes` bytes.
@@ -59,15 +65,16 @@ def decompress(data: bytes | memoryview, codec: Codec, raw_bytes: int) -> bytes 
             raise ValueError(f"lz4: {error}") from error
     else:
         try:
-            # a size in the frame header is what the decompressor allocates, so it is compared first; -1: it has none
-            claimed = zstandard.frame_content_size(data)
-            if claimed not in (-1, raw_bytes):
+            claimed = zstd.get_frame_info(data).decompressed_size
+            if claimed not in (None, raw_bytes):
                 raise ValueError(f"zstd: the frame says {claimed} bytes, the header {raw_bytes}")
-            raw = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW_BYTES).decompress(
-                data, max_output_size=raw_bytes, allow_extra_data=False
-            )
-        except zstandard.ZstdError as error:
+            frame = zstd.ZstdDecompressor(options=_ZSTD_OPTIONS)
+            # one byte of room more than there may be: else the end of the frame is not read
+            raw = frame.decompress(data, max_length=raw_bytes + 1)
+        except zstd.ZstdError as error:
             raise ValueError(f"zstd: {error}") from error
+        if len(raw) == raw_bytes and not (frame.eof and not frame.unused_data):
+            raise ValueError("zstd: the frame does not end where the payload does")
     if len(raw) != raw_bytes:
         raise ValueError(f"payload inflates to {len(raw)} bytes, the header says {raw_bytes}")
     return raw

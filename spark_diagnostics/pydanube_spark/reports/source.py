@@ -6,6 +6,7 @@ its own costs ten times as much as judging them.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -13,7 +14,6 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import zstandard
 from pydanube_core.errors import CorruptObject, InvalidArgument, ObjectMissing
 from pydanube_core.names import TopicName
 from pydanube_core.telemetry import table_named
@@ -22,6 +22,11 @@ from pydanube_storage.telemetry.reading import read_samples, stored_files
 
 from pydanube_spark.reports.history import ARRAYS
 from pydanube_spark.sources.cluster import cluster_folder, open_for_reading
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 __all__ = ["PACKED_DDL", "Telemetry", "find_telemetry", "pack", "packed_samples", "topic_matches", "unpacked"]
 
@@ -170,13 +175,13 @@ def _numbers(column: Any) -> Any:
 def pack(arrays: Any) -> bytes:
     """Rows of integers as bytes: differences compress to a twentieth, and shuffles are what reports wait for."""
     steps = np.diff(arrays, axis=1, prepend=0)
-    return zstandard.compress(np.ascontiguousarray(steps).tobytes(), _LEVEL)
+    return zstd.compress(np.ascontiguousarray(steps).tobytes(), level=_LEVEL)
 
 
 def unpacked(values: Sequence[bytes]) -> dict[str, Any]:
     """The arrays of a subscription from its packed parts, in order of time."""
     parts = [
-        np.frombuffer(zstandard.decompress(value), np.int64).reshape(len(ARRAYS), -1).cumsum(axis=1)
+        np.frombuffer(zstd.decompress(value), np.int64).reshape(len(ARRAYS), -1).cumsum(axis=1)
         for value in values
     ]
     whole = np.concatenate(parts, axis=1)
