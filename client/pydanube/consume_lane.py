@@ -36,12 +36,12 @@ from pydanube.acks import AckGatherer
 from pydanube.control import ControlQueue
 from pydanube.credit import CreditAccount
 from pydanube.facts import ClientEventKind
+from pydanube.lane_stream import LaneStream
 from pydanube.message import DecodedBatch, Delivered
 from pydanube.options import ReceiverOptions
 from pydanube.retry import Retry
 from pydanube.takings import Takings
-from pydanube.tasks import TaskOwner
-from pydanube.transport import Stream, Transport, copy_of, gave_up, say_goodbye
+from pydanube.transport import Stream, Transport, copy_of, gave_up
 
 __all__ = ["ConsumeLane", "ConsumeOptions"]
 
@@ -109,9 +109,11 @@ class ConsumeLane:
         self._takings = Takings()
         self._ack_timeout_ms, self._takes_masks = 0, False
         self._report_timer: asyncio.TimerHandle | None = None
-        self._stream_error: ClusterError | None = None
+        self._stream = LaneStream(
+            options.topic, options.concrete_topic,
+            locate=options.locate, take=self._take_message, ended=self._control.nudge, emit=options.emit,
+        )  # fmt: skip
         self._connected = False
-        self._url = ""
         self._failed_since: float | None = None
         self.credit = CreditAccount(options.credit_messages, options.credit_bytes)
         self._unflushed = 0  # messages taken since acks were sent
@@ -355,7 +357,7 @@ class ConsumeLane:
             except ClusterError as error:
                 failure = error
             was_open = self.opened.done()
-            self._options.emit(ClientEventKind.DISCONNECTED, self._url, 0, failure.message)
+            self._options.emit(ClientEventKind.DISCONNECTED, self._stream.url, 0, failure.message)
             # After a reconnect our own former stream may still hold the exclusive slot, until the broker notices.
             again = isinstance(failure, Retryable) or (was_open and isinstance(failure, ConsumerBusy))
             now = time.monotonic()
@@ -370,35 +372,20 @@ class ConsumeLane:
                 self._die(gave_up(failure, now - self._failed_since) if again else failure)
                 return
             delay_s = retry.delay_s(attempt, draw=random.random(), retry_after_ms=failure.retry_after_ms)
-            self._options.emit(ClientEventKind.RECONNECTING, self._url, attempt, failure.message)
+            self._options.emit(ClientEventKind.RECONNECTING, self._stream.url, attempt, failure.message)
             await asyncio.sleep(min(delay_s, self._failed_since + retry.max_elapsed_s - now))
 
     async def _connect_and_receive(self) -> None:
-        options = self._options
-        transport = await options.locate(options.concrete_topic)
-        if self._url and transport.url != self._url:
-            options.emit(ClientEventKind.MOVED, transport.url, 0, "the topic has another owner")
-        self._url = transport.url
-        stream = transport.consume()
-        tasks = TaskOwner()
         try:
-            await self._open(stream)
-            options.emit(ClientEventKind.CONNECTED, self._url, 0, "")
-            self._stream_error = None
-            reader = tasks.start(self._read(stream), name=f"consume {options.concrete_topic}")
-            try:
-                await self._control.write_out(stream, self._over)
-            except Retryable as error:
-                await asyncio.wait([reader], timeout=1.0)  # it knows why
-                if not self.ended:
-                    raise self._stream_error or error from None
-            except asyncio.CancelledError:
-                await say_goodbye(stream, reader)
+            await self._stream.run(
+                lambda transport: transport.consume(),
+                opening=self._open,
+                writing=lambda stream: self._control.write_out(stream, self._over),
+                over=self._disconnect,
+            )
+        except Retryable:
+            if not self.ended:
                 raise
-        finally:
-            self._disconnect()
-            await tasks.aclose()
-            await stream.aclose()
 
     async def _open(self, stream: Stream) -> None:
         options = self._options
@@ -491,30 +478,19 @@ class ConsumeLane:
 
     def _over(self) -> bool:
         """Whether the stream's writer is to stop; raises what the reader met."""
-        if self._stream_error is not None:
-            raise self._stream_error
+        if self._stream.error is not None:
+            raise self._stream.error
         return self.ended
 
     # -- what the broker sends -------------------------------------------------------------------------------
 
-    async def _read(self, stream: Stream) -> None:
-        try:
-            while not self.ended:
-                data = await stream.read()
-                if data is None:
-                    raise Unavailable(
-                        f"the broker ended the stream of {self.concrete_topic}", topic=self.topic
-                    )
-                frame = read_bytes_field(CONSUME_DELIVERY_FIELD, data)
-                if frame is not None:
-                    self._deliver(frame)
-                else:
-                    self._handle(pb.ConsumeResponse.FromString(data))
-        except ClusterError as error:
-            self._stream_error = error
-        except Exception as error:
-            self._stream_error = Internal(f"a delivery could not be read: {error!r}", topic=self.topic)
-        self._control.nudge()
+    def _take_message(self, data: bytes) -> bool:
+        frame = read_bytes_field(CONSUME_DELIVERY_FIELD, data)
+        if frame is not None:
+            self._deliver(frame)
+        else:
+            self._handle(pb.ConsumeResponse.FromString(data))
+        return not self.ended
 
     def _deliver(self, frame: memoryview) -> None:
         session, parts = decode_delivery(frame)

@@ -47,12 +47,12 @@ from pydanube_core.errors import (
 from pydanube_core.generated import danube_stream_pb2 as pb
 
 from pydanube.facts import ClientEventKind
+from pydanube.lane_stream import LaneStream
 from pydanube.options import ProducerOptions
 from pydanube.outbound import MESSAGE_OVERHEAD_BYTES, OutBatch, Session
 from pydanube.retry import Retry
 from pydanube.schemas import schema_of
-from pydanube.tasks import TaskOwner
-from pydanube.transport import Stream, Transport, copy_of, gave_up, say_goodbye
+from pydanube.transport import Stream, Transport, copy_of, gave_up
 
 __all__ = ["MAX_IN_FLIGHT", "LaneCounters", "LaneOptions", "PublishLane"]
 
@@ -109,11 +109,13 @@ class PublishLane:
         self._logged_below = 0  # the log held every sequence below when this stream was opened
         self._unwritten = 0  # how many at the right end of in_flight this stream has not seen
         self._sleeper: asyncio.Future[None] | None = None
-        self._stream_error: ClusterError | None = None
+        self._stream = LaneStream(
+            options.topic, options.concrete_topic,
+            locate=options.locate, take=self._take_answer, ended=self.nudge, emit=options.emit,
+        )  # fmt: skip
         self._renew = False  # open a new session once in_flight is empty
         self._hurry = False
         self._failed_since: float | None = None
-        self._url = ""
         self.dead: ClusterError | None = None
 
     # -- taking messages -------------------------------------------------------------------------------------
@@ -192,7 +194,7 @@ class PublishLane:
                     return  # it never opened: whoever opens it has the error
                 self._failed_since = now
             delay_s = retry.delay_s(attempt, draw=random.random(), retry_after_ms=failure.retry_after_ms)
-            self._options.emit(ClientEventKind.RECONNECTING, self._url, attempt, failure.message)
+            self._options.emit(ClientEventKind.RECONNECTING, self._stream.url, attempt, failure.message)
             left_s = max(0.0, self._failed_since + retry.max_elapsed_s - now)
             await asyncio.sleep(min(delay_s, left_s) if self._waiting else delay_s)
 
@@ -202,31 +204,7 @@ class PublishLane:
 
     async def _connect_and_send(self) -> None:
         """One stream, from open to failure; returns when the session is to be renewed."""
-        options = self._options
-        transport = await options.locate(options.concrete_topic)
-        if self._url and transport.url != self._url:
-            options.emit(ClientEventKind.MOVED, transport.url, 0, "the topic has another owner")
-        self._url = transport.url
-        stream = transport.publish()
-        tasks = TaskOwner()
-        try:
-            await self._open(stream)
-            options.emit(ClientEventKind.CONNECTED, self._url, 0, "")
-            self._stream_error = None
-            self._unwritten = len(self._in_flight)
-            reader = tasks.start(self._read(stream), name=f"publish-receipts {options.concrete_topic}")
-            try:
-                await self._write(stream)
-            except Retryable as error:
-                # a write only learns that the stream is over; the reader is about to learn why
-                await asyncio.wait([reader], timeout=1.0)
-                raise self._stream_error or error from None
-            except asyncio.CancelledError:
-                await say_goodbye(stream, reader)
-                raise
-        finally:
-            await tasks.aclose()
-            await stream.aclose()
+        await self._stream.run(lambda transport: transport.publish(), opening=self._open, writing=self._write)
 
     async def _open(self, stream: Stream) -> None:
         options, session = self._options, self.session
@@ -301,10 +279,11 @@ class PublishLane:
     # -- writing ---------------------------------------------------------------------------------------------
 
     async def _write(self, stream: Stream) -> None:
+        self._unwritten = len(self._in_flight)
         counters = self._options.counters
         while True:
-            if self._stream_error is not None:
-                raise self._stream_error
+            if self._stream.error is not None:
+                raise self._stream.error
             batch = self._next()
             if batch is None:
                 if self._renew and not self._in_flight:
@@ -366,24 +345,11 @@ class PublishLane:
 
     # -- answers ---------------------------------------------------------------------------------------------
 
-    async def _read(self, stream: Stream) -> None:
-        """Take answers until the stream fails; the failure is left for the writer, who owns the stream."""
-        try:
-            while True:
-                data = await stream.read()
-                if data is None:
-                    raise Unavailable(
-                        f"the broker ended the stream of {self._options.concrete_topic}",
-                        topic=self._options.topic,
-                    )
-                self._answer(pb.PublishResponse.FromString(data))
-                if self._sleeper is not None:
-                    self.nudge()
-        except ClusterError as error:
-            self._stream_error = error
-        except Exception as error:
-            self._stream_error = Internal(f"an answer of the broker could not be read: {error!r}")
-        self.nudge()
+    def _take_answer(self, data: bytes) -> bool:
+        self._answer(pb.PublishResponse.FromString(data))
+        if self._sleeper is not None:
+            self.nudge()
+        return True
 
     def _answer(self, response: pb.PublishResponse) -> None:
         """Handle one answer.
@@ -465,7 +431,7 @@ class PublishLane:
 
     def _settle(self, failure: ClusterError) -> bool:
         """Draw the consequences of a lost stream; False when the lane is over."""
-        self._options.emit(ClientEventKind.DISCONNECTED, self._url, 0, failure.message)
+        self._options.emit(ClientEventKind.DISCONNECTED, self._stream.url, 0, failure.message)
         if isinstance(failure, Retryable):
             return True
         if self.session is None:

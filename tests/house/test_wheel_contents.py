@@ -24,9 +24,8 @@ LINES_MAX = 500
 # The warn list: modules past that, and how long they may be. Look for the second reason to change; raise no number
 # without having looked. errors.py is a table: one class and one row a code.
 LONGER = {
-    "pydanube/consume_lane.py": 600,
+    "pydanube/consume_lane.py": 572,
     "pydanube/producer.py": 600,
-    "pydanube/publish_lane.py": 550,
     "pydanube_admin/testing.py": 600,
     "pydanube_broker/delivery/non_reliable.py": 560,
     "pydanube_broker/delivery/pump.py": 710,

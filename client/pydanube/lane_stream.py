@@ -1,0 +1,107 @@
+"""One stream of a lane, from its opening to its end: what publishing and consuming have in common.
+
+Two tasks share a stream: the lane writes, a reader of its own reads. A write that fails only says that the stream is
+over; why it is over, the reader learns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+from pydanube_core.errors import ClusterError, Internal, Retryable, Unavailable
+
+from pydanube.facts import ClientEventKind
+from pydanube.tasks import TaskOwner
+from pydanube.transport import Stream, Transport, say_goodbye
+
+__all__ = ["LaneStream"]
+
+_REASON_S: Final = 1.0  # so long a failed write waits for the reader to say why
+
+
+class LaneStream:
+    """The stream that a lane has now, and the memory of the one before it.
+
+    Args:
+        topic: for errors, as the application names it.
+        concrete_topic: the log.
+        locate: the transport to the broker that owns a log now.
+        take: called with each message that arrives, says whether to read on; what it raises ends the stream.
+        ended: called when the reader has ended; `error` says why, None if `take` ended it.
+    """
+
+    __slots__ = ("_concrete_topic", "_emit", "_ended", "_locate", "_take", "_topic", "error", "url")
+
+    def __init__(
+        self,
+        topic: str,
+        concrete_topic: str,
+        *,
+        locate: Callable[[str], Coroutine[Any, Any, Transport]],
+        take: Callable[[bytes], bool],
+        ended: Callable[[], None],
+        emit: Callable[[ClientEventKind, str, int, str], None],
+    ) -> None:
+        self._topic = topic
+        self._concrete_topic = concrete_topic
+        self._locate = locate
+        self._take = take
+        self._ended = ended
+        self._emit = emit
+        self.url = ""  # of the broker the lane was connected to last
+        self.error: ClusterError | None = None  # why the reader of the stream has ended
+
+    async def run(
+        self,
+        begin: Callable[[Transport], Stream],
+        *,
+        opening: Callable[[Stream], Coroutine[Any, Any, None]],
+        writing: Callable[[Stream], Coroutine[Any, Any, None]],
+        over: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Open a stream, then write until that ends or fails, and read meanwhile; `over` is called when it is over.
+
+        Raises:
+            ClusterError: why the stream is over.
+        """
+        transport = await self._locate(self._concrete_topic)
+        if self.url and transport.url != self.url:
+            self._emit(ClientEventKind.MOVED, transport.url, 0, "the topic has another owner")
+        self.url = transport.url
+        stream = begin(transport)
+        tasks = TaskOwner()
+        try:
+            await opening(stream)
+            self._emit(ClientEventKind.CONNECTED, self.url, 0, "")
+            self.error = None
+            reader = tasks.start(self._read(stream), name=f"read {self._concrete_topic}")
+            try:
+                await writing(stream)
+            except Retryable as error:
+                await asyncio.wait([reader], timeout=_REASON_S)
+                raise self.error or error from None
+            except asyncio.CancelledError:
+                await say_goodbye(stream, reader)
+                raise
+        finally:
+            over()
+            await tasks.aclose()
+            await stream.aclose()
+
+    async def _read(self, stream: Stream) -> None:
+        try:
+            reading = True
+            while reading:
+                data = await stream.read()
+                if data is None:
+                    raise Unavailable(
+                        f"the broker ended the stream of {self._concrete_topic}", topic=self._topic
+                    )
+                reading = self._take(data)
+        except ClusterError as error:
+            self.error = error
+        except Exception as error:
+            self.error = Internal(f"what the broker sent could not be read: {error!r}", topic=self._topic)
+        self._ended()
