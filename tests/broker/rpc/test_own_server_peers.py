@@ -225,13 +225,25 @@ async def test_others_do_not_notice_an_attack() -> None:
         assert await echo(b"after") == b"after"
 
 
-async def test_more_connections_than_allowed_are_closed_at_once() -> None:
+async def test_one_connection_more_than_allowed_takes_the_place_of_what_was_idle_for_longest() -> None:
     async with serving(Times(connections=2)) as (server, host):
-        opened = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(3)]
-        assert await until_closed(opened[2][0]) == []
-        assert host.closed == {"too_many_connections": 1}
-        for _, writer in opened:
-            writer.close()
+        opened = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(2)]
+        try:
+            opened[1][1].write(greeting(Peer()))
+            acknowledged = FrameReader()
+            with anyio.fail_after(30):
+                while not any(
+                    f.kind == FrameType.SETTINGS and f.flags
+                    for f in acknowledged.feed(await opened[1][0].read(65536))
+                ):
+                    pass  # the second has been heard of, the first has not
+            opened.append(await asyncio.open_connection("127.0.0.1", server.port))
+            await until_closed(opened[0][0])
+            assert host.closed == {"too_many_connections": 1}
+            assert await opened[2][0].readexactly(9), "the new one is greeted"
+        finally:
+            for _, writer in opened:
+                writer.close()
 
 
 async def test_a_browser_is_told_what_speaks_here() -> None:

@@ -59,6 +59,7 @@ async def test_going_on_and_pausing_again_in_one_turn_lets_no_message_through(ru
         route=Route(streams={PATH: opener}),
         calls=Counter(),
         closed=Counter(),
+        connections=10,
     )
     await server.start()
 
