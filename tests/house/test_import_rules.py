@@ -40,6 +40,7 @@ DIRECTION: dict[str, set[str]] = {
 BASE = {
     "anyio",
     "backports",
+    "compression",  # of the standard library, from Python 3.14 on
     "google",
     "grpc",
     "lz4",
@@ -51,7 +52,7 @@ BASE = {
 # Package -> third-party modules it may load when it is imported: those of the extra it is installed with.
 # pydanube_mcp and pydanube_cli import what an extra brings inside the function that needs it.
 THIRD_PARTY: dict[str, set[str]] = {
-    "pydanube_core": {"backports", "google", "lz4"},
+    "pydanube_core": {"backports", "compression", "google", "lz4"},
     "pydanube_storage": BASE,
     "pydanube_broker": BASE
     | {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from typing import Final
 
 import lz4.block
@@ -18,7 +19,9 @@ else:
 __all__ = ["compress", "decompress", "parse_codec"]
 
 # No batch has use for a larger window.
-_ZSTD_OPTIONS: Final = {zstd.DecompressionParameter.window_log_max: MAX_INFLATED_BYTES.bit_length() - 1}
+_ZSTD_OPTIONS: Final[Mapping[int, int]] = {
+    zstd.DecompressionParameter.window_log_max: MAX_INFLATED_BYTES.bit_length() - 1
+}
 
 _NAMES: Final = {"none": Codec.NONE, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
 
