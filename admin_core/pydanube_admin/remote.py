@@ -6,16 +6,14 @@ one place. `OpsClient` is for asyncio (HTTP, MCP, console), `call_sync` for a co
 
 from __future__ import annotations
 
-import getpass
 import json
-import os
-import socket
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Final, Self
 
 import grpc
 from grpc import aio
+from pydanube.principal import default_principal
 from pydanube_core.generated.danube_ops_pb2 import CallRequest, CallResponse
 from pydanube_core.ops_call import (
     CHANNEL_OPTIONS,
@@ -32,18 +30,6 @@ from pydanube_admin.registry import OPERATIONS
 __all__ = ["DEFAULT_ADMIN_URL", "OPS_CALL", "OpsClient", "call_sync", "default_principal"]
 
 OPS_CALL: Final = "/danube.ops.Ops/Call"
-
-
-def default_principal() -> str:
-    """`DANUBE_PRINCIPAL`, else `<user>@<host>`; a claim until there is authentication."""
-    claimed = os.environ.get("DANUBE_PRINCIPAL")
-    if claimed:
-        return claimed
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError, ImportError):  # a container without an entry for its uid
-        user = "unknown"
-    return f"{user}@{socket.gethostname()}"
 
 
 class OpsClient:

@@ -130,7 +130,9 @@ RULES: Final[dict[Kind, KindRule]] = {
 """Every kind, where it stands and what it means; the tests hold journals of real brokers against it."""
 
 SEGMENT_STARTS: Final = tuple(kind for kind, rule in RULES.items() if rule.place is Place.SEGMENT_START)
-WITHOUT_TOPIC: Final = (*SEGMENT_STARTS, Kind.MARK)
+WITHOUT_TOPIC: Final = tuple(
+    kind for kind, rule in RULES.items() if rule.place in (Place.SEGMENT_START, Place.JOURNAL)
+)
 
 
 @dataclass(frozen=True, slots=True)

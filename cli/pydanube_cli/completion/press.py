@@ -16,6 +16,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
+from pydanube.principal import default_principal
+
 from pydanube_cli.completion.names import names_of
 from pydanube_cli.completion.words import FILES, FOLDERS, Wanted, load, split_line, wanted
 
@@ -55,15 +57,8 @@ def _names(found: Wanted, env: Mapping[str, str]) -> list[str]:
         url = find_cluster(cluster, env).admin
     url = url or env.get("DANUBE_ADMIN_ENDPOINT") or DEFAULT_ADMIN
     address = url.rpartition("://")[2].strip("/ ")
-    principal = found.common.get("--as") or env.get("DANUBE_PRINCIPAL") or _somebody()
+    principal = found.common.get("--as") or default_principal(env)
     return names_of(found.kind, found.begin, topic=found.topic, address=address, principal=principal)
-
-
-def _somebody() -> str:
-    import getpass
-    import socket
-
-    return f"{getpass.getuser()}@{socket.gethostname()}"
 
 
 def main(argv: Sequence[str]) -> int:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import getpass
 import os
-import socket
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, Final
@@ -24,6 +22,7 @@ from pydanube_core.ops_call import (
 from pydanube_core.services import OPS
 
 from pydanube.admin.values import ResultT
+from pydanube.principal import default_principal
 
 if TYPE_CHECKING:
     from pydanube.admin.generated.operations import Admin
@@ -39,7 +38,7 @@ class _Terms:
 
     def __init__(self, url: str | None, *, principal: str | None, timeout_s: float) -> None:
         self.url = url or os.environ.get("DANUBE_ADMIN_ENDPOINT") or DEFAULT_ADMIN_URL
-        self.principal = principal or os.environ.get("DANUBE_PRINCIPAL") or _somebody()
+        self.principal = principal or default_principal()
         self.timeout_s = timeout_s
         self.target = call_target(self.url, field="url")
 
@@ -156,11 +155,3 @@ def connect_admin_sync(
         yield SyncAdmin(caller)
     finally:
         caller.close()
-
-
-def _somebody() -> str:
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError, ImportError):  # a container without an entry for its uid
-        user = "unknown"
-    return f"{user}@{socket.gethostname()}"

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from typing import Final
 
 import lz4.block
 
+from pydanube_core import zstd
 from pydanube_core.batch.layout import MAX_INFLATED_BYTES, Codec
 from pydanube_core.errors import InvalidArgument
-
-if sys.version_info >= (3, 14):
-    from compression import zstd
-else:
-    from backports import zstd  # the standard library's, for those before it; a fortieth of zstandard on disk
 
 __all__ = ["compress", "decompress", "parse_codec"]
 

@@ -6,7 +6,6 @@ its own costs ten times as much as judging them.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -14,6 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+from pydanube_core import zstd
 from pydanube_core.errors import CorruptObject, InvalidArgument, ObjectMissing
 from pydanube_core.names import TopicName
 from pydanube_core.telemetry import table_named
@@ -22,11 +22,6 @@ from pydanube_storage.telemetry.reading import read_samples, stored_files
 
 from pydanube_spark.reports.history import ARRAYS
 from pydanube_spark.sources.cluster import cluster_folder, open_for_reading
-
-if sys.version_info >= (3, 14):
-    from compression import zstd
-else:
-    from backports import zstd
 
 __all__ = ["PACKED_DDL", "Telemetry", "find_telemetry", "pack", "packed_samples", "topic_matches", "unpacked"]
 
