@@ -16,8 +16,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
-from pydanube.principal import default_principal
-
 from pydanube_cli.completion.names import names_of
 from pydanube_cli.completion.words import FILES, FOLDERS, Wanted, load, split_line, wanted
 
@@ -49,6 +47,9 @@ def complete(shell: str, words: Sequence[str], env: Mapping[str, str]) -> list[s
 
 
 def _names(found: Wanted, env: Mapping[str, str]) -> list[str]:
+    # here, not above: most presses of the key ask the broker for nothing
+    from pydanube.principal import default_principal
+
     assert found.kind is not None
     url = found.common.get("--admin")
     if url is None and (cluster := found.common.get("--cluster")):
