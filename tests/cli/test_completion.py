@@ -174,13 +174,14 @@ def test_the_tab_key_imports_neither_the_operations_nor_grpc() -> None:
         timeout=60,
         check=True,
     )
-    loaded = {name.split(".")[0] for name in json.loads(done.stdout.splitlines()[-1])}
+    modules = json.loads(done.stdout.splitlines()[-1])
+    loaded = {name.split(".")[0] for name in modules}
+    assert {name for name in modules if name.startswith("pydanube.")} <= {"pydanube.principal"}
     assert not loaded & {
         "grpc",
         "typer",
         "pydantic",
         "pydanube_admin",
-        "pydanube",
         "pydanube_core",
         "asyncio",
     }
