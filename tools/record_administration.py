@@ -7,13 +7,18 @@ A line that begins with `$` in the page's plan below is run; `{name}` in it is w
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
+import pty
 import re
 import shlex
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import time
 from pathlib import Path
 from typing import Final
@@ -21,6 +26,7 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parent.parent
 PAGE: Final = ROOT / "docs" / "administration-walk.md"
 MOST_LINES: Final = 40
+COLUMNS: Final = 100
 
 # Text stays; a line with `$` becomes a block with its answer. `$NAME=PATTERN` after ` ## ` keeps the first group.
 PLAN: Final = """\
@@ -151,18 +157,26 @@ def recorded(env: dict[str, str]) -> str:
 
 
 def answer(command: str, env: dict[str, str]) -> tuple[str, int]:
-    """stdout and stderr together, and the exit code."""
-    done = subprocess.run(
+    """What a person sees in a terminal of `COLUMNS` columns, and the exit code."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, COLUMNS, 0, 0))
+    process = subprocess.Popen(
         [danube(), *shlex.split(command)[1:]],
         env=env,
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=60,
-        check=False,
+        stdout=theirs,
+        stderr=theirs,
     )
-    return done.stdout, done.returncode
+    os.close(theirs)
+    said = bytearray()
+    with contextlib.suppress(OSError):  # a terminal that nobody has open ends with an error
+        while chunk := os.read(ours, 65_536):
+            said += chunk
+    os.close(ours)
+    code = process.wait(60)
+    # A line that is written again, as progress is, shows what it held last
+    lines = said.decode().replace("\r\n", "\n").split("\n")
+    return "\n".join(line.rpartition("\r")[2] for line in lines), code
 
 
 if __name__ == "__main__":

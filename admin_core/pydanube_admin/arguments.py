@@ -22,6 +22,8 @@ from pydanube_admin.spelling import either, shown
 __all__ = ["Call", "find_operation", "parse_call"]
 
 MAX_ARGUMENT_BYTES: Final = 4 * 1024 * 1024
+MAX_ENTRIES: Final = 1000  # of an object: looking at each costs some 50 µs, and an error lists those at fault
+MAX_FAULTS: Final = 10  # told in one answer
 
 
 def find_operation(name: str) -> Operation:
@@ -162,6 +164,14 @@ def _object(arguments: bytes | str | Mapping[str, Any]) -> dict[str, Any]:
             field="arguments",
             value=shown(values),
         )
+    for field, entries in (("arguments", values), *values.items()):
+        if isinstance(entries, (dict, list)) and len(entries) > MAX_ENTRIES:
+            raise InvalidArgument(
+                f"{shown(field)} holds {len(entries)} values; at most {MAX_ENTRIES} are taken",
+                field=shown(field),
+                value=len(entries),
+                limit=MAX_ENTRIES,
+            )
     try:
         json.dumps(values, ensure_ascii=False, allow_nan=False).encode()
     except (UnicodeEncodeError, ValueError, TypeError, RecursionError) as error:
@@ -182,11 +192,14 @@ def _text(arguments: bytes | str) -> str:
 
 def _refuse(operation: Operation, error: ValidationError) -> NoReturn:
     """Say the first fault in full, and list the others."""
-    faults = [_fault(operation, fault["type"], fault["loc"], fault["input"]) for fault in error.errors()]
+    found = error.errors(include_url=False, include_context=False)
+    faults = [_fault(operation, fault["type"], fault["loc"], fault["input"]) for fault in found[:MAX_FAULTS]]
     first = faults[0]
     details: dict[str, Any] = {key: value for key, value in first.items() if key != "message"}
     if len(faults) > 1:
         details["more"] = faults[1:]
+    if len(found) > MAX_FAULTS:
+        details["more_omitted"] = len(found) - MAX_FAULTS
     if operation.examples:
         details["example"] = dict(operation.examples[-1].arguments)
     raise InvalidArgument(f"{operation.name}: {first['message']}", **details) from None

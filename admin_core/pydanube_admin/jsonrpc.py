@@ -17,7 +17,8 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final, NoReturn, Protocol
 
-from pydanube_core.errors import ClusterError, Internal, InvalidArgument, NotImplementedYet
+import anyio.lowlevel
+from pydanube_core.errors import ClusterError, Internal, InvalidArgument, LimitReached, NotImplementedYet
 
 from pydanube_admin.arguments import parse_call
 from pydanube_admin.openrpc import openrpc_document
@@ -29,6 +30,7 @@ __all__ = ["MAX_BATCH_CALLS", "Caller", "JsonRpc"]
 _log = logging.getLogger("pydanube.admin")
 
 MAX_BATCH_CALLS: Final = 100
+MAX_BATCH_BYTES: Final = 4 * 1024 * 1024  # of the answers, after which no further call is made
 DISCOVER: Final = "rpc.discover"
 
 PARSE_ERROR: Final = -32700
@@ -87,8 +89,22 @@ class JsonRpc:
                 value=len(request),
             )
             return _encode(_error(None, INVALID_REQUEST, fault))
-        answers = [answer for item in request if (answer := await self._answer(item, principal)) is not None]
-        return _encode(answers) if answers else None
+        return await self._batch(request, principal)
+
+    async def _batch(self, request: list[Any], principal: str | None) -> bytes | None:
+        """One after another; the answer is encoded call by call, and others have a turn between two of them."""
+        answers: list[bytes] = []
+        size = 0
+        for item in request:
+            if size < MAX_BATCH_BYTES:
+                answer = await self._answer(item, principal)
+            else:
+                answer = _not_made(item, size)
+            if answer is not None:
+                answers.append(_encode(answer))
+                size += len(answers[-1])
+            await anyio.lowlevel.checkpoint()
+        return b"[" + b",".join(answers) + b"]" if answers else None
 
     async def _answer(self, request: Any, principal: str | None) -> dict[str, Any] | None:
         """The response to one request; None for a notification."""
@@ -122,6 +138,19 @@ class JsonRpc:
         except ClusterError as error:
             raise _Refused(INVALID_PARAMS, error) from error
         return await self._caller.call(method, params, principal=principal)
+
+
+def _not_made(request: Any, size: int) -> dict[str, Any] | None:
+    """The answer to a call of a batch whose answers are too large already; None for a notification."""
+    if isinstance(request, dict) and "id" not in request:
+        return None
+    fault = LimitReached(
+        f"the answers of this batch are {size} bytes already, of at most {MAX_BATCH_BYTES}: this call was not made; "
+        "make it in another batch",
+        field="batch",
+        limit=MAX_BATCH_BYTES,
+    )
+    return _error(_usable_id(request), CLUSTER_ERROR, fault)
 
 
 def _malformed(request: Any) -> InvalidArgument | None:

@@ -66,7 +66,10 @@ def cut(items: Iterable[T], *, key: Callable[[T], Key], operation: str, request:
     begin = 0
     if request.page is not None:
         after = _open(request.page, scope)
-        begin = next((index for index, item in enumerate(ordered) if key(item) > after), len(ordered))
+        try:
+            begin = next((index for index, item in enumerate(ordered) if key(item) > after), len(ordered))
+        except TypeError:  # a key of another shape, under a digest that somebody worked out
+            raise _invalid(request.page) from None
     end = begin + request.limit
     chosen = ordered[begin:end]
     more = end < len(ordered)
@@ -75,13 +78,22 @@ def cut(items: Iterable[T], *, key: Callable[[T], Key], operation: str, request:
     )
 
 
-def begin_of(operation: str, request: ListRequest) -> Key | None:
+def begin_of(operation: str, request: ListRequest, *, numbers: int) -> tuple[int, ...] | None:
     """The key behind which the asked page begins, None for the first; for lists that are not held in memory.
+
+    Args:
+        numbers: how many the key has, none below 0.
 
     Raises:
         PageInvalid: as `cut`.
     """
-    return None if request.page is None else _open(request.page, _scope(operation, request))
+    if request.page is None:
+        return None
+    key = _open(request.page, _scope(operation, request))
+    found = tuple(part for part in key if isinstance(part, int) and part >= 0)
+    if len(found) != len(key) or len(key) != numbers:
+        raise _invalid(request.page)
+    return found
 
 
 def next_token(key: Key, operation: str, request: ListRequest) -> str:
@@ -107,13 +119,23 @@ def _open(token: str, scope: bytes) -> Key:
         raw = b""
     digest, body = raw[:_DIGEST_BYTES], raw[_DIGEST_BYTES:]
     if not body or digest != _digest(body, scope):
-        raise PageInvalid(
-            "page: this list did not give out that token, or not for these arguments; pass next_page as it was "
-            "given with the other arguments unchanged, or leave page out to begin again",
-            field="page",
-            value=token[:80],
-        )
-    return tuple(json.loads(body))
+        raise _invalid(token)
+    try:
+        key = json.loads(body)
+    except (ValueError, RecursionError):
+        raise _invalid(token) from None
+    if not isinstance(key, list) or not all(isinstance(part, (str, int)) for part in key):
+        raise _invalid(token)
+    return tuple(key)
+
+
+def _invalid(token: str) -> PageInvalid:
+    return PageInvalid(
+        "page: this list did not give out that token, or not for these arguments; pass next_page as it was "
+        "given with the other arguments unchanged, or leave page out to begin again",
+        field="page",
+        value=token[:80],
+    )
 
 
 def _digest(body: bytes, scope: bytes) -> bytes:

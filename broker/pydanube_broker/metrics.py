@@ -78,6 +78,7 @@ class BrokerMetrics:
         self.dropped: Counter[tuple[str, str]] = Counter()  # (topic, reason)
         self.validations: Counter[tuple[str, str]] = Counter()  # (topic, policy)
         self.validation_failures: Counter[tuple[str, str]] = Counter()  # (topic, reason)
+        self.observation_s: dict[str, float] = {"sample": 0.0, "judge": 0.0, "tell": 0.0}
         self._fsync_buckets = [0] * (len(FSYNC_BUCKETS_S) + 1)
         self._fsync_sum = 0.0
         self._limit = topic_series_limit
@@ -152,6 +153,15 @@ class BrokerMetrics:
         for reason, count in self.connections_closed.items():
             closed.add_metric([reason], count)
         yield closed
+        observation = CounterMetricFamily(
+            "danube_observation_seconds",
+            "processor time of looking at topics and subscriptions (sample), of judging them (judge), of telling "
+            "telemetry (tell)",
+            labels=["part"],
+        )
+        for part, seconds in self.observation_s.items():
+            observation.add_metric([part], seconds)
+        yield observation
 
     def _fsync_family(self) -> Metric:
         family = HistogramMetricFamily("danube_journal_fsync_seconds", "time of one fdatasync of the journal")

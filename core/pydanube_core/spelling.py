@@ -13,11 +13,14 @@ __all__ = ["close_names", "close_topics"]
 
 # Likeness costs some 30 µs a name; of more than these only the likeliest are looked at.
 MOST_COMPARED: Final = 200
+MOST_LETTERS: Final = 256  # no name is longer than that, and the cost goes with the square
 PASSES: Final = 6
 
 
 def close_names(given: str, known: Iterable[str], *, at_most: int = 3, cutoff: float = 0.6) -> list[str]:
     """Names that `given` may have been meant as, best first. At most `MOST_COMPARED` are compared letter by letter."""
+    if len(given) > MOST_LETTERS:
+        return []
     names = list(known)
     if len(names) > MOST_COMPARED:
         names = _likeliest(given, names)

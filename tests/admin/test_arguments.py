@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -123,3 +124,38 @@ def test_any_arguments_are_taken_or_refused_in_our_words(operation: str, argumen
         assert "errors.pydantic.dev" not in text
         assert "validation error" not in text
         assert len(text) < 8000
+
+
+def test_many_faults_are_counted_and_some_of_them_told() -> None:
+    error = fault("topics.list", {f"a{number}": 1 for number in range(500)})
+    assert error.details["field"] == "a0"
+    assert len(error.details["more"]) == 9
+    assert error.details["more_omitted"] == 490
+    assert len(error.to_json()) < 4096
+
+
+@pytest.mark.parametrize(
+    ("operation", "arguments", "field"),
+    [
+        ("topics.list", {f"a{number}": 1 for number in range(200_000)}, "arguments"),
+        ("topics.set_policies", {"topic": "a", "policies": dict.fromkeys(map(str, range(100_000)), 1)}, "policies"),
+        ("messages.publish", {"topic": "a", "attributes": dict.fromkeys(map(str, range(1001)), "v")}, "attributes"),
+        ("dead_letters.replay", {"topic": "a", "offsets": ["x"] * 400_000}, "offsets"),
+    ],
+)  # fmt: skip
+def test_more_values_than_a_thousand_are_refused_before_they_are_looked_at(
+    operation: str, arguments: dict[str, Any], field: str
+) -> None:
+    began = time.thread_time()
+    error = fault(operation, arguments)
+    assert time.thread_time() - began < 0.5, "each of them would cost 50 µs"
+    assert (error.code, error.details["field"], error.details["limit"]) == ("INVALID_ARGUMENT", field, 1000)
+    assert len(error.to_json()) < 1024
+
+
+@pytest.mark.parametrize("operation", ["t" * 3_000_000, "topics.list " * 250_000])
+def test_a_name_as_long_as_a_book_is_not_compared_with_others(operation: str) -> None:
+    began = time.thread_time()
+    error = fault(operation, {})
+    assert time.thread_time() - began < 0.5
+    assert (error.code, error.details["did_you_mean"]) == ("INVALID_ARGUMENT", [])

@@ -5,11 +5,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydanube_admin import OPERATIONS, OpsClient
-from pydanube_admin.jsonrpc import JsonRpc
+from pydanube_admin.jsonrpc import MAX_BATCH_BYTES, JsonRpc
 from pydanube_core.errors import ClusterError, TopicNotFound
 
 pytestmark = pytest.mark.anyio
@@ -155,6 +156,34 @@ async def test_a_batch_of_notifications_has_no_answer_and_a_batch_has_a_hundred_
     answer = await ask([call()] * 101, caller)
     assert answer["error"]["code"] == -32600
     assert caller.calls == []
+
+
+async def test_a_batch_whose_answers_are_too_large_is_not_made_to_its_end() -> None:
+    caller = Recorder({"text": "x" * 1_000_000})
+    answers = await ask([call(id=number) for number in range(8)], caller)
+    assert [answer["id"] for answer in answers] == list(range(8))
+    made = sum("result" in answer for answer in answers)
+    assert made == len(caller.calls) == MAX_BATCH_BYTES // 1_000_000 + 1
+    refused = answers[-1]["error"]["data"]
+    assert (refused["code"], refused["details"]["limit"]) == ("LIMIT_REACHED", MAX_BATCH_BYTES)
+    assert "was not made" in refused["message"]
+
+
+async def test_others_have_their_turn_between_two_calls_of_a_batch() -> None:
+    """Refusals never wait for anything by themselves."""
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            await anyio.lowlevel.checkpoint()
+            turns += 1
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(other)
+        await ask([call("nope", id=number) for number in range(50)])
+        group.cancel_scope.cancel()
+    assert turns >= 49
 
 
 async def test_discovery_describes_every_method_offered() -> None:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 import anyio
 import pytest
 from pydanube_admin.core import AdminOptions
+from pydanube_admin.plans.records import MAX_PLANS_OF_ONE
 from pydanube_core.errors import ClusterError
 
 from tests.admin.real_broker import Administered, administered
@@ -208,3 +209,28 @@ async def test_a_face_without_plans_destroys_in_one_recorded_step_unless_that_is
         )
         assert isinstance(refused, ClusterError)
         assert refused.grpc_status.name == "FAILED_PRECONDITION"
+
+
+async def test_one_who_plans_in_a_loop_does_not_keep_others_from_it(cluster: Administered) -> None:
+    """Every refusal of what destroys keeps a plan: those of one principal have a bound of their own."""
+    for _ in range(MAX_PLANS_OF_ONE):
+        last = await cluster.refused("topics.delete", by="eve", topic="orders")
+        assert last.code == "PLAN_REQUIRED"
+    error = await cluster.refused("topics.delete", by="eve", topic="orders")
+    assert (error.code, error.details["limit"]) == ("LIMIT_REACHED", MAX_PLANS_OF_ONE)
+    assert "eve" in error.message
+    assert (await cluster.refused("topics.delete", topic="orders")).code == "PLAN_REQUIRED"
+    await cluster("plans.discard", by="eve", plan_id=last.details["plan"]["plan_id"])
+    assert (await cluster.refused("topics.delete", by="eve", topic="orders")).code == "PLAN_REQUIRED"
+
+
+@pytest.mark.parametrize(
+    "token", ["p" * 3_000_000, "../changes/x.y", ".", "\x00", "p0." + "s" * 100_000, "ü.ß"]
+)
+async def test_what_is_no_token_is_no_plan(cluster: Administered, token: str) -> None:
+    error = await cluster.refused("plans.apply", plan_token=token)
+    assert error.code in ("PLAN_NOT_FOUND", "INVALID_ARGUMENT")
+    error = await cluster.refused("topics.delete", topic="orders", plan_token=token)
+    assert error.code == "PLAN_NOT_FOUND"
+    assert len(error.to_json()) < 2048
+    assert (await cluster("topics.list"))["total"] == 1

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from pydanube_core.errors import ClusterError, InvalidArgument, PageInvalid
+from pydanube_core.errors import ClusterError, InvalidArgument
 from pydanube_core.names import TopicName
 from pydanube_core.positions import Position, PositionKind
 from pydanube_core.units import format_time
@@ -35,8 +35,8 @@ async def query_audit(context: Context, request: QueryAuditRequest) -> Page[Audi
     await context.audit.settled()
     wanted = _Filter(context, request)
     next_offset, _ = await context.port.open_audit()
-    begin = begin_of("audit.query", request)
-    end = next_offset if begin is None else _seq(begin)
+    begin = begin_of("audit.query", request, numbers=1)
+    end = next_offset if begin is None else min(begin[0], next_offset)
     items: list[AuditRecord] = []
     looked_at = 0
     first = 0
@@ -62,12 +62,6 @@ async def query_audit(context: Context, request: QueryAuditRequest) -> Page[Audi
         total=None,
         as_of=format_time(context.now_ms()),
     )
-
-
-def _seq(key: tuple[str | int, ...]) -> int:
-    if len(key) != 1 or not isinstance(key[0], int):
-        raise PageInvalid("page: this is no token of audit.query", field="page", value=str(key)[:80])
-    return key[0]
 
 
 def _record(payload: bytes) -> dict[str, Any] | None:

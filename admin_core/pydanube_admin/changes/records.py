@@ -15,6 +15,8 @@ from pydanube_core.cluster_port import ClusterPort
 from pydanube_core.errors import Conflict
 from pydanube_core.facts import StateItem
 
+from pydanube_admin.identifiers import is_id
+
 __all__ = ["APPLIED", "APPLYING", "INTERRUPTED", "PREFIX", "UNDOING", "UNDONE", "ChangeRecord", "Changes"]
 
 PREFIX: Final = "changes/"
@@ -65,7 +67,7 @@ class Changes:
         self._swept_ms = 0
 
     async def get(self, call_id: str) -> tuple[ChangeRecord, int] | None:
-        item = None if "/" in call_id else await self._port.read_state(PREFIX + call_id)
+        item = await self._port.read_state(PREFIX + call_id) if is_id(call_id) else None
         return None if item is None else (ChangeRecord.from_item(item), item.revision)
 
     async def was_made(self, call_id: str, operation: str, arguments: Mapping[str, Any]) -> bool:

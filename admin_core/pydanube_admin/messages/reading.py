@@ -9,6 +9,7 @@ from typing import Any, Final
 from pydanube_core.errors import InvalidArgument
 from pydanube_core.facts import MessageFacts, TopicFacts
 from pydanube_core.names import TopicName
+from pydanube_core.positions import Position
 from pydanube_core.units import format_time
 
 from pydanube_admin.context import Context
@@ -68,6 +69,7 @@ def _item(message: MessageFacts, room: int) -> tuple[MessageItem, int]:
 
 async def peek_messages(context: Context, request: PeekRequest) -> PeekedMessages:
     """The first messages from a position on, of every partition in turn."""
+    Position.parse(request.start, now_ms=context.now_ms(), field="from")
     topic = await find_topic(context, request.topic)
     starts = await context.port.resolve_position(topic.own.topic, request.start)
     items: list[MessageItem] = []
@@ -99,14 +101,16 @@ async def peek_messages(context: Context, request: PeekRequest) -> PeekedMessage
 
 async def search_messages(context: Context, request: SearchRequest) -> SearchPage:
     """Messages that match, by partition and offset. A page may hold none and still have a next one."""
+    Position.parse(request.start, now_ms=context.now_ms(), field="from")
     topic = await find_topic(context, request.topic)
     starts = await context.port.resolve_position(topic.own.topic, request.start)
     ends = {log.topic: log.next_offset for log in topic.logs}
     if request.until is not None:
+        Position.parse(request.until, now_ms=context.now_ms(), field="until")
         ends |= await context.port.resolve_position(topic.own.topic, request.until)
     matches = _matcher(request)
-    begin = begin_of("messages.search", request)
-    index, offset = (0, None) if begin is None else (int(begin[0]), int(begin[1]))
+    begin = begin_of("messages.search", request, numbers=2)
+    index, offset = (0, None) if begin is None else (begin[0], begin[1])
     items: list[MessageItem] = []
     room, scanned = request.max_bytes, 0
     logs: list[TopicFacts] = list(topic.logs)

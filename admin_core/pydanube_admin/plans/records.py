@@ -6,10 +6,12 @@ let anybody apply one.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import json
 import secrets
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
@@ -18,10 +20,14 @@ from pydanube_core.cluster_port import ClusterPort
 from pydanube_core.errors import Conflict, LimitReached, PlanMismatch, PlanNotFound
 from pydanube_core.facts import StateItem
 
+from pydanube_admin.identifiers import is_id
+
 __all__ = ["MAX_PLANS", "PREFIX", "PlanRecord", "Plans", "digest_of"]
 
 PREFIX: Final = "plans/"
 MAX_PLANS: Final = 1000
+MAX_PLANS_OF_ONE: Final = 250  # one who asks for plans in a loop does not keep others from theirs
+SWEEP_MS: Final = 60_000
 MAX_BYTES: Final = 200 * 1024
 OPEN, USED, DISCARDED = "open", "used", "discarded"
 KEPT_MS: Final = 3_600_000  # after its time a plan is kept this long, to say what became of it
@@ -69,7 +75,11 @@ class Plans:
 
     def __init__(self, port: ClusterPort) -> None:
         self._port = port
-        self._swept_ms = 0
+        self._adding = asyncio.Lock()
+        self._swept_ms = -SWEEP_MS
+        # As of the last look at all of them, and what was added since: never too few
+        self._count = 0
+        self._waiting: Counter[str] = Counter()  # by principal
 
     async def add(self, record: PlanRecord) -> str:
         """Keep a plan and return its token.
@@ -87,13 +97,19 @@ class Plans:
                 field="arguments",
                 limit=MAX_BYTES,
             )
-        await self._sweep(record.created_ms)
-        await self._port.write_state({PREFIX + kept.plan_id: value}, expected={PREFIX + kept.plan_id: None})
+        async with self._adding:
+            await self._make_room(record.principal, record.created_ms)
+            await self._port.write_state(
+                {PREFIX + kept.plan_id: value}, expected={PREFIX + kept.plan_id: None}
+            )
+            self._count += 1
+            self._waiting[record.principal] += 1
         return f"{kept.plan_id}.{secret}"
 
     async def get(self, plan_id: str) -> tuple[PlanRecord, int]:
         """A plan and its revision. Raises `PlanNotFound`."""
-        item = None if "/" in plan_id else await self._port.read_state(PREFIX + plan_id)
+        sound = is_id(plan_id)
+        item = await self._port.read_state(PREFIX + plan_id) if sound else None
         if item is None:
             raise PlanNotFound(
                 f"there is no plan {plan_id[:64]!r}: it never was, or its time has been over for long",
@@ -129,21 +145,51 @@ class Plans:
         await self._port.write_state({key: ended.to_bytes()}, expected={key: revision})
         return ended
 
+    async def _make_room(self, principal: str, now_ms: int) -> None:
+        """Let go of plans whose time is long over; of the oldest, where there are too many.
+
+        All are looked at once a minute, and where by the count since then there may be no room.
+
+        Raises:
+            LimitReached: too many plans are waiting, of one principal or of all.
+        """
+        recent = 0 <= now_ms - self._swept_ms < SWEEP_MS
+        if recent and self._count < MAX_PLANS and self._waiting[principal] < MAX_PLANS_OF_ONE:
+            return
+        await self._sweep(now_ms)
+        if self._waiting[principal] >= MAX_PLANS_OF_ONE:
+            raise LimitReached(
+                f"{MAX_PLANS_OF_ONE} plans of {principal[:80]} are waiting to be applied: apply or discard some",
+                field="plan",
+                limit=MAX_PLANS_OF_ONE,
+            )
+        if self._count >= MAX_PLANS:
+            raise LimitReached(
+                f"{MAX_PLANS} plans are waiting to be applied: apply or discard some",
+                field="plan",
+                limit=MAX_PLANS,
+            )
+
     async def _sweep(self, now_ms: int) -> None:
-        """Let go of plans whose time is long over; of the oldest, where there are too many."""
-        items = await self._port.list_state(PREFIX, limit=1000)
-        old = [item for item in items if PlanRecord.from_item(item).expires_ms + KEPT_MS <= now_ms]
+        items = await self._port.list_state(PREFIX, limit=MAX_PLANS)
+        waiting: Counter[str] = Counter()
+        old: list[str] = []
+        over: list[str] = []
+        for number, item in enumerate(items):
+            if number % 32 == 0:
+                await asyncio.sleep(0)
+            record = PlanRecord.from_item(item)
+            if record.expires_ms + KEPT_MS <= now_ms:
+                old.append(item.key)
+            elif record.state_at(now_ms) == OPEN:
+                waiting[record.principal] += 1
+            else:
+                over.append(item.key)
         if len(items) - len(old) >= MAX_PLANS:
-            over = [item for item in items if PlanRecord.from_item(item).state_at(now_ms) != OPEN]
-            old = [*old, *(item for item in over if item not in old)][: MAX_PLANS // 2]
-            if not old:
-                raise LimitReached(
-                    f"{MAX_PLANS} plans are waiting to be applied: apply or discard some",
-                    field="plan",
-                    limit=MAX_PLANS,
-                )
+            old += over[: MAX_PLANS // 2]
         for start in range(0, len(old), 90):
             try:
-                await self._port.write_state({item.key: None for item in old[start : start + 90]})
+                await self._port.write_state(dict.fromkeys(old[start : start + 90]))
             except Conflict:  # somebody else swept
-                return
+                break
+        self._swept_ms, self._count, self._waiting = now_ms, len(items) - len(old), waiting

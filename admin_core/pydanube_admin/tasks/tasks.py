@@ -20,6 +20,7 @@ from pydanube_core.names import TopicName
 from pydanube_admin.audit.chain import redacted
 from pydanube_admin.calls import Call
 from pydanube_admin.context import Context, NowMs
+from pydanube_admin.identifiers import is_id
 from pydanube_admin.models import Change, Result
 from pydanube_admin.next_calls import known, next_call
 from pydanube_admin.tasks.detaching import Detachment
@@ -235,7 +236,7 @@ class Tasks:
         await self._put(ended)
 
     async def get(self, task_id: str) -> TaskRecord | None:
-        item = None if "/" in task_id else await self._port.read_state(PREFIX + task_id)
+        item = await self._port.read_state(PREFIX + task_id) if is_id(task_id) else None
         return None if item is None else TaskRecord.from_item(item)
 
     async def kept(self) -> list[TaskRecord]:

@@ -60,7 +60,6 @@ class Sampler:
         ] = {}  # topic → when a publish to it was refused, or a message counted, last
         self.number = 0
         self.took_s = 0.0  # of the last round, without the turns it gave away
-        self.busy_s = 0.0  # of all rounds
         self.longest_slice_s = 0.0
         self.started_ms = now_ms()
         self.tier_errors: list[tuple[int, int]] = []  # (time, total), when it rose
@@ -102,7 +101,7 @@ class Sampler:
         consumers: list[ConsumerSample] = []
         totals = [0, 0, 0, 0]  # messages and bytes in, messages out, subscriptions
         refused = self._refused_by_topic() if telling else {}
-        begun_s = time.thread_time()
+        busy, own_from = 0.0, time.thread_time()  # of this thread, without the turns that others had
         slice_from = time.perf_counter()
         self._see_refusals(begun_ms)
         for index, topic in enumerate(self._broker.registry.topics):
@@ -110,8 +109,9 @@ class Sampler:
                 spent = time.perf_counter() - slice_from
                 if spent > SLICE_S:
                     self.longest_slice_s = max(self.longest_slice_s, spent)
+                    busy += time.thread_time() - own_from
                     await asyncio.sleep(0)
-                    slice_from = time.perf_counter()
+                    slice_from, own_from = time.perf_counter(), time.thread_time()
             if topic.closed is None:
                 track = self._see(topic, keep=keep)
                 if telling:
@@ -125,11 +125,10 @@ class Sampler:
         gone_topics = self._sweep()
         gone_subscriptions, self._gone = self._gone, []
         broker = self._see_broker(begun_ms, totals)
-        busy = (
-            time.thread_time() - begun_s
-        )  # with what others did in between: rather too much than too little
+        told_from = time.thread_time()
+        busy += told_from - own_from
         self.took_s = busy
-        self.busy_s += busy
+        self._broker.metrics.observation_s["sample"] += busy
         if telling:
             found = Round(
                 number=self.number,
@@ -150,6 +149,7 @@ class Sampler:
                     observer(found)
                 except Exception:
                     log.exception("observer_failed", extra={"event": "observer_failed"})
+            self._broker.metrics.observation_s["tell"] += time.thread_time() - told_from
 
     def _see(self, topic: Topic, *, keep: bool) -> LogTrack:
         """Note what is so of one log and its subscriptions now."""

@@ -162,9 +162,9 @@ class Observation:
     async def _judge_waiting(self) -> None:
         # Of this thread's own time: on a busy machine a slice of wall clock holds others' work too.
         budget_s = max(LEAST_BUDGET_S, BUDGET_SHARE * self.options.sample_interval_s)
-        begun_s = time.thread_time()
+        spent_s, own_from = 0.0, time.thread_time()
         slice_from = time.perf_counter()
-        while self._queue and time.thread_time() - begun_s < budget_s:
+        while self._queue and spent_s + time.thread_time() - own_from < budget_s:
             scope = next(iter(self._queue))
             topic, track = self._queue.pop(scope)
             if topic.closed is None:
@@ -175,8 +175,10 @@ class Observation:
             took = time.perf_counter() - slice_from
             if took > SLICE_S:
                 self.sampler.longest_slice_s = max(self.sampler.longest_slice_s, took)
+                spent_s += time.thread_time() - own_from
                 await asyncio.sleep(0)
-                slice_from = time.perf_counter()
+                slice_from, own_from = time.perf_counter(), time.thread_time()
+        self._broker.metrics.observation_s["judge"] += spent_s + time.thread_time() - own_from
 
     def _judge_subscription(self, scope: _Scope, topic: Topic, track: LogTrack) -> None:
         pump = topic.subscriptions.get(scope[1])
