@@ -23,7 +23,7 @@ def drain(
 ) -> float:
     """Processor seconds of the core for `batches` batches; making the clients' ranges is not counted."""
     dice = random.Random(1)
-    sub = Subscription(type, cursor=CursorSnapshot(floor=0), head=batch * batches)
+    sub = Subscription(type, cursor=CursorSnapshot(floor=0), end=batch * batches)
     for consumer_id in range(consumers):
         sub.join(consumer_id, f"c{consumer_id}", 0, credit_messages=10**9, credit_bytes=None, single=single)
     parts = [[dice.randrange(keys) * 65 % 65_536 for _ in range(batch)] for _ in range(16)]

@@ -179,7 +179,7 @@ class LivePump:
         return SubscriptionStatistics(
             floor=self.topic.commit,
             next_offset=self.topic.commit,
-            head=self.topic.commit,
+            end=self.topic.commit,
             generation=0,
             in_flight=queued,
             ready=0,

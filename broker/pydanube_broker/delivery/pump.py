@@ -228,7 +228,7 @@ class SubscriptionPump:
             self._core = Subscription.restore(
                 self.type,
                 self.topic.state.cursors[self.subscription_id],
-                head=self.topic.commit,
+                end=self.topic.commit,
                 policy=self.policy.failure,
                 first_session=now_ms() * 1000,  # above those of any earlier life
                 random=random.random,

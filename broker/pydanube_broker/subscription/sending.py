@@ -50,7 +50,7 @@ class Sending:
         "_turn",
         "_type",
         "_window",
-        "head",
+        "end",
         "redelivered",
         "unrouted",
     )
@@ -61,14 +61,14 @@ class Sending:
         window: Window,
         members: Members,
         *,
-        head: int,
+        end: int,
         span_messages: int,
         ordered_retry: bool,
     ) -> None:
         self._type = type
         self._window = window
         self._members = members
-        self.head = head
+        self.end = end
         self._span = span_messages
         self._ordered_retry = ordered_retry
         self._turn = 0  # shared: the consumer whose turn is next
@@ -106,7 +106,7 @@ class Sending:
             return None  # whatever is unseen lies behind the barrier
         if self._type is SubscriptionType.SHARED and all(c.single for c in self._members.consumers):
             return self._plan_routed(window.room(self._span), max_messages)
-        end = window.fresh_limit(self.head)
+        end = window.fresh_limit(self.end)
         room = window.room(self._span)
         if window.next >= end or room < 1:
             return None
@@ -135,7 +135,7 @@ class Sending:
     def _plan_routed(self, room: int, max_messages: int | None) -> Plan | None:
         """A plan for unseen messages that are then spread over all consumers with credit."""
         window = self._window
-        end = window.fresh_limit(self.head)
+        end = window.fresh_limit(self.end)
         dealt = self._dealt()
         if not dealt or window.next >= end or room < 1:
             return None
@@ -175,7 +175,7 @@ class Sending:
         if len(takers) < 2:
             return SLICE_MESSAGES
         window = self._window
-        there = window.ready + min(window.fresh_limit(self.head) - window.next, window.room(self._span))
+        there = window.ready + min(window.fresh_limit(self.end) - window.next, window.room(self._span))
         fair = -(-(there + sum(one.in_flight for one in takers)) // len(takers))
         # One that holds plenty is not cut for: a slice costs more than its messages.
         least = 1 if consumer.in_flight < PLENTY_MESSAGES else PLENTY_MESSAGES
@@ -303,12 +303,12 @@ class Sending:
                 continue
             left = fitting
             for chunk, mask in masks_for(placed, who, seat):
-                head = head_of_mask(mask, left) if left else 0
-                left -= head.bit_count()
-                if head:
-                    window.launch(chunk, head, consumer, now_ms)
-                if mask ^ head:
-                    queued.append((chunk, mask ^ head, seat))
+                first = head_of_mask(mask, left) if left else 0
+                left -= first.bit_count()
+                if first:
+                    window.launch(chunk, first, consumer, now_ms)
+                if mask ^ first:
+                    queued.append((chunk, mask ^ first, seat))
             if fitting:
                 selections.append(self._selected(plan, consumer, indices[:fitting], sizes))
         for chunk, mask, seat in queued:

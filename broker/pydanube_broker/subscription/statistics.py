@@ -48,7 +48,7 @@ class SubscriptionStatistics:
 
     floor: int
     next_offset: int
-    head: int
+    end: int
     generation: int
     in_flight: int
     ready: int  # came back, or held for its key's consumer; to be sent now

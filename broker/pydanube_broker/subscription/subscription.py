@@ -98,7 +98,7 @@ class Subscription:
         type: SubscriptionType,
         *,
         cursor: CursorSnapshot,
-        head: int = 0,
+        end: int = 0,
         policy: FailurePolicy | None = None,
         span_messages: int = DEFAULT_SPAN_MESSAGES,
         ordered_retry: bool | None = None,
@@ -109,7 +109,7 @@ class Subscription:
         """Open a subscription at a cursor; a new one has `CursorSnapshot(floor=start)`.
 
         Args:
-            head: the topic's readable end, one past the last committed message.
+            end: the topic's readable end, one past the last committed message.
             span_messages: most messages between floor and next, from 1.
             ordered_retry: None means the type's default: on for key-shared, else off.
             durable: False keeps no deltas (`take_dirty` is None): plain readers.
@@ -131,7 +131,7 @@ class Subscription:
             type,
             self._window,
             self._members,
-            head=max(head, cursor.floor),
+            end=max(end, cursor.floor),
             span_messages=span_messages,
             ordered_retry=ordered,
         )
@@ -154,13 +154,13 @@ class Subscription:
         return self._window.floor
 
     @property
-    def head(self) -> int:
-        return self._sending.head
+    def end(self) -> int:
+        return self._sending.end
 
     @property
     def all_sent(self) -> bool:
         """Whether nothing is left to plan, whatever the credit."""
-        return not self._window.ready and self._window.next >= self._sending.head
+        return not self._window.ready and self._window.next >= self._sending.end
 
     @property
     def generation(self) -> int:
@@ -264,8 +264,8 @@ class Subscription:
 
     def grew(self, next_offset: int) -> None:
         """The topic's readable end is `next_offset` now; a smaller one is ignored."""
-        if next_offset > self._sending.head:
-            self._sending.head = next_offset
+        if next_offset > self._sending.end:
+            self._sending.end = next_offset
 
     def next_plan(self, *, max_messages: int | None = None) -> Plan | None:
         """Propose what to send next; None while there is nothing, no credit, or no room.
@@ -561,11 +561,11 @@ class Subscription:
         """Begin a new generation at `offset`, back or forth: counts, acknowledgements and flights are forgotten.
 
         Raises:
-            InvalidArgument: the offset is negative or beyond the head.
+            InvalidArgument: the offset is negative or beyond the end.
         """
-        if not 0 <= offset <= self._sending.head:
+        if not 0 <= offset <= self._sending.end:
             raise InvalidArgument(
-                f"offset: {offset} is not in the topic; give 0 to {self._sending.head}",
+                f"offset: {offset} is not in the topic; give 0 to {self._sending.end}",
                 field="offset",
                 value=offset,
             )
@@ -575,8 +575,8 @@ class Subscription:
         return self._members.renew_sessions()
 
     def purge(self, now_ms: int) -> list[Effect]:
-        """Seek to the head: everything published so far counts as acknowledged."""
-        return self.seek(self._sending.head, now_ms)
+        """Seek to the end: everything published so far counts as acknowledged."""
+        return self.seek(self._sending.end, now_ms)
 
     def skip(self, count: int) -> Range | None:
         """Acknowledge the first `count` messages that are not acknowledged, delivered or not.
@@ -591,7 +591,7 @@ class Subscription:
             raise InvalidArgument(f"count: {count} is below 1", field="count", value=count)
         window = self._window
         start, end, left = window.floor, window.floor, count
-        for low, high in subtract([(window.floor, self._sending.head)], normalise(self._closed_ranges())):
+        for low, high in subtract([(window.floor, self._sending.end)], normalise(self._closed_ranges())):
             take = min(left, high - low)
             end = low + take
             left -= take
@@ -612,7 +612,7 @@ class Subscription:
             How many of them had been delivered and were open.
         """
         check_ranges([(start, end)])
-        self._sending.head = max(self._sending.head, end)
+        self._sending.end = max(self._sending.end, end)
         return self._window.close_range(start, end)
 
     # -- durable state ---------------------------------------------------------------------------------------
@@ -673,7 +673,7 @@ class Subscription:
         return SubscriptionStatistics(
             floor=window.floor,
             next_offset=window.next,
-            head=self._sending.head,
+            end=self._sending.end,
             generation=window.generation,
             in_flight=window.in_flight,
             ready=window.ready,

@@ -46,9 +46,9 @@ class Untaken:
             chunk, mask = self._sent.popleft()
             count = mask.bit_count()
             if count > left:
-                head = head_of_mask(mask, left)
-                self._sent.appendleft((chunk, mask ^ head))
-                mask, count = head, left
+                first = head_of_mask(mask, left)
+                self._sent.appendleft((chunk, mask ^ first))
+                mask, count = first, left
             found.append((chunk, mask))
             left -= count
         return found

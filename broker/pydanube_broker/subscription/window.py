@@ -110,9 +110,9 @@ class Window:
         """How many more messages fit between floor and next."""
         return span - (self.next - self.floor - self.gaps.size)
 
-    def fresh_limit(self, head: int) -> int:
+    def fresh_limit(self, end: int) -> int:
         """The end of the next stretch of unseen offsets of which none is acknowledged and all have one count."""
-        limit = head
+        limit = end
         if self._ahead:
             limit = min(limit, self._ahead.first()[0])
         if self._ahead_attempts:

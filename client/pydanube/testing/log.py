@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from pydanube_core.batch import BatchView, broker_part, read_producer_part
 from pydanube_core.errors import (
@@ -20,9 +20,6 @@ from pydanube_core.errors import (
     SchemaMismatch,
 )
 from pydanube_core.positions import Position, PositionKind
-
-if TYPE_CHECKING:
-    from pydanube.testing.streams import PublishServer
 
 __all__ = ["MemoryTopic", "ProducerState", "Stored"]
 
@@ -49,6 +46,12 @@ class ProducerState:
     recent: deque[tuple[int, Stored]] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
 
 
+class ProducerConnection(Protocol):
+    """Whose stream it is that holds a producer."""
+
+    def fence(self, name: str) -> None: ...
+
+
 class MemoryTopic:
     """One concrete topic (a partition is one). Its offsets have no gaps."""
 
@@ -62,9 +65,9 @@ class MemoryTopic:
         self.next_offset = 0
         self.producers: dict[int, ProducerState] = {}
         self.listeners: set[Callable[[], None]] = set()
-        self._attached: dict[PublishServer, str] = {}  # connection → producer's name
+        self._attached: dict[ProducerConnection, str] = {}  # connection → producer's name
         self._subject = ""
-        self._holder: PublishServer | None = None  # the exclusive producer's
+        self._holder: ProducerConnection | None = None  # the exclusive producer's
 
     # -- producers -------------------------------------------------------------------------------------------
 
@@ -100,8 +103,8 @@ class MemoryTopic:
         self._subject = subject
 
     def attach(
-        self, server: PublishServer, name: str, *, exclusive: bool, named: bool
-    ) -> list[PublishServer]:
+        self, server: ProducerConnection, name: str, *, exclusive: bool, named: bool
+    ) -> list[ProducerConnection]:
         """A producer's connection is there; returns those whose place it takes."""
         takes_over = named or (self._holder is not None and self._attached[self._holder] == name)
         former = [one for one, other in self._attached.items() if other == name] if takes_over else []
@@ -112,7 +115,7 @@ class MemoryTopic:
             self._holder = server
         return former
 
-    def detach(self, server: PublishServer) -> None:
+    def detach(self, server: ProducerConnection) -> None:
         self._attached.pop(server, None)
         if self._holder is server:
             self._holder = None

@@ -41,7 +41,7 @@ def test_first_takeover_is_at_once_and_rivals_settle_at_a_slow_pace() -> None:
 
 
 def test_answers_without_session_count_for_what_was_sent_only() -> None:
-    subscription = Subscription(SubscriptionType.EXCLUSIVE, cursor=CursorSnapshot(floor=0), head=10)
+    subscription = Subscription(SubscriptionType.EXCLUSIVE, cursor=CursorSnapshot(floor=0), end=10)
     subscription.join(1, "c", 0, window_messages=4, single=True)
     plan = subscription.next_plan()
     assert plan is not None
@@ -58,7 +58,7 @@ def test_answers_without_session_count_for_what_was_sent_only() -> None:
 
 def test_time_of_what_is_queued_behind_begins_with_the_answer_before_it() -> None:
     """A slow consumer holds much that it has not come to yet; only what it passed over expires."""
-    subscription = Subscription(SubscriptionType.EXCLUSIVE, cursor=CursorSnapshot(floor=0), head=10)
+    subscription = Subscription(SubscriptionType.EXCLUSIVE, cursor=CursorSnapshot(floor=0), end=10)
     subscription.join(1, "c", 0, window_messages=100, single=True, ack_timeout_ms=1_000)
     plan = subscription.next_plan()
     assert plan is not None
@@ -80,7 +80,7 @@ def held(subscription: Subscription) -> int:
 
 
 def test_paused_consumer_is_sent_nothing_until_it_is_resumed() -> None:
-    subscription = Subscription(SubscriptionType.SHARED, cursor=CursorSnapshot(floor=0), head=10)
+    subscription = Subscription(SubscriptionType.SHARED, cursor=CursorSnapshot(floor=0), end=10)
     for number, name in ((1, "a"), (2, "b")):
         subscription.join(number, name, 0, window_messages=10, single=True)
     subscription.pause(1)

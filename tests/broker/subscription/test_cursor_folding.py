@@ -115,7 +115,7 @@ def test_a_start_replays_a_cursor_full_of_holes_in_seconds() -> None:
 def test_a_cursor_of_tens_of_thousands_of_holes_is_put_back_in_linear_time() -> None:
     """As undo does it after a subscription was deleted; each hole once sorted all that came before it."""
     holes = tuple((at, at + 1) for at in range(1, 60_000, 2))
-    subscription = Subscription(SubscriptionType.SHARED, cursor=CursorSnapshot(floor=0), head=60_000)
+    subscription = Subscription(SubscriptionType.SHARED, cursor=CursorSnapshot(floor=0), end=60_000)
     subscription.take_dirty()
     began = time.process_time()
     for start, end in holes:

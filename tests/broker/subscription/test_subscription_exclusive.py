@@ -29,7 +29,7 @@ EXACT = FailurePolicy(jitter=0.0)
 
 def exclusive(
     *,
-    head: int = 100,
+    end: int = 100,
     floor: int = 0,
     policy: FailurePolicy = EXACT,
     span: int = 65_536,
@@ -38,7 +38,7 @@ def exclusive(
     return Subscription(
         SubscriptionType.EXCLUSIVE,
         cursor=CursorSnapshot(floor=floor),
-        head=head,
+        end=end,
         policy=policy,
         span_messages=span,
         ordered_retry=ordered,
@@ -79,7 +79,7 @@ def offsets_of(sent: list[tuple[Plan, list[int]]]) -> list[int]:
 
 
 def test_a_consumer_receives_everything_once_and_in_order() -> None:
-    sub = exclusive(head=50)
+    sub = exclusive(end=50)
     attach(sub)
     assert offsets_of(pull(sub)) == list(range(50))
     sub.grew(60)
@@ -131,7 +131,7 @@ def test_a_second_name_is_refused_while_the_first_is_attached_and_welcome_after(
 
 
 def test_the_same_name_takes_over_and_gets_what_its_predecessor_held() -> None:
-    sub = exclusive(head=10)
+    sub = exclusive(end=10)
     old = attach(sub)
     pull(sub)
     sub.ack(1, old, [(0, 4)])
@@ -148,7 +148,7 @@ def test_the_same_name_takes_over_and_gets_what_its_predecessor_held() -> None:
 
 
 def test_acks_in_any_order_move_the_floor_over_contiguous_messages_only() -> None:
-    sub = exclusive(head=6)
+    sub = exclusive(end=6)
     session = attach(sub)
     pull(sub)
     assert sub.ack(1, session, [(1, 2), (3, 4), (5, 6)]) == 3
@@ -162,7 +162,7 @@ def test_acks_in_any_order_move_the_floor_over_contiguous_messages_only() -> Non
 
 
 def test_an_ack_of_what_was_never_delivered_is_refused_and_changes_nothing() -> None:
-    sub = exclusive(head=100)
+    sub = exclusive(end=100)
     session = attach(sub, credit=10)
     pull(sub)
     before = (sub.snapshot(), sub.statistics(0))
@@ -176,7 +176,7 @@ def test_an_ack_of_what_was_never_delivered_is_refused_and_changes_nothing() -> 
 
 
 def test_holes_in_the_log_count_as_acknowledged() -> None:
-    sub = exclusive(head=1000)
+    sub = exclusive(end=1000)
     session = attach(sub)
     plan = sub.next_plan()
     assert plan is not None
@@ -190,7 +190,7 @@ def test_holes_in_the_log_count_as_acknowledged() -> None:
 
 
 def test_the_span_stops_delivery_until_the_floor_moves_and_holes_do_not_count() -> None:
-    sub = exclusive(head=10_000, span=10)
+    sub = exclusive(end=10_000, span=10)
     session = attach(sub)
     plan = sub.next_plan()
     assert plan is not None
@@ -204,7 +204,7 @@ def test_the_span_stops_delivery_until_the_floor_moves_and_holes_do_not_count() 
 
 
 def test_credit_larger_than_any_default_is_used_in_one_window() -> None:
-    sub = exclusive(head=50_000)
+    sub = exclusive(end=50_000)
     attach(sub, credit=50_000)
     assert len(offsets_of(pull(sub, at_most=10_000))) == 50_000
 
@@ -221,7 +221,7 @@ def test_a_plan_overtaken_by_a_seek_is_refused_and_nothing_happens() -> None:
 
 
 def test_an_answer_that_does_not_fit_its_plan_is_refused() -> None:
-    sub = exclusive(head=100)
+    sub = exclusive(end=100)
     attach(sub, credit=10)
     plan = sub.next_plan()
     assert plan is not None
@@ -239,7 +239,7 @@ def test_an_answer_that_does_not_fit_its_plan_is_refused() -> None:
 
 
 def test_a_nacked_message_returns_after_its_delay_with_its_count() -> None:
-    sub = exclusive(head=10)
+    sub = exclusive(end=10)
     session = attach(sub)
     pull(sub, 1000)
     sub.nack(1, session, [(3, 5)], 1000, reason="no")
@@ -271,7 +271,7 @@ def test_back_off_doubles_up_to_its_bound_and_never_comes_early() -> None:
 
 
 def test_an_ack_timeout_brings_the_message_again_and_extend_puts_it_off() -> None:
-    sub = exclusive(head=4)
+    sub = exclusive(end=4)
     session = attach(sub)
     pull(sub, 0)
     assert sub.next_deadline_ms() == 30_000
@@ -287,7 +287,7 @@ def test_an_ack_timeout_brings_the_message_again_and_extend_puts_it_off() -> Non
 
 
 def test_a_late_ack_of_a_message_that_came_back_counts() -> None:
-    sub = exclusive(head=2)
+    sub = exclusive(end=2)
     session = attach(sub)
     pull(sub, 0)
     sub.tick(30_000)
@@ -298,7 +298,7 @@ def test_a_late_ack_of_a_message_that_came_back_counts() -> None:
 
 def test_an_exhausted_message_blocks_until_a_late_ack_a_skip_or_a_new_policy() -> None:
     policy = FailurePolicy(max_redelivery_count=0, jitter=0.0)
-    sub = exclusive(head=10, policy=policy)
+    sub = exclusive(end=10, policy=policy)
     session = attach(sub, credit=5)
     pull(sub)
     (effect,) = sub.nack(1, session, [(2, 3)], 0, reason="bad row")
@@ -315,7 +315,7 @@ def test_an_exhausted_message_blocks_until_a_late_ack_a_skip_or_a_new_policy() -
 
 
 def test_a_skip_over_a_blocked_message_lets_delivery_go_on() -> None:
-    sub = exclusive(head=10, policy=FailurePolicy(max_redelivery_count=0))
+    sub = exclusive(end=10, policy=FailurePolicy(max_redelivery_count=0))
     session = attach(sub, credit=3)
     pull(sub)
     sub.nack(1, session, [(0, 1)], 0)
@@ -333,7 +333,7 @@ def test_a_skip_over_a_blocked_message_lets_delivery_go_on() -> None:
 
 def test_a_dead_letter_is_acknowledged_only_when_its_copy_is_durable() -> None:
     policy = FailurePolicy(max_redelivery_count=1, poison_policy=PoisonPolicy.DEAD_LETTER, jitter=0.0)
-    sub = exclusive(head=3, policy=policy)
+    sub = exclusive(end=3, policy=policy)
     session = attach(sub)
     pull(sub)
     sub.ack(1, session, [(0, 1), (2, 3)])
@@ -354,7 +354,7 @@ def test_a_dead_letter_is_acknowledged_only_when_its_copy_is_durable() -> None:
 
 
 def test_terminate_poisons_at_once() -> None:
-    sub = exclusive(head=3, policy=FailurePolicy(poison_policy=PoisonPolicy.DROP))
+    sub = exclusive(end=3, policy=FailurePolicy(poison_policy=PoisonPolicy.DROP))
     session = attach(sub)
     pull(sub)
     (effect,) = sub.terminate(1, session, [(0, 2)], 0, reason="schema")
@@ -363,7 +363,7 @@ def test_terminate_poisons_at_once() -> None:
 
 
 def test_a_seek_goes_both_ways_and_answers_from_before_it_are_ignored() -> None:
-    sub = exclusive(head=100)
+    sub = exclusive(end=100)
     session = attach(sub)
     pull(sub)
     sub.ack(1, session, [(0, 50), (60, 70)])
@@ -383,7 +383,7 @@ def test_a_seek_goes_both_ways_and_answers_from_before_it_are_ignored() -> None:
 
 
 def test_with_ordered_retry_nothing_behind_a_pending_retry_is_sent() -> None:
-    sub = exclusive(head=10, ordered=True)
+    sub = exclusive(end=10, ordered=True)
     session = attach(sub, credit=5)
     pull(sub)
     sub.nack(1, session, [(2, 3)], 0)
@@ -394,7 +394,7 @@ def test_with_ordered_retry_nothing_behind_a_pending_retry_is_sent() -> None:
 
 
 def test_a_lost_consumer_is_not_a_failure_of_its_messages() -> None:
-    sub = exclusive(head=3, policy=FailurePolicy(max_redelivery_count=1, jitter=0.0))
+    sub = exclusive(end=3, policy=FailurePolicy(max_redelivery_count=1, jitter=0.0))
     for life in range(1, 8):
         attach(sub, life, "a")
         ((plan, offsets),) = pull(sub)
@@ -405,12 +405,12 @@ def test_a_lost_consumer_is_not_a_failure_of_its_messages() -> None:
 
 
 def test_counts_and_acknowledgements_survive_a_restart() -> None:
-    sub = exclusive(head=20)
+    sub = exclusive(end=20)
     session = attach(sub)
     pull(sub)
     sub.ack(1, session, [(0, 3), (5, 8)])
     sub.nack(1, session, [(3, 4), (10, 12)], 0)
-    again = Subscription.restore(SubscriptionType.EXCLUSIVE, sub.snapshot(), head=20, first_session=9)
+    again = Subscription.restore(SubscriptionType.EXCLUSIVE, sub.snapshot(), end=20, first_session=9)
     assert again.snapshot() == sub.snapshot()
     attach(again)
     sent = pull(again)
@@ -421,7 +421,7 @@ def test_counts_and_acknowledgements_survive_a_restart() -> None:
 
 
 def test_deltas_add_up_to_the_snapshot() -> None:
-    sub = exclusive(head=20)
+    sub = exclusive(end=20)
     cursor = sub.snapshot()
     assert sub.take_dirty() is None
     session = attach(sub)
@@ -446,18 +446,18 @@ def test_deltas_add_up_to_the_snapshot() -> None:
 
 
 def test_row_10_a_subscription_without_any_ack_delivers_everything_after_a_restart() -> None:
-    sub = exclusive(head=0)
+    sub = exclusive(end=0)
     created = sub.snapshot()
     attach(sub)
     sub.grew(100)
     assert len(offsets_of(pull(sub))) == 100
-    again = Subscription.restore(SubscriptionType.EXCLUSIVE, created, head=100)
+    again = Subscription.restore(SubscriptionType.EXCLUSIVE, created, end=100)
     attach(again)
     assert offsets_of(pull(again)) == list(range(100))
 
 
 def test_row_10_a_burst_of_acks_leaves_a_delta_to_write_even_if_nothing_follows() -> None:
-    sub = exclusive(head=100)
+    sub = exclusive(end=100)
     session = attach(sub)
     pull(sub)
     sub.ack(1, session, [(0, 100)])
@@ -467,7 +467,7 @@ def test_row_10_a_burst_of_acks_leaves_a_delta_to_write_even_if_nothing_follows(
 
 
 def test_row_16_plans_that_a_rate_limit_leaves_unanswered_lose_nothing() -> None:
-    sub = exclusive(head=1000)
+    sub = exclusive(end=1000)
     attach(sub, credit=10_000)
     received: list[int] = []
     for second in range(200):
@@ -486,7 +486,7 @@ def test_row_16_plans_that_a_rate_limit_leaves_unanswered_lose_nothing() -> None
 
 
 def test_row_20_the_window_is_what_the_consumer_grants_not_one_or_ten() -> None:
-    sub = exclusive(head=1_000_000)
+    sub = exclusive(end=1_000_000)
     attach(sub, credit=10_000)
     assert len(offsets_of(pull(sub, at_most=2000))) == 10_000
     assert sub.statistics(0).in_flight == 10_000
@@ -499,7 +499,7 @@ def test_every_error_is_a_cluster_error() -> None:
 
 def test_an_idle_subscription_takes_less_than_8_kilobytes_also_after_work() -> None:
     def worked(type: SubscriptionType) -> Subscription:
-        sub = Subscription(type, cursor=CursorSnapshot(floor=0, acknowledged=((5, 9),)), head=200_000)
+        sub = Subscription(type, cursor=CursorSnapshot(floor=0, acknowledged=((5, 9),)), end=200_000)
         sub.join(1, "a", 0, credit_messages=200_000, credit_bytes=None)
         now = 0
         while (plan := sub.next_plan(max_messages=1000)) is not None:
@@ -531,7 +531,7 @@ def test_an_idle_subscription_takes_less_than_8_kilobytes_also_after_work() -> N
 
 
 def test_an_ack_by_mask_counts_once_and_refuses_what_was_not_delivered() -> None:
-    sub = exclusive(head=10)
+    sub = exclusive(end=10)
     session = attach(sub, credit=6)
     pull(sub)
     assert sub.ack(1, session, [(0, 1)], [(1, 0b1011)]) == 4

@@ -26,7 +26,7 @@ class Topic:
         self.slot: dict[str, int] = {}
         self.same_slot = same_slot
         self.sub = Subscription(
-            SubscriptionType.KEY_SHARED, cursor=CursorSnapshot(floor=0), head=len(keys), policy=policy
+            SubscriptionType.KEY_SHARED, cursor=CursorSnapshot(floor=0), end=len(keys), policy=policy
         )
         self.routed_reads = 0
 

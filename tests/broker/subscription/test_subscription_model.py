@@ -117,13 +117,13 @@ class DeliveryMachine(RuleBasedStateMachine):
         self.now = 0
         self.log: dict[int, str] = {}  # offset -> key; holes are absent
         self.gone: set[int] = set()  # removed from the log after they were read; nobody was told
-        self.head = start
+        self.end = start
         self.policy = policy
         self.ordered_retry = data.draw(st.sampled_from(self.ordered))
         self.sub = Subscription(
             self.kind,
             cursor=CursorSnapshot(floor=start),
-            head=start,
+            end=start,
             policy=policy,
             span_messages=SPAN,
             ordered_retry=self.ordered_retry,
@@ -279,9 +279,9 @@ class DeliveryMachine(RuleBasedStateMachine):
     def append(self, keys: list[str | None]) -> None:
         for key in keys:
             if key is not None:
-                self.log[self.head] = key
-            self.head += 1
-        self.sub.grew(self.head)
+                self.log[self.end] = key
+            self.end += 1
+        self.sub.grew(self.end)
 
     @rule(
         name=st.sampled_from("wxyz"),
@@ -651,7 +651,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         self.check_effects(effects, expected)
 
     def seek(self, data: st.DataObject) -> None:
-        offset = data.draw(st.integers(0, self.head))
+        offset = data.draw(st.integers(0, self.end))
         self.sub.seek(offset, self.now)
         for peer_id, peer in self.peers.items():
             session = self.sub.session_of(peer_id)
@@ -667,7 +667,7 @@ class DeliveryMachine(RuleBasedStateMachine):
 
     def skip(self, data: st.DataObject) -> None:
         count = data.draw(st.integers(1, 10))
-        candidates = [o for o in range(self.sub.floor, self.head) if not self.closed(o)][:count]
+        candidates = [o for o in range(self.sub.floor, self.end) if not self.closed(o)][:count]
         next_offset = self.next_offset()
         found = self.sub.skip(count)
         assert (found is None) == (not candidates)
@@ -678,7 +678,7 @@ class DeliveryMachine(RuleBasedStateMachine):
 
     def trim(self, data: st.DataObject) -> None:
         """Retention: the log forgets its beginning."""
-        end = data.draw(st.integers(0, self.head))
+        end = data.draw(st.integers(0, self.end))
         if end == 0:
             return
         next_offset = self.next_offset()
@@ -723,7 +723,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         self.sub = Subscription.restore(
             self.kind,
             saved.cursor,
-            head=self.head,
+            end=self.end,
             policy=self.policy,
             span_messages=SPAN,
             ordered_retry=self.ordered_retry,
@@ -736,7 +736,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         self.done = saved.done
         self.returned, self.failures = saved.returned, saved.failures
         self.ahead = set(self.done)
-        start = min(self.log, default=self.head)
+        start = min(self.log, default=self.end)
         if start > 0:  # the log's start is known before anybody reads
             self.sub.skipped(0, start)
             for offset in range(start):
@@ -941,7 +941,7 @@ def judged_again() -> None:
     block = FailurePolicy(max_redelivery_count=0, poison_policy=PoisonPolicy.BLOCK, jitter=0.0)
     copy = replace(block, poison_policy=PoisonPolicy.DEAD_LETTER)
     sub = Subscription(
-        SubscriptionType.EXCLUSIVE, cursor=CursorSnapshot(floor=0), head=1, policy=block, span_messages=SPAN
+        SubscriptionType.EXCLUSIVE, cursor=CursorSnapshot(floor=0), end=1, policy=block, span_messages=SPAN
     )
     sub.join(1, "w", 0, credit_messages=9, credit_bytes=None)
     plan = sub.next_plan()

@@ -16,10 +16,10 @@ EXACT = FailurePolicy(jitter=0.0)
 
 
 def make(
-    type: SubscriptionType, *, head: int, names: str = "abc", credit: int = 100, single: bool = False
+    type: SubscriptionType, *, end: int, names: str = "abc", credit: int = 100, single: bool = False
 ) -> Subscription:
     """A subscription with consumers 1, 2, 3 named a, b, c."""
-    sub = Subscription(type, cursor=CursorSnapshot(floor=0), head=head, policy=EXACT)
+    sub = Subscription(type, cursor=CursorSnapshot(floor=0), end=end, policy=EXACT)
     for consumer_id, name in enumerate(names, 1):
         sub.join(consumer_id, name, 0, credit_messages=credit, credit_bytes=None, single=single)
     return sub
@@ -49,7 +49,7 @@ def pull(sub: Subscription, now_ms: int = 0, *, at_most: int = 1 << 30) -> list[
 
 
 def test_single_consumers_get_messages_in_strict_turn_over_many_parts() -> None:
-    sub = make(SubscriptionType.SHARED, head=4, single=True)
+    sub = make(SubscriptionType.SHARED, end=4, single=True)
     target = {o: cid for cid, offsets in pull(sub) for o in offsets}
     sub.grew(9)
     target |= {o: cid for cid, offsets in pull(sub) for o in offsets}
@@ -57,7 +57,7 @@ def test_single_consumers_get_messages_in_strict_turn_over_many_parts() -> None:
 
 
 def test_a_single_consumer_without_credit_is_passed_over() -> None:
-    sub = Subscription(SubscriptionType.SHARED, cursor=CursorSnapshot(floor=0), head=7)
+    sub = Subscription(SubscriptionType.SHARED, cursor=CursorSnapshot(floor=0), end=7)
     for consumer_id, credit in ((1, 1), (2, 10), (3, 2)):
         sub.join(consumer_id, f"c{consumer_id}", 0, credit_messages=credit, credit_bytes=None, single=True)
     target = {o: cid for cid, offsets in pull(sub) for o in offsets}
@@ -65,7 +65,7 @@ def test_a_single_consumer_without_credit_is_passed_over() -> None:
 
 
 def test_a_single_consumer_out_of_byte_credit_leaves_the_rest_to_a_later_plan() -> None:
-    sub = Subscription(SubscriptionType.SHARED, cursor=CursorSnapshot(floor=0), head=10)
+    sub = Subscription(SubscriptionType.SHARED, cursor=CursorSnapshot(floor=0), end=10)
     sub.join(1, "a", 0, credit_messages=10, credit_bytes=25, single=True)
     plan = sub.next_plan()
     assert plan is not None
@@ -81,7 +81,7 @@ def test_a_single_consumer_out_of_byte_credit_leaves_the_rest_to_a_later_plan() 
 
 
 def test_more_single_consumers_than_one_part_can_name_all_get_messages() -> None:
-    sub = Subscription(SubscriptionType.SHARED, cursor=CursorSnapshot(floor=0), head=600)
+    sub = Subscription(SubscriptionType.SHARED, cursor=CursorSnapshot(floor=0), end=600)
     for consumer_id in range(300):
         sub.join(consumer_id, f"c{consumer_id}", 0, credit_messages=2, credit_bytes=None, single=True)
     sent = pull(sub)
@@ -90,7 +90,7 @@ def test_more_single_consumers_than_one_part_can_name_all_get_messages() -> None
 
 
 def test_batch_consumers_get_slices_in_turn() -> None:
-    sub = make(SubscriptionType.SHARED, head=12)
+    sub = make(SubscriptionType.SHARED, end=12)
     assert pull(sub, at_most=2) == [
         (1, [0, 1]),
         (2, [2, 3]),
@@ -102,7 +102,7 @@ def test_batch_consumers_get_slices_in_turn() -> None:
 
 
 def test_a_slow_shared_consumer_does_not_hold_up_the_others() -> None:
-    sub = make(SubscriptionType.SHARED, head=50, credit=2)
+    sub = make(SubscriptionType.SHARED, end=50, credit=2)
     pull(sub)
     for _ in range(22):
         sub.grant(2, 2, 0)
@@ -112,7 +112,7 @@ def test_a_slow_shared_consumer_does_not_hold_up_the_others() -> None:
 
 
 def test_what_a_lost_shared_consumer_held_goes_to_the_others() -> None:
-    sub = make(SubscriptionType.SHARED, head=6, names="ab")
+    sub = make(SubscriptionType.SHARED, end=6, names="ab")
     pull(sub, at_most=1)
     sub.ack(2, session(sub, 2), [(1, 2)])
     sub.leave(1, 0)
@@ -121,7 +121,7 @@ def test_what_a_lost_shared_consumer_held_goes_to_the_others() -> None:
 
 
 def test_an_ack_of_what_another_consumer_was_sent_is_refused() -> None:
-    sub = make(SubscriptionType.SHARED, head=4, names="ab")
+    sub = make(SubscriptionType.SHARED, end=4, names="ab")
     pull(sub, at_most=1)
     with pytest.raises(NotDelivered) as caught:
         sub.ack(1, session(sub, 1), [(0, 2)])
@@ -130,7 +130,7 @@ def test_an_ack_of_what_another_consumer_was_sent_is_refused() -> None:
 
 
 def test_a_plan_keeps_to_messages_with_one_delivery_count() -> None:
-    sub = make(SubscriptionType.SHARED, head=5, names="a")
+    sub = make(SubscriptionType.SHARED, end=5, names="a")
     pull(sub)
     sub.nack(1, session(sub, 1), [(1, 2), (3, 4)], 0)
     sub.tick(1000)
@@ -144,7 +144,7 @@ def test_a_plan_keeps_to_messages_with_one_delivery_count() -> None:
 
 
 def test_messages_that_vanished_before_their_retry_count_as_acknowledged() -> None:
-    sub = make(SubscriptionType.SHARED, head=3, names="a")
+    sub = make(SubscriptionType.SHARED, end=3, names="a")
     pull(sub)
     sub.nack(1, session(sub, 1), [(0, 3)], 0)
     sub.tick(1000)
@@ -155,7 +155,7 @@ def test_messages_that_vanished_before_their_retry_count_as_acknowledged() -> No
 
 
 def test_row_11_failover_standby_is_promoted_and_gets_the_rest() -> None:
-    sub = make(SubscriptionType.FAILOVER, head=10, credit=4)
+    sub = make(SubscriptionType.FAILOVER, end=10, credit=4)
     assert [c.active for c in sub.statistics(0).consumers] == [True, False, False]
     assert pull(sub) == [(1, [0, 1, 2, 3])]
     sub.ack(1, session(sub, 1), [(0, 1), (2, 3)])
@@ -167,7 +167,7 @@ def test_row_11_failover_standby_is_promoted_and_gets_the_rest() -> None:
 
 
 def test_row_36_the_standby_is_promoted_at_once_however_the_active_one_went() -> None:
-    sub = make(SubscriptionType.FAILOVER, head=3)
+    sub = make(SubscriptionType.FAILOVER, end=3)
     pull(sub)
     assert sub.leave(2, 0) == []
     (activated,) = sub.leave(1, 0)
@@ -177,7 +177,7 @@ def test_row_36_the_standby_is_promoted_at_once_however_the_active_one_went() ->
 
 
 def test_an_active_consumer_that_reconnects_keeps_its_place() -> None:
-    sub = make(SubscriptionType.FAILOVER, head=3)
+    sub = make(SubscriptionType.FAILOVER, end=3)
     pull(sub)
     effects = sub.join(9, "a", 0, credit_messages=10, credit_bytes=None)
     assert effects[-1] == Activated(consumer_id=9)
@@ -187,9 +187,9 @@ def test_an_active_consumer_that_reconnects_keeps_its_place() -> None:
 
 
 def test_counts_of_a_restart_are_forgotten_for_what_a_skip_acknowledges() -> None:
-    sub = make(SubscriptionType.SHARED, head=10, names="a")
+    sub = make(SubscriptionType.SHARED, end=10, names="a")
     pull(sub)
     sub.nack(1, session(sub, 1), [(4, 8)], 0)
-    again = Subscription.restore(SubscriptionType.SHARED, sub.snapshot(), head=10)
+    again = Subscription.restore(SubscriptionType.SHARED, sub.snapshot(), end=10)
     assert again.skipped(5, 7) == 0
     assert [(a.start, a.end) for a in again.snapshot().attempts] == [(4, 5), (7, 8)]
