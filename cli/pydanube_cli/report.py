@@ -37,6 +37,8 @@ Topic = Annotated[str | None, typer.Option("--topic", metavar="GLOB", help="Only
 FailOn = Annotated[
     str | None, typer.Option("--fail-on", metavar="warning", help="Exit 6 if anything is in trouble.")
 ]
+#: settings that decide a status: of the broker whose telemetry it is, where it or its settings are at hand
+_RULES: Final = ("stuck_after", "sample_interval", "open_after", "close_after")
 _TROUBLE: Final = ("DATA_LOST", "AT_RISK", "STUCK", "FALLING_BEHIND", "SLOW")
 
 
@@ -119,7 +121,7 @@ def _run(
     if fail_on not in (None, "warning"):
         raise InvalidArgument(f"--fail-on {fail_on}: there is only warning", field="fail-on", value=fail_on)
     check_installed()
-    store = _store(common) if tier is None else {"tier": tier}
+    store = _store(common) if tier is None else {"tier": tier, **_connection(), **_rules()}
     given = {
         **store,
         "since": since,
@@ -148,7 +150,10 @@ def _store(common: Common) -> dict[str, str | None]:
         raise InvalidArgument(
             f"the broker has no object store: {tier.get('reason')}", field="tier", value=None
         )
-    return {"tier": tier["url"], "tier-cluster": tier["cluster"], **_connection()}
+    settings = call_sync(common.admin_url, "brokers.config", timeout_s=common.timeout_s)["settings"]
+    said = {each["name"]: each["value"] for each in settings}
+    rules = {name.replace("_", "-"): said.get(f"diagnosis.{name}") for name in _RULES}
+    return {"tier": tier["url"], "tier-cluster": tier["cluster"], **_connection(), **rules}
 
 
 def _store_of_settings(unavailable: Unavailable) -> dict[str, str | None]:
@@ -161,7 +166,7 @@ def _store_of_settings(unavailable: Unavailable) -> dict[str, str | None]:
             field="tier",
             value=url,
         )
-    return {"tier": url, **_connection()}
+    return {"tier": url, **_connection(), **_rules()}
 
 
 def _settings() -> Any:
@@ -188,6 +193,15 @@ def _connection() -> dict[str, str | None]:
         "role": tier.role,
         "anonymous": "true" if tier.anonymous else None,
     }
+
+
+def _rules() -> dict[str, str | None]:
+    """What the settings in the environment call stuck, and for how long it must last."""
+    try:
+        diagnosis = _settings().diagnosis
+    except ClusterError:
+        return {}
+    return {name.replace("_", "-"): str(getattr(diagnosis, name)) for name in _RULES}
 
 
 def _progress() -> Callable[[str, float], None]:

@@ -14,14 +14,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pydanube_spark.session import open_session, register
+    from pydanube_spark.session import open_session
+    from pydanube_spark.sources.registration import register
     from pydanube_spark.sources.topic_table import read_topic
 
 __all__ = ["open_session", "read_topic", "register"]
 
 _HOMES = {
     "open_session": "pydanube_spark.session",
-    "register": "pydanube_spark.session",
+    "register": "pydanube_spark.sources.registration",
     "read_topic": "pydanube_spark.sources.topic_table",
 }
 

@@ -10,8 +10,9 @@ from typing import Final
 from pyspark.sql import SparkSession
 
 from pydanube_spark.java import find_java
+from pydanube_spark.sources.registration import register
 
-__all__ = ["open_session", "register"]
+__all__ = ["open_session"]
 
 _SETTINGS: Final = {
     "spark.ui.enabled": "false",
@@ -54,13 +55,3 @@ def open_session(
     spark = builder.getOrCreate()
     register(spark)
     return spark
-
-
-def register(spark: SparkSession) -> None:
-    """Make the formats `danube` and `danube_telemetry` known to a session, and let it push filters down to them."""
-    from pydanube_spark.sources.telemetry_source import TelemetrySource
-    from pydanube_spark.sources.topic_source import TopicSource
-
-    spark.dataSource.register(TopicSource)
-    spark.dataSource.register(TelemetrySource)
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")

@@ -27,10 +27,14 @@ def context(tier: dict[str, Any]) -> Any:
     async def status() -> Any:
         return SimpleNamespace(tier=tier)
 
-    return SimpleNamespace(port=SimpleNamespace(status=status))
+    async def settings() -> Any:
+        names = {"diagnosis.stuck_after": "10.0", "diagnosis.close_after": "3", "tier.url": "/objects"}
+        return [SimpleNamespace(name=name, value=value) for name, value in names.items()]
+
+    return SimpleNamespace(port=SimpleNamespace(status=status, settings=settings))
 
 
-async def test_the_process_is_told_where_the_store_is_and_its_rows_are_cut(
+async def test_the_process_is_told_where_the_store_is_and_what_the_broker_calls_stuck_and_its_rows_are_cut(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[str] = []
@@ -48,6 +52,8 @@ async def test_the_process_is_told_where_the_store_is_and_its_rows_are_cut(
         "--since=2h",
         "--topic=o*",
         "--path-style=true",
+        "--stuck-after=10.0",
+        "--close-after=3",
     ]
     assert (found.rows, found.rows_total) == ([{"n": 1}, {"n": 2}], 3)
 

@@ -17,6 +17,8 @@ from pydanube_spark.telemetry.generator import Behaviour, Plan, behaviour_of, ge
 from pydanube_storage.objects import StoreOptions
 from pydanube_storage.objects.local import LocalStore
 
+from tests.support.duckdb import duckdb_rows
+
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(400)]
 
 PLAN = Plan(start_ms=472_222 * HOUR_MS, hours=2, subscriptions=12)
@@ -66,6 +68,31 @@ def test_each_behaviour_has_its_status_and_the_files_say_the_same(
     assert written["summary"] == json.loads(json.dumps(found["summary"]))
     assert (tmp_path / "lag.html").stat().st_size > 5000
     assert (tmp_path / "lag.png").read_bytes()[:4] == b"\x89PNG"
+    assert figures_of(found["rows"]) == figures_by_duckdb(store)
+
+
+FIGURES = ("lag_messages", "next_offset", "next_unacked", "in_flight", "consumers")
+
+
+def figures_of(rows: list[dict[str, Any]]) -> dict[str, list[int]]:
+    """What can be counted in a report, by topic."""
+    return {row["topic"]: [row[name] for name in FIGURES] for row in rows}
+
+
+def figures_by_duckdb(store: Path) -> dict[str, list[int]]:
+    """The same by SQL over the files: no code of ours is in between."""
+    rows = duckdb_rows(
+        f"""
+        select topic, arg_max(greatest(0, unread_offsets - acked_above), taken_at) as lag,
+               arg_max(next_offset, taken_at) as head, arg_max(next_offset - unread_offsets, taken_at) as cursor,
+               arg_max(in_flight, taken_at) as in_flight, arg_max(members, taken_at) as members
+        from read_parquet('{store}/*/telemetry/cursors/*/*.parquet') group by topic
+        """
+    )
+    return {
+        row["topic"]: [int(row[name]) for name in ("lag", "head", "cursor", "in_flight", "members")]
+        for row in rows
+    }
 
 
 @pytest.mark.long

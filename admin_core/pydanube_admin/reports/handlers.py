@@ -27,6 +27,13 @@ __all__ = ["run_balance_report", "run_lag_report"]
 _NEEDED: Final = ("pyspark", "pyarrow", "pandas")
 _NOISE_LINES: Final = 20
 _LINE_BYTES: Final = 16 << 20
+#: settings that decide a status → option of the report's program
+_RULES: Final = {
+    "diagnosis.stuck_after": "stuck-after",
+    "diagnosis.sample_interval": "sample-interval",
+    "diagnosis.open_after": "open-after",
+    "diagnosis.close_after": "close-after",
+}
 _running: set[str] = set()
 
 Progress = Callable[[float, str], None]  # the share that is done, what is being done
@@ -68,6 +75,7 @@ async def _run(report: str, context: Context, request: ReportRequest) -> ReportR
         "topic": request.topic,
         "path-style": None if tier.get("path_style") is None else str(tier["path_style"]).lower(),
         **store,
+        **{_RULES[each.name]: each.value for each in await context.port.settings() if each.name in _RULES},
     }
     _running.add(report)
     try:

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from pydanube_core.observation import BrokerSample, ConsumerSample, CursorSample, HeadSample, Round
-from pydanube_core.telemetry.tables import HEADS_EVERY, LOAD_EVERY
+from pydanube_core.telemetry.tables import HEADS_EVERY, LOAD_EVERY, told_age_ms
 
 __all__ = ["Machine", "RoundRows", "Row"]
 
 Row = tuple[Any, ...]
-_AGE_STEP_MS: Final = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +176,7 @@ def _cursor(sample: CursorSample, taken: int, broker_id: str) -> Row:
         sample.dead_lettered,
         sample.dropped,
         sample.generation,
-        None if oldest is None else max(0, taken - oldest) // _AGE_STEP_MS * _AGE_STEP_MS,
+        None if oldest is None else told_age_ms(max(0, taken - oldest)),
         sample.type,
     )
 

@@ -12,12 +12,33 @@ from typing import Final
 
 from pydanube_core.errors import InvalidArgument
 
-__all__ = ["HEADS_EVERY", "HOLD_ROUNDS", "LOAD_EVERY", "TABLES", "Column", "Kind", "Table", "table_named"]
+__all__ = [
+    "HEADS_EVERY",
+    "HOLD_ROUNDS",
+    "LOAD_EVERY",
+    "TABLES",
+    "Column",
+    "Kind",
+    "Table",
+    "table_named",
+    "told_age_ms",
+]
 
 HEADS_EVERY: Final = 12  # rounds between two rows of a head
 LOAD_EVERY: Final = 60  # of a topic's load, of a consumer
 # A cursor's row holds for at most that long: a heartbeat, and two rounds that were late
 HOLD_ROUNDS: Final = 15
+_AGE_STEP_MS: Final = 100
+_OLD_MS: Final = 100_000
+_OLD_STEP_MS: Final = (
+    1000  # a hundredth at most: finer, the age of a lasting backlog costs an eighth of its rows
+)
+
+
+def told_age_ms(age_ms: int) -> int:
+    """An age as the tables tell it: rounded down, to 100 ms, and to a second from 100 s on."""
+    step = _AGE_STEP_MS if age_ms < _OLD_MS else _OLD_STEP_MS
+    return age_ms // step * step
 
 
 class Kind(StrEnum):
@@ -41,12 +62,16 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """`key`: the columns that name a subject; rows of a file are in their order, then by time."""
+    """`key`: the columns that name a subject. Rows of a subject lie together in a file, the newest first.
+
+    `level`: of a table with many rows of a subject in a file, a column that only rises; subjects lie in its order.
+    """
 
     name: str
     meaning: str
     key: tuple[str, ...]
     columns: tuple[Column, ...]
+    level: str | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -99,6 +124,7 @@ CURSORS: Final = Table(
     meaning="Where each subscription of each log stands, every round in which that changed. The cursor was read before "
     "the head beside it.",
     key=("topic_id", "subscription_id"),
+    level="next_offset",
     columns=(
         _TAKEN,
         _BROKER,
@@ -122,7 +148,7 @@ CURSORS: Final = Table(
         _int("generation", "rises with every seek"),
         _int(
             "oldest_unread_age_ms",
-            "age of the message at next_unacked, to 100 ms; null: nothing is unread, or not known",
+            "age of the message at next_unacked, to 100 ms, to 1 s from 100 s on; null: nothing is unread, or not known",
             "ms",
             nullable=True,
         ),
@@ -156,6 +182,7 @@ BROKERS: Final = Table(
     name="brokers",
     meaning="Each broker and what its machine has. Capacities that nobody declared are null, never guessed.",
     key=("broker_id",),
+    level="messages_in",
     columns=(
         _TAKEN,
         _BROKER,

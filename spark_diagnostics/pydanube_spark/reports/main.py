@@ -12,11 +12,13 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydanube_core.errors import ClusterError, Internal
+from pydanube_core.diagnosis import DiagnosisOptions
+from pydanube_core.errors import ClusterError, Internal, InvalidArgument
+from pydanube_core.units import parse_duration_s
 
 from pydanube_spark.reports.balance_run import run_balance
 from pydanube_spark.reports.progress import Progress, say_progress
@@ -30,6 +32,9 @@ _REPORTS: dict[str, Callable[[ReportRequest, Progress], dict[str, Any]]] = {
     "balance": run_balance,
 }
 _STORE = ("endpoint", "region", "path-style", "profile", "role", "anonymous")
+#: settings of the broker's diagnosis that decide a status, as they are said here → field of `DiagnosisOptions`
+_DURATIONS = {"stuck-after": "stuck_after_s", "sample-interval": "sample_interval_s"}
+_COUNTS = ("open-after", "close-after")
 
 
 def request_of(arguments: Sequence[str]) -> tuple[str, ReportRequest]:
@@ -45,6 +50,8 @@ def request_of(arguments: Sequence[str]) -> tuple[str, ReportRequest]:
     parser.add_argument("--master", help="Spark's master URL")
     for name in _STORE:
         parser.add_argument(f"--{name}", help="of an S3-compatible store")
+    for name in (*_DURATIONS, *_COUNTS):
+        parser.add_argument(f"--{name}", help=f"diagnosis.{name.replace('-', '_')} of the broker")
     given = parser.parse_args(arguments)
     said = {name.replace("-", "_"): getattr(given, name.replace("-", "_")) for name in _STORE}
     return given.report, ReportRequest(
@@ -55,7 +62,27 @@ def request_of(arguments: Sequence[str]) -> tuple[str, ReportRequest]:
         topic=given.topic,
         out=given.out,
         master=given.master,
+        rules=_rules(vars(given)),
     )
+
+
+def _rules(given: Mapping[str, Any]) -> DiagnosisOptions:
+    found: dict[str, Any] = {}
+    for name, field in _DURATIONS.items():
+        text = given[name.replace("-", "_")]
+        if text is not None:
+            found[field] = _positive(name, parse_duration_s(text, field=name))
+    for name in _COUNTS:
+        text = given[name.replace("-", "_")]
+        if text is not None:
+            found[name.replace("-", "_")] = _positive(name, int(text) if text.isdecimal() else 0)
+    return DiagnosisOptions(**found)
+
+
+def _positive(name: str, value: float) -> float:
+    if value <= 0:
+        raise InvalidArgument(f"--{name}: write more than 0", field=name, value=value)
+    return value
 
 
 def main(arguments: Sequence[str]) -> int:

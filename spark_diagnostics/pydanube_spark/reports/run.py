@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
+from pydanube_core.diagnosis import DiagnosisOptions
 from pydanube_core.errors import InvalidArgument
 from pydanube_core.units import format_time, parse_duration_s, parse_time_ms
 from pydanube_storage.objects import StoreOptions
@@ -33,6 +34,9 @@ class ReportRequest:
     topic: str | None = None
     out: Path | None = None
     master: str | None = None
+    rules: DiagnosisOptions = field(
+        default_factory=DiagnosisOptions
+    )  # as the broker has them, for its statuses
 
 
 def span_of(request: ReportRequest, *, now_ms: int) -> Span:
@@ -67,7 +71,13 @@ def run_lag(request: ReportRequest, progress: Progress = no_progress) -> dict[st
 
     begun = time.monotonic()
     span = span_of(request, now_ms=time.time_ns() // 1_000_000)
-    question = LagQuestion(store=request.store, cluster=request.cluster, span=span, topic=request.topic)
+    question = LagQuestion(
+        store=request.store,
+        cluster=request.cluster,
+        span=span,
+        topic=request.topic,
+        options=request.rules,
+    )
     progress("starting Spark", 0.05)
     spark = open_session(request.master, name="danube report lag")
     progress("reading telemetry", 0.25)

@@ -155,10 +155,14 @@ def _packed(
     matrix = np.stack([arrays[name] for name in ARRAYS])
     times = arrays["taken_at"]
     for subject, first, end in zip(subjects, firsts, ends, strict=True):
-        low = first + int(np.searchsorted(times[first:end], start_ms))
-        high = first + int(np.searchsorted(times[first:end], end_ms))
-        if low < high and topic_matches(subject["topic"], topic):
-            yield {**subject, "first_ms": int(times[low]), "samples": pack(matrix[:, low:high])}
+        if not topic_matches(subject["topic"], topic):
+            continue
+        own, when = matrix[:, first:end], times[first:end]
+        order = np.argsort(when, kind="stable")  # the newest is first in the file
+        own, when = own[:, order], when[order]
+        low, high = np.searchsorted(when, [start_ms, end_ms])
+        if low < high:
+            yield {**subject, "first_ms": int(when[low]), "samples": pack(own[:, low:high])}
 
 
 def _numbers(column: Any) -> Any:

@@ -15,7 +15,6 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from pydanube_spark.decoding.registry import latest_version
-from pydanube_spark.session import register
 from pydanube_spark.sources.cluster import Located, locate
 from pydanube_spark.sources.columns import FILE_SCHEMA, TOPIC_SCHEMA
 from pydanube_spark.sources.decoded import schema_of
@@ -23,6 +22,7 @@ from pydanube_spark.sources.extent import Extent
 from pydanube_spark.sources.options import TopicOptions
 from pydanube_spark.sources.positions import between
 from pydanube_spark.sources.reading import Times
+from pydanube_spark.sources.registration import register
 
 __all__ = ["read_topic"]
 

@@ -6,7 +6,7 @@ loads, so that there is something to balance. Written exactly as brokers write i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
@@ -193,7 +193,42 @@ def _tables(plan: Plan, hour: int, broker: int, topics: Ints) -> Iterator[tuple[
             "retention_bytes": pa.nulls(sent.size, pa.int64()),
         },
     )
+    yield _consumers(plan, spread, load, cursors, sent - unread)
     yield _brokers(plan, broker_id, times, heads, cursors)
+
+
+def _consumers(
+    plan: Plan,
+    spread: Callable[[str, npt.NDArray[Any], dict[str, Any]], tuple[Table, Sequence[Any]]],
+    load: Ints,
+    cursors: Sequence[dict[str, Ints]],
+    delivered: Ints,
+) -> tuple[Table, Sequence[Any]]:
+    """One consumer of each subscription, while it has a member."""
+    picked = {
+        name: np.stack([c[name][load] for c in cursors]).reshape(-1) if cursors else np.zeros(0, np.int64)
+        for name in ("in_flight", "members", "age")
+    }
+    count = len(picked["members"])
+    topic = np.repeat(np.arange(len(cursors), dtype=np.int64), len(load))
+    table, columns = spread(
+        "consumers",
+        load,
+        {
+            "subscription": pa.repeat("worker", count),
+            "subscription_id": topic + 1_000_001,
+            "consumer_id": topic + 2_000_001,
+            "name": pa.repeat("worker", count),
+            "active": np.ones(count, bool),
+            "connected_at": np.full(count, plan.start_ms),
+            "credit_messages": 1000 - picked["in_flight"],
+            "in_flight": picked["in_flight"],
+            "delivered": delivered.reshape(-1),
+            "oldest_in_flight_age_ms": pa.array(picked["age"], mask=picked["age"] < 0),
+        },
+    )
+    there = pa.array(picked["members"] > 0)
+    return table, [column.filter(there) for column in columns]
 
 
 def _brokers(
@@ -280,7 +315,9 @@ def _cursor(plan: Plan, topic: int, ticks: Ints, head: Ints) -> dict[str, Ints]:
             cursor = np.maximum(0, head - behind)
     unread = head - cursor
     per_ms = plan.rate_of(topic) / 1000
-    age = np.where(unread > 0, (unread / per_ms / 100).astype(np.int64) * 100, -1) if per_ms else ones * -1
+    exact = (unread / per_ms).astype(np.int64) if per_ms else zeros
+    step_ms = np.where(exact < 100_000, 100, 1000)  # as `told_age_ms`
+    age = np.where((unread > 0) & (per_ms > 0), exact // step_ms * step_ms, -1)
     return {
         "unread_offsets": unread,
         "acked_above": above,
