@@ -22,7 +22,7 @@ from typing import Self
 import pyarrow.parquet as pq
 from pydanube_core.telemetry.files import HOUR_MS
 from pydanube_spark import open_session
-from pydanube_spark.reports.lag import LagQuestion, lag_table
+from pydanube_spark.reports.lag import LagQuestion, find_cursors, lag_table
 from pydanube_spark.reports.lag_rows import Span
 from pydanube_spark.telemetry.generator import Plan, generate
 from pydanube_storage.objects import StoreOptions
@@ -58,7 +58,8 @@ def main() -> None:
             span = Span(since_ms=plan.start_ms, until_ms=plan.start_ms + plan.hours * HOUR_MS)
             begun = time.monotonic()
             load_before = os.getloadavg()[0]
-            frame, _ = lag_table(spark, LagQuestion(store=StoreOptions(url=folder), cluster=None, span=span))
+            question = LagQuestion(store=StoreOptions(url=folder), cluster=None, span=span)
+            frame = lag_table(spark, question, find_cursors(question))
             with PeakMemory() as memory:
                 rows = frame.toArrow().num_rows
             took_s = time.monotonic() - begun

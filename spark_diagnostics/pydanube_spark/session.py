@@ -9,6 +9,7 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
+from pydanube_spark.failures import check_master, start_failure
 from pydanube_spark.java import find_java
 from pydanube_spark.sources.registration import register
 
@@ -35,12 +36,14 @@ def open_session(
         settings: Spark's own, over ours.
 
     Raises:
-        MissingExtra: no Java 17 or newer.
+        MissingExtra: no Java 17 or newer. Unavailable: nobody at the master's address. InvalidArgument: no such master.
     """
     running = SparkSession.getActiveSession()
     if running is not None:
         register(running)
         return running
+    if master is not None:
+        check_master(master)
     if "JAVA_HOME" not in os.environ or master is not None or "SPARK_ENV_LOADED" not in os.environ:
         os.environ["JAVA_HOME"] = str(find_java().home)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers need what the driver has
@@ -52,6 +55,9 @@ def open_session(
     for key, value in {**_SETTINGS, **(settings or {})}.items():
         if local or key not in _REMOTE or key in (settings or {}):
             builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    try:
+        spark = builder.getOrCreate()
+    except Exception as error:
+        raise start_failure(error, master) from error
     register(spark)
     return spark

@@ -105,6 +105,8 @@ def test_balance_finds_the_broker_with_the_hot_topics(spark: Any, store: Path, t
     assert summary["hot_keys"] is None
     assert summary["hot_keys_reason"] == "keys_are_not_sampled"
     assert (tmp_path / "balance.html").is_file()
+    with pytest.raises(InvalidArgument, match="no topic 'topik-\\*' was sampled"):
+        run_balance(request(store, topic="topik-*"))
 
 
 @pytest.mark.parametrize(

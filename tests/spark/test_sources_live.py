@@ -169,7 +169,7 @@ def test_a_stream_that_is_killed_goes_on_without_loss_or_repeat(
         if not done:
             return False
         said = json.loads((checkpoint / "offsets" / str(done[-1])).read_text().splitlines()[-1])
-        return sum(said.values()) == total
+        return sum(offset for topic, offset in said.items() if topic.startswith("/")) == total
 
     def run_until(reached: Callable[[], bool]) -> None:
         running = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)

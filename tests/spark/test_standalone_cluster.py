@@ -15,6 +15,7 @@ from typing import Any
 
 import pyspark
 import pytest
+from pydanube_core.errors import StoreUnavailable
 from pydanube_core.telemetry.files import HOUR_MS
 from pydanube_core.units import format_time
 from pydanube_spark.java import find_java
@@ -140,6 +141,6 @@ def test_reports_and_topics_in_s3_need_no_jars(spark: Any, tmp_path: Path) -> No
 def test_the_program_says_what_is_wrong_in_one_line(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    assert main(["lag", f"--tier={tmp_path / 'nowhere'}"]) == 1
+    assert main(["lag", f"--tier={tmp_path / 'nowhere'}"]) == StoreUnavailable("").exit_code
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith('{"error"')]
     assert json.loads(line)["error"]["code"] == "STORE_UNAVAILABLE"

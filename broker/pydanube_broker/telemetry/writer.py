@@ -33,6 +33,7 @@ _SLICE_ROWS: Final = 500  # packed at once: half a millisecond
 _TEND_EVERY: Final = 10  # flushes between two rounds of upkeep
 _STEPS: Final = 20  # of one round of upkeep
 _CLOSE_S: Final = 5.0
+_SET_BACK_MS: Final = 3_600_000
 
 Call = Callable[[str, dict[str, Any], bytes], Awaitable[tuple[dict[str, Any], Any]]]
 
@@ -118,7 +119,10 @@ class TelemetryWriter:
         """Take a round. Never waits, never raises; where there is no room, it is dropped and counted."""
         # The sampler may look more often than is written down, and its rounds are never quite an interval apart.
         due_ms = self._taken_ms + self._options.sample_interval_s * 1000 - found.interval_s * 500
-        due = self._taken_ms == 0 or found.taken_at_ms >= due_ms
+        # A clock that was set back repeats times that are told: nothing is due until it has caught up. One that was
+        # ahead for a moment, by a year perhaps, would mean nothing for a year: that is not waited for.
+        set_back = found.taken_at_ms < self._taken_ms - _SET_BACK_MS
+        due = self._taken_ms == 0 or found.taken_at_ms >= due_ms or set_back
         rows = self._rows.take(found, due=due)
         if not due:
             return

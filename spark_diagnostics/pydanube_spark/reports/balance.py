@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import pyarrow as pa
@@ -26,7 +26,7 @@ from pydanube_spark.reports.loads import BROKER_COLUMNS, TOPIC_COLUMNS, Stretch,
 from pydanube_spark.reports.source import Telemetry, find_telemetry, topic_matches
 from pydanube_spark.sources.cluster import open_for_reading
 
-__all__ = ["BALANCE_SCHEMA", "DAMAGED", "balance_table", "bucket_ms_of"]
+__all__ = ["BALANCE_SCHEMA", "DAMAGED", "Loads", "balance_table", "bucket_ms_of", "find_loads"]
 
 DAMAGED: Final = "DAMAGED"
 _BROKER_STEP_MS: Final = 60_000  # of a broker's samples one a minute is enough for a rate over an hour
@@ -70,23 +70,33 @@ def bucket_ms_of(span: Span, interval_ms: int) -> int:
     return min(HOUR_MS, max(length // 12, 3 * LOAD_EVERY * interval_ms, 1))
 
 
-def balance_table(
-    spark: SparkSession,
-    store: StoreOptions,
-    cluster: str | None,
-    span: Span,
-    *,
-    topic: str | None = None,
-    policy: Policy | None = None,
-) -> tuple[DataFrame, Telemetry]:
-    """A row for each stretch of the time, in `BALANCE_SCHEMA`.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loads:
+    """The files of the report."""
+
+    brokers: Telemetry
+    topics: Telemetry
+
+
+def find_loads(store: StoreOptions, cluster: str | None, span: Span) -> Loads:
+    """The files of the report: what can be wrong is said before a JVM is started for it.
 
     Raises:
         InvalidArgument, StoreUnavailable: as `find_telemetry`.
     """
     given = {"start_ms": span.since_ms, "end_ms": span.until_ms}
-    brokers = find_telemetry(store, cluster, "brokers", **given)
-    topics = find_telemetry(store, cluster, "topics", **given)
+    return Loads(
+        brokers=find_telemetry(store, cluster, "brokers", **given),
+        topics=find_telemetry(store, cluster, "topics", **given),
+    )
+
+
+def balance_table(
+    spark: SparkSession, loads: Loads, span: Span, *, topic: str | None = None, policy: Policy | None = None
+) -> DataFrame:
+    """A row for each stretch of the time, in `BALANCE_SCHEMA`."""
+    brokers, topics = loads.brokers, loads.topics
+    store = brokers.store
     keys = [("brokers", key) for key in brokers.keys] + [("topics", key) for key in topics.keys]
     rules = policy or Policy()
     interval_ms = max(brokers.interval_ms, brokers.thinned_ms)
@@ -123,7 +133,7 @@ def balance_table(
 
     tasks = max(1, min(len(keys), 4 * spark.sparkContext.defaultParallelism))
     files = spark.createDataFrame(keys, "kind string, key string").repartition(tasks)
-    return files.mapInArrow(read, _ROWS_DDL).groupBy("bucket").applyInArrow(judge, _BALANCE_DDL), brokers
+    return files.mapInArrow(read, _ROWS_DDL).groupBy("bucket").applyInArrow(judge, _BALANCE_DDL)
 
 
 def _rows(store: Any, kind: str, key: str, span: Span, bucket_ms: int, topic: str | None) -> Any:

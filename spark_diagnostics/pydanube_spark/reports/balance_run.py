@@ -33,16 +33,17 @@ def run_balance(request: ReportRequest, progress: Progress = no_progress) -> dic
     Raises:
         ClusterError: no store, no telemetry, none of that time, no Java.
     """
-    from pydanube_spark.reports.balance import BALANCE_SCHEMA, DAMAGED, balance_table
+    from pydanube_spark.reports.balance import BALANCE_SCHEMA, DAMAGED, balance_table, find_loads
     from pydanube_spark.session import open_session
 
     begun = time.monotonic()
     span = span_of(request, now_ms=time.time_ns() // 1_000_000)
+    loads = find_loads(request.store, request.cluster, span)
+    telemetry = loads.brokers
     progress("starting Spark", 0.05)
     spark = open_session(request.master, name="danube report balance")
     progress("reading telemetry", 0.25)
-    frame, telemetry = balance_table(spark, request.store, request.cluster, span, topic=request.topic)
-    found = frame.toArrow().to_pylist()
+    found = balance_table(spark, loads, span, topic=request.topic).toArrow().to_pylist()
     progress("writing the report", 0.9)
     damaged = [row["because"] for row in found if row["verdict"] == DAMAGED]
     rows = sorted((row for row in found if row["verdict"] != DAMAGED), key=lambda row: row["hour_ms"])
@@ -51,6 +52,10 @@ def run_balance(request: ReportRequest, progress: Progress = no_progress) -> dic
             "no broker was sampled in that time" if not damaged else f"nothing could be read: {damaged[0]}",
             field="since",
             value=request.since,
+        )
+    if request.topic is not None and not any(row["topics"] for row in rows):
+        raise InvalidArgument(
+            f"no topic {request.topic!r} was sampled in that time", field="topic", value=request.topic
         )
     summary = balance_summary(rows, damaged)
     report: dict[str, Any] = {

@@ -24,7 +24,7 @@ from pydanube_spark.reports.known_logs import log_facts
 from pydanube_spark.reports.lag_rows import LagRow, Span, rows_of_history
 from pydanube_spark.reports.source import PACKED_DDL, Telemetry, find_telemetry, packed_samples, unpacked
 
-__all__ = ["DAMAGED", "LAG_SCHEMA", "LagQuestion", "lag_table"]
+__all__ = ["DAMAGED", "LAG_SCHEMA", "LagQuestion", "find_cursors", "lag_table"]
 
 _KINDS: Final = {
     "int": (pa.int64(), "bigint"),
@@ -74,18 +74,24 @@ class LagQuestion:
             )
 
 
-def lag_table(spark: SparkSession, question: LagQuestion) -> tuple[DataFrame, Telemetry]:
-    """The rows of the report: `LAG_SCHEMA`, hours and whole. Damaged files are rows of status DAMAGED.
+def find_cursors(question: LagQuestion) -> Telemetry:
+    """The files of the report: what can be wrong is said before a JVM is started for it.
 
     Raises:
         InvalidArgument, StoreUnavailable: as `find_telemetry`.
     """
-    span = question.span
-    # A window's worth before the time, so that its first window is whole; and heads that say how old old mail is.
-    start_ms = span.since_ms - 2 * Grid.of(5000).window_ms
-    telemetry = find_telemetry(
-        question.store, question.cluster, "cursors", start_ms=start_ms, end_ms=span.until_ms
-    )
+    start_ms, end_ms = _start_ms(question.span), question.span.until_ms
+    return find_telemetry(question.store, question.cluster, "cursors", start_ms=start_ms, end_ms=end_ms)
+
+
+def _start_ms(span: Span) -> int:
+    """A window's worth before the time, so that its first window is whole; and heads that say how old old mail is."""
+    return span.since_ms - 2 * Grid.of(5000).window_ms
+
+
+def lag_table(spark: SparkSession, question: LagQuestion, telemetry: Telemetry) -> DataFrame:
+    """The rows of the report: `LAG_SCHEMA`, hours and whole. Damaged files are rows of status DAMAGED."""
+    span, start_ms = question.span, _start_ms(question.span)
     grid = Grid.of(telemetry.interval_ms, thinned_ms=telemetry.thinned_ms)
     store, topic, until_ms = question.store, question.topic, span.until_ms
     end_ms = min(until_ms, max(telemetry.newest_ms, span.since_ms + 1))
@@ -115,7 +121,7 @@ def lag_table(spark: SparkSession, question: LagQuestion) -> tuple[DataFrame, Te
     tasks = max(1, min(len(telemetry.keys), 4 * spark.sparkContext.defaultParallelism))
     files = spark.createDataFrame([(key,) for key in telemetry.keys], "key string").repartition(tasks)
     packed = files.mapInArrow(read, PACKED_DDL)
-    return packed.groupBy("topic_id", "subscription_id").applyInArrow(judge, _LAG_DDL), telemetry
+    return packed.groupBy("topic_id", "subscription_id").applyInArrow(judge, _LAG_DDL)
 
 
 def _nothing() -> dict[str, Any]:

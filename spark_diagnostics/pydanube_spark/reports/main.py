@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from pydanube_core.diagnosis import DiagnosisOptions
-from pydanube_core.errors import ClusterError, Internal, InvalidArgument
+from pydanube_core.errors import InvalidArgument
 from pydanube_core.units import parse_duration_s
 
+from pydanube_spark.failures import failure_of
 from pydanube_spark.reports.balance_run import run_balance
 from pydanube_spark.reports.progress import Progress, say_progress
 from pydanube_spark.reports.run import ReportRequest, run_lag
@@ -90,22 +91,13 @@ def main(arguments: Sequence[str]) -> int:
     try:
         name, request = request_of(arguments)
         result = _REPORTS[name](request, say_progress)
-    except ClusterError as error:
-        failure = error
     except Exception as error:
-        failure = Internal(
-            f"the report failed: {_first_line(error)}", report=arguments[0] if arguments else None
-        )
+        failure = failure_of(error)
     else:
         print(json.dumps(result, default=str))
         return 0
     print(json.dumps({"error": failure.to_dict()}), file=sys.stderr)
     return failure.exit_code
-
-
-def _first_line(error: Exception) -> str:
-    """What Spark says, without the traces of three machines."""
-    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
 
 
 if __name__ == "__main__":

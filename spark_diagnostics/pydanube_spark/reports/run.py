@@ -46,10 +46,7 @@ def span_of(request: ReportRequest, *, now_ms: int) -> Span:
         InvalidArgument: neither, or nothing lies in between.
     """
     until_ms = now_ms if request.until is None else parse_time_ms(request.until, field="until")
-    try:
-        since_ms = until_ms - round(parse_duration_s(request.since, field="since") * 1000)
-    except InvalidArgument:
-        since_ms = parse_time_ms(request.since, field="since")
+    since_ms = _since_ms(request.since, until_ms)
     if since_ms >= until_ms:
         raise InvalidArgument(
             f"the time to report is empty: since {request.since} is not before {format_time(until_ms)}",
@@ -59,6 +56,21 @@ def span_of(request: ReportRequest, *, now_ms: int) -> Span:
     return Span(since_ms=max(0, since_ms), until_ms=until_ms)
 
 
+def _since_ms(text: str, until_ms: int) -> int:
+    try:
+        return until_ms - round(parse_duration_s(text, field="since") * 1000)
+    except InvalidArgument:
+        pass
+    try:
+        return parse_time_ms(text, field="since")
+    except InvalidArgument as error:
+        raise InvalidArgument(
+            f"since: {text!r} is neither a length, such as 24h, nor a time, such as 2026-01-31T12:00:00Z",
+            field="since",
+            value=text,
+        ) from error
+
+
 def run_lag(request: ReportRequest, progress: Progress = no_progress) -> dict[str, Any]:
     """The lag report: {report, since, until, as_of, took_s, rows, summary, files}; rows of the whole time, the worst
     first, a thousand at most; all of them are in the files.
@@ -66,7 +78,7 @@ def run_lag(request: ReportRequest, progress: Progress = no_progress) -> dict[st
     Raises:
         ClusterError: no store, no telemetry, none of that time, no such topic, no Java.
     """
-    from pydanube_spark.reports.lag import DAMAGED, LAG_SCHEMA, LagQuestion, lag_table
+    from pydanube_spark.reports.lag import DAMAGED, LAG_SCHEMA, LagQuestion, find_cursors, lag_table
     from pydanube_spark.session import open_session
 
     begun = time.monotonic()
@@ -78,11 +90,11 @@ def run_lag(request: ReportRequest, progress: Progress = no_progress) -> dict[st
         topic=request.topic,
         options=request.rules,
     )
+    telemetry = find_cursors(question)
     progress("starting Spark", 0.05)
     spark = open_session(request.master, name="danube report lag")
     progress("reading telemetry", 0.25)
-    frame, telemetry = lag_table(spark, question)
-    found = frame.toArrow().to_pylist()
+    found = lag_table(spark, question, telemetry).toArrow().to_pylist()
     progress("writing the report", 0.9)
     damaged = [row["evidence"] for row in found if row["status"] == DAMAGED]
     rows = sorted(

@@ -26,9 +26,13 @@ _NOT_CLUSTERS: Final = ("exports",)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Located:
-    """A topic's partitions as of one moment. `live`: a broker has what is behind the objects."""
+    """A topic's partitions as of one moment. `live`: a broker has what is behind the objects.
+
+    `topic_id`: one that was deleted and made again has another; None where it is not known.
+    """
 
     topic: str
+    topic_id: str | None
     extents: tuple[Extent, ...]
     store: StoreOptions | None  # None: nothing is tiered, or could be
     live: bool
@@ -128,7 +132,13 @@ def _by_broker(options: TopicOptions) -> Located:
                 objects=tuple(each for each in objects if each.end > start),
             )
         )
-    return Located(topic=described["topic"], extents=tuple(extents), store=store, live=True)
+    return Located(
+        topic=described["topic"],
+        topic_id=described["topic_id"],
+        extents=tuple(extents),
+        store=store,
+        live=True,
+    )
 
 
 def _objects(admin_url: str, topic: str) -> Iterator[Mapping[str, Any]]:
@@ -195,4 +205,7 @@ def _in_store(options: TopicOptions) -> Located:
                 objects=objects,
             )
         )
-    return Located(topic=str(name), extents=tuple(extents), store=where, live=False)
+    own_id = (
+        newest if concrete == [name] and newest.isdigit() else None
+    )  # a partitioned topic's own is not there
+    return Located(topic=str(name), topic_id=own_id, extents=tuple(extents), store=where, live=False)

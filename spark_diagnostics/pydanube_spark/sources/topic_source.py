@@ -35,6 +35,8 @@ from pydanube_spark.sources.wanted import Wanted, narrowed, wanted_by
 
 __all__ = ["TopicSource"]
 
+#: in a stream's offsets, beside the topics, whose names begin with a slash: which topic of that name it is
+TOPIC_ID: Final = "topic_id"
 TAIL_MESSAGES: Final = 1 << 20  # of the live tail for one task
 
 
@@ -129,16 +131,22 @@ class _Reader(_Reading, DataSourceReader):
 
 
 class _StreamReader(_Reading, DataSourceStreamReader):
-    def initialOffset(self) -> dict[str, int]:
-        return first_offsets(self.options, locate(self.options))
+    """Offsets: concrete topic → next offset; and the topic's id, so that one of the same name is not taken for it."""
 
-    def latestOffset(self, start: Mapping[str, int] | None = None, limit: Any = None) -> dict[str, int]:
+    def initialOffset(self) -> dict[str, Any]:
+        located = locate(self.options)
+        return _with_id(first_offsets(self.options, located), located)
+
+    def latestOffset(self, start: Mapping[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
         """The next offset of each concrete topic, or as far as the limit goes; a topic never goes back."""
-        latest = {each.topic: each.end for each in locate(self.options).extents}
-        begun = start or {}
-        latest = {topic: max(end, begun.get(topic, 0)) for topic, end in latest.items()}
+        located = locate(self.options)
+        begun = _offsets(start or {})
+        _check_same(start or {}, located)
+        latest = {each.topic: max(each.end, begun.get(each.topic, 0)) for each in located.extents}
         most = getattr(limit, "max_rows", None) or getattr(limit, "maxRows", None)
-        return latest if most is None or start is None else _limited(begun, latest, most)
+        if most is not None and start is not None:
+            latest = _limited(begun, latest, most)
+        return _with_id(latest, located)
 
     def getDefaultReadLimit(self) -> Any:
         from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
@@ -146,11 +154,13 @@ class _StreamReader(_Reading, DataSourceStreamReader):
         most = self.options.max_messages_per_batch
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         located = locate(self.options)
+        _check_same(start, located)
+        begun, ends = _offsets(start), _offsets(end)
         extents = []
         for each in located.extents:
-            low, high = start.get(each.topic, each.start), end.get(each.topic)
+            low, high = begun.get(each.topic, each.start), ends.get(each.topic)
             if high is None or low >= high:
                 continue
             if low < each.start:
@@ -172,6 +182,34 @@ class _StreamReader(_Reading, DataSourceStreamReader):
 
     def stop(self) -> None:
         """Nothing is held between micro-batches."""
+
+
+def _offsets(said: Mapping[str, Any]) -> dict[str, int]:
+    return {topic: offset for topic, offset in said.items() if topic != TOPIC_ID}
+
+
+def _with_id(offsets: Mapping[str, int], located: Located) -> dict[str, Any]:
+    return {**offsets} if located.topic_id is None else {**offsets, TOPIC_ID: located.topic_id}
+
+
+def _check_same(checkpoint: Mapping[str, Any], located: Located) -> None:
+    """Raises `InvalidArgument` where the topic of the checkpoint was deleted, and another has its name: its first
+    messages would be taken for those that were read."""
+    known = checkpoint.get(TOPIC_ID)
+    behind = [
+        each
+        for each in located.extents
+        if located.live and each.end < _offsets(checkpoint).get(each.topic, 0)
+    ]
+    if behind or (known is not None and located.topic_id is not None and str(known) != located.topic_id):
+        raise InvalidArgument(
+            f"{located.topic} is not the topic of the checkpoint: that one was deleted, and one of its name was made. "
+            "Begin with a new checkpointLocation",
+            field="checkpointLocation",
+            value=known,
+            topic=located.topic,
+            topic_id=located.topic_id,
+        )
 
 
 def _limited(start: Mapping[str, int], latest: Mapping[str, int], most: int) -> dict[str, int]:

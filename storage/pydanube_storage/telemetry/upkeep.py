@@ -10,6 +10,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -169,6 +170,8 @@ def _carry_out(store: ObjectStore, step: _Step) -> int:
     samples = pa.concat_tables(read)
     if step.generation >= 2:
         samples = thin(step.table, samples, MINUTE_MS if step.generation == 2 else HOUR_MS)
+    elif _overlap([file for _, file in step.sources]):
+        samples = thin(step.table, samples, 1)  # a flush whose answer was lost was written a second time
     name = TelemetryFile(
         start_ms=step.start_ms,
         end_ms=step.end_ms,
@@ -178,6 +181,12 @@ def _carry_out(store: ObjectStore, step: _Step) -> int:
     )
     store.put(f"{step.folder}/{name}", encode(step.table, samples))
     return damaged
+
+
+def _overlap(files: Sequence[TelemetryFile]) -> bool:
+    """Whether two hold samples of the same time."""
+    ordered = sorted(files, key=lambda file: file.start_ms)
+    return any(after.start_ms < before.end_ms for before, after in pairwise(ordered))
 
 
 def thin(table: Table, samples: Any, step_ms: int) -> Any:

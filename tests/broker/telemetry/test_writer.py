@@ -161,6 +161,21 @@ async def test_what_changes_between_two_samples_is_told_with_the_next_one(tmp_pa
 
 
 @pytest.mark.anyio
+async def test_a_clock_that_was_set_back_repeats_no_time_and_one_that_was_ahead_is_not_waited_for(
+    tmp_path: Path,
+) -> None:
+    store = Store(tmp_path)
+    writer = made(store)
+    for taken_s in (0, 5, -600, -595, 10, 10 + 400 * 86_400, 15, 20):
+        writer.take(round_(1, taken_ms=START + taken_s * 1000))
+    await writer.flush()
+    assert [int(row["taken_at"].timestamp() - START / 1000) for row in store.rows("brokers")] == [
+        *(0, 5, 10, 15, 20),
+        10 + 400 * 86_400,
+    ]
+
+
+@pytest.mark.anyio
 async def test_what_is_gone_is_told_no_more(tmp_path: Path) -> None:
     store = Store(tmp_path)
     writer = made(store)

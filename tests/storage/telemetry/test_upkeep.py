@@ -126,6 +126,20 @@ def test_a_damaged_file_is_named_and_left_out_of_the_merged_one(tmp_path: Path) 
     assert len(seen(store)) == 24
 
 
+def test_a_flush_that_was_written_twice_is_in_the_merged_file_once(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    first, second, third = minutes(3)
+    for rows in (
+        first,
+        first + second,
+        third,
+    ):  # the first one's answer was lost, and it came again with the next
+        write(store, rows)
+    assert len(seen(store)) == 48
+    assert look_after(store, "c", "7", KEEP, now_ms=START + 2 * HOUR_MS)["merged"] == 3
+    assert [offset for _, offset in seen(store)] == list(range(36))
+
+
 def test_thinning_keeps_each_subject() -> None:
     rows = [head(START + tick * 5000, topic, tick) for topic in (1, 2) for tick in range(24)]
     thinned = thin(HEADS, table_of_rows(HEADS, rows), 60_000)

@@ -1,0 +1,107 @@
+"""What Spark raises as one of our errors: a task's own error by its code, anything else by the line that says something.
+
+Between a task that fails and whoever asked lie a worker's traceback, the JVM's and the driver's: all of it text.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from pydanube_core.errors import CODES, ClusterError, Internal, InvalidArgument, Unavailable, error_for
+
+__all__ = ["check_master", "failure_of", "reason_of", "start_failure"]
+
+_OURS: Final = re.compile(r"^pydanube_core\.errors\.\w+: ([A-Z_]+): (.+)$", re.MULTILINE)
+_JAVA_CLASS: Final = re.compile(r"^(?:Caused by: )?(?:[a-z_]\w*\.)+([A-Z]\w*)(?:: |$)")
+_NOISE: Final = re.compile(r"(An error occurred while calling|Traceback|at |File |:?\s*$)")
+_MASTER: Final = re.compile(r"local(\[(\*|[0-9]+)(, *[0-9]+)?\]|-cluster\[.+\])?|yarn|(spark|k8s)://.+")
+_HELP: Final = "It takes local[2], local[*], spark://host:7077, yarn or k8s://…"
+_CONNECT_S: Final = 5.0
+_LONGEST: Final = 500
+
+
+def failure_of(error: Exception) -> ClusterError:
+    """The error to tell, for whatever a query raised."""
+    if isinstance(error, ClusterError):
+        return error
+    text = _text(error)
+    ours = [(code, message) for code, message in _OURS.findall(text) if code in CODES]
+    if ours:
+        code, message = ours[
+            -1
+        ]  # the last in the chain: what all others came from is printed first, as its cause
+        return error_for(code, message.strip())
+    return Internal(f"Spark failed: {reason_of(error)}", type=type(error).__name__)
+
+
+def reason_of(error: Exception) -> str:
+    """The first line that says something, without Java's class names."""
+    for line in _text(error).splitlines():
+        plain = _JAVA_CLASS.sub("", line.strip(": \t"))
+        if plain and not _NOISE.match(plain):
+            return plain[:_LONGEST]
+    return type(error).__name__
+
+
+def check_master(master: str) -> None:
+    """Say what is wrong with a master before a JVM is started for it; and ask whether anybody listens at a standalone
+    one: Spark itself asks three times, for a minute.
+
+    Raises:
+        Unavailable: nobody. InvalidArgument: no address.
+    """
+    if not _MASTER.fullmatch(master):
+        raise InvalidArgument(
+            f"--master {master}: there is no such master. {_HELP}", field="master", value=master
+        )
+    if not master.startswith("spark://"):
+        return
+    refused = []
+    for address in master.removeprefix("spark://").split(","):
+        try:
+            parts = urlsplit(f"//{address}")
+            host, port = parts.hostname, parts.port
+        except ValueError:
+            host = port = None
+        if not host or not port:
+            raise InvalidArgument(f"--master {master}: write spark://host:7077", field="master", value=master)
+        try:
+            socket.create_connection((host, port), timeout=_CONNECT_S).close()
+        except OSError as error:
+            refused.append(f"{address}: {error.strerror or error}")
+        else:
+            return
+    raise Unavailable(
+        f"no Spark master answers at {master} ({'; '.join(refused)}): start it, or leave --master away to run here",
+        field="master",
+        value=master,
+    )
+
+
+def start_failure(error: Exception, master: str | None) -> ClusterError:
+    """Why there is no session."""
+    if isinstance(error, ClusterError):
+        return error
+    reason = reason_of(error).rstrip(".")
+    if master is not None:
+        return InvalidArgument(
+            f"Spark does not start with --master {master}: {reason}. {_HELP}",
+            field="master",
+            value=master,
+        )
+    return Internal(f"Spark does not start: {reason}", type=type(error).__name__)
+
+
+def _text(error: Exception) -> str:
+    """Everything it says; of an exception of Java's, what Java says first."""
+    java: Any = getattr(error, "java_exception", None)
+    said = []
+    if java is not None:
+        try:
+            said.append(str(java.toString()))
+        except Exception:  # the JVM may be what is gone
+            said.append("the JVM is gone")
+    return "\n".join([*said, str(error)])
