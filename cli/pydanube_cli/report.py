@@ -94,9 +94,7 @@ def balance(
     result = _run("balance", common, since, until, topic, out, master, tier, tier_cluster, fail_on)
     summary = result["summary"]
     if not common.as_json:
-        print_table(result["rows"][-20:])
-        print(f"\n{summary['verdict']}: {summary['because']}")
-        _say_files(result)
+        _say_balance(result)
     if fail_on and summary["verdict"] != "BALANCED":
         raise ConditionNotMet(
             f"the cluster is {summary['verdict']}: {summary['because']}", verdict=summary["verdict"]
@@ -217,7 +215,7 @@ def _progress() -> Callable[[str, float], None]:
 
 
 def _say_lag(result: Mapping[str, Any]) -> None:
-    from pydanube_cli.render import human_seconds
+    from pydanube_spark.reports.lag_view import age_text
 
     print_table(
         [
@@ -226,12 +224,11 @@ def _say_lag(result: Mapping[str, Any]) -> None:
                 "topic": row["topic"],
                 "subscription": row["subscription"],
                 "unread": row["lag_messages"],
-                "oldest": None
-                if row["oldest_unread_age_s"] is None
-                else human_seconds(row["oldest_unread_age_s"]),
+                "oldest": age_text(row["oldest_unread_age_s"]),
+                "why": (row["stuck_reason"] or "").replace("_", " ")
+                or None,  # before the rates: where there is little room, those go first
                 "in_per_s": None if row["produce_rate"] is None else round(row["produce_rate"], 1),
                 "out_per_s": None if row["consume_rate"] is None else round(row["consume_rate"], 1),
-                "why": row["stuck_reason"],
             }
             for row in result["rows"][:50]
         ]
@@ -239,11 +236,35 @@ def _say_lag(result: Mapping[str, Any]) -> None:
     summary = result["summary"]
     counts = ", ".join(f"{count} {name}" for name, count in summary["statuses"].items())
     print(f"\n{summary['subscriptions']} subscriptions from {result['since']} to {result['until']}: {counts}")
-    for text in summary["damaged_files"]:
-        print(f"damaged: {text}")
+    _say_files(result)
+
+
+def _say_balance(result: Mapping[str, Any]) -> None:
+    def busiest(row: Mapping[str, Any]) -> str | None:
+        # A load is a share only of a capacity that is known: without it brokers are compared, by max ÷ mean.
+        resource = row["resources"].get(row["bottleneck"], {})
+        return f"{row['highest_used']:.0%}" if resource.get("capacity_known") else None
+
+    print_table(
+        [
+            {
+                "hour": row["hour"][:16] + "Z",
+                "verdict": row["verdict"],
+                "score": None if row["score"] is None else round(row["score"]),
+                "bottleneck": row["bottleneck"],
+                "max_over_mean": None if row["max_over_mean"] is None else round(row["max_over_mean"], 2),
+                "busiest": busiest(row),
+                "moves": len(row["moves"]),
+            }
+            for row in result["rows"][-24:]
+        ]
+    )
+    print(f"\n{result['summary']['verdict']}: {result['summary']['because']}")
     _say_files(result)
 
 
 def _say_files(result: Mapping[str, Any]) -> None:
+    for text in result["summary"]["damaged_files"]:
+        print(f"damaged: {text}")
     for path in result["files"].values():
         print(path)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pydanube_core.diagnosis import DiagnosisOptions
 from pydanube_spark.reports.history import ARRAYS, Grid, History, LogFacts
 from pydanube_spark.reports.lag_rows import LagRow, Span, rows_of_history
+from pydanube_spark.reports.lag_view import lag_summary, shown_row
 
 HOUR = 3_600_000
 START = 472_222 * HOUR
@@ -161,3 +165,45 @@ def test_bytes_are_by_the_mean_message_and_headroom_by_the_nearer_limit() -> Non
 def test_each_hour_has_its_row() -> None:
     found = rows(history(1440, next_offset=np.arange(1440)), hours=2)
     assert [row.hour_ms for row in found] == [START, START + HOUR, None]
+
+
+ANY_COUNT = st.one_of(st.integers(0, 1000), st.integers(0, 1 << 62))
+
+
+@st.composite
+def any_history(draw: st.DrawFn) -> History:
+    """Columns that have nothing to do with each other, clocks that leap: whatever a telemetry file may hold."""
+    count = draw(st.integers(1, 40))
+    leaps = st.sampled_from([0, 1, 5000, 5000, 60_000, 3_600_000])
+    columns = {"taken_at": START + np.cumsum(draw(st.lists(leaps, min_size=count, max_size=count)))}
+    for name in ARRAYS[1:]:
+        values = draw(
+            st.one_of(
+                ANY_COUNT.map(lambda v: [v] * count), st.lists(ANY_COUNT, min_size=count, max_size=count)
+            )
+        )
+        columns[name] = np.array(values, np.int64)
+    known = draw(st.lists(st.booleans(), min_size=count, max_size=count))
+    columns["oldest_unread_age_ms"] = np.where(known, columns["oldest_unread_age_ms"], -1)
+    size = draw(st.one_of(st.none(), st.floats(0, 1e18)))
+    limits = st.one_of(st.none(), ANY_COUNT)
+    return History(
+        columns, LogFacts(message_bytes=size, retention_age_s=draw(limits), retention_bytes=draw(limits))
+    )
+
+
+@settings(max_examples=25, deadline=None)
+@given(any_history(), st.integers(60_000, 2 * HOUR))
+def test_whatever_was_sampled_rows_are_finite_and_never_negative(found: History, length_ms: int) -> None:
+    span = Span(since_ms=START, until_ms=START + length_ms)
+    made = list(rows_of_history(found, span, GRID, DiagnosisOptions()))
+    subject = {"topic": "/default/t", "partition": None, "subscription": "s", "type": None}
+    shown = [{**subject, **asdict(row)} for row in made]
+    for row in made:
+        json.dumps(shown_row(asdict(row)), allow_nan=False)
+        for value in (row.lag_messages, row.lost_messages, row.oldest_unread_age_s, row.max_age_s, row.eta_s):
+            assert value is None or value >= 0
+        assert row.lag_bytes is None or 0 <= row.lag_bytes < 1 << 63
+        assert row.samples <= row.expected_samples
+    if shown:
+        json.dumps(lag_summary(shown, []), allow_nan=False)

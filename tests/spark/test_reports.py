@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from pydanube_core.errors import InvalidArgument, StoreUnavailable
+from pydanube_core.errors import CorruptObject, InvalidArgument, StoreUnavailable
 from pydanube_core.telemetry.files import HOUR_MS
 from pydanube_core.units import format_time
 from pydanube_spark.reports.balance_run import run_balance
@@ -150,3 +150,7 @@ def test_a_damaged_file_is_named_and_the_rest_is_reported(spark: Any, tmp_path: 
     assert first.name in damaged
     assert {row["topic"] for row in found["rows"]} == {f"/default/topic-{n}" for n in range(3)}
     assert all(json.loads(json.dumps(row["minutes"])).get("UNKNOWN", 0) == 0 for row in found["rows"])
+    for path in tmp_path.glob("*/telemetry/cursors/*/*.parquet"):
+        path.write_bytes(path.read_bytes()[:-30])  # half written, were that possible
+    with pytest.raises(CorruptObject, match="no file of that time can be read"):
+        run_lag(request(tmp_path))

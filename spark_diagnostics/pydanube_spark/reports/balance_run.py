@@ -9,11 +9,11 @@ from typing import Any, Final
 
 import pyarrow as pa
 from pydanube_core.diagnosis import theil_sen
-from pydanube_core.errors import InvalidArgument
+from pydanube_core.errors import CorruptObject, InvalidArgument
 from pydanube_core.units import format_time
 
 from pydanube_spark.reports.charts import Chart, Series
-from pydanube_spark.reports.output import write_report
+from pydanube_spark.reports.output import check_folder, write_report
 from pydanube_spark.reports.page import Page, TableView
 from pydanube_spark.reports.progress import Progress, no_progress
 from pydanube_spark.reports.run import ReportRequest, span_of
@@ -40,6 +40,8 @@ def run_balance(request: ReportRequest, progress: Progress = no_progress) -> dic
     span = span_of(request, now_ms=time.time_ns() // 1_000_000)
     loads = find_loads(request.store, request.cluster, span)
     telemetry = loads.brokers
+    if request.out is not None:
+        check_folder(request.out)
     progress("starting Spark", 0.05)
     spark = open_session(request.master, name="danube report balance")
     progress("reading telemetry", 0.25)
@@ -47,12 +49,10 @@ def run_balance(request: ReportRequest, progress: Progress = no_progress) -> dic
     progress("writing the report", 0.9)
     damaged = [row["because"] for row in found if row["verdict"] == DAMAGED]
     rows = sorted((row for row in found if row["verdict"] != DAMAGED), key=lambda row: row["hour_ms"])
+    if not rows and damaged:
+        raise CorruptObject(f"no file of that time can be read: {damaged[0]}", files=damaged[:20])
     if not rows:
-        raise InvalidArgument(
-            "no broker was sampled in that time" if not damaged else f"nothing could be read: {damaged[0]}",
-            field="since",
-            value=request.since,
-        )
+        raise InvalidArgument("no broker was sampled in that time", field="since", value=request.since)
     if request.topic is not None and not any(row["topics"] for row in rows):
         raise InvalidArgument(
             f"no topic {request.topic!r} was sampled in that time", field="topic", value=request.topic

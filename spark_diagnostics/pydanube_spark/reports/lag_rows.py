@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from pydanube_core.diagnosis import DiagnosisOptions, LagJudgement, LagStatus, Settling, judge_lag
@@ -20,6 +20,7 @@ from pydanube_spark.reports.history import Grid, History
 
 __all__ = ["LagRow", "Span", "rows_of_history"]
 
+_LONGEST: Final = (1 << 63) - 1  # what the column holds: a product of two counters may be anything
 #: offset of the oldest unread message → its append time, by the Parquet statistics of the cold tier; None: not there
 AppendTime = Callable[[int], int | None]
 
@@ -152,7 +153,7 @@ def _row(
         reasons.setdefault("next_offset", "no_sample")
     lag = int(history.lag[at]) if known else None
     size = history.log.message_bytes
-    lag_bytes = None if lag is None or (size is None and lag) else round(lag * (size or 0.0))
+    lag_bytes = None if lag is None or (size is None and lag) else min(round(lag * (size or 0.0)), _LONGEST)
     if lag_bytes is None:
         reasons["lag_bytes"] = "no_sample" if lag is None else "message_size_not_known"
     if not len(ages):

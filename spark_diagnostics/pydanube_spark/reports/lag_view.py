@@ -35,7 +35,7 @@ STATUS_COLOURS: Final = {
     LagStatus.SLOW: "slow",
     LagStatus.FALLING_BEHIND: "risk",
     LagStatus.STUCK: "bad",
-    LagStatus.AT_RISK: "three",
+    LagStatus.AT_RISK: "five",
     LagStatus.DATA_LOST: "lost",
     LagStatus.UNKNOWN: "none",
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,29 @@ from pydanube_core.errors import InvalidArgument
 
 from pydanube_spark.reports.page import Page, html, png
 
-__all__ = ["write_report"]
+__all__ = ["check_folder", "write_report"]
+
+
+def check_folder(folder: Path) -> None:
+    """Make the folder, and see that it can be written: a report takes a minute, and this is known at once.
+
+    Raises:
+        InvalidArgument: it cannot.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise _unwritable(folder, error) from error
+
+
+def _unwritable(folder: Path, error: OSError) -> InvalidArgument:
+    return InvalidArgument(
+        f"the report cannot be written to {folder}: {error.strerror or error}. Choose another folder with --out",
+        field="out",
+        value=str(folder),
+    )
 
 
 def write_report(
@@ -51,11 +74,7 @@ def write_report(
         whole = {**report, "rows": shown, "files": files}
         _put(folder / f"{name}.json", json.dumps(whole, default=str, indent=1).encode())
     except OSError as error:
-        raise InvalidArgument(
-            f"the report cannot be written to {folder}: {error.strerror or error}. Choose another folder with --out",
-            field="out",
-            value=str(folder),
-        ) from error
+        raise _unwritable(folder, error) from error
     return files
 
 

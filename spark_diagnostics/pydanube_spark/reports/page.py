@@ -99,6 +99,7 @@ i{{display:inline-block;width:10px;height:10px;border-radius:3px;margin-right:6p
 .wide{{overflow-x:auto}} table{{border-collapse:collapse;width:100%;font-size:13.5px;white-space:nowrap}}
 th{{text-align:left;color:var(--soft);font-weight:600}} th,td{{padding:6px 12px 6px 0;border-bottom:1px solid var(--grid)}}
 .number+:not(.number){{padding-left:12px}}
+@media (max-width:640px){{body{{padding:20px 16px 40px}} svg{{min-width:560px}} .axis{{font-size:17px}} svg circle{{r:4}}}}
 td.number,th.number{{text-align:right;font-variant-numeric:tabular-nums}}
 {colours}"""
 
@@ -109,7 +110,7 @@ def html(page: Page) -> str:
         f"<li><b>{escape(value)}</b><span>{escape(what)}</span></li>" for value, what in page.figures
     )
     charts = "".join(
-        f"<h2>{escape(chart.title)} <small>({escape(chart.unit)})</small></h2>{svg(chart)}"
+        f'<h2>{escape(chart.title)} <small>({escape(chart.unit)})</small></h2><div class="wide">{svg(chart)}</div>'
         for chart in page.charts
     )
     tables = "".join(map(_table, page.tables))

@@ -9,13 +9,13 @@ from typing import Any, Final
 
 import pyarrow as pa
 from pydanube_core.diagnosis import DiagnosisOptions
-from pydanube_core.errors import InvalidArgument
+from pydanube_core.errors import CorruptObject, InvalidArgument
 from pydanube_core.units import format_time, parse_duration_s, parse_time_ms
 from pydanube_storage.objects import StoreOptions
 
 from pydanube_spark.reports.lag_rows import Span
 from pydanube_spark.reports.lag_view import lag_page, lag_summary, offenders, shown_row
-from pydanube_spark.reports.output import write_report
+from pydanube_spark.reports.output import check_folder, write_report
 from pydanube_spark.reports.progress import Progress, no_progress
 
 __all__ = ["ReportRequest", "run_lag", "span_of"]
@@ -91,6 +91,8 @@ def run_lag(request: ReportRequest, progress: Progress = no_progress) -> dict[st
         options=request.rules,
     )
     telemetry = find_cursors(question)
+    if request.out is not None:
+        check_folder(request.out)
     progress("starting Spark", 0.05)
     spark = open_session(request.master, name="danube report lag")
     progress("reading telemetry", 0.25)
@@ -101,7 +103,9 @@ def run_lag(request: ReportRequest, progress: Progress = no_progress) -> dict[st
         (row for row in found if row["status"] != DAMAGED),
         key=lambda row: (row["topic"], row["subscription"], row["hour_ms"] is None, row["hour_ms"] or 0),
     )
-    if not rows and not damaged:
+    if not rows and damaged:
+        raise CorruptObject(f"no file of that time can be read: {damaged[0]}", files=damaged[:20])
+    if not rows:
         raise InvalidArgument(
             f"no subscription of {request.topic!r} was sampled in that time"
             if request.topic
