@@ -381,7 +381,8 @@ times lie within its own: they are deleted ten minutes later, and a reader that 
 A row is one sample; what has not changed is told again once a minute or so. So the last row of a subscription holds for
 75 s at the default interval, and a time without rows is a time without telemetry, not one without change. Counters
 count since the broker started: one that is smaller than before is a restart. In a file the rows
-of a subject lie together, the newest first.
+of a subject lie together, the newest first. While the broker's clock is behind what it has written nothing is written, so
+that a time is told once; a clock that was set back by more than an hour is believed.
 
 A day of 1 000 subscriptions, one to a topic, in which every one moves by another amount every five seconds takes 53 MB
 while they keep up and 47 MB while all are behind (`python benchmarks/telemetry_size.py`, whose rates jump at random):
