@@ -42,13 +42,13 @@ MAX_FILTER_CHARS = 256  # a glob becomes a regular expression that is matched ag
 class Request(BaseModel):
     """Base of all arguments."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)
 
 
 class Result(BaseModel):
     """Base of all results; drops the reason of what is known."""
 
-    model_config = ConfigDict(frozen=True, populate_by_name=True)
+    model_config = ConfigDict(frozen=True, populate_by_name=True, defer_build=True)
 
     @model_serializer(mode="wrap")
     def _without_idle_reasons(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:

@@ -148,7 +148,7 @@ async def _http_face(settings: Settings, *, admin_url: str) -> AsyncIterator[str
     """Serve MCP and JSON-RPC, as clients of the admin port like any other face; yields the URL once it answers."""
     # Here, since `danube broker` needs neither and starts quicker without them.
     from pydanube_admin.http import http_server
-    from pydanube_mcp import http_face
+    from pydanube_mcp import late_http_face
 
     host = settings.server.host
     listener = listen(host, settings.server.http_port, flag="http-port")
@@ -156,7 +156,7 @@ async def _http_face(settings: Settings, *, admin_url: str) -> AsyncIterator[str
     # A public address was asked for in so many words (--insecure-bind): then any name may lead here.
     allowed = ("*",) if settings.server.insecure_bind else ()
     async with (
-        http_face(
+        late_http_face(
             admin_url, profile=settings.mcp.profile, confirm=settings.mcp.confirm, allowed_hosts=allowed
         ) as app,
         http_server(listener, app, grace_s=HTTP_GRACE_S, protocol=patient_http(places().other)),

@@ -14,6 +14,7 @@ from pydanube_core.extras import install_command
 if TYPE_CHECKING:
     from pydanube_mcp.client_config import McpClient, find_program, print_config
     from pydanube_mcp.clusters import parse_connections
+    from pydanube_mcp.late import late_http_face
     from pydanube_mcp.run import http_face, mcp_app, run_http, run_stdio
     from pydanube_mcp.server import DanubeServer, build_server
     from pydanube_mcp.tools import Profile
@@ -25,6 +26,7 @@ __all__ = [
     "build_server",
     "find_program",
     "http_face",
+    "late_http_face",
     "mcp_app",
     "parse_connections",
     "print_config",
@@ -35,6 +37,7 @@ __all__ = [
 _HOMES: Final = {
     **dict.fromkeys(("McpClient", "find_program", "print_config"), "client_config"),
     "parse_connections": "clusters",
+    "late_http_face": "late",
     **dict.fromkeys(("http_face", "mcp_app", "run_http", "run_stdio"), "run"),
     **dict.fromkeys(("DanubeServer", "build_server"), "server"),
     "Profile": "tools",

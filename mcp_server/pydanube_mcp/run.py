@@ -13,13 +13,14 @@ from mcp.server.transport_security import TransportSecuritySettings
 from pydanube_admin.http import MAX_BODY_BYTES, AsgiApp, HttpFace, http_server
 from pydanube_admin.jsonrpc import JsonRpc
 from pydanube_admin.remote import DEFAULT_ADMIN_URL, OpsClient
+from starlette.applications import Starlette
 
 from pydanube_mcp.conformance.events import EventsInMemory
 from pydanube_mcp.consent import Confirm
 from pydanube_mcp.server import DanubeServer, build_server
 from pydanube_mcp.tools import Profile
 
-__all__ = ["http_face", "mcp_app", "run_http", "run_stdio"]
+__all__ = ["http_face", "mcp_app", "run_http", "run_stdio", "serving"]
 
 # Sessions are of the 2025 protocol only: each holds its streams, about 100 kB. The next one is refused with 503.
 MAX_SESSIONS: Final = 256
@@ -28,7 +29,19 @@ SESSION_IDLE_S: Final = 600.0
 
 def mcp_app(server: DanubeServer) -> AsgiApp:
     """The ASGI application of streamable HTTP, for `HttpFace(mcp=…)`, whose guard must stand in front of it."""
-    app: AsgiApp = server.streamable_http_app(
+    return _starlette(server)
+
+
+@asynccontextmanager
+async def serving(server: DanubeServer) -> AsyncIterator[AsgiApp]:
+    """The same, with `server` and its sessions open until the end of the block: nobody has to run its lifespan."""
+    app = _starlette(server)
+    async with server, app.router.lifespan_context(app):
+        yield app
+
+
+def _starlette(server: DanubeServer) -> Starlette:
+    return server.streamable_http_app(
         # Streams that break off are taken up again only where the suite asks for it: there is nothing to lose in ours.
         event_store=EventsInMemory() if server.others else None,
         retry_interval=100 if server.others else None,
@@ -39,7 +52,6 @@ def mcp_app(server: DanubeServer) -> AsgiApp:
         # HttpFace has checked Host and Origin against its own list, which may be longer than the SDK's.
         transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
     )
-    return app
 
 
 @asynccontextmanager

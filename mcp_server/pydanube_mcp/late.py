@@ -1,0 +1,130 @@
+"""The HTTP face whose MCP half is loaded by its first request.
+
+The SDK and the models of two protocols take a second of processor and 50 MB to load. A broker whose HTTP port nobody
+asks for MCP needs neither, so `/mcp` begins as a promise: the first request to it loads them, in a thread, while the
+loop goes on serving; requests that come meanwhile wait for the same load. What the load raises is the answer to those
+who waited, and the next request tries again.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, MutableMapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from importlib import import_module
+from typing import Any, Final, Generic, TypeVar
+
+import anyio
+import anyio.abc
+import anyio.to_thread
+from pydanube_admin.http import AsgiApp, HttpFace
+from pydanube_admin.jsonrpc import JsonRpc
+from pydanube_admin.remote import OpsClient
+
+__all__ = ["LateApp", "late_http_face"]
+
+_log = logging.getLogger("pydanube.mcp")
+
+T = TypeVar("T")
+
+_FAILED: Final = (
+    b'{"error": {"code": "INTERNAL", "message": "the MCP server could not be loaded; the log says why"}}'
+)
+
+
+class LateApp(Generic[T]):
+    """An ASGI application that is made by its first request.
+
+    Args:
+        load: the slow part, which runs in a thread.
+        serve: makes the application of what was loaded, on the loop, and closes it at the end.
+    """
+
+    def __init__(
+        self, load: Callable[[], T], serve: Callable[[T], AbstractAsyncContextManager[AsgiApp]]
+    ) -> None:
+        self._load = load
+        self._serve = serve
+        self._app: AsgiApp | None = None
+        self._turn = anyio.Lock()
+        self._wanted = anyio.Event()
+        self._opened = anyio.Event()
+
+    @property
+    def is_loaded(self) -> bool:
+        return self._app is not None
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Own what the application opens; it ends with the block."""
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._keep)
+            try:
+                yield
+            finally:
+                group.cancel_scope.cancel()
+
+    async def _keep(self) -> None:
+        """Hold the application open. A task of its own, for what a request opens would end with the request."""
+        while True:
+            await self._wanted.wait()
+            try:
+                loaded = await anyio.to_thread.run_sync(self._load)
+                async with self._serve(loaded) as self._app:
+                    # As at the start of the process: what lives as long as the process is not looked through again.
+                    gc.freeze()
+                    self._opened.set()
+                    await anyio.sleep_forever()
+            except Exception:
+                _log.exception("the MCP server could not be loaded", extra={"event": "mcp_not_loaded"})
+            finally:
+                self._app = None
+                self._opened.set()
+            self._wanted, self._opened = anyio.Event(), anyio.Event()
+
+    async def __call__(
+        self,
+        scope: MutableMapping[str, Any],
+        receive: Callable[[], Awaitable[MutableMapping[str, Any]]],
+        send: Callable[[MutableMapping[str, Any]], Awaitable[None]],
+    ) -> None:
+        if scope["type"] == "lifespan":
+            while True:
+                message = await receive()
+                await send({"type": f"{message['type']}.complete"})
+                if message["type"] == "lifespan.shutdown":
+                    return
+        if self._app is None:
+            opened = self._opened
+            self._wanted.set()
+            await opened.wait()
+        if self._app is None:
+            head = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(_FAILED))]
+            await send({"type": "http.response.start", "status": 500, "headers": head})
+            await send({"type": "http.response.body", "body": _FAILED})
+            return
+        await self._app(scope, receive, send)
+
+
+@asynccontextmanager
+async def late_http_face(
+    admin_url: str,
+    *,
+    profile: str,
+    confirm: str,
+    timeout_s: float = 10.0,
+    allowed_hosts: Collection[str] = (),
+) -> AsyncIterator[HttpFace]:
+    """`http_face` of one cluster: `/rpc` at once, `/mcp` from its first request on."""
+
+    def load() -> Any:
+        # By name and here: at import time they would cost what this module is there to save.
+        import_module("pydanube_mcp.run")
+        build: Any = import_module("pydanube_mcp.server").build_server
+        return build(admin_url, profile=profile, confirm=confirm, timeout_s=timeout_s)
+
+    app = LateApp(load, lambda server: import_module("pydanube_mcp.run").serving(server))
+    ops = OpsClient(admin_url, timeout_s=timeout_s, face="jsonrpc")
+    async with app.running(), ops:
+        yield HttpFace(JsonRpc(ops), mcp=app, allowed_hosts=allowed_hosts)
