@@ -189,6 +189,8 @@ class Broker(BrokerParts):
                 store,
                 self.spawn,
                 broker_id=str(self.data_dir.broker_id),
+                disk=self.health.room,
+                buried=lambda: self.registry.catalog.buried_topics.values(),
                 was_deleted=lambda topic_id: (
                     index.topic_by_id(TopicId(topic_id)) is None and not self.registry.catalog.kept(topic_id)
                 ),
@@ -228,7 +230,7 @@ class Broker(BrokerParts):
                 downsample_after_s=settings.downsample_after,
             ),
             machine_of(str(self.data_dir.broker_id)),
-            self.tier.child.call,
+            self.tier.write_telemetry,
             self.tier.cluster,
             now_ms=now_ms,
         )

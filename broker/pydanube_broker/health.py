@@ -81,6 +81,11 @@ class Health:
                 retry_after_ms=int(SAMPLE_S * 1000),
             )
 
+    def room(self) -> tuple[int | None, int]:
+        """Bytes that are free now, None where that cannot be seen; bytes that the guard keeps free."""
+        self._look()
+        return self.disk["free_bytes"], self.disk["guard_bytes"] or 0
+
     @property
     def disk_error(self) -> ClusterError | None:
         """What the disk refuses to take more for; None while it has room."""

@@ -20,6 +20,7 @@ SKIP = ("core/pydanube_core/generated/", "tests/data/", "tests/conformance/offic
 MAX_BYTES = 1 << 20  # nothing we write by hand is larger
 
 CITATION = re.compile(r"(?<![\w/.])(docs/[\w./-]+\.md)(?:#([\w-]+))?")
+TEST = re.compile(r"(tests/[\w/.-]+\.py)::(\w+)")
 THIS = Path(__file__).relative_to(ROOT).as_posix()  # quotes what it refuses
 # A page by its name alone, or the notes from before the repository had pages.
 OUTSIDE = re.compile(
@@ -63,6 +64,18 @@ def test_cited_pages_and_anchors_exist() -> None:
         if name != THIS
         for page, anchor in citations(text)
         if (problem := problem_of(ROOT / page, anchor))
+    ]
+    assert wrong == []
+
+
+def test_cited_tests_exist() -> None:
+    wrong = [
+        f"{name}: {path}::{test}"
+        for name, text in tracked()
+        if name.endswith(".md")
+        for path, test in TEST.findall(text)
+        if not (ROOT / path).is_file()
+        or not re.search(rf"^\s*(?:async )?def {test}\(", (ROOT / path).read_text(encoding="utf-8"), re.M)
     ]
     assert wrong == []
 

@@ -13,13 +13,16 @@ A topic or subscription has a transaction to itself, because its revision become
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import anyio
 from pydanube_core.errors import (
+    AlreadyExists,
     ClusterError,
+    Conflict,
     TopicNotFound,
 )
 from pydanube_core.facts import Grace
@@ -112,6 +115,25 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations, Tombstones):
         if topic.partition is not None:
             return [await self._retry(self._create_partition, topic, wanted)]
         return [await self._retry(self._create_plain, topic, wanted)]
+
+    async def existing_topic(self, topic: TopicName) -> list[TopicRecord]:
+        """The topics with a log of a name that is taken; one that somebody else is just making is finished first.
+
+        Raises:
+            Conflict: it is coming back from a deletion; in a moment it will be there.
+        """
+        known = self.index.find_topic(topic)
+        if known is not None:
+            return [known]
+        parent = self.index.partitioned(topic)
+        if parent is not None and parent.spec.stage is Stage.RESTORING:
+            raise Conflict(f"topic {topic} is coming back: try again", topic=str(topic))
+        if parent is not None and parent.spec.stage is Stage.CREATING:
+            with contextlib.suppress(AlreadyExists):  # it is finished
+                return await self.create_topic(
+                    topic, partitions=parent.spec.partitions, settings=parent.spec.settings
+                )
+        return self.index.partitions(topic)
 
     async def update_topic(
         self,

@@ -111,6 +111,7 @@ class ObjectsPart:
                 tier.child,
                 tier.where,
                 tier.tiered_up_to,
+                tier.room,
                 start=start,
                 end=end,
                 path=path,

@@ -143,6 +143,7 @@ class OwnServer:
             if self._stopping or not idle:
                 return False
             longest = min(idle, key=lambda each: each.http.heard_at)
+            longest.http.leave("too_many_connections")
             longest.close("too_many_connections")  # its client comes back when it has something to say
             self._connections.discard(longest)
         self._connections.add(connection)

@@ -347,9 +347,8 @@ class Registry:
                 records = await self.catalog.create_topic(name, partitions=partitions, settings=settings)
             except AlreadyExists:
                 # two producers may create the same topic in the same instant; both go on with it
-                known = self.catalog.index.find_topic(name)
-                records = [known] if known is not None else self.catalog.index.partitions(name)
-                if must_be_new or not records:
+                records = [] if must_be_new else await self.catalog.existing_topic(name)
+                if not records:
                     raise
             await self._open(records)
         found = [self._topics[record.topic] for record in records if record.topic in self._topics]

@@ -18,6 +18,7 @@ from pydanube_storage.catalog import CatalogEntry, ObjectCatalog
 
 from pydanube_broker.long_work import Work
 from pydanube_broker.tier.child import TierChild
+from pydanube_broker.tier.disk_room import DiskRoom
 from pydanube_broker.topics.topic import Topic
 
 __all__ = ["export_range"]
@@ -33,6 +34,7 @@ async def export_range(
     child: TierChild,
     where: Where,
     tiered_up_to: Callable[[Topic, int], Awaitable[None]],
+    room: DiskRoom,
     *,
     start: int,
     end: int,
@@ -77,6 +79,7 @@ async def export_range(
                     offset=at,
                 )
             if entry.start < end:
+                room.check(entry.bytes, f"the export of {topic.name}", local=path.parent)
                 await child.call(
                     "export_add",
                     {

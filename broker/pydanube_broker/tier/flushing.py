@@ -26,6 +26,7 @@ from pydanube_storage.catalog import CatalogEntry, CatalogFenced, ObjectCatalog
 from pydanube_storage.objects import ObjectName, topic_folder
 
 from pydanube_broker.tier.child import ChildDied, TierChild
+from pydanube_broker.tier.disk_room import DiskRoom
 from pydanube_broker.tier.holding import StoreHold
 from pydanube_broker.tier.steps import Step, reached
 from pydanube_broker.topics.hub import Hub
@@ -80,6 +81,7 @@ class Flusher:
         folders: dict[int, str],
         *,
         hold: StoreHold,
+        room: DiskRoom,
         cluster: str,
         flush_bytes: int,
         object_bytes: int,
@@ -90,6 +92,7 @@ class Flusher:
         self._child = child
         self._folders = folders
         self._hold = hold
+        self._room = room
         self._cluster = cluster
         self._flush_bytes = flush_bytes
         self._object_bytes = max(object_bytes, flush_bytes)
@@ -253,14 +256,20 @@ class Flusher:
 
     async def _flush(self, topic: Topic, *, urgent: bool) -> bool:
         self._hold.check()
+        self._room.for_flush()
         await self.claim(topic)
         state, epoch, topic_id = topic.state, topic.assigned_epoch, topic.topic_id
         flights = self._flights.get(topic_id, [])
         former = flights[-1] if flights else None
         start = state.tiered_offset if former is None else former.end
-        segments, end, size = self._hub.journal.places(topic_id, start, topic.commit, self._object_bytes)
+        room = self._room.for_flush()
+        segments, end, size = self._hub.journal.places(
+            topic_id, start, topic.commit, min(self._object_bytes, room)
+        )
         if not segments:
             return True
+        if size > room:
+            self._room.for_flush(size)  # one batch is more than there is room for
         flight = _Flight(
             end=end,
             before=state.stored_bytes - self._hub.journal.stored_bytes(topic_id, end),
@@ -275,7 +284,8 @@ class Flusher:
             self.merging.add(self.in_flight[topic_id])
         self.in_flight[topic_id] = key
         try:
-            return await self._write(topic, flight, former, segments, name, key, size, urgent=urgent)
+            with self._room.taken(size):
+                return await self._write(topic, flight, former, segments, name, key, size, urgent=urgent)
         finally:
             if not flight.committed.done():
                 flight.committed.set_result(False)

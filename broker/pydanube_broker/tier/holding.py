@@ -76,7 +76,7 @@ class StoreHold:
         self._adopt: Callable[[], Awaitable[None]]
         parts = urlsplit(options.url)
         self._scheme = parts.scheme if "://" in options.url else "file"
-        self._local = (
+        self.local = (  # a store of files on this machine
             Path(unquote(parts.path) if "://" in options.url else options.url).absolute()
             if self._scheme == "file"
             else None
@@ -85,7 +85,7 @@ class StoreHold:
     @property
     def inside(self) -> bool:
         """Whether the store is in the data directory, and goes where that goes."""
-        return self._local is not None and self._local.is_relative_to(self._data_dir)
+        return self.local is not None and self.local.is_relative_to(self._data_dir)
 
     async def take(
         self, cluster: str, *, objects_listed: bool, adopt: Callable[[], Awaitable[None]]
@@ -241,18 +241,18 @@ class StoreHold:
         return verdict
 
     async def _newest(self) -> OwnerMark | None:
-        if self._local is not None:
+        if self.local is not None:
             return await asyncio.to_thread(self._newest_local)
         said, _ = await self._child.call("owner_newest", {"cluster": self._cluster})
         return _mark(said["mark"])
 
     def _newest_local(self) -> OwnerMark | None:
-        assert self._local is not None
-        return newest_mark(LocalStore(self._local), self._cluster) if self._local.is_dir() else None
+        assert self.local is not None
+        return newest_mark(LocalStore(self.local), self._cluster) if self.local.is_dir() else None
 
     async def _make(self, mark: OwnerMark) -> OwnerMark:
-        if self._local is not None:
-            return await asyncio.to_thread(make_mark, LocalStore(self._local), self._cluster, mark)
+        if self.local is not None:
+            return await asyncio.to_thread(make_mark, LocalStore(self.local), self._cluster, mark)
         said, _ = await self._child.call("owner_make", {"cluster": self._cluster, "mark": asdict(mark)})
         now = _mark(said["mark"])
         assert now is not None

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from pydanube_core.errors import ClusterError, Internal
+from pydanube_core.errors import ClusterError, DiskFull, Internal
 
 from pydanube_broker.tier.collecting import GRACE_MS, Collector
 from pydanube_broker.tier.flushing import Flusher
@@ -31,6 +31,8 @@ COMPACT_AT: Final = 16  # small neighbours that are merged without being asked
 _TURN_S: Final = 0.5  # looking after topics before the tier looks at what is due again
 _FIRST_PAUSE_S: Final = 1.0
 _LONGEST_PAUSE_S: Final = 60.0
+_NO_ROOM_PAUSE_S: Final = 2.0  # between two looks whether a merge has room on the disk
+_LATELY_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,8 +67,15 @@ class Tending:
         self._collected: set[int] = set()
         self._collect_again_s: dict[int, float] = {}
         self._deleted: deque[int] = deque()  # topics that are gone and whose objects may not be
+        self._no_room: DiskFull | None = None  # why merges wait, which keeps nothing else of a topic
+        self._merge_again_s = 0.0
         self.retired: set[int] = set()  # topics that have objects to delete when their grace time is over
         self.troubles: dict[int, Trouble] = {}  # topic id → why its upkeep failed
+
+    def no_room(self) -> DiskFull | None:
+        """Why merges wait, if one was kept from its turn lately."""
+        lately = asyncio.get_running_loop().time() < self._merge_again_s + _LATELY_S
+        return self._no_room if lately else None
 
     def committed(self, topic_id: int) -> None:
         """One more object."""
@@ -125,7 +134,9 @@ class Tending:
             first = False
         if not Keep.of(topic.gate.limits).everything:
             yield self._retain
-        if first or self._fresh.get(topic_id, 0) >= COMPACT_AT:
+        if (
+            first or self._fresh.get(topic_id, 0) >= COMPACT_AT
+        ) and asyncio.get_running_loop().time() >= self._merge_again_s:
             yield self._compact
         if topic_id in self.retired:
             yield self._delete_retired
@@ -140,10 +151,16 @@ class Tending:
         fresh = self._fresh.pop(topic.topic_id, 0)
         try:
             merged = await self._upkeep.compact_some(topic, at_least=COMPACT_AT)
+        except DiskFull as error:
+            self._fresh[topic.topic_id] = max(fresh, COMPACT_AT)
+            self._no_room = error
+            self._merge_again_s = asyncio.get_running_loop().time() + _NO_ROOM_PAUSE_S
+            return
         except BaseException:
             self._fresh[topic.topic_id] = max(fresh, COMPACT_AT)
             raise
         if merged:
+            self._no_room = None
             self.retired.add(topic.topic_id)
             self._fresh[topic.topic_id] = COMPACT_AT  # there may be more: at its next turn
 

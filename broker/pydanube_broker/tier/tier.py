@@ -12,28 +12,32 @@ import logging
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from pydanube_core.errors import ClusterError, StoreOwned, StoreUnavailable
+from pydanube_core.errors import ClusterError, DiskFull, StoreUnavailable
 from pydanube_core.facts import Reason
 from pydanube_core.secrets import without_passwords
 from pydanube_storage.catalog import CatalogEntry, Moment, ObjectCatalog
 from pydanube_storage.metadata import Absent, BootClock, GuardFailed, MetadataStore, Put
 from pydanube_storage.metadata.clock import boot_id
 
+from pydanube_broker.cluster.tombstones import TopicTombstone
 from pydanube_broker.long_work import LongWork
 from pydanube_broker.settings import Settings
 from pydanube_broker.tier.adopting import adopt
+from pydanube_broker.tier.buried import BuriedTopics
 from pydanube_broker.tier.child import TierChild
 from pydanube_broker.tier.cold_lag import ColdLag
 from pydanube_broker.tier.cold_reads import ColdReads
 from pydanube_broker.tier.collecting import Collector
+from pydanube_broker.tier.disk_room import DiskRoom, Measure, shares_disk
 from pydanube_broker.tier.flushing import Due, Flusher
 from pydanube_broker.tier.holding import StoreHold
 from pydanube_broker.tier.options import missing_extra, store_options
+from pydanube_broker.tier.reasons import reasons_of
 from pydanube_broker.tier.steps import Step, reached
 from pydanube_broker.tier.tending import Tending
 from pydanube_broker.tier.upkeep import Upkeep
@@ -49,8 +53,6 @@ CONCURRENT: Final = 2
 _SLICE: Final = 200  # topics looked at before others get a turn
 # Sealed segments beyond which topics that hold up deletion are flushed at any size
 _HELD_UP_SEGMENTS: Final = 8
-_SILENT_TIMES: Final = 2  # times `tier.timeout`
-_SILENT_S: Final = 30.0  # what writing an object may take beside, while everybody else comes first
 _STORE_PAUSE_S: Final = 30.0
 _LAG_INTERVAL_S: Final = 15.0
 _UNDER_WAY_PAUSE_S: Final = 0.02
@@ -74,10 +76,15 @@ class Tier:
         *,
         broker_id: str = "",
         was_deleted: Callable[[int], bool] = lambda topic_id: False,
+        disk: Measure = lambda: (None, 0),
+        buried: Callable[[], Iterable[TopicTombstone]] = tuple,
     ) -> None:
         self.options = store_options(settings, folder)
+        self.room = DiskRoom(folder, disk)
+        self._folder = folder
         self.missing = missing_extra(self.options)
         self.catalog = ObjectCatalog(metadata, wall_ms=now_ms, moment=_moment)
+        self._buried = BuriedTopics(hub, self.catalog, buried)
         self.child = TierChild(self.options)
         self.hold = StoreHold(
             self.options,
@@ -114,6 +121,7 @@ class Tier:
         self._look_again_s = 0.0
         self._store_again_s = 0.0
         self._store_failures = 0  # flushes that the store refused, with none that it took in between
+        self._no_room: DiskFull | None = None  # why what is due waits
         self._lag_again_s = 0.0
         self._running: set[asyncio.Task[None]] = set()
         self._loop_task: asyncio.Task[None] | None = None
@@ -126,6 +134,7 @@ class Tier:
             self.child,
             self.folders,
             hold=self.hold,
+            room=self.room,
             cluster=self.cluster,
             flush_bytes=self._settings.flush_bytes,
             object_bytes=self._settings.object_bytes,
@@ -140,6 +149,7 @@ class Tier:
             self.flusher,
             self.cold,
             hold=self.hold,
+            room=self.room,
             cluster=self.cluster,
             object_bytes=self._settings.object_bytes,
         )
@@ -151,6 +161,8 @@ class Tier:
                 objects_listed=any(head.objects for head in heads.values()),
                 adopt=self._adopt,
             )
+            if not self.options.url.startswith("memory://"):
+                self.room.shared = await asyncio.to_thread(shares_disk, self._folder, self.hold.local)
         for topic_id, head in (await self.catalog.heads()).items():
             self.folders[topic_id] = head.folder
             self.object_bytes[topic_id] = head.bytes
@@ -251,8 +263,9 @@ class Tier:
             return []
         now, found, backlog = now_ms(), [], 0
         oldest: int | None = None
-        forced = self._holding_up()
-        for i, topic in enumerate(list(self._hub.topics.values())):
+        topics = {topic.topic_id: topic for topic in await self._buried.look()} | self._hub.topics
+        forced = self._holding_up(topics)
+        for i, topic in enumerate(topics.values()):
             if i % _SLICE == _SLICE - 1:
                 await asyncio.sleep(0)
             if topic.state.tiered_offset >= topic.commit:
@@ -268,7 +281,7 @@ class Tier:
         found.sort(key=lambda due: (not due.forced, due.since_ms))
         return found
 
-    def _holding_up(self) -> set[int]:
+    def _holding_up(self, topics: Mapping[int, Topic]) -> set[int]:
         """Topics to be flushed at any size: `journal.retention_*` asks for it, or they keep the oldest of many segments."""
         asked, self._hub.flush_first = self._hub.flush_first, set()
         sealed = self._hub.journal.sealed()
@@ -278,12 +291,19 @@ class Tier:
         return asked | {
             topic_id
             for topic_id, run in runs.items()
-            if topic_id in self._hub.topics and run.end > self._hub.topics[topic_id].state.tiered_offset
+            if topic_id in topics and run.end > topics[topic_id].state.tiered_offset
         }
 
     def _flush_some(self) -> None:
         """Start what is due, as far as the budget and the number under way allow."""
         loop = asyncio.get_running_loop()
+        self._no_room = None
+        if self._due:
+            try:
+                self.room.for_flush()
+            except DiskFull as error:
+                self._no_room = error
+                return
         while self._due and self._tokens >= 1 and len(self._running) < CONCURRENT:
             if loop.time() < self._store_again_s:
                 return
@@ -428,49 +448,33 @@ class Tier:
         url = self.options.url.rstrip("/")
         return [{"path": f"{url}/{fact['key']}", "bytes": fact["bytes"]} for fact in facts]
 
+    async def write_telemetry(
+        self, name: str, arguments: dict[str, Any], blob: bytes
+    ) -> tuple[dict[str, Any], Any]:
+        """A call of the tier's process for telemetry, which takes no room that the guard keeps free.
+
+        Raises:
+            DiskFull: it would. Else what the call raises.
+        """
+        if blob:
+            self.room.check(len(blob), "telemetry")
+        return await self.child.call(name, arguments, blob)
+
     # -- what it says of itself ------------------------------------------------------------------------------
 
     def reasons(self) -> tuple[Reason, ...]:
         """Why the tier is behind. Degrades, does not make the broker unready."""
         if self.missing is not None:
             return (Reason(code="TIER_OFF", message=self.missing.message),)
-        found = []
-        error = self.flusher.store_error() if self.hold.held else None
-        if not self.hold.held and self.hold.reason is not None:
-            found.append(Reason(code=self.hold.code, message=self.hold.reason.message))
-        if error is not None:
-            found.append(Reason(code="TIER_STORE_UNAVAILABLE", message=error.message))
-        elif self.hold.held:
-            found.extend(self._silent())
-        others = [
-            f.error
-            for f in self.flusher.failures.values()
-            if not isinstance(f.error, StoreUnavailable | StoreOwned)
-        ]
-        if others:
-            found.append(
-                Reason(code="TIER_TOPIC_FAILING", message=f"{len(others)} topics: {others[0].message}")
-            )
-        troubles = [trouble.error for trouble in self.tending.troubles.values()]
-        if troubles:
-            found.append(
-                Reason(code="TIER_UPKEEP_FAILING", message=f"{len(troubles)} topics: {troubles[0].message}")
-            )
-        return tuple(found)
-
-    def _silent(self) -> list[Reason]:
-        """A call of the store that has no end: no error, and nothing gets on."""
-        longest_s = self.child.longest_wait_s()
-        limit_s = _SILENT_TIMES * self._settings.timeout + _SILENT_S
-        if longest_s <= limit_s:
-            return []
-        return [
-            Reason(
-                code="TIER_STORE_UNAVAILABLE",
-                message=f"the object store {self.options.url} has not answered for {longest_s:.0f} s: check the disk or the "
-                "network behind it; the broker goes on when it does",
-            )
-        ]
+        return reasons_of(
+            self.hold,
+            self.flusher,
+            self.tending,
+            url=self.options.url,
+            waiting_s=self.child.longest_wait_s(),
+            timeout_s=self._settings.timeout,
+            no_room=self._no_room,
+        )
 
     @property
     def backlog_bytes(self) -> int:

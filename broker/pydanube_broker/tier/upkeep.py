@@ -19,6 +19,7 @@ from pydanube_storage.objects import ObjectName
 from pydanube_broker.long_work import Work
 from pydanube_broker.tier.child import TierChild
 from pydanube_broker.tier.cold_reads import ColdReads
+from pydanube_broker.tier.disk_room import DiskRoom
 from pydanube_broker.tier.flushing import Flusher, entry_of
 from pydanube_broker.tier.holding import StoreHold
 from pydanube_broker.tier.steps import Step, reached
@@ -81,6 +82,7 @@ class Upkeep:
         cold: ColdReads,
         *,
         hold: StoreHold,
+        room: DiskRoom,
         cluster: str,
         object_bytes: int,
     ) -> None:
@@ -90,6 +92,7 @@ class Upkeep:
         self._flusher = flusher
         self._cold = cold
         self._hold = hold
+        self._room = room
         self._cluster = cluster
         self._object_bytes = object_bytes
         self.merged = 0
@@ -120,6 +123,12 @@ class Upkeep:
 
     async def _merge(self, topic: Topic, run: Sequence[CatalogEntry]) -> None:
         self._hold.check()
+        size = sum(entry.bytes for entry in run)
+        self._room.check(size, f"a merge in {topic.name}")
+        with self._room.taken(size):
+            await self._merge_into_one(topic, run)
+
+    async def _merge_into_one(self, topic: Topic, run: Sequence[CatalogEntry]) -> None:
         folder, epoch = self._folders[topic.topic_id], topic.assigned_epoch
         generation = max(entry.generation for entry in run) + 1
         start, end = run[0].start, run[-1].end

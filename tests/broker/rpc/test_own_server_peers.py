@@ -238,7 +238,8 @@ async def test_one_connection_more_than_allowed_takes_the_place_of_what_was_idle
                 ):
                     pass  # the second has been heard of, the first has not
             opened.append(await asyncio.open_connection("127.0.0.1", server.port))
-            await until_closed(opened[0][0])
+            (goaway,) = [f for f in await until_closed(opened[0][0]) if f.kind == FrameType.GOAWAY]
+            assert goaway.payload == bytes(8) + b"too_many_connections", "a client takes it for no fault"
             assert host.closed == {"too_many_connections": 1}
             assert await opened[2][0].readexactly(9), "the new one is greeted"
         finally:

@@ -147,3 +147,32 @@ async def test_a_subscription_deleted_while_it_is_being_made_is_not_served(
     (topic,) = broker.registry.topics
     assert topic.subscriptions == {}
     assert topic.state.cursors == {}
+
+
+@pytest.mark.parametrize("wishes", [(0, 3, 0, 3), (3, 0, 0, 0), (3, 3, 3, 3), (0, 0, 0, 0)])
+async def test_all_who_make_one_topic_at_once_get_the_same_whole_one(
+    broker: Broker, client: Client, wishes: tuple[int, ...]
+) -> None:
+    for number in range(5):
+        name = TopicName.parse(f"/default/race-{number}-{sum(wishes)}")
+        found: list[list[str]] = []
+
+        async def make(partitions: int, name: TopicName = name, found: list[list[str]] = found) -> None:
+            _, topics = await broker.access.topic_parts(
+                name, create=True, partitions=partitions, dispatch_strategy="reliable"
+            )
+            found.append([topic.name for topic in topics])
+
+        async with anyio.create_task_group() as group:
+            for partitions in wishes:
+                group.start_soon(make, partitions)
+            group.start_soon(_consume_nothing, client, str(name))
+        assert all(each == found[0] for each in found), found
+        assert len(found[0]) in (1, 3)
+    agree(broker)
+
+
+async def _consume_nothing(client: Client, name: str) -> None:
+    """A consumer that makes its topic, whoever else does."""
+    async with client.consumer(name, "s", create=True):
+        pass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -121,6 +122,7 @@ async def _bench(messages: int) -> AsyncIterator[Bench]:
             cast("TierChild", child),
             {},
             hold=cast("Any", SimpleNamespace(life="0a0a0a0a", check=lambda: None)),
+            room=cast("Any", SimpleNamespace(for_flush=lambda: 1 << 40, taken=contextlib.nullcontext)),
             cluster="c",
             flush_bytes=OBJECT // 4,
             object_bytes=OBJECT,

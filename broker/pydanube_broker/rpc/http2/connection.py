@@ -421,9 +421,14 @@ class ServerConnection:
 
     def stop_taking(self) -> None:
         """Refuse streams from here on. Happens by itself when the peer has heard of `announce_end`."""
-        if self.control.announced and not self.going:
+        if self.control.announced:
+            self.leave("shutting down")
+
+    def leave(self, why: str) -> None:
+        """Say which stream was the last that is taken: whoever has opened one after it asks elsewhere (section 6.8)."""
+        if not self.going and not self.ended:
             self.going = True
-            self.out.control(frames.goaway(self._last_id, ErrorCode.NO_ERROR, "shutting down"))
+            self.out.control(frames.goaway(self._last_id, ErrorCode.NO_ERROR, why))
 
     def fail(self, code: ErrorCode, why: str) -> list[Event]:
         """End the connection for a reason seen from outside (time)."""

@@ -1,0 +1,116 @@
+"""Deleted topics that may still come back, as far as the tier goes: their last messages are tiered as everybody's.
+
+What such a topic has in the journal alone keeps all that follows it there, for the grace of its deletion. It is flushed
+by the same rules as before, so that it holds the journal up for `tier.flush_age` and not for a day.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final, cast
+
+from pydanube_core.errors import ClusterError, TopicNotFound
+from pydanube_storage.catalog import ObjectCatalog
+
+from pydanube_broker.cluster.records import TopicSpec
+from pydanube_broker.cluster.tombstones import TopicTombstone
+from pydanube_broker.topics.hub import Hub
+from pydanube_broker.topics.log_state import LogState
+from pydanube_broker.topics.topic import Topic
+
+__all__ = ["BuriedTopics"]
+
+_SLICE: Final = 1000
+_AT_ONCE: Final = 50  # looked at for the first time: each asks the catalog
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    """What an object says of its topic's settings."""
+
+    spec: TopicSpec
+
+    @property
+    def settings(self) -> Any:
+        return self.spec.settings
+
+
+class _Buried:
+    """What the flusher asks of a topic, of one that nobody serves."""
+
+    subscriptions: MappingProxyType[str, Any] = MappingProxyType({})
+
+    def __init__(self, hub: Hub, tombstone: TopicTombstone, state: LogState, epoch: int) -> None:
+        self.topic_id = tombstone.topic_id
+        self.name = tombstone.name
+        self.options = _Options(tombstone.spec)
+        self.state = state
+        self.assigned_epoch = epoch
+        self._hub = hub
+        self._appended_lsn = hub.journal.next_lsn  # nothing is published to it any more
+
+    @property
+    def start_offset(self) -> int:
+        return self.state.start_offset
+
+    @property
+    def commit(self) -> int:
+        """What was under way when it was deleted counts once it is on stable storage."""
+        durable = self._hub.journal.durable_lsn >= self._appended_lsn
+        return self.state.next_offset if durable else self.state.tiered_offset
+
+    @property
+    def closed(self) -> ClusterError | None:
+        if self.topic_id in self._hub.states and self.topic_id not in self._hub.topics:
+            return None
+        return TopicNotFound(f"topic {self.name} was deleted", field="topic", value=self.name)
+
+    def adopt_tiered(self, offset: int) -> None:
+        self.state.tiered_offset = max(self.state.tiered_offset, offset)
+
+
+class BuriedTopics:
+    """Single user: the loop."""
+
+    def __init__(
+        self, hub: Hub, catalog: ObjectCatalog, tombstones: Callable[[], Iterable[TopicTombstone]]
+    ) -> None:
+        self._hub = hub
+        self._catalog = catalog
+        self._tombstones = tombstones
+        self._known: dict[int, _Buried] = {}
+
+    async def look(self) -> list[Topic]:
+        """Those that have something in the journal alone."""
+        waiting = []
+        for i, each in enumerate(list(self._tombstones())):
+            if i % _SLICE == _SLICE - 1:
+                await asyncio.sleep(0)
+            if self._waits(each.topic_id):
+                waiting.append(each)
+        self._known = {
+            each.topic_id: self._known[each.topic_id] for each in waiting if each.topic_id in self._known
+        }
+        for tombstone in [each for each in waiting if each.topic_id not in self._known][:_AT_ONCE]:
+            held = await self._catalog.head(tombstone.topic_id)
+            if not self._waits(tombstone.topic_id):
+                continue
+            state = self._hub.states[tombstone.topic_id]
+            epoch = state.epoch
+            if held is not None:  # after a restart nobody else tells the state what is tiered
+                epoch = max(epoch, held.head.epoch)
+                state.tiered_offset = max(state.tiered_offset, held.head.tiered_offset)
+                state.start_offset = max(state.start_offset, held.head.start_offset)
+            if self._waits(tombstone.topic_id):
+                self._known[tombstone.topic_id] = _Buried(self._hub, tombstone, state, epoch)
+        # They have all that a flush asks of a topic, and nothing of what serving one takes.
+        return [cast("Topic", each) for each in self._known.values()]
+
+    def _waits(self, topic_id: int) -> bool:
+        state = self._hub.states.get(topic_id)
+        return (
+            state is not None and topic_id not in self._hub.topics and state.needed_offset < state.next_offset
+        )

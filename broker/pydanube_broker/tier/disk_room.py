@@ -1,0 +1,103 @@
+"""What the tier may take of the disk that the journal writes to: it must not fill what the guard keeps free.
+
+An object is written before the journal may forget what is in it, so flushes go on below the guard, in objects that leave
+a quarter of it: they are what makes room. A merge frees nothing before its sources have rested, and telemetry never does:
+they keep to the guard. Where objects and what is on its way to them are on other disks, nothing is held back here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+from pydanube_core.errors import DiskFull
+
+__all__ = ["DiskRoom", "shares_disk"]
+
+FLUSH_SHARE: Final = 4  # flushes leave a quarter of the guard
+LEAST_BYTES: Final = 64 << 10  # an object for less frees nothing worth its write
+_MUCH: Final = 1 << 62
+
+Measure = Callable[[], tuple[int | None, int]]
+
+
+def shares_disk(folder: Path, local: Path | None) -> bool:
+    """Whether objects, or what waits to be uploaded, are on the disk of `folder`; `local` is a store of files."""
+    try:
+        device = folder.stat().st_dev
+        return _above(local or Path(tempfile.gettempdir())).stat().st_dev == device
+    except OSError:
+        return True
+
+
+def _above(path: Path) -> Path:
+    """What is there of a path."""
+    while not path.exists() and path != path.parent:
+        path = path.parent
+    return path
+
+
+class DiskRoom:
+    """Single user: the loop.
+
+    Args:
+        measure: bytes that are free, None when nobody knows; bytes that the guard keeps free.
+    """
+
+    def __init__(self, folder: Path, measure: Measure) -> None:
+        self.shared = False  # on the journal's disk
+        self._folder = folder
+        self._measure = measure
+        self._taken = 0  # by objects that are being written
+
+    def for_flush(self, least: int = LEAST_BYTES) -> int:
+        """Bytes that one object may take now.
+
+        Raises:
+            DiskFull: they are less than `least`.
+        """
+        if not self.shared:
+            return _MUCH
+        free, guard = self._measure()
+        if free is None:
+            return _MUCH  # what is wrong with the disk is said elsewhere
+        room = free - self._taken - guard // FLUSH_SHARE
+        if not guard:
+            return _MUCH
+        if room < least:
+            raise self._full(f"a flush to the cold tier of {least} bytes or more", free, guard // FLUSH_SHARE)
+        return room
+
+    def check(self, size: int, what: str, *, local: Path | None = None) -> None:
+        """Raise `DiskFull` where writing this much would leave less than the guard keeps free.
+
+        Args:
+            local: a folder that it is written to instead of the store.
+        """
+        if not (self.shared if local is None else shares_disk(self._folder, local)):
+            return
+        free, guard = self._measure()
+        if free is not None and guard and free - self._taken - size < guard:
+            raise self._full(f"{what} of {size} bytes", free, guard)
+
+    @contextlib.contextmanager
+    def taken(self, size: int) -> Iterator[None]:
+        """While an object of about this size is written: what another may take is less."""
+        self._taken += size
+        try:
+            yield
+        finally:
+            self._taken -= size
+
+    def _full(self, what: str, free: int, limit: int) -> DiskFull:
+        return DiskFull(
+            f"{what} waits: {free} bytes are free in {self._folder}, and {limit} are kept free for the journal: free space "
+            "there, or lower data.min_free_bytes. It goes on by itself",
+            field="data.min_free_bytes",
+            value=limit,
+            free_bytes=free,
+            retry_after_ms=1000,
+        )

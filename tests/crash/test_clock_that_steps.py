@@ -1,0 +1,104 @@
+"""A real broker whose machine's clock is set: a year ahead for a second and an hour back leave nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from pydanube import connect
+from pydanube_admin.remote import call_sync
+
+from tests.support.broker_process import BrokerProcess
+from tests.support.stepped_clock import Clock
+
+pytest.importorskip("pyarrow")
+
+YEAR_S = 365 * 86_400
+DEADLINE_S = 120.0
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    until = time.monotonic() + DEADLINE_S
+    while not holds():
+        assert time.monotonic() < until
+        time.sleep(0.1)
+
+
+@pytest.mark.long
+def test_a_year_ahead_for_a_second_and_an_hour_back_heal(
+    make_broker: Callable[..., BrokerProcess], tmp_path: Path
+) -> None:
+    clock = Clock(tmp_path)
+    if not clock.environment:
+        pytest.skip("NOT RUN: no C compiler here to make a clock that can be set")
+    broker = make_broker(
+        environment={
+            "DANUBE_TIER__FLUSH_AGE": "300ms",
+            "DANUBE_JOURNAL__SEGMENT_BYTES": "256KiB",
+            **clock.environment,
+        }
+    )
+    broker.start()
+
+    def ask(operation: str, /, **arguments: Any) -> dict[str, Any]:
+        return call_sync(broker.admin, operation, arguments, principal="ann", timeout_s=60)
+
+    def publish() -> None:
+        async def send() -> None:
+            async with connect(broker.url) as client, client.producer("t") as producer:
+                await producer.send_many([b"x" * 100] * 20)
+
+        anyio.run(send)
+
+    def tiered() -> bool:
+        found = ask("topics.describe", topic="t")
+        return bool(found["tiered_offset"] == found["next_offset"])
+
+    def off_by_s(position: str) -> float:
+        """How far from now the broker says that a message was appended."""
+        found = ask("messages.peek", topic="t", **{"from": position}, limit=1)["items"][0]
+        return abs(datetime.fromisoformat(found["append_time"]).timestamp() - time.time())
+
+    def stepped() -> bool:
+        return any(reason["code"] == "CLOCK_STEPPED" for reason in broker.status()["reasons"])
+
+    publish()
+    assert not stepped()
+
+    clock.set(YEAR_S)
+    publish()
+    wait_until(stepped)
+    time.sleep(1.0)
+    publish()
+    clock.set(0)
+    publish()
+    wait_until(tiered)
+    for offset in range(0, 80, 20):
+        assert off_by_s(f"offset:{offset}") < 100
+    assert ask("messages.peek", topic="t", **{"from": "time:-1h"}, limit=1)["items"][0]["offset"] == 0
+
+    clock.set(-3600)
+    os.kill(
+        broker.status()["tier"]["process_id"], signal.SIGKILL
+    )  # whose next flush fails, and is tried again
+    publish()
+    wait_until(tiered)
+    clock.set(0)
+
+    def heals() -> bool:
+        publish()
+        return off_by_s(f"offset:{ask('topics.describe', topic='t')['next_offset'] - 1}") < 20
+
+    wait_until(heals)
+    wait_until(tiered)
+    # What was stamped meanwhile is as old as it is: retention takes it
+    ask("topics.set_policies", topic="t", policies={"retention_age_s": 1})
+    wait_until(lambda: ask("topics.describe", topic="t")["start_offset"] >= 100)
+    assert broker.stop() == 0
