@@ -102,7 +102,7 @@ class DataDir:
         try:
             version = json.loads(text)["format_version"]
             known = isinstance(version, int) and version >= 1
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             version, known = None, False
         if not known:
             raise DataDirForeign(

@@ -224,7 +224,7 @@ class ClusterError(Exception):
         """Rebuild an error; text that holds none becomes `Internal` and says so: an error path must not fail."""
         try:
             body = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             body = None
         if not isinstance(body, Mapping):
             return error_for("INTERNAL", f"the other side sent an error that cannot be read: {text[:200]!r}")

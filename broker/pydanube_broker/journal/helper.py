@@ -133,7 +133,8 @@ class _Process:
             self._child.wait(timeout=5)
         except subprocess.TimeoutExpired:  # stuck in a sync that does not return
             self._child.kill()
-            self._child.wait()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # a disk that hangs lets nobody end it
+                self._child.wait(timeout=1)
 
 
 class HelperSyncer:

@@ -24,6 +24,7 @@ __all__ = ["ChildDied", "TierChild"]
 
 log = logging.getLogger("pydanube.tier")
 
+_END_S: Final = 1.0  # what a process that was killed may take to be gone
 _PIECE_BYTES: Final = 256 << 10  # what one callback of the loop copies
 
 
@@ -135,7 +136,12 @@ class TierChild:
         process, self._process = self._process, None
         if process is not None:
             process.kill()
-            code = process.wait()
+            try:
+                code: int | None = process.wait(_END_S)
+            except subprocess.TimeoutExpired:
+                # It waits for a disk that hangs, and nobody can end it: it ends by itself when the disk is back. Nothing
+                # it does then counts.
+                code = None
             if not self._closed:
                 self.deaths += 1
                 log.warning("tier_process_died", extra={"event": "tier_process_died", "exit": code})

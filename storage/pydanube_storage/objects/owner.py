@@ -7,6 +7,7 @@ be the next one only one is. Old marks are removed, but for the last few, which 
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict, dataclass
 from typing import Final, Self
 
@@ -18,6 +19,8 @@ __all__ = ["OwnerMark", "make_mark", "newest_mark"]
 
 _VERSION: Final = 1
 _KEPT: Final = 8
+_MAX_BYTES: Final = 64 << 10
+_NAME: Final = re.compile(r"/[0-9]{20}\.json\Z")  # what else lies there is not ours
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,23 +48,25 @@ class OwnerMark:
     def from_json(cls, data: bytes, *, store: str, key: str) -> Self:
         try:
             body = json.loads(data)
-            return cls(**{name: body[name] for name in cls.__dataclass_fields__})
-        except (ValueError, KeyError, TypeError) as error:
-            raise CorruptObject(
-                f"the owner mark {key} in {store} cannot be read: {error!r}",
-                store=store,
-                key=key,
-                cause="mark",
-            ) from error
+            found = {name: body[name] for name in cls.__dataclass_fields__}
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise _unreadable(store, key, repr(error)) from error
+        for name, value in found.items():
+            kind = int if name in ("incarnation", "pid") else str
+            if type(value) is not kind or (kind is int and not 0 <= value < 1 << 63):
+                raise _unreadable(store, key, f"{name} is {str(value)[:40]!r}")
+        return cls(**found)
 
 
 def newest_mark(store: ObjectStore, cluster: str) -> OwnerMark | None:
     """The owner of a cluster's objects; None where nobody has said so yet."""
-    keys = [fact.key for fact in store.list(_folder(cluster)) if fact.key.endswith(".json")]
+    keys = [fact.key for fact in store.list(_folder(cluster)) if _NAME.search(fact.key)]
     if not keys:
         return None
     key = max(keys)
     size = store.size(key)
+    if size > _MAX_BYTES:
+        raise _unreadable(store.url, key, f"it has {size} bytes")
     return OwnerMark.from_json(store.read(key, 0, size), store=store.url, key=key)
 
 
@@ -73,10 +78,20 @@ def make_mark(store: ObjectStore, cluster: str, mark: OwnerMark) -> OwnerMark:
     now = newest_mark(store, cluster)
     assert now is not None
     if now == mark:
-        keys = sorted(fact.key for fact in store.list(_folder(cluster)))
+        keys = sorted(fact.key for fact in store.list(_folder(cluster)) if _NAME.search(fact.key))
         for old in keys[:-_KEPT]:
             store.delete(old)
     return now
+
+
+def _unreadable(store: str, key: str, why: str) -> CorruptObject:
+    return CorruptObject(
+        f"the owner mark {key} in {store} cannot be read ({why}): put it back as it was, or remove it, and the one before "
+        "it counts",
+        store=store,
+        key=key,
+        cause="mark",
+    )
 
 
 def _folder(cluster: str) -> str:

@@ -109,7 +109,7 @@ class Meta:
                 subscriptions=json.loads(said[f"{_PREFIX}subscriptions"]),
                 schemas=json.loads(said[f"{_PREFIX}schemas"]),
             )
-        except (KeyError, ValueError, TypeError) as error:
+        except (KeyError, ValueError, TypeError, RecursionError) as error:
             raise CorruptObject(
                 f"object {key} has a footer that is not ours: {error!r}", key=key, cause="footer"
             ) from error

@@ -1,0 +1,37 @@
+"""A process that waits for a disk that hangs cannot be ended by anybody: the broker goes on, and stops, without it."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import Any
+
+import anyio
+from pydanube_broker.tier.child import TierChild
+from pydanube_storage.objects import StoreOptions
+
+
+class Stuck:
+    """As a process in uninterruptible sleep: SIGKILL waits with it."""
+
+    pid = 1
+    killed = False
+
+    def kill(self) -> None:
+        self.killed = True
+
+    def wait(self, timeout: float | None = None) -> int:
+        assert timeout is not None, "this wait has no end"
+        raise subprocess.TimeoutExpired("tier", timeout)
+
+
+def test_a_stop_does_not_wait_for_a_disk_that_hangs() -> None:
+    async def stop() -> None:
+        child = TierChild(StoreOptions(url="/nowhere"))
+        process: Any = Stuck()
+        child._process = process
+        with anyio.fail_after(30):
+            await child.close()
+        assert process.killed
+        assert child.pid is None
+
+    anyio.run(stop)
