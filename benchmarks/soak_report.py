@@ -32,6 +32,8 @@ CHARTS: Final = (
 )
 _COLOURS: Final = ("#2563eb", "#dc2626", "#16a34a", "#9333ea")
 _WIDTH, _HEIGHT, _LEFT = 900, 180, 60
+_POINTS: Final = 180  # of a line in `soak.svg`
+_DRAWN: Final = 7  # charts there
 
 Points = list[tuple[float, float]]
 
@@ -118,6 +120,33 @@ def chart(
     return f"<h2>{html.escape(title)}</h2><p>{' '.join(legend)}</p>{''.join(parts)}</svg>"
 
 
+def picture(samples: list[dict[str, str]], events: list[dict[str, Any]]) -> str:
+    """The first charts as one SVG file, thinned to what a page can show."""
+    thin = samples[:: max(1, len(samples) // _POINTS)]
+    parts, y = [], 0
+    for title, names in CHARTS[:_DRAWN]:
+        found = chart(title, thin, names, events)
+        if not found:
+            continue
+        drawn = found[found.index("<svg") :].replace(
+            "<svg ", f'<svg y="{y + 18}" height="{_HEIGHT + 20}" ', 1
+        )
+        legend = "".join(
+            f'<tspan fill="{colour}" dx="10">{html.escape(name)}</tspan>'
+            for colour, name in zip(_COLOURS, [name for name in names if series(thin, name)], strict=False)
+        )
+        parts.append(
+            f'<text x="{_LEFT}" y="{y + 14}" class="title">{html.escape(title)}{legend}</text>{drawn}'
+        )
+        y += _HEIGHT + 50
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {y}" font-family="sans-serif"><style>'
+        "text{font-size:10px;fill:#555}.title{font-size:12px}.grid{stroke:#ddd}.kill{stroke:#f59e0b;stroke-dasharray:2 3}"
+        f'.clock{{stroke:#9333ea;stroke-dasharray:5 2}}</style><rect width="{_WIDTH}" height="{y}" fill="#fff"/>'
+        f"{''.join(parts)}</svg>\n"
+    )
+
+
 def page(samples: list[dict[str, str]], events: list[dict[str, Any]], verdict: dict[str, Any]) -> str:
     rows = "".join(
         f"<tr class={'flat' if row['flat'] else 'grows'}>"
@@ -139,7 +168,7 @@ h2{{font-size:15px;margin:1.2em 0 0}} p{{margin:.2em 0}} table{{border-collapse:
 
 
 def report(folder: Path) -> int:
-    """Print the verdict, write `verdict.json` and `soak.html`; 0 if nothing was lost, came out of order or grows."""
+    """Print the verdict, write `verdict.json`, `soak.html` and `soak.svg`; 0 if nothing was lost, came out of order or grows."""
     samples = read_samples(folder / "samples.csv")
     events = json.loads((folder / "events.json").read_text())
     path = folder / "result.json"
@@ -161,6 +190,7 @@ def report(folder: Path) -> int:
     }  # fmt: skip
     (folder / "verdict.json").write_text(json.dumps(verdict, indent=2))
     (folder / "soak.html").write_text(page(samples, events, verdict))
+    (folder / "soak.svg").write_text(picture(samples, events))
     print(json.dumps({name: value for name, value in verdict.items() if name != "growth"}, indent=2))
     print(f"{'series':<18}{'mean':>12}{'max':>12}{'an hour':>12}{'in a life':>12}")
     for row in rows:

@@ -50,7 +50,7 @@ class OwnerMark:
             body = json.loads(data)
             found = {name: body[name] for name in cls.__dataclass_fields__}
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise _unreadable(store, key, repr(error)) from error
+            raise _unreadable(store, key, repr(error)[:100]) from error
         for name, value in found.items():
             kind = int if name in ("incarnation", "pid") else str
             if type(value) is not kind or (kind is int and not 0 <= value < 1 << 63):
