@@ -96,7 +96,7 @@ def connect_admin(
     url: str | None = None, *, principal: str | None = None, timeout_s: float = 10.0
 ) -> AbstractContextManager[SyncAdmin]:
     """As `pydanube.admin.connect_admin`, to be used as `with connect_admin() as admin`."""
-    from pydanube.admin.calling import connect_admin_sync  # the classes of results take a while to make
+    from pydanube.admin.connecting import connect_admin_sync  # the classes of results take a while to make
 
     return connect_admin_sync(url, principal=principal, timeout_s=timeout_s)
 

@@ -304,6 +304,11 @@ def test_pure_modules_lean_on_pure_modules_only(imports: list[Import]) -> None:
         ("pydanube_admin", 9),
         ("pydanube_cli", 2),
         ("pydanube_cli", 9),
+        ("pydanube_core", 9),
+        ("pydanube_storage", 9),
+        ("pydanube", 9),
+        ("pydanube_mcp", 9),
+        ("pydanube_spark", 9),
     ],
 )
 def test_no_circle_of_imports(package: str, depth: int, imports: list[Import]) -> None:

@@ -16,7 +16,7 @@ declarations of the operations.
 
 from __future__ import annotations
 
-from pydanube.admin.calling import connect_admin
+from pydanube.admin.connecting import connect_admin
 from pydanube.admin.generated.operations import Admin
 from pydanube.admin.plans import Plan, SyncPlan
 from pydanube.admin.values import Page, Result

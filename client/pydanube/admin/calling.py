@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 import grpc
 from pydanube_core.errors import ClusterError
@@ -24,11 +23,7 @@ from pydanube_core.services import OPS
 from pydanube.admin.values import ResultT
 from pydanube.principal import default_principal
 
-if TYPE_CHECKING:
-    from pydanube.admin.generated.operations import Admin
-    from pydanube.admin.generated.sync_operations import SyncAdmin
-
-__all__ = ["Caller", "SyncCaller", "connect_admin", "connect_admin_sync"]
+__all__ = ["Caller", "SyncCaller"]
 
 FACE: Final = "python"
 
@@ -121,37 +116,3 @@ class SyncCaller(_Terms):
 
     def close(self) -> None:
         self._channel.close()
-
-
-@asynccontextmanager
-async def connect_admin(
-    url: str | None = None, *, principal: str | None = None, timeout_s: float = 10.0
-) -> AsyncIterator[Admin]:
-    """The operations of a cluster, for the block.
-
-    Args:
-        url: of the admin port; DANUBE_ADMIN_ENDPOINT, else http://127.0.0.1:50051.
-        principal: who asks, for the audit; DANUBE_PRINCIPAL, else `<user>@<host>`.
-        timeout_s: for a call; operations that take long have an hour.
-    """
-    from pydanube.admin.generated.operations import Admin
-
-    caller = Caller(url, principal=principal, timeout_s=timeout_s)
-    try:
-        yield Admin(caller)
-    finally:
-        await caller.aclose()
-
-
-@contextmanager
-def connect_admin_sync(
-    url: str | None = None, *, principal: str | None = None, timeout_s: float = 10.0
-) -> Iterator[SyncAdmin]:
-    """`connect_admin` without await; `pydanube.sync` exports it under that name."""
-    from pydanube.admin.generated.sync_operations import SyncAdmin
-
-    caller = SyncCaller(url, principal=principal, timeout_s=timeout_s)
-    try:
-        yield SyncAdmin(caller)
-    finally:
-        caller.close()

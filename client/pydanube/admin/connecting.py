@@ -1,0 +1,42 @@
+"""Where a program gets its admin client from."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+from pydanube.admin.calling import Caller, SyncCaller
+from pydanube.admin.generated.operations import Admin
+from pydanube.admin.generated.sync_operations import SyncAdmin
+
+__all__ = ["connect_admin", "connect_admin_sync"]
+
+
+@asynccontextmanager
+async def connect_admin(
+    url: str | None = None, *, principal: str | None = None, timeout_s: float = 10.0
+) -> AsyncIterator[Admin]:
+    """The operations of a cluster, for the block.
+
+    Args:
+        url: of the admin port; DANUBE_ADMIN_ENDPOINT, else http://127.0.0.1:50051.
+        principal: who asks, for the audit; DANUBE_PRINCIPAL, else `<user>@<host>`.
+        timeout_s: for a call; operations that take long have an hour.
+    """
+    caller = Caller(url, principal=principal, timeout_s=timeout_s)
+    try:
+        yield Admin(caller)
+    finally:
+        await caller.aclose()
+
+
+@contextmanager
+def connect_admin_sync(
+    url: str | None = None, *, principal: str | None = None, timeout_s: float = 10.0
+) -> Iterator[SyncAdmin]:
+    """`connect_admin` without await; `pydanube.sync` exports it under that name."""
+    caller = SyncCaller(url, principal=principal, timeout_s=timeout_s)
+    try:
+        yield SyncAdmin(caller)
+    finally:
+        caller.close()
