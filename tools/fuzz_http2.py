@@ -13,7 +13,7 @@ from pathlib import Path
 
 import atheris  # type: ignore[import-untyped,import-not-found,unused-ignore]  # where there is no wheel, nothing is fuzzed
 
-with atheris.instrument_imports(include=["pydanube_broker.rpc.http2", "tests.broker.rpc", "hpack"]):
+with atheris.instrument_imports(include=["pydanube_core.http2", "tests.broker.rpc", "hpack"]):
     from tests.broker.rpc.http2_conversations import beginnings, hold_a_conversation
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import anyio
-from pydanube.grpc_transport import GrpcTransport
+from pydanube.carriers import chosen, transports
 from pydanube_core.errors import ClusterError, DeadlineExceeded, Internal, Unavailable
 from pydanube_core.generated.danube_stream_pb2 import (
     ConsumeRequest,
@@ -36,7 +36,7 @@ async def topic_heads(url: str, topic: str, *, timeout_s: float) -> Heads:
         Unavailable: the broker does not answer.
         DeadlineExceeded: not within `timeout_s`.
     """
-    transport = GrpcTransport(url)
+    transport = transports(chosen())(url)
     try:
         with anyio.fail_after(timeout_s):
             request = ResolveRequest(topic=topic).SerializeToString()
@@ -57,7 +57,7 @@ async def topic_heads(url: str, topic: str, *, timeout_s: float) -> Heads:
 
 
 async def _head(url: str, topic: str) -> int:
-    transport = GrpcTransport(url)
+    transport = transports(chosen())(url)
     stream = transport.consume()
     try:
         opening = ConsumeRequest(open=OpenConsumer(topic=topic, start="latest"))

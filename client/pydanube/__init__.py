@@ -94,6 +94,7 @@ if TYPE_CHECKING:
 
     from pydanube.client import Client, connect
     from pydanube.consumer import Consumer, Reader
+    from pydanube.endpoint import Tls
     from pydanube.facts import (
         ClientEvent,
         ClientEventKind,
@@ -105,7 +106,6 @@ if TYPE_CHECKING:
         SchemaRef,
         SendSummary,
     )
-    from pydanube.grpc_transport import Tls
     from pydanube.message import Batch, Message
     from pydanube.options import (
         AccessMode,
@@ -251,7 +251,7 @@ _HOMES = {
         ),
         "pydanube.facts",
     ),
-    **dict.fromkeys(("Tls",), "pydanube.grpc_transport"),
+    **dict.fromkeys(("Tls",), "pydanube.endpoint"),
     **dict.fromkeys(
         (
             "Batch",

@@ -19,8 +19,10 @@ from pydanube_core.generated import danube_stream_pb2 as pb
 from pydanube_core.names import TopicName, check_subscription
 from pydanube_core.services import STREAM
 
+from pydanube.carriers import chosen, transports
 from pydanube.client_metrics import ClosedCounts, Labels, exposition
 from pydanube.consumer import Consumer, Reader, Receiver
+from pydanube.endpoint import Tls, parse_url
 from pydanube.events import EventHub
 from pydanube.facts import (
     ClientEvent,
@@ -31,7 +33,6 @@ from pydanube.facts import (
     SchemaRef,
     from_ms,
 )
-from pydanube.grpc_transport import GrpcTransport, Tls, parse_url
 from pydanube.options import (
     ClientSide,
     ConsumerArguments,
@@ -66,6 +67,7 @@ def connect(
     principal: str | None = None,
     retry: Retry | None = None,
     tracing: bool = False,
+    transport: str | None = None,
 ) -> Client:
     """A client of the cluster at `url`; use it as `async with connect() as client`.
 
@@ -78,6 +80,7 @@ def connect(
         principal: who acts, for the audit.
         retry: how long retryable failures are tried again; `Retry(max_elapsed_s=60)` by default.
         tracing: make OpenTelemetry spans of what is sent, see `pydanube.tracing`.
+        transport: what carries the bytes, `own` or `grpcio`; None: `DANUBE_TRANSPORT`, or `own`.
 
     Raises:
         MissingExtra: tracing without OpenTelemetry.
@@ -91,10 +94,8 @@ def connect(
     _check_kind("principal", principal, str, "text")
     _check_kind("retry", retry, Retry, "a pydanube.Retry")
 
-    def transport(to: str) -> Transport:
-        return GrpcTransport(to, token=token, tls=tls, principal=principal)
-
-    return Client(url, transport, retry or Retry(), Tracing() if tracing else None)
+    make = transports(chosen(transport), token=token, tls=tls, principal=principal)
+    return Client(url, make, retry or Retry(), Tracing() if tracing else None)
 
 
 class Client:

@@ -1,36 +1,23 @@
 """The transport over grpc.aio, with identity serializers: bytes in, bytes out.
 
-gRPC's own errors are translated here, once. The broker's errors arrive whole in the streams' `Failure` messages; on
-the unary call they are in the trailing metadata (`danube-error-bin`, JSON) or, failing that, in `CODE: message`.
+gRPC's own errors are translated here, once (`statuses`).
 """
 
 from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final, cast
-from urllib.parse import urlsplit
 
 import grpc
 import grpc.aio
-from pydanube_core.errors import (
-    CODES,
-    ClusterError,
-    DeadlineExceeded,
-    Internal,
-    InvalidArgument,
-    NotImplementedYet,
-    PermissionDenied,
-    Unauthenticated,
-    Unavailable,
-    error_for,
-)
+from pydanube_core.errors import ClusterError, Unavailable
 
-__all__ = ["GrpcTransport", "Tls", "parse_url", "translate"]
+from pydanube.endpoint import Tls, metadata_of, parse_url, read_pem
+from pydanube.statuses import error_of
 
-ERROR_METADATA: Final = "danube-error-bin"
+__all__ = ["GrpcTransport", "translate"]
+
 _SERVICE: Final = "/danube.stream.Stream/"
 # A broker that is stopped or whose machine is gone closes nothing. While calls are open and nothing has come for
 # KEEPALIVE_MS, the connection is asked; without an answer for as long again it is given up, and the outage begins.
@@ -50,59 +37,9 @@ _OPTIONS: Final[tuple[tuple[str, int], ...]] = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tls:
-    """Paths of PEM files: the authority to trust (None: the system's), and the client's own certificate."""
-
-    ca: str | None = None
-    cert: str | None = None
-    key: str | None = None
-
-
-def parse_url(url: str) -> tuple[str, bool]:
-    """`host:port` and whether to use TLS, from `http://host:port` or `https://host:port`."""
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except (ValueError, AttributeError, TypeError):  # the latter two: it is no text at all
-        parts, port = urlsplit(""), None
-    if parts.scheme not in ("http", "https") or not parts.hostname or port is None or parts.path.strip("/"):
-        raise InvalidArgument(
-            f"url {url!r}: write http://host:port or https://host:port", field="url", value=url if isinstance(url, str) else repr(url)[:200],
-        )  # fmt: skip
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    return f"{host}:{port}", parts.scheme == "https"
-
-
 def translate(error: grpc.aio.AioRpcError, url: str) -> ClusterError:
     """The `ClusterError` behind a gRPC error."""
-    for key, value in error.trailing_metadata() or ():
-        if key == ERROR_METADATA:
-            return ClusterError.from_json(value.decode() if isinstance(value, bytes) else value)
-    text = error.details() or ""
-    code, separator, message = text.partition(": ")
-    if separator and code in CODES:
-        return error_for(code, message, {"broker": url})
-    # From here on it is gRPC that speaks, not the broker. Its INTERNAL is what a connection that breaks under a write
-    # looks like ("Internal error from Core", RST_STREAM): the stream is lost, which a retry may mend.
-    status = error.code()
-    what = f"the broker at {url} answered {status.name}: {text}"
-    match status:
-        case grpc.StatusCode.UNIMPLEMENTED:
-            return NotImplementedYet(f"{what}; is it a pydanube broker?", broker=url)
-        case grpc.StatusCode.UNAUTHENTICATED:
-            return Unauthenticated(what, broker=url)
-        case grpc.StatusCode.PERMISSION_DENIED:
-            return PermissionDenied(what, broker=url)
-        case grpc.StatusCode.DEADLINE_EXCEEDED:
-            return DeadlineExceeded(what, broker=url)
-        case grpc.StatusCode.INVALID_ARGUMENT:
-            return Internal(what, broker=url)
-    refused = text.rpartition("Failed to connect to remote host: ")[2]  # the rest is gRPC's list of addresses
-    return Unavailable(
-        f"the broker at {url} cannot be reached ({refused or status.name}); is `danube up` running?",
-        broker=url,
-    )
+    return error_of(error.code().name, error.details() or "", error.trailing_metadata() or (), url=url)
 
 
 class GrpcStream:
@@ -173,12 +110,7 @@ class GrpcTransport:
     ) -> None:
         target, secure = parse_url(url)
         self._url = url
-        metadata: list[tuple[str, str]] = []
-        if token is not None:
-            metadata.append(("authorization", f"Bearer {token}"))
-        if principal is not None:
-            metadata.append(("danube-principal", principal))
-        self._metadata = tuple(metadata)
+        self._metadata = metadata_of(token, principal)
         options = (
             *_OPTIONS,
             ("grpc.keepalive_time_ms", KEEPALIVE_MS),
@@ -190,7 +122,9 @@ class GrpcTransport:
         )
         if secure or tls is not None:
             tls = tls or Tls()
-            credentials = grpc.ssl_channel_credentials(_pem(tls.ca), _pem(tls.key), _pem(tls.cert))
+            credentials = grpc.ssl_channel_credentials(
+                read_pem(tls.ca), read_pem(tls.key), read_pem(tls.cert)
+            )
             self._channel = grpc.aio.secure_channel(target, credentials, options=options)
         else:
             self._channel = grpc.aio.insecure_channel(target, options=options)
@@ -226,12 +160,3 @@ class GrpcTransport:
 
     async def aclose(self) -> None:
         await self._channel.close()
-
-
-def _pem(path: str | None) -> bytes | None:
-    if path is None:
-        return None
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise InvalidArgument(f"tls: cannot read {path}: {error}", field="tls", value=path) from error

@@ -27,6 +27,7 @@ from pydanube import client as _client
 from pydanube.consumer import Consumer as _Consumer
 from pydanube.consumer import Reader as _Reader
 from pydanube.consumer import Receiver as _Receiver
+from pydanube.endpoint import Tls
 from pydanube.facts import (
     ClientEvent,
     ClientStatistics,
@@ -35,7 +36,6 @@ from pydanube.facts import (
     Receipt,
     SendSummary,
 )
-from pydanube.grpc_transport import Tls
 from pydanube.message import Batch as _Batch
 from pydanube.message import Message as _Message
 from pydanube.options import (
@@ -82,11 +82,14 @@ def connect(
     principal: str | None = None,
     retry: Retry | None = None,
     tracing: bool = False,
+    transport: str | None = None,
 ) -> Client:
     """As `pydanube.connect`, to be used as `with connect() as client`."""
 
     def make() -> _client.Client:
-        return _client.connect(url, token=token, tls=tls, principal=principal, retry=retry, tracing=tracing)
+        return _client.connect(
+            url, token=token, tls=tls, principal=principal, retry=retry, tracing=tracing, transport=transport
+        )
 
     make()  # bad arguments are refused here, not in the thread
     return Client(make)

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydanube import Retry
-from pydanube.grpc_transport import parse_url, translate
+from pydanube.endpoint import parse_url
+from pydanube.grpc_transport import translate
 from pydanube.outbound import OutBatch, Session
 from pydanube.routing import Router, Routing, fnv1a_64
 from pydanube_core.batch import BatchView, Codec

@@ -26,7 +26,6 @@ OF_EXTRAS = (
     "starlette",
     "textual",
     "uvicorn",
-    "hpack",
     "uvloop",
 )
 

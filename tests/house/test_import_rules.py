@@ -43,6 +43,7 @@ BASE = {
     "compression",  # of the standard library, from Python 3.14 on
     "google",
     "grpc",
+    "hpack",
     "lz4",
     "pydantic",
     "pydantic_core",
@@ -52,11 +53,10 @@ BASE = {
 # Package -> third-party modules it may load when it is imported: those of the extra it is installed with.
 # pydanube_mcp and pydanube_cli import what an extra brings inside the function that needs it.
 THIRD_PARTY: dict[str, set[str]] = {
-    "pydanube_core": {"backports", "compression", "google", "lz4"},
+    "pydanube_core": {"backports", "compression", "google", "hpack", "lz4"},
     "pydanube_storage": BASE,
     "pydanube_broker": BASE
     | {
-        "hpack",
         "numpy",
         "prometheus_client",
         "psutil",
@@ -102,9 +102,6 @@ PURE = (
     "pydanube_broker.topics.limits",
     "pydanube_broker.topics.rate_limit",
     "pydanube_broker.journal.records",
-    "pydanube_broker.rpc.grpc_wire",
-    "pydanube_broker.rpc.http2",
-    "pydanube_broker.rpc.http2.*",
     "pydanube_broker.schema.avro.*",
     "pydanube_broker.schema.binding",
     "pydanube_broker.schema.differences",

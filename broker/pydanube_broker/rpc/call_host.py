@@ -9,9 +9,10 @@ from collections.abc import Coroutine, Mapping
 from contextvars import Context
 from typing import Any, Protocol
 
+from pydanube_core.grpc_wire import Headers
+from pydanube_core.http2 import Limits, ServerConnection
+
 from pydanube_broker.rpc.caller import Peer
-from pydanube_broker.rpc.grpc_wire import Headers
-from pydanube_broker.rpc.http2 import Limits, ServerConnection
 
 __all__ = ["CallConnection", "CalledMethod", "ConnectionServer", "HeadOfCall"]
 

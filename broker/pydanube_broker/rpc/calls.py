@@ -15,10 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from google.protobuf.message import DecodeError
 from pydanube_core.errors import ClusterError, Internal, InvalidArgument
-
-from pydanube_broker.rpc.caller import Caller, current_caller
-from pydanube_broker.rpc.error_metadata import as_metadata
-from pydanube_broker.rpc.grpc_wire import (
+from pydanube_core.grpc_wire import (
     HEAD,
     OK_TRAILERS,
     Status,
@@ -29,10 +26,14 @@ from pydanube_broker.rpc.grpc_wire import (
     unpack,
 )
 
+from pydanube_broker.rpc.caller import Caller, current_caller
+from pydanube_broker.rpc.error_metadata import as_metadata
+
 if TYPE_CHECKING:
+    from pydanube_core.http2 import Stream
+
     from pydanube_broker.rpc.call_host import CallConnection, CalledMethod, HeadOfCall
     from pydanube_broker.rpc.hot import ColdHandler, HotHandler
-    from pydanube_broker.rpc.http2 import Stream
 
 __all__ = ["Call", "ColdCall", "HotCall", "Metadata", "OneRequest", "RefusedCall", "unexpected"]
 

@@ -16,22 +16,24 @@ from collections.abc import Coroutine
 from contextvars import Context
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from pydanube_broker.rpc.caller import Peer
-from pydanube_broker.rpc.calls import Call
-from pydanube_broker.rpc.grpc_wire import Status, WireError, timeout_s
-from pydanube_broker.rpc.http2 import (
+from pydanube_core.grpc_wire import Status, WireError, timeout_s
+from pydanube_core.http2 import (
     ConnectionEnded,
     DataReceived,
     RequestReceived,
     ServerConnection,
     StreamReset,
 )
-from pydanube_broker.rpc.http2.codes import ErrorCode
+from pydanube_core.http2.codes import ErrorCode
+
+from pydanube_broker.rpc.caller import Peer
+from pydanube_broker.rpc.calls import Call
 from pydanube_broker.rpc.routing import CallHead
 
 if TYPE_CHECKING:
+    from pydanube_core.http2 import Event
+
     from pydanube_broker.rpc.call_host import ConnectionServer
-    from pydanube_broker.rpc.http2 import Event
 
 __all__ = ["OwnConnection"]
 

@@ -13,9 +13,10 @@ import ssl
 from collections import Counter
 from dataclasses import dataclass
 
+from pydanube_core.http2 import Limits
+
 from pydanube_broker.rpc.deadlines import Deadlines
 from pydanube_broker.rpc.hot import Route
-from pydanube_broker.rpc.http2 import Limits
 from pydanube_broker.rpc.listening import listen
 from pydanube_broker.rpc.own_connection import OwnConnection
 from pydanube_broker.rpc.routing import methods_of, nothing

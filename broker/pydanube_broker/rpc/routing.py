@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from pydanube_core.grpc_wire import Headers, Status, WireError, decode_metadata, timeout_s, trailers
+from pydanube_core.http2.head import RequestHead
+
 from pydanube_broker.rpc.calls import Call, ColdCall, HotCall, RefusedCall
-from pydanube_broker.rpc.grpc_wire import Headers, Status, WireError, decode_metadata, timeout_s, trailers
 from pydanube_broker.rpc.hot import Route
-from pydanube_broker.rpc.http2.head import RequestHead
 from pydanube_broker.rpc.stream_calls import ServerStreamCall, StreamCall
 
 __all__ = ["CallHead", "Method", "methods_of", "nothing"]

@@ -19,8 +19,8 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NoReturn
 
 import grpc
+from pydanube_core.grpc_wire import Status
 
-from pydanube_broker.rpc.grpc_wire import Status
 from pydanube_broker.rpc.hot import StreamOpener
 from pydanube_broker.rpc.stream_calls import StreamCall
 

@@ -7,9 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pydanube_core.errors import ClusterError
-
-from pydanube_broker.rpc.calls import Call, Metadata, OneRequest, unexpected
-from pydanube_broker.rpc.grpc_wire import (
+from pydanube_core.grpc_wire import (
     HEAD,
     MessageReader,
     Status,
@@ -19,10 +17,13 @@ from pydanube_broker.rpc.grpc_wire import (
     frame_gzip,
 )
 
+from pydanube_broker.rpc.calls import Call, Metadata, OneRequest, unexpected
+
 if TYPE_CHECKING:
+    from pydanube_core.http2 import Stream
+
     from pydanube_broker.rpc.call_host import CallConnection, CalledMethod, HeadOfCall
     from pydanube_broker.rpc.hot import HotServerStream, HotStream, ServerStreamOpener, StreamOpener
-    from pydanube_broker.rpc.http2 import Stream
 
 __all__ = ["ServerStreamCall", "StreamCall"]
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
-from pydanube_broker.rpc.http2 import ConnectionEnded, DataReceived, RequestReceived, StreamReset
-from pydanube_broker.rpc.http2.codes import PREFACE, FrameType
+from pydanube_core.http2 import ConnectionEnded, DataReceived, RequestReceived, StreamReset
+from pydanube_core.http2.codes import PREFACE, FrameType
 
 from tests.broker.rpc.http2_peer import REQUEST, Peer, data, frame, message, reset, settings, window_update
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from struct import Struct
 
 from hpack import Decoder, Encoder
-from pydanube_broker.rpc.http2 import Event, Limits, ServerConnection
-from pydanube_broker.rpc.http2.codes import PREFACE, FrameType
+from pydanube_core.http2 import Event, Limits, ServerConnection
+from pydanube_core.http2.codes import PREFACE, FrameType
 
 _HEADER = Struct(">HBBBI")
 END_STREAM, END_HEADERS, ACK, PADDED = 1, 4, 1, 8

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydanube_broker.rpc.grpc_wire import (
+from pydanube_core.grpc_wire import (
     MessageReader,
     Status,
     WireError,

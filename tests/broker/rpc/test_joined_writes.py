@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from pydanube_broker.rpc.hot import Route
-from pydanube_broker.rpc.http2.codes import PREFACE, FrameType
 from pydanube_broker.rpc.own_connection import OwnConnection
 from pydanube_broker.rpc.own_server import OwnServer
+from pydanube_core.http2.codes import PREFACE, FrameType
 
 from tests.broker.rpc.http2_peer import FrameReader, Peer, data, message, settings
 

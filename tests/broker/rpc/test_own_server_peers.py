@@ -17,8 +17,8 @@ import grpc.aio
 import pytest
 from pydanube_broker.rpc.caller import Caller, current_caller
 from pydanube_broker.rpc.hot import Route
-from pydanube_broker.rpc.http2.codes import PREFACE, ErrorCode, FrameType
 from pydanube_broker.rpc.own_server import OwnServer, Times
+from pydanube_core.http2.codes import PREFACE, ErrorCode, FrameType
 
 from tests.broker.rpc.http2_peer import Frame, FrameReader, Peer, data, frame, message, reset, settings
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from hpack import Encoder
-from pydanube_broker.rpc.http2 import ConnectionEnded, Limits
-from pydanube_broker.rpc.http2.budgets import BUDGETS, Kind
-from pydanube_broker.rpc.http2.codes import PREFACE, ErrorCode, FrameType
+from pydanube_core.http2 import ConnectionEnded, Limits
+from pydanube_core.http2.budgets import BUDGETS, Kind
+from pydanube_core.http2.codes import PREFACE, ErrorCode, FrameType
 
 from tests.broker.rpc.http2_peer import REQUEST, Peer, data, frame, reset, settings, window_update
 

@@ -8,8 +8,8 @@ import pytest
 from hpack import Decoder, Encoder
 from hypothesis import given
 from hypothesis import strategies as st
-from pydanube_broker.rpc.http2.codes import ConnectionFailure
-from pydanube_broker.rpc.http2.header_tables import HeaderReader, HeaderWriter
+from pydanube_core.http2.codes import ConnectionFailure
+from pydanube_core.http2.header_tables import HeaderReader, HeaderWriter
 
 NAMES = st.sampled_from(["x-a", "x-b", "grpc-timeout", "user-agent", ":path"])
 VALUES = st.sampled_from(["", "1", "5S", "1000u", "grpc-timeout", "x" * 50, "\x00\x89grpc"])

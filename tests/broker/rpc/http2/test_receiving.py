@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydanube_broker.rpc.http2 import (
+from pydanube_core.http2 import (
     ConnectionEnded,
     DataReceived,
     Event,
@@ -15,8 +15,8 @@ from pydanube_broker.rpc.http2 import (
     RequestReceived,
     StreamReset,
 )
-from pydanube_broker.rpc.http2.codes import PREFACE, ErrorCode, FrameType
-from pydanube_broker.rpc.http2.streams import ACTS, NEXT, TRANSITIONS, Act, StreamState
+from pydanube_core.http2.codes import PREFACE, ErrorCode, FrameType
+from pydanube_core.http2.streams import ACTS, NEXT, TRANSITIONS, Act, StreamState
 
 from tests.broker.rpc.http2_conversations import beginnings, hold_a_conversation
 from tests.broker.rpc.http2_peer import (

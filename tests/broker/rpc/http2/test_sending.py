@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from pydanube_broker.rpc.http2 import Limits, Stream
-from pydanube_broker.rpc.http2.codes import FrameType
+from pydanube_core.http2 import Limits, Stream
+from pydanube_core.http2.codes import FrameType
 
 from tests.broker.rpc.http2_peer import Frame, Peer, frame, reset, settings, window_update
 

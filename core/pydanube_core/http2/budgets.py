@@ -13,7 +13,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
-from pydanube_broker.rpc.http2.codes import ConnectionFailure, ErrorCode
+from pydanube_core.http2.codes import ConnectionFailure, ErrorCode
 
 __all__ = ["BUDGETS", "Budgets", "Kind"]
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from pydanube_broker.rpc.http2 import frames
-from pydanube_broker.rpc.http2.budgets import Budgets, Kind
-from pydanube_broker.rpc.http2.codes import ConnectionFailure, ErrorCode, FrameType, SettingId, StreamFailure
-from pydanube_broker.rpc.http2.header_tables import HeaderReader
-from pydanube_broker.rpc.http2.limits import Limits
-from pydanube_broker.rpc.http2.sending import INITIAL_WINDOW_BYTES, WINDOW_LIMIT, Outbox
-from pydanube_broker.rpc.http2.streams import Stream
+from pydanube_core.http2 import frames
+from pydanube_core.http2.budgets import Budgets, Kind
+from pydanube_core.http2.codes import ConnectionFailure, ErrorCode, FrameType, SettingId, StreamFailure
+from pydanube_core.http2.header_tables import HeaderReader
+from pydanube_core.http2.limits import Limits
+from pydanube_core.http2.sending import INITIAL_WINDOW_BYTES, WINDOW_LIMIT, Outbox
+from pydanube_core.http2.streams import Stream
 
 __all__ = ["LARGEST_ID", "Control"]
 
@@ -21,7 +21,7 @@ _GOING_PING: Final = b"goingoff"
 
 
 class Control:
-    """What both sides have agreed on, and what they owe each other. Begins with our SETTINGS."""
+    """What both sides have agreed on, and what they owe each other. Begins with our `greeting`, which ends with SETTINGS."""
 
     def __init__(
         self,
@@ -31,6 +31,8 @@ class Control:
         reader: HeaderReader,
         budgets: Budgets,
         now: float,
+        *,
+        greeting: bytes,
     ) -> None:
         self._limits = limits
         self._out = out
@@ -39,20 +41,11 @@ class Control:
         self._budgets = budgets
         self.initial_send_window = INITIAL_WINDOW_BYTES  # of streams, by the peer's SETTINGS
         self.announced = False  # the end
+        self.peer_streams = LARGEST_ID  # how many may be open that we began
         self._acks_due = 1  # of our SETTINGS
         self._pings: list[bytes] = []  # to be acknowledged
         self._ping_answered_at = now - 1.0
-        self._out.control(
-            frames.settings(
-                (
-                    (SettingId.HEADER_TABLE_SIZE, 0),
-                    (SettingId.MAX_CONCURRENT_STREAMS, limits.max_streams),
-                    (SettingId.INITIAL_WINDOW_SIZE, limits.stream_window_bytes),
-                    (SettingId.MAX_FRAME_SIZE, limits.max_frame_bytes),
-                    (SettingId.MAX_HEADER_LIST_SIZE, limits.header_list_bytes),
-                )
-            )
-        )
+        self._out.control(greeting)
         if (more := limits.connection_window_bytes - INITIAL_WINDOW_BYTES) > 0:
             self._out.control(frames.window_update(0, more))
 
@@ -122,8 +115,10 @@ class Control:
                 if not 1 << 14 <= value < 1 << 24:
                     raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "bad_setting")
                 self._out.max_frame_bytes = min(value, self._limits.turn_bytes)
+            case SettingId.MAX_CONCURRENT_STREAMS:
+                self.peer_streams = value
             case _:
-                pass  # unknown, or (MAX_HEADER_LIST_SIZE, MAX_CONCURRENT_STREAMS) nothing we come near
+                pass  # unknown, or (MAX_HEADER_LIST_SIZE) nothing we come near
 
     def acked(self, stream_id: int, payload: bytes) -> bool:
         """Our PING was acknowledged: whether it was the one that says goodbye."""

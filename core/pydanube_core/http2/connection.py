@@ -15,17 +15,18 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Final
 
-from pydanube_broker.rpc.http2 import frames
-from pydanube_broker.rpc.http2.budgets import Budgets, Kind
-from pydanube_broker.rpc.http2.codes import (
+from pydanube_core.http2 import frames
+from pydanube_core.http2.budgets import Budgets, Kind
+from pydanube_core.http2.codes import (
     PREFACE,
     ConnectionFailure,
     ErrorCode,
     FrameType,
+    SettingId,
     StreamFailure,
 )
-from pydanube_broker.rpc.http2.control import LARGEST_ID, Control
-from pydanube_broker.rpc.http2.events import (
+from pydanube_core.http2.control import LARGEST_ID, Control
+from pydanube_core.http2.events import (
     ConnectionEnded,
     DataReceived,
     Event,
@@ -33,12 +34,13 @@ from pydanube_broker.rpc.http2.events import (
     RequestReceived,
     StreamReset,
 )
-from pydanube_broker.rpc.http2.head import MalformedHead, RequestHead, check_trailers
-from pydanube_broker.rpc.http2.header_tables import HeaderReader
-from pydanube_broker.rpc.http2.limits import Limits
-from pydanube_broker.rpc.http2.sending import WINDOW_LIMIT, Outbox
-from pydanube_broker.rpc.http2.streams import ACTS, NEXT, Act, Stream, StreamState
-from pydanube_broker.rpc.http2.windows import ReceiveWindow
+from pydanube_core.http2.head import MalformedHead, RequestHead, check_trailers
+from pydanube_core.http2.header_blocks import PartialBlock, unwrapped
+from pydanube_core.http2.header_tables import HeaderReader
+from pydanube_core.http2.limits import Limits
+from pydanube_core.http2.sending import WINDOW_LIMIT, Outbox
+from pydanube_core.http2.streams import ACTS, NEXT, Act, Stream, StreamState
+from pydanube_core.http2.windows import ReceiveWindow
 
 __all__ = ["ServerConnection"]
 
@@ -56,17 +58,16 @@ _OPEN, _HALF_CLOSED = StreamState.OPEN, StreamState.HALF_CLOSED_REMOTE
 _unpack = frames.FRAME_HEADER.unpack_from
 
 
-class _Block:
-    """A header block that CONTINUATION frames will complete."""
-
-    __slots__ = ("count", "flags", "parts", "size", "stream_id")
-
-    def __init__(self, stream_id: int, flags: int, first: bytes) -> None:
-        self.stream_id = stream_id
-        self.flags = flags
-        self.parts = [first]
-        self.size = len(first)
-        self.count = 0
+def _greeting(limits: Limits) -> bytes:
+    return frames.settings(
+        (
+            (SettingId.HEADER_TABLE_SIZE, 0),
+            (SettingId.MAX_CONCURRENT_STREAMS, limits.max_streams),
+            (SettingId.INITIAL_WINDOW_SIZE, limits.stream_window_bytes),
+            (SettingId.MAX_FRAME_SIZE, limits.max_frame_bytes),
+            (SettingId.MAX_HEADER_LIST_SIZE, limits.header_list_bytes),
+        )
+    )
 
 
 class ServerConnection:
@@ -89,12 +90,14 @@ class ServerConnection:
         self.block_since: float | None = None  # when the header block began that is not complete
         self._reader = HeaderReader(table_bytes=0, list_bytes=limits.header_list_bytes, varying=varying)
         self._budgets = Budgets()
-        self.control = Control(limits, self.out, self.streams, self._reader, self._budgets, now)
+        self.control = Control(
+            limits, self.out, self.streams, self._reader, self._budgets, now, greeting=_greeting(limits)
+        )
         self._window = ReceiveWindow(limits.connection_window_bytes, limits.connection_window_max_bytes)
         self._partial = b""
         self._greeted = False  # the preface is there
         self._settled = False  # and the first SETTINGS
-        self._block: _Block | None = None
+        self._block: PartialBlock | None = None
         self._last_id = 0
         self._closed: OrderedDict[int, bool] = OrderedDict()  # id → whether we reset it
 
@@ -208,17 +211,11 @@ class ServerConnection:
             self.control.settings(flags, stream_id, payload)
             self._settled = True
             return
-        if kind != FrameType.CONTINUATION or stream_id != block.stream_id:
-            raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "header_block_interrupted")
-        block.count += 1
-        block.size += len(payload)
-        if block.count > self.limits.continuations or block.size > self.limits.header_block_bytes:
-            raise ConnectionFailure(ErrorCode.ENHANCE_YOUR_CALM, "continuation_flood")
-        block.parts.append(payload)
-        if flags & frames.END_HEADERS:
+        whole = block.add(kind, flags, stream_id, payload, self.limits)
+        if whole is not None:
             self._block = self.block_since = None
             try:
-                self._complete(block.stream_id, block.flags, b"".join(block.parts), now, events)
+                self._complete(block.stream_id, block.flags, whole, now, events)
             except StreamFailure as failure:
                 self._fault(failure, now, events)
 
@@ -257,32 +254,12 @@ class ServerConnection:
         if not stream_id & 1:
             raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "bad_stream_id")
         if flags & (frames.PADDED | frames.PRIORITIZED):
-            payload = self._unwrapped(flags, stream_id, payload)
+            payload = unwrapped(flags, stream_id, payload)
         if flags & _END_HEADERS:
             self._complete(stream_id, flags, payload, now, events)
             return
-        self._block = _Block(stream_id, flags, payload)
+        self._block = PartialBlock(stream_id, flags, payload)
         self.block_since = now
-
-    def _unwrapped(self, flags: int, stream_id: int, payload: bytes) -> bytes:
-        """A HEADERS payload without padding and priority."""
-        try:
-            if flags & frames.PADDED:
-                padding = payload[0]
-                if padding >= len(payload):
-                    raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "padding_too_large")
-                payload = payload[1 : len(payload) - padding]
-        except IndexError:
-            raise ConnectionFailure(ErrorCode.FRAME_SIZE_ERROR, "headers_too_short") from None
-        if flags & frames.PRIORITIZED:
-            if len(payload) < 5:
-                raise ConnectionFailure(ErrorCode.FRAME_SIZE_ERROR, "headers_too_short")
-            if int.from_bytes(payload[:4], "big") & LARGEST_ID == stream_id:
-                # A stream fault by RFC 7540 5.3.1. The block would have to be read all the same; whoever writes
-                # such a thing is no client worth the effort.
-                raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "depends_on_itself")
-            payload = payload[5:]
-        return payload
 
     def _complete(self, stream_id: int, flags: int, block: bytes, now: float, events: list[Event]) -> None:
         """A header block is whole: a request, or the trailers of one."""

@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-from pydanube_broker.rpc.http2 import frames
-from pydanube_broker.rpc.http2.codes import ErrorCode, FrameType
-from pydanube_broker.rpc.http2.head import Headers
-from pydanube_broker.rpc.http2.header_tables import HeaderWriter
-from pydanube_broker.rpc.http2.limits import Limits
-from pydanube_broker.rpc.http2.streams import ACTS, NEXT, Act, Stream, StreamState
+from pydanube_core.http2 import frames
+from pydanube_core.http2.codes import ErrorCode, FrameType
+from pydanube_core.http2.head import Headers
+from pydanube_core.http2.header_tables import HeaderWriter
+from pydanube_core.http2.limits import Limits
+from pydanube_core.http2.streams import ACTS, NEXT, Act, Stream, StreamState
 
 __all__ = ["INITIAL_WINDOW_BYTES", "WINDOW_LIMIT", "Outbox"]
 
@@ -36,10 +36,15 @@ _pack = frames.FRAME_HEADER.pack
 
 
 class Outbox:
-    """Everything on its way to one peer."""
+    """Everything on its way to one peer.
 
-    def __init__(self, limits: Limits) -> None:
+    Args:
+        answering: the peer asks and we answer, so a stream that we end is over.
+    """
+
+    def __init__(self, limits: Limits, *, answering: bool = True) -> None:
         self._limits = limits
+        self._answering = answering
         self.writer = HeaderWriter()
         self.window = INITIAL_WINDOW_BYTES  # the connection's
         self.max_frame_bytes = 1 << 14  # the peer's
@@ -67,13 +72,28 @@ class Outbox:
         self.ended.append(stream)
 
     def head(self, stream: Stream, headers: Headers) -> None:
-        """The response's headers, alone."""
+        """The headers of a response, or of a request, alone."""
         if stream.state is _CLOSED:  # gone meanwhile; its user will be told
             return
         self._step(stream, Act.SEND)
         stream.head_sent = True
         block = self.writer.write(headers)
         self.control(frames.headers(stream.id, block, end=False, max_frame_bytes=self.max_frame_bytes))
+
+    def request(self, stream: Stream, headers: Headers, body: bytes) -> None:
+        """A whole request, in one piece where the windows have room."""
+        size = len(body)
+        self.head(stream, headers)
+        if stream.state is _CLOSED:
+            return
+        if size > self.max_frame_bytes or size > self.window or size > stream.send_window:
+            self.data(stream, body)
+            self.finish(stream, None, repeats=False)
+            return
+        self.window -= size
+        stream.send_window -= size
+        self._step(stream, Act.SEND_END)
+        self.control(frames.data_header(stream.id, size, end=True) + body)
 
     def answer(self, stream: Stream, headers: Headers, body: bytes, trailers: Headers) -> None:
         """A whole response. Nothing of it was sent before, and all of it leaves now if the windows have room."""
@@ -161,6 +181,8 @@ class Outbox:
             block = self.writer.write(trailers) if repeats else self.writer.write_once(trailers)
             self.control(frames.headers(stream.id, block, end=True, max_frame_bytes=self.max_frame_bytes))
         if stream.state is not _CLOSED:
+            if not self._answering:
+                return  # the answer is to come
             # The whole response is there before the request is: the peer need not go on (section 8.1).
             self._step(stream, Act.SEND_RESET)
             stream.cut = True

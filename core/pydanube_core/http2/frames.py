@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from struct import Struct
 from typing import Final
 
-from pydanube_broker.rpc.http2.codes import ErrorCode, FrameType, SettingId
+from pydanube_core.http2.codes import ErrorCode, FrameType, SettingId
 
 __all__ = [
     "ACK",

@@ -1,11 +1,12 @@
-"""The head of a request: its header list, held against RFC 9113 section 8 once and shared by all requests that are alike."""
+"""The head of a request, or of an answer: its header list, held against RFC 9113 section 8 once and shared by all that are
+alike."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any, Final
 
-__all__ = ["MalformedHead", "RequestHead", "check_trailers"]
+__all__ = ["AnswerHead", "Headers", "MalformedHead", "RequestHead", "check_trailers"]
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
@@ -65,6 +66,37 @@ class RequestHead:
         self.authority = pseudo.get(b":authority", b"")
         self.fields: Headers = tuple(fields)
         self.content_length = _content_length(fields)
+        self.note: Any = None
+
+
+class AnswerHead:
+    """One header list of an answer: its head, where there is a `status`, or its trailers.
+
+    `note` is as in `RequestHead`.
+    """
+
+    __slots__ = ("content_length", "fields", "note", "status")
+
+    def __init__(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        """
+        Raises:
+            MalformedHead: says what is wrong.
+        """
+        status: bytes | None = None
+        fields: list[tuple[bytes, bytes]] = []
+        for name, value in headers:
+            if name[:1] != b":":
+                _check_field(name, value)
+                fields.append((name, value))
+            elif name != b":status" or status is not None or fields:
+                raise MalformedHead(f"{_shown(name)} is not what an answer begins with")
+            elif len(value) != 3 or not value.isdigit():
+                raise MalformedHead(":status is no number of three digits")
+            else:
+                status = value
+        self.status = status
+        self.fields: Headers = tuple(fields)
+        self.content_length = None if status is None else _content_length(fields)
         self.note: Any = None
 
 

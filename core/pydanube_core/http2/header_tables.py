@@ -22,8 +22,8 @@ from hpack.huffman_constants import REQUEST_CODES, REQUEST_CODES_LENGTH
 from hpack.huffman_table import decode_huffman
 from hpack.table import HeaderTable
 
-from pydanube_broker.rpc.http2.codes import ConnectionFailure, ErrorCode
-from pydanube_broker.rpc.http2.head import Headers
+from pydanube_core.http2.codes import ConnectionFailure, ErrorCode
+from pydanube_core.http2.head import Headers
 
 __all__ = ["HeaderReader", "HeaderWriter"]
 

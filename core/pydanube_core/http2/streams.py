@@ -1,7 +1,7 @@
 """The life of a stream (RFC 9113 section 5.1) as a table, and what a stream holds.
 
-A server that pushes nothing sees five states. An act that the table does not have is a fault of whoever did it: of the
-peer, if it received; of ours, if it sends. Priorities (sections 5.3, 6.3) are deprecated, and read past.
+Where nothing is pushed there are five states, for either side. An act that the table does not have is a fault of whoever
+did it: of the peer, if it received; of ours, if it sends. Priorities (sections 5.3, 6.3) are deprecated, and read past.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from enum import IntEnum
 from types import MappingProxyType
 from typing import Any, Final
 
-from pydanube_broker.rpc.http2.head import Headers
-from pydanube_broker.rpc.http2.limits import Limits
-from pydanube_broker.rpc.http2.windows import ReceiveWindow
+from pydanube_core.http2.head import Headers
+from pydanube_core.http2.limits import Limits
+from pydanube_core.http2.windows import ReceiveWindow
 
 __all__ = ["TRANSITIONS", "Act", "Stream", "StreamState"]
 
@@ -45,6 +45,8 @@ TRANSITIONS: Final[Mapping[tuple[StreamState, Act], StreamState]] = MappingProxy
     {
         (_S.IDLE, _A.RECV_HEADERS): _S.OPEN,
         (_S.IDLE, _A.RECV_HEADERS_END): _S.HALF_CLOSED_REMOTE,
+        (_S.IDLE, _A.SEND): _S.OPEN,
+        (_S.IDLE, _A.SEND_END): _S.HALF_CLOSED_LOCAL,
         (_S.OPEN, _A.RECV_DATA): _S.OPEN,
         (_S.OPEN, _A.RECV_END): _S.HALF_CLOSED_REMOTE,
         (_S.OPEN, _A.RECV_RESET): _S.CLOSED,
@@ -75,6 +77,7 @@ class Stream:
         "ending",
         "expected",
         "full",
+        "head_received",
         "head_sent",
         "id",
         "paused",
@@ -93,6 +96,7 @@ class Stream:
         self.send_window = send_window
         self.receive: ReceiveWindow | None = None  # until something comes
         self.head_sent = False
+        self.head_received = False  # of an answer
         self.queue: deque[bytes | memoryview] | None = None  # made when something waits
         self.queued_bytes = 0
         self.ready = False  # waits for its turn

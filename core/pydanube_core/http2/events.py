@@ -6,14 +6,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pydanube_broker.rpc.http2.codes import ErrorCode
-    from pydanube_broker.rpc.http2.head import RequestHead
-    from pydanube_broker.rpc.http2.streams import Stream
+    from pydanube_core.http2.codes import ErrorCode
+    from pydanube_core.http2.head import AnswerHead, RequestHead
+    from pydanube_core.http2.streams import Stream
 
 __all__ = [
+    "AnswerEvent",
     "ConnectionEnded",
     "DataReceived",
     "Event",
+    "GoingAway",
+    "HeadReceived",
     "PingAcked",
     "RequestReceived",
     "StreamReset",
@@ -40,6 +43,19 @@ class RequestReceived:
     data: bytes = b""
     start: int = 0
     end: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class HeadReceived:
+    """An answer began, or ended with trailers: then `head.status` is None, or all of it is trailers.
+
+    Args:
+        ended: nothing follows.
+    """
+
+    stream: Stream
+    head: AnswerHead
+    ended: bool
 
 
 @dataclass(slots=True, eq=False)
@@ -70,6 +86,14 @@ class PingAcked:
 
 
 @dataclass(slots=True, eq=False)
+class GoingAway:
+    """The peer takes no more streams; those that are open and that it had seen go on."""
+
+    code: ErrorCode | int
+    why: str
+
+
+@dataclass(slots=True, eq=False)
 class ConnectionEnded:
     """Nothing is read any more; what `take` returns is to be sent before closing.
 
@@ -83,3 +107,5 @@ class ConnectionEnded:
 
 
 Event = RequestReceived | DataReceived | StreamReset | PingAcked | ConnectionEnded
+#: what a client sees
+AnswerEvent = HeadReceived | DataReceived | StreamReset | PingAcked | GoingAway | ConnectionEnded

@@ -1,0 +1,59 @@
+"""Where a broker answers, and what a connection to it needs: its address, certificates, who calls."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from pydanube_core.errors import InvalidArgument
+
+__all__ = ["Tls", "metadata_of", "parse_url", "read_pem"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tls:
+    """Paths of PEM files: the authority to trust (None: the system's), and the client's own certificate."""
+
+    ca: str | None = None
+    cert: str | None = None
+    key: str | None = None
+
+
+def parse_url(url: str) -> tuple[str, bool]:
+    """`host:port` and whether to use TLS, from `http://host:port` or `https://host:port`."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except (ValueError, AttributeError, TypeError):  # the latter two: it is no text at all
+        parts, port = urlsplit(""), None
+    if parts.scheme not in ("http", "https") or not parts.hostname or port is None or parts.path.strip("/"):
+        raise InvalidArgument(
+            f"url {url!r}: write http://host:port or https://host:port", field="url", value=url if isinstance(url, str) else repr(url)[:200],
+        )  # fmt: skip
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return f"{host}:{port}", parts.scheme == "https"
+
+
+def metadata_of(token: str | None, principal: str | None) -> tuple[tuple[str, str], ...]:
+    """What goes with every call: who asks."""
+    metadata: list[tuple[str, str]] = []
+    if token is not None:
+        metadata.append(("authorization", f"Bearer {token}"))
+    if principal is not None:
+        metadata.append(("danube-principal", principal))
+    return tuple(metadata)
+
+
+def read_pem(path: str | None) -> bytes | None:
+    """What is in a file of certificates or keys.
+
+    Raises:
+        InvalidArgument: it cannot be read.
+    """
+    if path is None:
+        return None
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise InvalidArgument(f"tls: cannot read {path}: {error}", field="tls", value=path) from error

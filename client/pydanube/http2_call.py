@@ -1,0 +1,196 @@
+"""One call over our own HTTP/2 connection: messages as bytes in both directions, and how it ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from pydanube_core.errors import ClusterError, Unavailable
+from pydanube_core.grpc_wire import (
+    MessageReader,
+    Status,
+    WireError,
+    decode_metadata,
+    frame,
+    percent_decode,
+)
+from pydanube_core.http2.codes import ErrorCode
+
+from pydanube.statuses import error_of, not_reached
+from pydanube.transport import copy_of
+
+if TYPE_CHECKING:
+    from pydanube_core.http2 import Stream
+    from pydanube_core.http2.head import AnswerHead
+
+    from pydanube.http2_link import Link
+
+__all__ = ["Call"]
+
+MESSAGE_BYTES: Final = 16 << 20
+#: unread messages of a stream, before the broker is held back; besides them there is what its window lets through
+HIGH_WATER_BYTES: Final = 1 << 20
+_STATUS_OF_HTTP: Final = {
+    b"401": "UNAUTHENTICATED", b"403": "PERMISSION_DENIED", b"404": "UNIMPLEMENTED",
+    b"429": "UNAVAILABLE", b"502": "UNAVAILABLE", b"503": "UNAVAILABLE", b"504": "UNAVAILABLE",
+}  # fmt: skip
+
+
+class Call:
+    """See the module. One task writes, one reads."""
+
+    __slots__ = ("_failure", "_held", "_link", "_messages", "_over", "_reader", "_room", "_stream", "_waiter")
+
+    def __init__(self, link: Link, stream: Stream) -> None:
+        self._link = link
+        self._stream = stream
+        self._reader: MessageReader | None = None  # once the answer has begun
+        self._messages: deque[bytes] = deque()
+        self._held = 0  # bytes of them
+        self._waiter: asyncio.Future[None] | None = None  # of whoever reads
+        self._room: asyncio.Future[None] | None = None  # of whoever writes
+        self._over = False
+        self._failure: ClusterError | None = None
+
+    # -- for the application ---------------------------------------------------------------------------------
+
+    async def write(self, message: bytes) -> None:
+        """Send one message; waits while too much of this stream is on its way.
+
+        Raises:
+            ClusterError: the call is over.
+        """
+        if self._over:
+            raise self._ended()
+        link, stream = self._link, self._stream
+        link.http.out.data(stream, frame(message))
+        link.send()
+        while stream.full and not self._over:
+            self._room = link.loop.create_future()
+            try:
+                await self._room
+            finally:
+                self._room = None
+
+    async def read(self) -> bytes | None:
+        """The next message, None when the call ended with OK.
+
+        Raises:
+            ClusterError: how else it ended.
+        """
+        while not self._messages:
+            if self._over:
+                if self._failure is None:
+                    return None
+                raise copy_of(self._failure)
+            self._waiter = self._link.loop.create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        message = self._messages.popleft()
+        self._held -= len(message)
+        if self._stream.paused and self._held * 2 < HIGH_WATER_BYTES:
+            self._link.http.resume(self._stream, self._link.loop.time())
+            self._link.send()
+        return message
+
+    def half_close(self) -> None:
+        """Nothing more is written."""
+        if not self._over:
+            self._link.http.out.finish(self._stream, None, repeats=False)
+            self._link.send()
+
+    def cancel(self) -> None:
+        """End it at once; does nothing when it is over."""
+        if not self._over:
+            self._link.http.reset(self._stream, ErrorCode.CANCEL)
+            self._end(Unavailable(f"the stream to {self._link.url} is closed", broker=self._link.url))
+            self._link.send()
+        self._messages.clear()
+
+    def _ended(self) -> ClusterError:
+        if self._failure is not None:
+            return copy_of(self._failure)
+        return Unavailable(f"the stream to {self._link.url} has ended", broker=self._link.url)
+
+    # -- for the connection ----------------------------------------------------------------------------------
+
+    def on_head(self, head: AnswerHead, *, ended: bool) -> None:
+        """The answer began, or ended with trailers."""
+        fields = dict(head.fields)
+        if ended:
+            self._close(head, fields)
+            return
+        kind = fields.get(b"content-type", b"")
+        if head.status != b"200" or not kind.startswith(b"application/grpc"):
+            self._fail_http(head)
+            return
+        gzip = fields.get(b"grpc-encoding") == b"gzip"
+        self._reader = MessageReader(limit=MESSAGE_BYTES, gzip=gzip)
+
+    def on_data(self, data: bytes, start: int, end: int, *, ended: bool) -> None:
+        reader = self._reader
+        if self._over or reader is None:
+            return
+        try:
+            messages = reader.feed(data, start, end)
+        except WireError as error:
+            self._link.http.reset(self._stream, ErrorCode.CANCEL)
+            self._end(error_of(error.status.name, error.why, (), url=self._link.url))
+            return
+        if messages:
+            self._messages += messages
+            self._held += sum(map(len, messages))
+            if self._held > HIGH_WATER_BYTES:
+                self._link.http.pause(self._stream)
+            self._wake()
+        if ended:
+            self._end(not_reached(self._link.url, "the answer ended without a status"))
+
+    def on_reset(self, code: int, why: str) -> None:
+        """The stream is gone."""
+        if not self._over:
+            if not why:
+                why = f"the stream was reset: {ErrorCode(code).name if code in iter(ErrorCode) else code}"
+            self._end(not_reached(self._link.url, why))
+
+    def eased(self) -> None:
+        """There is room again for more."""
+        if self._room is not None and not self._room.done():
+            self._room.set_result(None)
+
+    def _close(self, head: AnswerHead, fields: dict[bytes, bytes]) -> None:
+        status = fields.get(b"grpc-status")
+        if status is None:
+            self._fail_http(head)
+        elif status == b"0":
+            partial = self._reader is not None and self._reader.held
+            self._end(
+                not_reached(self._link.url, "the answer ended inside of a message") if partial else None
+            )
+        else:
+            number = int(status) if status.isdigit() else -1
+            name = Status(number).name if number in iter(Status) else "UNKNOWN"
+            text = percent_decode(fields.get(b"grpc-message", b""))
+            self._end(error_of(name, text, decode_metadata(head.fields), url=self._link.url))
+
+    def _fail_http(self, head: AnswerHead) -> None:
+        """It is not gRPC that answers there."""
+        self._link.http.reset(self._stream, ErrorCode.CANCEL)
+        status = head.status or b""
+        name = _STATUS_OF_HTTP.get(status, "UNKNOWN")
+        self._end(error_of(name, f"HTTP status {status.decode() or 'of none'}", (), url=self._link.url))
+
+    def _end(self, failure: ClusterError | None) -> None:
+        if not self._over:
+            self._over = True
+            self._failure = failure
+            self._stream.user = None
+            self._wake()
+            self.eased()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)

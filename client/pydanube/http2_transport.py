@@ -1,0 +1,183 @@
+"""The transport over our own HTTP/2: a connection to one broker, made when it is first needed, and again when it was lost."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from pathlib import Path
+from typing import Final
+
+from pydanube_core.errors import DeadlineExceeded, Internal, InvalidArgument, Unavailable
+from pydanube_core.grpc_wire import encode_metadata, frame
+
+from pydanube.endpoint import Tls, metadata_of, parse_url, read_pem
+from pydanube.http2_call import Call
+from pydanube.http2_link import Link, open_link
+
+__all__ = ["Http2Stream", "Http2Transport"]
+
+_SERVICE: Final = "/danube.stream.Stream/"
+KEEPALIVE_S: Final = 10.0
+#: how long a broker that accepts may take to say hello: on a busy machine more than a second
+CONNECT_S: Final = 5.0
+_Headers = tuple[tuple[bytes, bytes], ...]
+
+
+class Http2Stream:
+    """One bidirectional call, begun by the first who writes or reads."""
+
+    __slots__ = ("_call", "_closed", "_headers", "_transport")
+
+    def __init__(self, transport: Http2Transport, headers: _Headers) -> None:
+        self._transport = transport
+        self._headers = headers
+        self._call: Call | None = None
+        self._closed = False
+
+    async def write(self, message: bytes) -> None:
+        call = self._call or await self._begin()
+        await call.write(message)
+
+    async def read(self) -> bytes | None:
+        call = self._call or await self._begin()
+        return await call.read()
+
+    async def finish(self) -> None:
+        if self._call is not None:
+            self._call.half_close()
+
+    async def aclose(self) -> None:
+        self._closed = True
+        call, self._call = self._call, None
+        if call is not None:
+            call.cancel()
+
+    async def _begin(self) -> Call:
+        url = self._transport.url
+        if self._closed:
+            raise Unavailable(f"the stream to {url} is closed", broker=url)
+        link = await self._transport.link()
+        if self._closed:
+            raise Unavailable(f"the stream to {url} is closed", broker=url)
+        if self._call is None:
+            self._call = link.start(self._headers)
+            link.send_later()
+        return self._call
+
+
+class Http2Transport:
+    """See the module."""
+
+    def __init__(
+        self, url: str, *, token: str | None = None, tls: Tls | None = None, principal: str | None = None
+    ) -> None:
+        target, secure = parse_url(url)
+        host, _, port = target.rpartition(":")
+        self._url = url
+        self._host, self._port = host.strip("[]"), int(port)
+        self._tls = _context(tls or Tls()) if secure or tls is not None else None
+        self._fixed: _Headers = (
+            (b":method", b"POST"),
+            (b":scheme", b"https" if self._tls is not None else b"http"),
+            (b":authority", target.encode()),
+            (b"te", b"trailers"),
+            (b"content-type", b"application/grpc"),
+            (b"user-agent", b"pydanube"),
+            (b"grpc-accept-encoding", b"identity,gzip"),
+        )
+        self._more = encode_metadata(metadata_of(token, principal))
+        self._connecting = asyncio.Lock()
+        self._current: Link | None = None
+        self._links: set[Link] = set()  # also those that end when their last stream does
+        self._closed = False
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    async def resolve(self, request: bytes, *, timeout_s: float) -> bytes:
+        return await self.call(_SERVICE + "Resolve", request, timeout_s=timeout_s)
+
+    async def call(self, path: str, request: bytes, *, timeout_s: float) -> bytes:
+        call: Call | None = None
+        try:
+            async with asyncio.timeout(timeout_s):
+                link = await self.link()
+                wait = (b"grpc-timeout", b"%dm" % max(1, min(int(timeout_s * 1000), 99_999_999)))
+                call = link.ask((*self._headers(path), wait), frame(request))
+                answer = await call.read()
+                if answer is None or await call.read() is not None:
+                    raise Internal(f"the broker at {self._url} answered {path} with no single message")
+                return answer
+        except TimeoutError:
+            raise DeadlineExceeded(
+                f"the broker at {self._url} did not answer {path} within {timeout_s:g} s", broker=self._url
+            ) from None
+        finally:
+            if call is not None:
+                call.cancel()
+
+    def publish(self) -> Http2Stream:
+        return Http2Stream(self, self._headers(_SERVICE + "Publish"))
+
+    def consume(self) -> Http2Stream:
+        return Http2Stream(self, self._headers(_SERVICE + "Consume"))
+
+    async def aclose(self) -> None:
+        self._closed = True
+        links, self._links, self._current = self._links, set(), None
+        await asyncio.gather(*(link.aclose() for link in links))
+
+    async def link(self) -> Link:
+        """The connection, made anew if there is none that takes calls.
+
+        Raises:
+            Unavailable: the broker cannot be reached.
+        """
+        if self._current is not None and self._current.usable:
+            return self._current
+        async with self._connecting:
+            if self._current is not None and self._current.usable:
+                return self._current
+            if self._closed:
+                raise Unavailable(f"the connection to {self._url} is closed", broker=self._url)
+            self._current = None
+            link = await open_link(
+                self._url, self._host, self._port,
+                tls=self._tls, patience_s=CONNECT_S, keepalive_s=KEEPALIVE_S,
+            )  # fmt: skip
+            if self._closed:
+                link.abort()
+                raise Unavailable(f"the connection to {self._url} is closed", broker=self._url)
+            self._links = {each for each in self._links if not each.closed.done()} | {link}
+            self._current = link
+            return link
+
+    def _headers(self, path: str) -> _Headers:
+        return (*self._fixed[:2], (b":path", path.encode()), *self._fixed[2:], *self._more)
+
+
+def _context(tls: Tls) -> ssl.SSLContext:
+    """
+    Raises:
+        InvalidArgument: a file cannot be read, or is not what it should be.
+    """
+    authorities = read_pem(tls.ca)
+    read_pem(tls.cert)
+    read_pem(tls.key)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["h2"])
+    try:
+        if authorities is None:
+            context.load_default_certs()
+        else:
+            context.load_verify_locations(cadata=authorities.decode())
+        if tls.cert is not None:
+            context.load_cert_chain(tls.cert, tls.key)
+    except (ssl.SSLError, ValueError) as error:
+        name = next((Path(each).name for each in (tls.cert, tls.ca) if each is not None), "")
+        raise InvalidArgument(
+            f"tls: {name} is no certificate in PEM, or not of that key: {error}", field="tls", value=name
+        ) from error
+    return context

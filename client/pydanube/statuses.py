@@ -1,0 +1,67 @@
+"""The `ClusterError` behind the status that a call ended with, whatever carried it.
+
+The broker's errors arrive whole in the streams' `Failure` messages; on unary calls they are in the trailing metadata
+(`danube-error-bin`, JSON) or, failing that, in `CODE: message`. Everything else is the transport that speaks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from pydanube_core.errors import (
+    CODES,
+    ClusterError,
+    DeadlineExceeded,
+    Internal,
+    NotImplementedYet,
+    PermissionDenied,
+    Unauthenticated,
+    Unavailable,
+    error_for,
+)
+
+__all__ = ["error_of", "not_reached"]
+
+ERROR_METADATA: Final = "danube-error-bin"
+
+
+def not_reached(url: str, why: str) -> Unavailable:
+    return Unavailable(
+        f"the broker at {url} cannot be reached ({why}); is `danube up` running?",
+        broker=url,
+    )
+
+
+def error_of(
+    status: str, text: str, metadata: Iterable[tuple[str, str | bytes]], *, url: str
+) -> ClusterError:
+    """What to raise.
+
+    Args:
+        status: gRPC's name of it, not `OK`.
+        text: its message.
+        metadata: of the trailers.
+    """
+    for key, value in metadata:
+        if key == ERROR_METADATA:
+            return ClusterError.from_json(value.decode() if isinstance(value, bytes) else value)
+    code, separator, message = text.partition(": ")
+    if separator and code in CODES:
+        return error_for(code, message, {"broker": url})
+    # From here on it is gRPC that speaks, not the broker. Its INTERNAL is what a connection that breaks under a write
+    # looks like ("Internal error from Core", RST_STREAM): the stream is lost, which a retry may mend.
+    what = f"the broker at {url} answered {status}: {text}"
+    match status:
+        case "UNIMPLEMENTED":
+            return NotImplementedYet(f"{what}; is it a pydanube broker?", broker=url)
+        case "UNAUTHENTICATED":
+            return Unauthenticated(what, broker=url)
+        case "PERMISSION_DENIED":
+            return PermissionDenied(what, broker=url)
+        case "DEADLINE_EXCEEDED":
+            return DeadlineExceeded(what, broker=url)
+        case "INVALID_ARGUMENT":
+            return Internal(what, broker=url)
+    refused = text.rpartition("Failed to connect to remote host: ")[2]  # the rest is gRPC's list of addresses
+    return not_reached(url, refused or status)

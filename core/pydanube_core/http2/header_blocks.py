@@ -1,0 +1,66 @@
+"""Header blocks on their way in: without padding and priority, and put together from CONTINUATION frames."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pydanube_core.http2 import frames
+from pydanube_core.http2.codes import ConnectionFailure, ErrorCode, FrameType
+from pydanube_core.http2.limits import Limits
+
+__all__ = ["PartialBlock", "unwrapped"]
+
+_LARGEST_ID: Final = (1 << 31) - 1
+
+
+class PartialBlock:
+    """A header block that CONTINUATION frames will complete; nothing else may come in between."""
+
+    __slots__ = ("_count", "_parts", "_size", "flags", "stream_id")
+
+    def __init__(self, stream_id: int, flags: int, first: bytes) -> None:
+        self.stream_id = stream_id
+        self.flags = flags  # of the HEADERS frame
+        self._parts = [first]
+        self._size = len(first)
+        self._count = 0
+
+    def add(self, kind: int, flags: int, stream_id: int, payload: bytes, limits: Limits) -> bytes | None:
+        """The next frame; the whole block if it is the last.
+
+        Raises:
+            ConnectionFailure: it is another frame, or too much.
+        """
+        if kind != FrameType.CONTINUATION or stream_id != self.stream_id:
+            raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "header_block_interrupted")
+        self._count += 1
+        self._size += len(payload)
+        if self._count > limits.continuations or self._size > limits.header_block_bytes:
+            raise ConnectionFailure(ErrorCode.ENHANCE_YOUR_CALM, "continuation_flood")
+        self._parts.append(payload)
+        return b"".join(self._parts) if flags & frames.END_HEADERS else None
+
+
+def unwrapped(flags: int, stream_id: int, payload: bytes) -> bytes:
+    """A HEADERS payload without padding and priority.
+
+    Raises:
+        ConnectionFailure: they are not as they must be.
+    """
+    try:
+        if flags & frames.PADDED:
+            padding = payload[0]
+            if padding >= len(payload):
+                raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "padding_too_large")
+            payload = payload[1 : len(payload) - padding]
+    except IndexError:
+        raise ConnectionFailure(ErrorCode.FRAME_SIZE_ERROR, "headers_too_short") from None
+    if flags & frames.PRIORITIZED:
+        if len(payload) < 5:
+            raise ConnectionFailure(ErrorCode.FRAME_SIZE_ERROR, "headers_too_short")
+        if int.from_bytes(payload[:4], "big") & _LARGEST_ID == stream_id:
+            # A stream fault by RFC 7540 5.3.1. The block would have to be read all the same; whoever writes
+            # such a thing is not worth the effort.
+            raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "depends_on_itself")
+        payload = payload[5:]
+    return payload
