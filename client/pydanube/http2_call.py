@@ -31,6 +31,8 @@ __all__ = ["Call"]
 MESSAGE_BYTES: Final = 16 << 20
 #: unread messages of a stream, before the broker is held back; besides them there is what its window lets through
 HIGH_WATER_BYTES: Final = 1 << 20
+_CODES: Final = {int(code): code.name for code in ErrorCode}
+_STATUSES: Final = {b"%d" % status: status.name for status in Status}
 _STATUS_OF_HTTP: Final = {
     b"401": "UNAUTHENTICATED", b"403": "PERMISSION_DENIED", b"404": "UNIMPLEMENTED",
     b"429": "UNAVAILABLE", b"502": "UNAVAILABLE", b"503": "UNAVAILABLE", b"504": "UNAVAILABLE",
@@ -153,7 +155,7 @@ class Call:
         """The stream is gone."""
         if not self._over:
             if not why:
-                why = f"the stream was reset: {ErrorCode(code).name if code in iter(ErrorCode) else code}"
+                why = f"the stream was reset: {_CODES.get(code, code)}"
             self._end(not_reached(self._link.url, why))
 
     def eased(self) -> None:
@@ -171,8 +173,7 @@ class Call:
                 not_reached(self._link.url, "the answer ended inside of a message") if partial else None
             )
         else:
-            number = int(status) if status.isdigit() else -1
-            name = Status(number).name if number in iter(Status) else "UNKNOWN"
+            name = _STATUSES.get(status, "UNKNOWN")
             text = percent_decode(fields.get(b"grpc-message", b""))
             self._end(error_of(name, text, decode_metadata(head.fields), url=self._link.url))
 

@@ -1,0 +1,407 @@
+"""What carries the SDK's bytes, our own HTTP/2 and grpcio: the same answers and errors, and what only one of them does."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import subprocess
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pydanube
+import pytest
+from pydanube.carriers import Carrier, chosen, transports
+from pydanube.endpoint import Tls
+from pydanube.transport import Transport
+from pydanube_core.errors import (
+    ClusterError,
+    DeadlineExceeded,
+    InvalidArgument,
+    NotImplementedYet,
+    TopicNotFound,
+    Unavailable,
+)
+
+pytest.importorskip("pydanube_broker", reason="NOT RUN: install pydanube[broker], whose server answers here")
+from pydanube_broker.rpc.caller import current_caller
+from pydanube_broker.rpc.hot import Route
+from pydanube_broker.rpc.own_server import OwnServer, Times
+
+pytestmark = pytest.mark.anyio
+PUBLISH = "/danube.stream.Stream/Publish"
+CARRIERS = pytest.mark.parametrize("carrier", list(Carrier))
+
+
+class Broker:
+    """Answers what is said, and as it is told."""
+
+    def __init__(self) -> None:
+        self.closed = 0
+        self.pending: list[Any] = []
+        self.changed = asyncio.Event()
+        self.callers: list[Any] = []
+        self.streams: list[Said] = []
+
+    def route(self) -> Route:
+        return Route(
+            hot={"/t.T/Ask": self.ask},
+            cold={"/t.T/Who": self.who},
+            streams={PUBLISH: lambda reply: Said(self, reply)},
+        )
+
+    def ask(self, data: bytes, reply: Any) -> None:
+        if data == b"wait":
+            self.pending.append(reply)
+        elif data == b"fail":
+            raise TopicNotFound("no such topic: ü", field="topic", value="t")
+        else:
+            reply.send(data)
+
+    async def who(self, data: bytes) -> bytes:
+        self.callers.append(current_caller.get())
+        return data
+
+    async def until(self, test: Callable[[], bool]) -> None:
+        with anyio.fail_after(30):
+            while not test():
+                self.changed.clear()
+                await self.changed.wait()
+
+
+class Said:
+    """One stream."""
+
+    def __init__(self, broker: Broker, reply: Any) -> None:
+        self.broker = broker
+        self.reply = reply
+        broker.streams.append(self)
+        broker.changed.set()
+
+    def on_message(self, message: bytes) -> None:
+        match message:
+            case b"fail":
+                raise TopicNotFound("raised", field="topic", value="t")
+            case b"end":
+                self.reply.end()
+            case b"pause":
+                self.reply.pause_reading()
+            case _ if message.startswith(b"send "):
+                for _ in range(int(message[5:])):
+                    self.reply.send(bytes(100_000))
+            case _:
+                self.reply.send(message)
+
+    def on_credit(self) -> None: ...
+
+    def on_half_close(self) -> None:
+        self.reply.end()
+
+    def on_close(self) -> None:
+        self.broker.closed += 1
+        self.broker.changed.set()
+
+
+@asynccontextmanager
+async def serving(
+    carrier: Carrier, *, tls: ssl.SSLContext | None = None, client_tls: Tls | None = None, **who: str
+) -> AsyncIterator[tuple[Broker, OwnServer, Transport]]:
+    broker = Broker()
+    server = OwnServer(
+        host="127.0.0.1", port=0, flag="grpc-port", route=broker.route(), tls=tls, times=Times()
+    )
+    await server.start()
+    scheme = "https" if tls is not None else "http"
+    transport = transports(carrier, tls=client_tls, **who)(f"{scheme}://localhost:{server.port}")  # type: ignore[arg-type]
+    try:
+        yield broker, server, transport
+    finally:
+        await transport.aclose()
+        await server.stop(0)
+
+
+@CARRIERS
+async def test_calls_and_streams_of_every_size(carrier: Carrier) -> None:
+    async with serving(carrier) as (broker, server, transport):
+        for size in (0, 1, 70_000, 1_000_000):
+            assert await transport.call("/t.T/Ask", bytes(size), timeout_s=30) == bytes(size)
+        stream = transport.publish()
+        for size in (0, 1, 70_000, 3_000_000):
+            await stream.write(bytes(size))
+            assert await stream.read() == bytes(size)
+        await stream.finish()
+        assert await stream.read() is None
+        assert await stream.read() is None
+        await stream.aclose()
+        await broker.until(lambda: broker.closed == 1)
+        assert server.connections == 1
+
+
+@CARRIERS
+async def test_errors_are_the_brokers_own(carrier: Carrier) -> None:
+    async with serving(carrier) as (_, _, transport):
+        with pytest.raises(TopicNotFound, match="no such topic: ü"):
+            await transport.call("/t.T/Ask", b"fail", timeout_s=30)
+        with pytest.raises(NotImplementedYet, match="is it a pydanube broker"):
+            await transport.call("/t.T/Nothing", b"", timeout_s=30)
+        stream = transport.publish()
+        await stream.write(b"first")
+        await stream.write(b"fail")
+        assert await stream.read() == b"first"
+        for _ in range(2):
+            with pytest.raises(TopicNotFound, match="raised"):
+                await stream.read()
+        with pytest.raises(ClusterError):
+            await stream.write(b"more")
+
+
+@CARRIERS
+async def test_a_deadline_ends_the_call_on_both_sides(carrier: Carrier) -> None:
+    async with serving(carrier) as (broker, server, transport):
+        assert await transport.call("/t.T/Ask", b"", timeout_s=30) == b""
+        with pytest.raises(DeadlineExceeded):
+            await transport.call("/t.T/Ask", b"wait", timeout_s=0.2)
+        assert len(broker.pending) == 1
+        assert await transport.call("/t.T/Ask", b"on we go", timeout_s=30) == b"on we go"
+        assert server.connections == 1
+
+
+@CARRIERS
+async def test_who_asks_goes_with_every_call(carrier: Carrier) -> None:
+    async with serving(carrier, token="secret", principal="ann") as (broker, _, transport):
+        await transport.call("/t.T/Who", b"", timeout_s=30)
+        found = dict(broker.callers[0].metadata)
+        assert (found["authorization"], found["danube-principal"]) == ("Bearer secret", "ann")
+
+
+@CARRIERS
+async def test_a_stream_that_is_closed_is_closed_there_too(carrier: Carrier) -> None:
+    async with serving(carrier) as (broker, _, transport):
+        stream = transport.publish()
+        await stream.write(b"x")
+        assert await stream.read() == b"x"
+        await stream.aclose()
+        await stream.aclose()
+        await broker.until(lambda: broker.closed == 1)
+        with pytest.raises(Unavailable, match="closed"):
+            await stream.write(b"x")
+        with pytest.raises(Unavailable, match="closed"):
+            await stream.read()
+
+
+@CARRIERS
+async def test_nobody_there_is_unavailable_and_says_so(carrier: Carrier) -> None:
+    async with serving(carrier) as (_, server, transport):
+        await server.stop(0)
+        stream = transport.publish()
+
+        async def use() -> None:
+            await stream.write(b"x")
+            await stream.read()
+
+        with pytest.raises(Unavailable, match="cannot be reached"):
+            await use()
+        with pytest.raises(Unavailable, match="cannot be reached"):
+            await transport.call("/t.T/Ask", b"", timeout_s=30)
+
+
+@CARRIERS
+async def test_a_broker_that_comes_back_is_found_again(carrier: Carrier) -> None:
+    async with serving(carrier) as (_, server, transport):
+        stream = transport.publish()
+        await stream.write(b"x")
+        assert await stream.read() == b"x"
+        await server.stop(0)
+        with pytest.raises(Unavailable):
+            await stream.read()
+        again = OwnServer(
+            host="127.0.0.1", port=server.port, flag="grpc-port", route=Broker().route(), times=Times()
+        )
+        await again.start()
+        try:
+            with anyio.fail_after(30):
+                while True:
+                    try:
+                        assert await transport.call("/t.T/Ask", b"y", timeout_s=10) == b"y"
+                        break
+                    except Unavailable:
+                        await asyncio.sleep(0.05)
+        finally:
+            await transport.aclose()
+            await again.stop(0)
+
+
+async def test_a_broker_that_takes_no_more_calls_ends_those_it_has() -> None:
+    async with serving(Carrier.OWN) as (broker, server, transport):
+        stream = transport.publish()
+        await stream.write(b"x")
+        assert await stream.read() == b"x"
+        stopping = asyncio.ensure_future(server.stop(30))
+        await stream.write(b"still")
+        assert await stream.read() == b"still"
+        with pytest.raises(Unavailable, match="cannot be reached"):
+            await transport.call("/t.T/Ask", b"", timeout_s=10)  # needs a connection of its own
+        await stream.finish()
+        assert await stream.read() is None
+        with anyio.fail_after(20):
+            await stopping
+        assert broker.closed == 1
+
+
+async def test_a_writer_waits_for_a_broker_that_does_not_read() -> None:
+    async with serving(Carrier.OWN) as (broker, _, transport):
+        stream = transport.publish()
+        await stream.write(b"pause")
+        written = 0
+
+        async def write() -> None:
+            nonlocal written
+            while True:
+                await stream.write(bytes(500_000))
+                written += 500_000
+
+        writer = asyncio.ensure_future(write())
+        await broker.until(lambda: bool(broker.streams))
+        before = -1
+        while before != written:
+            before = written
+            await asyncio.sleep(0.2)
+        assert 0 < written < 32 << 20
+        assert not writer.done()
+        assert await transport.call("/t.T/Ask", b"others go on", timeout_s=30) == b"others go on"
+        writer.cancel()
+        await asyncio.wait([writer])
+
+
+async def test_what_nobody_reads_holds_the_broker_back() -> None:
+    async with serving(Carrier.OWN) as (broker, _, transport):
+        stream = transport.publish()
+        await stream.write(b"send 100")  # 10 MB, and a window of 4
+        await broker.until(lambda: bool(broker.streams))
+        assert await transport.call("/t.T/Ask", b"others go on", timeout_s=30) == b"others go on"
+        with anyio.fail_after(30):
+            while broker.streams[0].reply.stream.send_window > 100_000:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        assert not broker.streams[0].reply.writable
+        for _ in range(100):
+            assert len(await stream.read() or b"") == 100_000
+
+
+Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@asynccontextmanager
+async def answering(handler: Handler) -> AsyncIterator[Transport]:
+    server = await asyncio.start_server(handler, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    transport = transports(Carrier.OWN)(f"http://127.0.0.1:{port}")
+    try:
+        yield transport
+    finally:
+        await transport.aclose()
+        server.close()
+
+
+async def test_what_is_no_broker_is_unavailable() -> None:
+    async def http1(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(10)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        await reader.read()
+        writer.close()
+
+    async with answering(http1) as transport:
+        with pytest.raises(Unavailable, match="not_http2"):
+            await transport.call("/t.T/Ask", b"", timeout_s=10)
+
+
+async def test_one_that_accepts_and_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pydanube.http2_transport.CONNECT_S", 0.2)
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    async with answering(silent) as transport:
+        with pytest.raises(Unavailable, match=r"no answer within 0\.2 s"):
+            await transport.publish().write(b"x")
+
+
+async def test_one_that_falls_silent_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pydanube.http2_transport.KEEPALIVE_S", 0.2)
+    heard = bytearray()
+
+    async def hello(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(bytes((0, 0, 0, 4, 0, 0, 0, 0, 0)))  # SETTINGS, and nothing more
+        while piece := await reader.read(1000):
+            heard.extend(piece)
+        writer.close()
+
+    async with answering(hello) as transport:
+        stream = transport.publish()
+        await stream.write(b"x")
+        with pytest.raises(Unavailable, match="no sign of life"), anyio.fail_after(20):
+            await stream.read()
+        assert b"pydanube" in heard  # the PING
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("certificates")
+
+    def openssl(*words: str) -> None:
+        subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
+
+    new = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+    (folder / "names").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
+    openssl(
+        "req", "-x509", *new, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=authority", "-days", "2"
+    )
+    for name in ("server", "client"):
+        openssl("req", *new, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
+        openssl("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-out", f"{name}.pem", "-days", "2", "-extfile", "names")  # fmt: skip
+    return folder
+
+
+@CARRIERS
+async def test_tls_with_certificates_of_both_sides(carrier: Carrier, certificates: Path) -> None:
+    def file(name: str) -> str:
+        return str(certificates / name)
+
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=file("ca.pem"))
+    context.load_cert_chain(file("server.pem"), file("server.key"))
+    context.set_alpn_protocols(["h2"])
+    context.verify_mode = ssl.CERT_REQUIRED
+    ours = Tls(ca=file("ca.pem"), cert=file("client.pem"), key=file("client.key"))
+    async with serving(carrier, tls=context, client_tls=ours) as (broker, server, transport):
+        assert await transport.call("/t.T/Who", bytes(200_000), timeout_s=30) == bytes(200_000)
+        assert "client" in str(broker.callers[0].peer.certificate)
+        for tls in (Tls(ca=file("ca.pem")), Tls()):  # no certificate; an authority that is not ours
+            stranger = transports(carrier, tls=tls)(f"https://localhost:{server.port}")
+            with pytest.raises(Unavailable):
+                await stranger.call("/t.T/Ask", b"", timeout_s=10)
+            await stranger.aclose()
+
+
+@CARRIERS
+def test_certificates_that_are_none_are_refused_at_once(carrier: Carrier, tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("no certificate")
+    with pytest.raises(InvalidArgument, match="cannot read"):
+        transports(carrier, tls=Tls(ca=str(tmp_path / "nothing")))("https://localhost:1")
+    if carrier is Carrier.OWN:  # grpcio finds out when it connects
+        with pytest.raises(InvalidArgument, match="no certificate in PEM"):
+            transports(carrier, tls=Tls(ca=str(tmp_path / "text")))("https://localhost:1")
+
+
+def test_which_one_it_is_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DANUBE_TRANSPORT", raising=False)
+    assert chosen() is Carrier.OWN
+    monkeypatch.setenv("DANUBE_TRANSPORT", "grpcio")
+    assert chosen() is Carrier.GRPCIO
+    assert chosen("own") is Carrier.OWN
+    with pytest.raises(InvalidArgument, match="own or grpcio"):
+        pydanube.connect(transport="pigeon")
+    monkeypatch.setenv("DANUBE_TRANSPORT", "pigeon")
+    with pytest.raises(InvalidArgument, match="DANUBE_TRANSPORT"):
+        pydanube.connect()
