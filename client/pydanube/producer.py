@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from itertools import islice
+from itertools import repeat
+from operator import add
 from types import TracebackType
 from typing import Any, Final, NoReturn, Self
 
@@ -23,9 +24,10 @@ from pydanube_core.errors import (
     WindowFull,
 )
 
+from pydanube.columns import chunks_of, columns_of
 from pydanube.facts import ClientEventKind, ProducerStatistics, Receipt, SchemaRef, SendSummary
 from pydanube.ledger import Ledger
-from pydanube.message import Message, columns_to_send
+from pydanube.message import Message
 from pydanube.options import ClientSide, ProducerOptions
 from pydanube.outbound import MESSAGE_OVERHEAD_BYTES, OutBatch, PendingSend
 from pydanube.publish_lane import LaneCounters, LaneOptions, PublishLane
@@ -41,7 +43,6 @@ __all__ = ["Payload", "Producer"]
 Payload = bytes | bytearray | memoryview
 
 # Of send_many: big enough to vanish in the mean, small enough for one turn of the loop
-_CHUNK_MESSAGES: Final = 1024
 _LEAVE_S: Final = 5.0  # how long leaving the block by an exception may take
 
 assert BATCH_TARGET_BYTES // MESSAGE_OVERHEAD_BYTES <= MAX_BATCH_MESSAGES
@@ -288,24 +289,32 @@ class Producer:
         await batch.waiter()  # never answered already: nothing has been sent in this turn of the loop
         return batch.receipt(handle._index)
 
-    async def send_many(self, messages: Iterable[Payload | Message | Value]) -> SendSummary:
+    async def send_many(
+        self, messages: Iterable[Payload | Message | Value], *, keys: Iterable[str | None] | None = None
+    ) -> SendSummary:
         """Publish payloads or messages, in order, as fast as the window lets them; returns when all are stored.
 
         Args:
             messages: taken lazily, so that it may be larger than memory. A `Message` brings its key and attributes.
+            keys: those of payloads, one each, taken along with them; an object less a message than `Message.new` makes.
+                More of them than messages do no harm (`itertools.cycle`).
 
         Raises:
+            InvalidArgument: there are fewer keys than messages, or a `Message` has a key besides; what came before is
+                stored.
             ClusterError: of the first message that failed; those before and after it may be stored. Its attribute
                 `acknowledged` is the `SendSummary` of what is, `details["acknowledged"]` its count.
         """
-        source = iter(messages)
         ledger = Ledger()
         try:
-            while chunk := list(islice(source, _CHUNK_MESSAGES)):
-                columns = self._columns(chunk)
+            for chunk, own_keys in chunks_of(messages, keys, topic=self._topic):
+                by_slice = (
+                    self._routing is not Routing.EXPLICIT and self._shut is None and self._tracing is None
+                )
+                columns = columns_of(chunk, own_keys) if by_slice else None  # else each says what is wrong
                 if columns is None:
-                    for entry in chunk:
-                        await self._add(entry, ledger)
+                    for entry, key in zip(chunk, own_keys or repeat(None), strict=False):
+                        await self._add(entry, ledger, key)
                 else:
                     await self._spread(*columns, ledger)
                 ledger.collect()
@@ -443,32 +452,22 @@ class Producer:
                 topic=self._topic, outcome=outcome, timeout_s=timeout_s,
             ) from None  # fmt: skip
 
-    async def _add(self, entry: Payload | Message | Value, ledger: Ledger) -> None:
+    async def _add(self, entry: Payload | Message | Value, ledger: Ledger, key: str | None) -> None:
+        attributes: Mapping[str, str] | None = None
         if isinstance(entry, Message):
+            if key is not None:
+                raise InvalidArgument(
+                    f"{self._topic}: a Message brings its key, `keys` gives another", field="keys", value=key
+                )
             payload = payload_of(entry.payload, self._serialise)
             key, attributes = entry.key, entry.attributes or None
         else:
-            payload, key, attributes = payload_of(entry, self._serialise), None, None
+            payload = payload_of(entry, self._serialise)
         size = self._measure(payload, key, attributes)
         await self._room(1, size)
         self._free_messages += 1
         self._free_bytes += size
         ledger.note(self._send_any(payload, key, attributes, None)._batch, 1)
-
-    def _columns(self, chunk: list[Any]) -> tuple[list[bytes], list[bytes | None] | None] | None:
-        """Payloads and keys of entries that go by the slice; None if one of them must be looked at by itself."""
-        kinds = set(map(type, chunk))
-        if self._routing is Routing.EXPLICIT or self._shut is not None or self._tracing is not None:
-            return None  # that way says what is wrong
-        if kinds == {bytes}:
-            return chunk, None
-        columns = columns_to_send(chunk) if kinds == {Message} else None
-        if columns is None:
-            return None
-        payloads, keys = columns
-        if keys.count(None) == len(keys):
-            return payloads, None
-        return payloads, [None if key is None else encode_key(key) for key in keys]
 
     async def _spread(self, payloads: list[bytes], keys: list[bytes | None] | None, ledger: Ledger) -> None:
         if self._only is not None:
@@ -484,7 +483,10 @@ class Producer:
         """Add payloads and keys by the slice: ≈ 0.1 µs a message, 0.4 with keys."""
         all_sizes = list(map(len, payloads))
         if keys is not None:
-            all_sizes = [size + len(key or b"") for size, key in zip(all_sizes, keys, strict=True)]
+            try:
+                all_sizes = list(map(add, all_sizes, map(len, keys)))  # type: ignore[arg-type]  # mostly none is None
+            except TypeError:
+                all_sizes = [size + len(key or b"") for size, key in zip(all_sizes, keys, strict=True)]
         start = 0
         while start < len(payloads):
             rest, sizes = (payloads[start:], all_sizes[start:]) if start else (payloads, all_sizes)

@@ -292,9 +292,14 @@ class Producer:
 
         return PendingSend(self._loop, self._loop.call(_call(hand_over)))
 
-    def send_many(self, messages: Iterable[Payload | _Message | Message | Value]) -> SendSummary:
+    def send_many(
+        self,
+        messages: Iterable[Payload | _Message | Message | Value],
+        *,
+        keys: Iterable[str | None] | None = None,
+    ) -> SendSummary:
         """The iterable is run in the client's thread."""
-        return self._loop.call(self._inner.send_many(_unwrapped(messages)))
+        return self._loop.call(self._inner.send_many(_unwrapped(messages), keys=keys))
 
     def flush(self) -> None:
         """As `pydanube.Producer.flush`."""

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Iterable, Iterator
-from itertools import chain, cycle, islice
+from collections.abc import Awaitable, Iterator
+from itertools import chain, cycle
 from typing import Any, Final
 
-from pydanube import Message
 from pydanube_core.errors import WindowFull
 
 from pydanube_cli.bench.payloads import key_of, make_payloads, percentiles_ms
@@ -21,23 +20,16 @@ CHUNK_MESSAGES: Final = 8192  # made at a time; large enough that making them va
 WARM_UP_PRODUCER: Final = 1 << 20  # no producer of the plan: such messages are not counted
 
 
-def _pieces(spec: Spec) -> Iterator[Iterable[bytes] | Iterable[Message]]:
-    """All messages of a producer, made as they are taken."""
-    keys = _keys(spec)
+def _pieces(spec: Spec) -> Iterator[list[bytes]]:
+    """All payloads of a producer, made as they are taken."""
     for first in range(0, spec["messages"], CHUNK_MESSAGES):
-        payloads = make_payloads(
+        yield make_payloads(
             producer=spec["index"],
             first=first,
             count=min(CHUNK_MESSAGES, spec["messages"] - first),
             size=spec["size"],
             now_ns=time.monotonic_ns(),
         )
-        if keys:
-            each = islice(cycle(keys), first % len(keys), None)
-            # made as they are taken: thousands that live at once are looked at again and again by the garbage collector
-            yield (Message.new(payload, key=key) for payload, key in zip(payloads, each, strict=False))
-        else:
-            yield payloads
 
 
 def _keys(spec: Spec) -> list[str]:
@@ -51,7 +43,10 @@ async def produce_many(spec: Spec, start: Start) -> dict[str, Any]:
         await start.go()
         begun = time.monotonic_ns()
         # One call: what is handed over is bounded by the window, and nothing waits between pieces.
-        summary = await producer.send_many(chain.from_iterable(_pieces(spec)))
+        keys = _keys(spec)
+        summary = await producer.send_many(
+            chain.from_iterable(_pieces(spec)), keys=cycle(keys) if keys else None
+        )
         ended = time.monotonic_ns()
     return {"begun": begun, "ended": ended, "acknowledged": summary.count, "durability": summary.durability}
 

@@ -136,11 +136,12 @@ def encode_batch(
     if keys is not None:
         columns |= Column.KEY
         _same(count, keys, "keys")
-        bits = (1 << count) - 1
+        bits, texts = (1 << count) - 1, keys
         if None in keys:  # the digits of one number: linear, unlike setting the bits of a long one
             bits = int("".join(["0" if key is None else "1" for key in reversed(keys)]), 2)
+            texts = [key or b"" for key in keys]
         append_padded(parts, bits.to_bytes((count + 7) // 8, "little"))
-        _ragged(parts, [key or b"" for key in keys])
+        _ragged(parts, texts)  # type: ignore[arg-type]  # there is no None in it
     if attributes is not None:
         columns |= Column.ATTRIBUTES
         _same(count, attributes, "attributes")

@@ -73,6 +73,27 @@ async def test_send_many_keeps_keys_beside_payloads_across_batches_and_a_full_wi
         assert got == cases + cases[650:2000]
 
 
+async def test_keys_go_in_parallel_to_payloads_and_must_be_enough(cluster: Any) -> None:
+    topic, payloads = cluster.topic(), [b"%d" % i for i in range(5000)]
+    keys = [None if i % 7 == 0 else f"k{i % 5}" for i in range(5000)]
+    async with cluster.connect() as client:
+        async with client.producer(topic) as producer:
+            await producer.send_many(payloads[:3000], keys=keys)
+            await producer.send_many([*payloads[3000:-1], bytearray(payloads[-1])], keys=iter(keys[3000:]))
+            await producer.send_many([b"all", b"alike"], keys=itertools.repeat("ü"))
+            with pytest.raises(InvalidArgument, match="fewer keys"):
+                await producer.send_many([b"x", b"y"], keys=["one"])
+            with pytest.raises(InvalidArgument, match="brings its key"):
+                await producer.send_many([Message.new(b"x", key="a")], keys=["b"])
+        async with client.reader(topic, stop="head") as reader:
+            got = [message async for message in reader]
+    assert [(each.payload, each.key) for each in got] == [
+        *zip(payloads, keys, strict=True),
+        (b"all", "ü"),
+        (b"alike", "ü"),
+    ]
+
+
 async def test_a_keyed_message_too_large_stops_send_many_behind_those_before_it(cluster: Any) -> None:
     topic = cluster.topic()
     async with cluster.connect() as client, client.producer(topic) as producer:

@@ -1,0 +1,56 @@
+"""What `send_many` was given, by the slice: payloads and keys as columns, where nothing must be looked at by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any, Final
+
+from pydanube_core.errors import InvalidArgument
+
+from pydanube.message import Message, columns_to_send
+from pydanube.routing import encode_key
+
+__all__ = ["chunks_of", "columns_of"]
+
+_CHUNK_MESSAGES: Final = 1024
+
+
+def chunks_of(
+    messages: Iterable[Any], keys: Iterable[str | None] | None, *, topic: str
+) -> Iterator[tuple[list[Any], list[str | None] | None]]:
+    """Messages and the keys beside them, some at a time.
+
+    Raises:
+        InvalidArgument: there are fewer keys than messages.
+    """
+    source, beside = iter(messages), None if keys is None else iter(keys)
+    while chunk := list(islice(source, _CHUNK_MESSAGES)):
+        own = None if beside is None else list(islice(beside, len(chunk)))
+        if own is not None and len(own) < len(chunk):
+            raise InvalidArgument(f"{topic}: fewer keys than messages", field="keys", value=len(own))
+        yield chunk, own
+
+
+def columns_of(
+    chunk: list[Any], own_keys: list[str | None] | None
+) -> tuple[list[bytes], list[bytes | None] | None] | None:
+    """Payloads and keys of entries that go by the slice; None if one of them must be looked at by itself."""
+    kinds = set(map(type, chunk))
+    if kinds == {bytes}:
+        return chunk, None if own_keys is None else encode_keys(own_keys)
+    columns = columns_to_send(chunk) if kinds == {Message} and own_keys is None else None
+    if columns is None:
+        return None
+    payloads, keys = columns
+    return payloads, encode_keys(keys)
+
+
+def encode_keys(keys: list[str | None]) -> list[bytes | None] | None:
+    """Keys as they travel; None where there is none at all."""
+    try:
+        return list(map(str.encode, keys))  # type: ignore[arg-type]  # mostly each message has one
+    except (TypeError, UnicodeEncodeError):
+        if keys.count(None) == len(keys):
+            return None
+        return [None if key is None else encode_key(key) for key in keys]
