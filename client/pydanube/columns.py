@@ -13,7 +13,7 @@ from pydanube.routing import encode_key
 
 __all__ = ["chunks_of", "columns_of"]
 
-_CHUNK_MESSAGES: Final = 1024
+_CHUNK_MESSAGES: Final = 1024  # big enough to vanish in the mean, small enough for one turn of the loop
 
 
 def chunks_of(

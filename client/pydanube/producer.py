@@ -42,7 +42,6 @@ __all__ = ["Payload", "Producer"]
 
 Payload = bytes | bytearray | memoryview
 
-# Of send_many: big enough to vanish in the mean, small enough for one turn of the loop
 _LEAVE_S: Final = 5.0  # how long leaving the block by an exception may take
 
 assert BATCH_TARGET_BYTES // MESSAGE_OVERHEAD_BYTES <= MAX_BATCH_MESSAGES
@@ -300,8 +299,7 @@ class Producer:
                 More of them than messages do no harm (`itertools.cycle`).
 
         Raises:
-            InvalidArgument: there are fewer keys than messages, or a `Message` has a key besides; what came before is
-                stored.
+            InvalidArgument: fewer keys than messages, or a `Message` besides; what came before is stored.
             ClusterError: of the first message that failed; those before and after it may be stored. Its attribute
                 `acknowledged` is the `SendSummary` of what is, `details["acknowledged"]` its count.
         """
