@@ -73,11 +73,12 @@ class HeaderReader:
         self._list_bytes = list_bytes
         self._known: dict[bytes, Any] = {}
         self._known_at = 0  # the table's count of changes when they were remembered
-        # The header's name as it is written without the table: packed by Huffman's code or plain, each with the bit
-        # that says "never index" or without.
+        # The header's name as it is written without the table: packed by Huffman's code or plain, each said to be
+        # "not indexed", "never indexed" or (grpc's C core) "to be added to the table", which has no room for it.
         packed = _HUFFMAN.encode(varying)
         written = (bytes((0x80 | len(packed),)) + packed, bytes((len(varying),)) + varying)
-        self._names = tuple(mark + name for name in written for mark in (b"\x00", b"\x10")) if varying else ()
+        marks = (b"\x00", b"\x10", b"\x40")
+        self._names = tuple(mark + name for name in written for mark in marks) if varying else ()
         self._name = 0  # which of them this peer uses
 
     def acked(self) -> None:

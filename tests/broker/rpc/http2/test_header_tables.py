@@ -105,6 +105,17 @@ def test_the_core_of_grpc_adds_to_a_table_that_has_no_room() -> None:
     assert len(made) == 1
 
 
+def test_a_deadline_that_the_core_of_grpc_adds_to_a_table_without_room_is_split_off() -> None:
+    reader = HeaderReader(table_bytes=0, list_bytes=1 << 16, varying=b"grpc-timeout")
+    reader.read(b"\x20", plain)
+    reader.acked()
+    made: list[Any] = []
+    for number in range(5):
+        block = b"\x40\x03x-a\x011\x40\x0cgrpc-timeout\x02%dm\x40\x03x-b\x012" % number
+        assert reader.read(block, lambda headers: made.append(headers) or headers)[1] == b"%dm" % number  # type: ignore[func-returns-value]
+    assert made == [((b"x-a", b"1"), (b"x-b", b"2"))]
+
+
 def test_a_table_larger_than_announced_is_refused_once_acknowledged() -> None:
     reader = HeaderReader(table_bytes=0, list_bytes=1 << 16)
     reader.read(b"\x3f\xe1\x1f", plain)  # 4096, before it could know
