@@ -92,26 +92,35 @@ async def consume_share(spec: Spec, start: Start) -> dict[str, Any]:
             begun = last = time.monotonic_ns()
             first = 0
             batches = receiver.batches()
-            coming = asyncio.ensure_future(anext(batches))
+            taking = asyncio.current_task()
+            assert taking is not None
+            over = False
+
+            async def look() -> None:
+                """End the taking when all have been received, or nothing comes any more."""
+                nonlocal over
+                while not over:
+                    await asyncio.sleep(LOOK_S)
+                    complete = tally.total() >= spec["messages"]
+                    if (time.monotonic_ns() - last) / 1e9 > (SETTLE_S if complete else QUIET_S):
+                        over = True
+                        taking.cancel()
+
+            # Beside the taking, not around each batch: that would cost a task and a timer for a few hundred messages.
+            looking = asyncio.ensure_future(look())
             async with Acks(spec["ack_delay_s"]) as acks:
-                while True:
-                    # Waiting for a task does not cancel it; cancelling `anext` would end the iteration.
-                    done, _ = await asyncio.wait({coming}, timeout=LOOK_S)
-                    now = time.monotonic_ns()
-                    if not done:
-                        complete = tally.total() >= spec["messages"]
-                        if (now - last) / 1e9 > (SETTLE_S if complete else QUIET_S):
-                            break
-                        continue
-                    batch = coming.result()
-                    coming = asyncio.ensure_future(anext(batches))
-                    first = first or now
-                    last = now
-                    checker.add(batch.payloads, now)
-                    tally.put(checker.received)
-                    await acks.give(batch)
-            coming.cancel()
-            await asyncio.wait({coming})
+                try:
+                    async for batch in batches:
+                        last = now = time.monotonic_ns()
+                        first = first or now
+                        checker.add(batch.payloads, now)
+                        tally.put(checker.received)
+                        await acks.give(batch)
+                except asyncio.CancelledError:
+                    if not over:
+                        raise
+                    taking.uncancel()
+            looking.cancel()
             await batches.aclose()
     return {
         "begun": begun,
