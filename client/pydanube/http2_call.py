@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from pydanube.http2_link import Link
 
-__all__ = ["Call"]
+__all__ = ["MESSAGE_BYTES", "Call"]
 
 MESSAGE_BYTES: Final = 16 << 20
 #: unread messages of a stream, before the broker is held back; besides them there is what its window lets through
@@ -129,8 +129,8 @@ class Call:
         if head.status != b"200" or not kind.startswith(b"application/grpc"):
             self._fail_http(head)
             return
-        gzip = fields.get(b"grpc-encoding") == b"gzip"
-        self._reader = MessageReader(limit=MESSAGE_BYTES, gzip=gzip)
+        packed = fields.get(b"grpc-encoding") == b"gzip"
+        self._reader = MessageReader(limit=MESSAGE_BYTES, unpacker=self._link.unpack if packed else None)
 
     def on_data(self, data: bytes, start: int, end: int, *, ended: bool) -> None:
         reader = self._reader

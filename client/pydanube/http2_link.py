@@ -16,6 +16,7 @@ import re
 import ssl
 from typing import TYPE_CHECKING, Final, cast
 
+from pydanube_core.grpc_wire import Unpacker
 from pydanube_core.http2 import (
     ClientConnection,
     ConnectionEnded,
@@ -27,7 +28,7 @@ from pydanube_core.http2 import (
 )
 from pydanube_core.http2.codes import ErrorCode
 
-from pydanube.http2_call import Call
+from pydanube.http2_call import MESSAGE_BYTES, Call
 from pydanube.statuses import not_reached
 
 if TYPE_CHECKING:
@@ -101,6 +102,7 @@ class Link(asyncio.Protocol):
         self.http = ClientConnection(LIMITS, now=loop.time())
         self.greeting: asyncio.Future[None] = loop.create_future()
         self.closed: asyncio.Future[None] = loop.create_future()
+        self.unpack = Unpacker(MESSAGE_BYTES, loop.time)
         self.reason = ""  # why it ended
         self._keepalive_s = keepalive_s
         self._transport: asyncio.Transport | None = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from functools import lru_cache
 from typing import Final
@@ -20,6 +20,7 @@ __all__ = [
     "OK_TRAILERS",
     "MessageReader",
     "Status",
+    "Unpacker",
     "WireError",
     "decode_metadata",
     "encode_metadata",
@@ -43,6 +44,11 @@ HEAD: Final[Headers] = (
 )
 OK_TRAILERS: Final[Headers] = ((b"grpc-status", b"0"),)
 _GZIP: Final = 16 + zlib.MAX_WBITS
+# gzip makes a thousandth of nothing at all, and the one loop has to unpack it. What is real shrinks to a twentieth at best.
+_REAL_TIMES: Final = 20
+_LARGEST_BYTES: Final = 16 << 20  # of what shrinks to less
+_BURST_BYTES: Final = 32 << 20  # of such, unpacked
+_REFILL_BYTES_A_S: Final = 4 << 20
 _SAFE: Final = " !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~"  # printable ASCII but "%"
 _UNITS: Final = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
 _LONGEST_S: Final = 10 * 365 * 86400.0
@@ -95,11 +101,12 @@ def frame_gzip(message: bytes) -> bytes:
 
 
 def unpack(packed: bytes, limit: int) -> bytes:
-    """A message packed by gzip; no more is unpacked than `limit` allows.
+    """A message packed by gzip; no more is unpacked than `limit` allows, nor beyond 16 MiB than 20 times its size.
 
     Raises:
         WireError: it is larger, or not gzip.
     """
+    limit = min(limit, max(_LARGEST_BYTES, _REAL_TIMES * len(packed)))
     unpacker = zlib.decompressobj(wbits=_GZIP)
     try:
         message = unpacker.decompress(packed, limit + 1)
@@ -110,6 +117,43 @@ def unpack(packed: bytes, limit: int) -> bytes:
     if not unpacker.eof or unpacker.unused_data:
         raise WireError(Status.INTERNAL, "a message is not what its encoding says: it is cut")
     return message
+
+
+class Unpacker:
+    """Unpacks the messages of one connection; those that unpack to more than anything real does have a budget.
+
+    Args:
+        limit: of a message.
+        clock: seconds.
+    """
+
+    __slots__ = ("_clock", "_left", "_limit", "_since")
+
+    def __init__(self, limit: int, clock: Callable[[], float]) -> None:
+        self._limit = limit
+        self._clock = clock
+        self._left = float(_BURST_BYTES)
+        self._since = clock()
+
+    def __call__(self, packed: bytes) -> bytes:
+        """
+        Raises:
+            WireError: as `unpack`, or the budget is used up.
+        """
+        now = self._clock()
+        self._left = min(_BURST_BYTES, self._left + (now - self._since) * _REFILL_BYTES_A_S)
+        self._since = now
+        if self._left <= 0:
+            raise WireError(
+                Status.RESOURCE_EXHAUSTED, "too many messages that unpack to many times their size"
+            )
+        try:
+            message = unpack(packed, self._limit)
+        except WireError:
+            self._left -= min(self._limit, _LARGEST_BYTES)
+            raise
+        self._left -= max(0, len(message) - _REAL_TIMES * len(packed))
+        return message
 
 
 def too_large(size: int, limit: int) -> WireError:
@@ -123,14 +167,14 @@ class MessageReader:
 
     Args:
         limit: of a message's size in bytes, packed or not.
-        gzip: whether the stream's headers allow packed messages.
+        unpacker: of packed messages; None where the stream's headers do not allow them.
     """
 
-    __slots__ = ("_gzip", "_limit", "_need", "_pieces", "held")
+    __slots__ = ("_limit", "_need", "_pieces", "_unpacker", "held")
 
-    def __init__(self, *, limit: int, gzip: bool) -> None:
+    def __init__(self, *, limit: int, unpacker: Callable[[bytes], bytes] | None) -> None:
         self._limit = limit
-        self._gzip = gzip
+        self._unpacker = unpacker
         self._pieces: list[bytes] = []
         self.held = 0  # bytes of a message that is not whole
         self._need = PREFIX_BYTES  # of them, before it is worth looking again
@@ -161,9 +205,9 @@ class MessageReader:
                 break
             message = data[start + PREFIX_BYTES : stop]
             if flag := data[start]:
-                if flag != 1 or not self._gzip:
+                if flag != 1 or self._unpacker is None:
                     raise WireError(Status.INTERNAL, "a packed message without grpc-encoding")
-                message = unpack(message, self._limit)
+                message = self._unpacker(message)
             messages.append(message)
             start = stop
         else:

@@ -9,7 +9,7 @@ from collections.abc import Coroutine, Mapping
 from contextvars import Context
 from typing import Any, Protocol
 
-from pydanube_core.grpc_wire import Headers
+from pydanube_core.grpc_wire import Headers, Unpacker
 from pydanube_core.http2 import Limits, ServerConnection
 
 from pydanube_broker.rpc.caller import Peer
@@ -24,6 +24,7 @@ class CallConnection(Protocol):
     peer: Peer
     deadlines: Any
     message_bytes: int
+    unpack: Unpacker
     loop: asyncio.AbstractEventLoop
 
     def wake(self) -> None: ...

@@ -23,7 +23,6 @@ from pydanube_core.grpc_wire import (
     frame,
     too_large,
     trailers,
-    unpack,
 )
 
 from pydanube_broker.rpc.caller import Caller, current_caller
@@ -214,7 +213,7 @@ class OneRequest(Call):
         if data[0]:
             if data[0] != 1 or not self.head.gzip:
                 raise WireError(Status.INTERNAL, "a packed message without grpc-encoding")
-            message = unpack(message, self.connection.message_bytes)
+            message = self.connection.unpack(message)
         self._release()
         self.since = 0.0
         self.on_request(message)
@@ -243,6 +242,9 @@ class OneRequest(Call):
             return
         connection = self.connection
         out = connection.http.out
+        if out.overdue:
+            self.finish(Status.RESOURCE_EXHAUSTED, "this connection does not read its answers")
+            return
         # As `_end`, step by step: every call comes by here.
         self.over = True
         self.since = 0.0

@@ -16,7 +16,7 @@ from collections.abc import Coroutine
 from contextvars import Context
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from pydanube_core.grpc_wire import Status, WireError, timeout_s
+from pydanube_core.grpc_wire import Status, Unpacker, WireError, timeout_s
 from pydanube_core.http2 import (
     ConnectionEnded,
     DataReceived,
@@ -52,6 +52,7 @@ class OwnConnection(asyncio.Protocol):
         self.now = self.loop.time()
         self.http = ServerConnection(server.limits, varying=b"grpc-timeout", now=self.now)
         self.message_bytes = server.times.message_bytes
+        self.unpack = Unpacker(self.message_bytes, self.loop.time)
         self.peer = Peer(address="unknown")
         self.corked = False  # what is said leaves when the read is done with
         self.woken = False

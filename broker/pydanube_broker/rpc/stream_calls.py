@@ -124,7 +124,9 @@ class StreamCall(_Streaming):
     ) -> None:
         super().__init__(connection, stream, method, head)
         self.since = 0.0  # it may be silent
-        self._reader = MessageReader(limit=connection.message_bytes, gzip=head.gzip)
+        self._reader = MessageReader(
+            limit=connection.message_bytes, unpacker=connection.unpack if head.gzip else None
+        )
         self._held: deque[bytes] = deque()  # read, and not wanted yet
         self._paused = False
         self._resuming = False

@@ -278,7 +278,8 @@ class ServerConnection:
             head, varying = self._reader.read(block, RequestHead)
         except MalformedHead as error:
             raise StreamFailure(stream_id, ErrorCode.PROTOCOL_ERROR, str(error)) from error
-        if self.going or len(self.streams) >= self.limits.max_streams:
+        too_many = len(self.streams) >= self.limits.max_streams
+        if self.going or too_many or self.out.waiting_bytes * 2 > self.limits.unsent_bytes:
             raise StreamFailure(stream_id, ErrorCode.REFUSED_STREAM, "no more streams")
         if ended and head.content_length:
             raise StreamFailure(stream_id, ErrorCode.PROTOCOL_ERROR, "content-length is another")

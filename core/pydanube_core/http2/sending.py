@@ -52,6 +52,7 @@ class Outbox:
         self._out_bytes = 0
         self._ready: deque[Stream] = deque()
         self._waiting = 0  # streams that have something queued
+        self.waiting_bytes = 0  # queued in streams
         self.answers_open = 0  # calls that will be answered as a whole
         #: streams that ended here, to be forgotten by the connection
         self.ended: list[Stream] = []
@@ -154,6 +155,7 @@ class Outbox:
             self._waiting += 1
         stream.queue.append(body)
         stream.queued_bytes += size
+        self.waiting_bytes += size
         if stream.queued_bytes * self._waiting >= self._limits.buffer_bytes:
             stream.full = True
         if not stream.ready and stream.send_window > 0:
@@ -203,6 +205,7 @@ class Outbox:
         stream.ending = None
         if stream.queue is not None:
             stream.queue = None
+            self.waiting_bytes -= stream.queued_bytes
             stream.queued_bytes = 0
             self._waiting -= 1
         if stream.ready:
@@ -213,6 +216,11 @@ class Outbox:
     def clear(self) -> None:
         """The connection is over: streams have no more turns."""
         self._ready.clear()
+
+    @property
+    def overdue(self) -> bool:
+        """Whether so much waits for the peer's windows that nothing may be added: it asks, and does not read."""
+        return self.waiting_bytes > self._limits.unsent_bytes
 
     @property
     def held_bytes(self) -> int:
@@ -291,6 +299,7 @@ class Outbox:
         self.window -= sent
         stream.send_window -= sent
         stream.queued_bytes -= sent
+        self.waiting_bytes -= sent
         if not queue:
             stream.queue = None
             self._waiting -= 1

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from pydanube_core.grpc_wire import (
     MessageReader,
     Status,
+    Unpacker,
     WireError,
     decode_metadata,
     encode_metadata,
@@ -31,7 +32,7 @@ def test_any_split_of_the_bytes_yields_the_same_messages(
     messages: list[tuple[bytes, bool]], cuts: list[int]
 ) -> None:
     sent = b"".join(frame_gzip(text) if packed else frame(text) for text, packed in messages)
-    reader = MessageReader(limit=1000, gzip=True)
+    reader = MessageReader(limit=1000, unpacker=Unpacker(1000, lambda: 0.0))
     found: list[bytes] = []
     for start, end in pairwise([0, *sorted(min(cut, len(sent)) for cut in cuts), len(sent)]):
         found += reader.feed(b"##" + sent + b"##", start + 2, end + 2)
@@ -40,7 +41,7 @@ def test_any_split_of_the_bytes_yields_the_same_messages(
 
 
 def test_a_message_beyond_the_limit_is_refused_by_its_first_five_bytes() -> None:
-    reader = MessageReader(limit=10, gzip=False)
+    reader = MessageReader(limit=10, unpacker=None)
     with pytest.raises(WireError) as caught:
         reader.feed(frame(bytes(11))[:5], 0, 5)
     assert caught.value.status is Status.RESOURCE_EXHAUSTED
@@ -49,14 +50,14 @@ def test_a_message_beyond_the_limit_is_refused_by_its_first_five_bytes() -> None
 def test_a_packed_message_that_was_not_announced_is_refused() -> None:
     packed = frame_gzip(b"x")
     with pytest.raises(WireError):
-        MessageReader(limit=10, gzip=False).feed(packed, 0, len(packed))
+        MessageReader(limit=10, unpacker=None).feed(packed, 0, len(packed))
 
 
 def test_a_small_packed_message_is_not_unpacked_beyond_the_limit() -> None:
     bomb = frame_gzip(bytes(10_000_000))
     assert len(bomb) < 20_000
     with pytest.raises(WireError) as caught:
-        MessageReader(limit=20_000, gzip=True).feed(bomb, 0, len(bomb))
+        MessageReader(limit=20_000, unpacker=Unpacker(20_000, lambda: 0.0)).feed(bomb, 0, len(bomb))
     assert caught.value.status is Status.RESOURCE_EXHAUSTED
 
 
@@ -121,3 +122,31 @@ def test_trailers_say_status_text_and_metadata() -> None:
         (b"grpc-message", b"no %C3%A4"),
         (b"x-bin", b"AQ"),
     )
+
+
+def test_what_unpacks_to_more_than_anything_real_has_a_budget() -> None:
+    now = 0.0
+    unpacker = Unpacker(64 << 20, lambda: now)
+    bomb = frame_gzip(bytes(12 << 20))[5:]
+    for _ in range(3):
+        assert len(unpacker(bomb)) == 12 << 20
+    with pytest.raises(WireError, match="many times their size") as caught:
+        unpacker(bomb)
+    assert caught.value.status is Status.RESOURCE_EXHAUSTED
+    now = 60.0
+    assert len(unpacker(bomb)) == 12 << 20
+
+
+def test_what_is_real_may_be_packed_without_end() -> None:
+    unpacker = Unpacker(1 << 20, lambda: 0.0)
+    real = bytes(range(256)) * 40 + b"".join(b"%d" % number for number in range(9000))
+    packed = frame_gzip(real)[5:]
+    for _ in range(500):
+        assert unpacker(packed) == real
+
+
+def test_a_message_that_unpacks_beyond_16_mib_is_no_larger_than_20_times() -> None:
+    bomb = frame_gzip(bytes(17 << 20))[5:]
+    with pytest.raises(WireError) as caught:
+        unpack(bomb, 64 << 20)
+    assert caught.value.status is Status.RESOURCE_EXHAUSTED
