@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from pydanube_core.errors import ClusterError, Unavailable
 from pydanube_core.grpc_wire import (
     MessageReader,
     Status,
+    Unpacker,
     WireError,
     decode_metadata,
     frame,
@@ -21,12 +22,10 @@ from pydanube.statuses import error_of, not_reached
 from pydanube.transport import copy_of
 
 if TYPE_CHECKING:
-    from pydanube_core.http2 import Stream
+    from pydanube_core.http2 import ClientConnection, Stream
     from pydanube_core.http2.head import AnswerHead
 
-    from pydanube.http2_link import Link
-
-__all__ = ["MESSAGE_BYTES", "Call"]
+__all__ = ["MESSAGE_BYTES", "Call", "CallLink"]
 
 MESSAGE_BYTES: Final = 16 << 20
 #: unread messages of a stream, before the broker is held back; besides them there is what its window lets through
@@ -39,12 +38,25 @@ _STATUS_OF_HTTP: Final = {
 }  # fmt: skip
 
 
+class CallLink(Protocol):
+    """What a call sees of its connection."""
+
+    url: str
+    loop: asyncio.AbstractEventLoop
+    http: ClientConnection
+    unpack: Unpacker
+
+    def send(self) -> None:
+        """Something is to be sent."""
+        ...
+
+
 class Call:
     """See the module. One task writes, one reads."""
 
     __slots__ = ("_failure", "_held", "_link", "_messages", "_over", "_reader", "_room", "_stream", "_waiter")
 
-    def __init__(self, link: Link, stream: Stream) -> None:
+    def __init__(self, link: CallLink, stream: Stream) -> None:
         self._link = link
         self._stream = stream
         self._reader: MessageReader | None = None  # once the answer has begun
