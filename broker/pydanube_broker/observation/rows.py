@@ -14,11 +14,11 @@ from pydanube_broker.topics.topic import Topic
 __all__ = ["consumer_samples", "cursor_sample", "head_sample", "row_of", "stamp_of"]
 
 
-def stamp_of(topic: Topic, pump: AnyPump) -> Any:
+def stamp_of(pump: AnyPump, commit: int, start_offset: int) -> Any:
     """What is compared with the last round's: it differs when anything happened."""
     if isinstance(pump, LivePump):
-        return (topic.commit, pump.delivered, len(pump.links))
-    return (topic.commit, topic.start_offset, len(pump.links), pump.marks())
+        return (commit, pump.delivered, len(pump.links))
+    return (commit, start_offset, len(pump.links), pump.marks())
 
 
 def row_of(topic: Topic, pump: AnyPump, now_ms: int) -> Row:

@@ -104,6 +104,7 @@ class Sampler:
         busy, own_from = 0.0, time.thread_time()  # of this thread, without the turns that others had
         slice_from = time.perf_counter()
         self._see_refusals(begun_ms)
+        now = begun_ms
         for index, topic in enumerate(self._broker.registry.topics):
             if index % CHECK_EVERY == 0:
                 spent = time.perf_counter() - slice_from
@@ -112,10 +113,11 @@ class Sampler:
                     busy += time.thread_time() - own_from
                     await asyncio.sleep(0)
                     slice_from, own_from = time.perf_counter(), time.thread_time()
+                now = now_ms()
             if topic.closed is None:
-                track = self._see(topic, keep=keep)
+                track = self._see(topic, now, keep=keep)
                 if telling:
-                    self._tell(topic, track, heads, cursors, consumers, refused)
+                    self._tell(topic, track, now, heads, cursors, consumers, refused)
                 totals[0] += topic.messages_in
                 totals[1] += topic.bytes_in
                 for pump in topic.subscriptions.values():
@@ -151,31 +153,32 @@ class Sampler:
                     log.exception("observer_failed", extra={"event": "observer_failed"})
             self._broker.metrics.observation_s["tell"] += time.thread_time() - told_from
 
-    def _see(self, topic: Topic, *, keep: bool) -> LogTrack:
-        """Note what is so of one log and its subscriptions now."""
-        now = now_ms()
-        track = self.tracks.get(topic.topic_id)
+    def _see(self, topic: Topic, now: int, *, keep: bool) -> LogTrack:
+        """Note what is so of one log and its subscriptions now. What is at rest costs a few comparisons."""
+        topic_id, commit, start_offset = topic.topic_id, topic.commit, topic.start_offset
+        track = self.tracks.get(topic_id)
         if track is None:
-            track = self.tracks[topic.topic_id] = LogTrack(topic.name, topic.commit, topic.start_offset, now)
+            track = self.tracks[topic_id] = LogTrack(topic.name, commit, start_offset, now)
         track.round = self.number
-        for name, pump in topic.subscriptions.items():
-            cursor = track.cursors.get(name)
+        cursors, subscriptions = track.cursors, topic.subscriptions
+        for name, pump in subscriptions.items():
+            cursor = cursors.get(name)
             if cursor is None or cursor.subscription_id != pump.subscription_id:
-                cursor = track.cursors[name] = CursorTrack(pump.subscription_id, now)
-            stamp = stamp_of(topic, pump)
+                cursor = cursors[name] = CursorTrack(pump.subscription_id, now)
+            stamp = stamp_of(pump, commit, start_offset)
             if stamp != cursor.stamp or cursor.last is None:
                 cursor.stamp = stamp
                 cursor.see(row_of(topic, pump, now), keep=keep)
                 cursor.look_at_ms = 0
                 cursor.emitted = -1
-        if len(track.cursors) > len(topic.subscriptions):
-            for name in set(track.cursors) - set(topic.subscriptions):
-                cursor = track.cursors.pop(name)
-                self._gone.append((topic.topic_id, cursor.subscription_id))
-                self.gone_subscription(topic.topic_id, name)
-        if topic.commit != track.last_offset or topic.start_offset != track.last_start:
+        if len(cursors) > len(subscriptions):
+            for name in set(cursors) - set(subscriptions):
+                cursor = cursors.pop(name)
+                self._gone.append((topic_id, cursor.subscription_id))
+                self.gone_subscription(topic_id, name)
+        if commit != track.last_offset or start_offset != track.last_start:
             interval_ms = int(self.options.sample_interval_s * 1000)
-            track.grew(now, topic.commit, topic.start_offset, interval_ms, keep=keep)
+            track.grew(now, commit, start_offset, interval_ms, keep=keep)
             track.emitted = -1
         return track
 
@@ -183,20 +186,20 @@ class Sampler:
         self,
         topic: Topic,
         track: LogTrack,
+        now: int,
         heads: list[HeadSample],
         cursors: list[CursorSample],
         consumers: list[ConsumerSample],
         refused: Mapping[str, int],
     ) -> None:
         due = self.number - HEARTBEAT
-        now = now_ms()
         stamp = (topic.producers_connected, topic.messages_in, topic.readers)
         if track.emitted <= due or track.emitted < 0 or stamp != track.stamp:
             track.stamp = stamp
             track.emitted = self.number
             heads.append(head_sample(topic, now, refused.get(topic.name, 0)))
         for name, cursor in track.cursors.items():
-            if cursor.emitted >= 0 and cursor.emitted > due:
+            if cursor.emitted > due and cursor.emitted >= 0:
                 continue
             pump = topic.subscriptions.get(name)
             if pump is None or cursor.last is None:

@@ -35,7 +35,7 @@ __all__ = ["Observation"]
 log = logging.getLogger("pydanube.observation")
 
 SLICE_S: Final = 0.003
-BUDGET_SHARE: Final = 0.012  # of a core, for judging
+BUDGET_SHARE: Final = 0.01  # of a core, for judging
 LEAST_BUDGET_S: Final = 0.005
 LATER_ROUNDS: Final = 12  # what does not change is looked at again after so many
 NEVER_MS: Final = 1 << 62
@@ -63,6 +63,7 @@ class Observation:
         self._broker = broker
         self._findings: dict[_Scope, tuple[Finding, ...]] = {}
         self._unsettled: set[_Scope] = set()  # an alert of it may open or close with the next look
+        self._topics_with_news: set[str] = set()  # logs of which there is a finding, or an alert may turn
         self._queue: dict[_Scope, tuple[Topic, LogTrack]] = {}  # to be judged; ordered, each once
         self._looking = asyncio.Lock()
         self.sampler.gone = self._gone
@@ -97,20 +98,17 @@ class Observation:
     # -- what to judge ---------------------------------------------------------------------------------------
 
     def _consider(self, topic: Topic, track: LogTrack, now: int) -> None:
-        window_ms = int(self.options.window_s * 1000)
         name = topic.name
-        refused_ms = self.sampler.refusing.get(name)
-        if refused_ms is not None and now - refused_ms > window_ms:
+        refused_ms = self.sampler.refusing.get(name) if self.sampler.refusing else None
+        if refused_ms is not None and now - refused_ms > int(self.options.window_s * 1000):
             del self.sampler.refusing[name]
             refused_ms = None
-        scope = (name, "")
         if (
             refused_ms is not None
-            or scope in self._unsettled
-            or self._silent(track, now)
-            or scope in self._findings
+            or (track.steady_from_ms is not None and self._silent(track, now))
+            or name in self._topics_with_news
         ):
-            self._queue.setdefault(scope, (topic, track))
+            self._queue.setdefault((name, ""), (topic, track))
         for subscription, cursor in track.cursors.items():
             if now < cursor.look_at_ms:
                 continue
@@ -263,6 +261,11 @@ class Observation:
             self._unsettled.add(scope)
         else:
             self._unsettled.discard(scope)
+        if not scope[1]:
+            if findings or scope in self._unsettled:
+                self._topics_with_news.add(scope[0])
+            else:
+                self._topics_with_news.discard(scope[0])
 
     def _settle(self, cursor: CursorTrack, lag: LagJudgement, now: int) -> Settling[LagStatus]:
         settled = cast("Settling[LagStatus] | None", cursor.settled)
@@ -315,5 +318,7 @@ class Observation:
     def _forget(self, scope: _Scope) -> None:
         self._findings.pop(scope, None)
         self._unsettled.discard(scope)
+        if not scope[1]:
+            self._topics_with_news.discard(scope[0])
         self._queue.pop(scope, None)
         self.alerts.forget("\0".join(scope), now_ms())
