@@ -39,6 +39,8 @@ log = logging.getLogger("pydanube.observation")
 
 SLICE_S: Final = 0.002
 HEARTBEAT: Final = 12  # rounds after which observers are told of what did not change: a minute by default
+DISK_SAMPLES: Final = 24
+DISK_STEP_MS: Final = 400_000  # so many of them are what a day's forecast needs to have seen
 CHECK_EVERY: Final = 16  # topics between two looks at the clock
 
 Look = Callable[[Topic, LogTrack, int], None]
@@ -63,7 +65,8 @@ class Sampler:
         self.longest_slice_s = 0.0
         self.started_ms = now_ms()
         self.tier_errors: list[tuple[int, int]] = []  # (time, total), when it rose
-        self.disk_free: list[tuple[int, int]] = []
+        self.disk_free: list[tuple[int, int]] = []  # (time, bytes) of the last looks
+        self.disk_free_before: list[tuple[int, int]] = []  # and of hours before, more seldom
         self.journal_error_ms: int | None = None
         self.store_error_ms: int | None = None
         self.gone: Callable[[int, LogTrack], None] = lambda topic_id, track: None
@@ -264,7 +267,11 @@ class Sampler:
             self.tier_errors = [*self.tier_errors[-63:], (now, errors)]
         free = health.disk.get("free_bytes")
         if free is not None:
-            self.disk_free = [*self.disk_free[-23:], (now, free)]
+            self.disk_free.append((now, free))
+            if len(self.disk_free) > DISK_SAMPLES:
+                oldest, before = self.disk_free.pop(0), self.disk_free_before
+                if not before or oldest[0] - before[-1][0] >= DISK_STEP_MS:
+                    self.disk_free_before = [*before[-DISK_SAMPLES:], oldest]
         memory = self._process.memory_info()
         return BrokerSample(
             now,

@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections import Counter
 from typing import Any, Final
 
+from pydanube_core.diagnosis.filling import Filling, filling
 from pydanube_core.diagnosis.lag_status import LagJudgement, Rewind, judge_lag
 from pydanube_core.diagnosis.lag_window import LagWindow, Retention
 from pydanube_core.diagnosis.views import (
@@ -301,7 +302,7 @@ class Viewer:
             disk_total_bytes=disk.get("total_bytes"),
             disk_guard_bytes=disk.get("guard_bytes"),
             disk_refuses=any(reason.code == "DISK_GUARD" for reason in health.reasons()),
-            disk_bytes_per_s=self._disk_rate(),
+            disk_filling=self._filling(disk.get("free_bytes"), disk.get("guard_bytes")),
             journal_error=None if journal_error is None else journal_error.message,
             journal_error_since_ms=sampler.journal_error_ms,
             store_error=None if store_error is None else store_error.message,
@@ -316,15 +317,12 @@ class Viewer:
             tier_off=off,
         )
 
-    def _disk_rate(self) -> float | None:
-        """How fast the disk fills, over the samples kept; None while they cover less than half a window."""
-        seen = self._sampler.disk_free
-        if len(seen) < 5:
+    def _filling(self, free: int | None, guard: int | None) -> Filling | None:
+        """How fast the disk fills."""
+        if free is None or guard is None:
             return None
-        span_s = (seen[-1][0] - seen[0][0]) / 1000
-        if span_s < max(60.0, self._sampler.options.window_s / 3):
-            return None  # less than a minute says how fast one file was written
-        return (seen[0][1] - seen[-1][1]) / span_s
+        seen = [*self._sampler.disk_free_before, *self._sampler.disk_free]
+        return filling(seen, room=max(0, free - guard), least_s=max(60.0, self._sampler.options.window_s / 3))
 
 
 def _base(topic: Topic) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from pydanube_core.diagnosis.filling import AHEAD
 from pydanube_core.diagnosis.findings import Finding, NextCall, Outcome, Rule, RuleArea, Severity
 from pydanube_core.diagnosis.options import DiagnosisOptions
 from pydanube_core.diagnosis.views import BrokerView
@@ -43,10 +44,12 @@ def disk_nearly_full(view: BrokerView, options: DiagnosisOptions) -> Outcome:
     free, total, guard = view.disk_free_bytes, view.disk_total_bytes, view.disk_guard_bytes
     if free is None or total is None or guard is None:
         return "the data folder cannot be looked at"
-    rate = view.disk_bytes_per_s
+    filling = view.disk_filling
+    rate = None if filling is None else filling.bytes_per_s
     full_in_s = (free - guard) / rate if rate is not None and rate > 0 and free > guard else None
+    ahead_s = 0.0 if filling is None else min(SOON_S, AHEAD * filling.seen_s)
     near = free < NEAR_TIMES * guard
-    soon = full_in_s is not None and full_in_s < SOON_S and free < SOON_SHARE * total
+    soon = full_in_s is not None and full_in_s < ahead_s and free < SOON_SHARE * total
     if not view.disk_refuses and not near and not soon:
         return f"{free} of {total} bytes are free, and publishing goes on down to {guard}"
     return Finding(
@@ -63,6 +66,7 @@ def disk_nearly_full(view: BrokerView, options: DiagnosisOptions) -> Outcome:
             "guard_bytes": guard,
             "refuses_publishes": view.disk_refuses,
             "bytes_per_s": rate,
+            "seen_s": None if filling is None else filling.seen_s,
             "stops_in_s": full_in_s,
             "tier_backlog_bytes": view.tier_backlog_bytes,
         },
@@ -118,11 +122,13 @@ BROKER_RULES: Final = (
         name="disk_nearly_full",
         area=RuleArea.BROKER,
         severity="critical if publishing has stopped, else warning",
-        holds="free space is below twice `data.min_free_bytes`, or will be used up within a day",
+        holds="free space is below twice `data.min_free_bytes`, or less than a quarter and will be used up within a day "
+        "at a rate that was seen for a tenth of that time",
         evidence={
             "free_bytes, total_bytes": "of the data folder's disk",
             "guard_bytes": "publishing stops below",
             "stops_in_s": "at the rate it fills; null: it does not, or is not known",
+            "bytes_per_s, seen_s": "the rate, and over what time it was seen",
         },
         unobservable=("what else writes to that disk",),
         helps="free space, set retention, or lower `data.min_free_bytes`",

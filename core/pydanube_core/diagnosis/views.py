@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from pydanube_core.diagnosis.filling import Filling
 from pydanube_core.diagnosis.lag_status import LagJudgement, Rewind
 
 __all__ = [
@@ -184,7 +185,7 @@ class BrokerView:
     disk_total_bytes: int | None
     disk_guard_bytes: int | None
     disk_refuses: bool
-    disk_bytes_per_s: float | None  # free space shrinks by; None: not seen for long enough
+    disk_filling: Filling | None  # None: not seen for long enough
     journal_error: str | None
     journal_error_since_ms: int | None
     store_error: str | None

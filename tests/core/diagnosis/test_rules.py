@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from pydanube_core.diagnosis import DiagnosisOptions, LagStatus, LagWindow, Rewind, judge_lag
+from pydanube_core.diagnosis.filling import Filling
 from pydanube_core.diagnosis.findings import Finding, Severity, Verdict
 from pydanube_core.diagnosis.rules import RULES, check_view, diagnose, ranked
 from pydanube_core.diagnosis.views import (
@@ -273,7 +274,7 @@ BROKER = BrokerView(
     disk_total_bytes=100 << 30,
     disk_guard_bytes=1 << 30,
     disk_refuses=False,
-    disk_bytes_per_s=None,
+    disk_filling=None,
     journal_error=None,
     journal_error_since_ms=None,
     store_error=None,
@@ -290,7 +291,11 @@ BROKER = BrokerView(
     [
         ("journal_read_only", Severity.CRITICAL, {"journal_error": "EIO"}),
         ("disk_nearly_full", Severity.WARNING, {"disk_free_bytes": 3 << 29}),
-        ("disk_nearly_full", Severity.WARNING, {"disk_free_bytes": 20 << 30, "disk_bytes_per_s": 1e6}),
+        (
+            "disk_nearly_full",
+            Severity.WARNING,
+            {"disk_free_bytes": 20 << 30, "disk_filling": Filling(bytes_per_s=1e6, seen_s=3600)},
+        ),
         ("disk_nearly_full", Severity.CRITICAL, {"disk_free_bytes": 1 << 29, "disk_refuses": True}),
         ("object_store_unreachable", Severity.WARNING, {"store_error": "refused"}),
     ],
@@ -302,7 +307,9 @@ def test_what_ails_the_broker_itself(rule: str, severity: Severity, changes: dic
 
 def test_a_healthy_broker_says_nothing() -> None:
     assert check_view(BROKER, OPTIONS) == ()
-    assert check_view(replace(BROKER, disk_bytes_per_s=1.0), OPTIONS) == ()
+    assert check_view(replace(BROKER, disk_filling=Filling(bytes_per_s=1.0, seen_s=3600)), OPTIONS) == ()
+    a_copy = Filling(bytes_per_s=7.6e6, seen_s=120)
+    assert check_view(replace(BROKER, disk_free_bytes=20 << 30, disk_filling=a_copy), OPTIONS) == ()
     assert check_view(view(unread=0, consumers=(consumer(),)), OPTIONS) == ()
 
 
