@@ -33,9 +33,10 @@ from pydanube_cli.findings import print_diagnosis
 from pydanube_cli.interrupted import ReplayAccount
 from pydanube_cli.object_paths import all_paths, lines_of
 from pydanube_cli.overview import print_group, unknown_word
-from pydanube_cli.plan_view import consents, show_plan
+from pydanube_cli.plan_view import consents, describe, show_plan
 from pydanube_cli.progress import NO_DEADLINE_S, with_progress
 from pydanube_cli.render import print_json, print_pairs, print_table, prose
+from pydanube_cli.rows import row_of
 
 __all__ = ["command_of", "groups", "is_group", "run"]
 
@@ -54,12 +55,16 @@ ALIASES: Final[dict[tuple[str, str], tuple[str, str | None]]] = {
     ("schemas", "list-subjects"): ("schemas.list", None),
     ("schemas", "delete"): ("schemas.delete_version", None),
 }
+MESSAGE: Final = ("topic", "partition", "offset", "append_time", "key", "payload", "payload_bytes")
 # The columns that answer the question people ask; `--json` has all.
 COLUMNS: Final[dict[str, tuple[str, ...]]] = {
     "audit.query": ("time", "phase", "operation", "principal", "decision", "code"),
     "plans.list": ("plan_id", "operation", "principal", "state", "expires_at"),
     "tasks.list": ("task_id", "operation", "state", "started_at", "ended_at"),
-    "dead_letters.list": ("offset", "original_topic", "original_offset", "append_time", "payload_bytes"),
+    "alerts.list": ("rule", "subject", "severity", "opened_at", "closed_at", "alert_id"),
+    "dead_letters.list": ("offset", "original_topic", "original_offset", "append_time", "reason", "payload"),
+    "messages.peek": MESSAGE,
+    "messages.search": MESSAGE,
     "brokers.list": ("broker_id", "state", "version", "topics", "ready"),
     "topics.list": (
         "topic",
@@ -423,6 +428,8 @@ def _asked(
             raise
         if not yes:
             if common.as_json or not _on_a_terminal():
+                if not common.as_json:
+                    describe(operation, arguments, plan)
                 line = f"{operation.command_line(arguments)} --yes"
                 error.next.append(
                     operation.next_call(
@@ -446,7 +453,7 @@ def _show(operation: Operation, result: Mapping[str, Any], common: Common) -> No
         print_json(result)
     elif isinstance(items := result.get("items"), list):
         if items:
-            print_table(items, COLUMNS.get(operation.name))
+            print_table([row_of(item) for item in items], COLUMNS.get(operation.name))
         else:
             print(f"no {operation.group.replace('_', ' ')} found", file=sys.stderr)
         if result.get("next_page"):

@@ -10,20 +10,25 @@ from pydanube_admin.operation import Operation
 
 from pydanube_cli.render import cell, human_bytes, print_json
 
-__all__ = ["consents", "show_plan"]
+__all__ = ["consents", "describe", "show_plan"]
 
 MAX_DIFF_LINES: Final = 30
 
 
 def consents(operation: Operation, arguments: Mapping[str, Any], plan: Mapping[str, Any]) -> bool:
     """Show the plan on stderr and ask."""
+    describe(operation, arguments, plan)
+    undo = "it can be undone for a while" if plan.get("reversible") else "this cannot be undone"
+    print(f"{undo}. Type yes to do it: ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() == "yes"
+
+
+def describe(operation: Operation, arguments: Mapping[str, Any], plan: Mapping[str, Any]) -> None:
+    """The plan, on stderr."""
     would = "would destroy" if plan.get("effect") == "destroy" else "would touch"
     print(f"{operation.command_line(arguments)} {would}: {_radius(plan)}", file=sys.stderr)
     for line in _diff_lines(plan):
         print(line, file=sys.stderr)
-    undo = "it can be undone for a while" if plan.get("reversible") else "this cannot be undone"
-    print(f"{undo}. Type yes to do it: ", end="", file=sys.stderr, flush=True)
-    return sys.stdin.readline().strip().lower() == "yes"
 
 
 def show_plan(

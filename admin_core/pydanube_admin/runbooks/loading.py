@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
 from types import MappingProxyType
 from typing import Any, Final
 
 from pydanube_core.errors import InvalidArgument
+from pydanube_core.spelling import close_names
 
 from pydanube_admin.runbooks.models import Check, Parameter, Runbook, Step
+from pydanube_admin.spelling import shown
 
 __all__ = ["all_runbooks", "get", "parse_runbook"]
 
@@ -41,11 +42,12 @@ def get(name: str) -> Runbook:
     runbooks = all_runbooks()
     runbook = runbooks.get(name.replace("-", "_"))
     if runbook is None:
-        near = get_close_matches(name.replace("-", "_"), runbooks, n=1)
+        near = close_names(name.replace("-", "_"), runbooks, at_most=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(runbooks))}"
         raise InvalidArgument(
-            f"there is no runbook {name!r}" + (f"; did you mean {near[0]}?" if near else ""),
+            f"there is no runbook {shown(name)!r}; {hint}",
             field="name",
-            value=name,
+            value=shown(name),
             existing=sorted(runbooks),
         )
     return runbook

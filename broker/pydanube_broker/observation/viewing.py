@@ -269,6 +269,7 @@ class Viewer:
             now_ms=now,
             production=track.production(now, topic.commit, sampler.options.window_s),
             producers=topic.producers_connected,
+            producer_seen=topic.producer_seen,
             departure=None
             if left is None or topic.producers_connected
             else Departure(at_ms=left.at_ms, name=left.name, abrupt=left.abrupt, in_flight=0, unread=0),

@@ -116,6 +116,7 @@ class Topic:
         "name",
         "options",
         "producer_left",
+        "producer_seen",
         "producers_connected",
         "readers",
         "schema",
@@ -146,6 +147,7 @@ class Topic:
         self.subscriptions: dict[str, Any] = {}
         self.readers = 0
         self.producers_connected = 0
+        self.producer_seen = False  # any, since the start; the broker itself writes audit and dead letters
         self.producer_left: ProducerLeft | None = None
         self.messages_in = 0
         self.bytes_in = 0
@@ -308,6 +310,7 @@ class Topic:
     def producer_attached(self) -> None:
         """A producer has come; `producers_connected` counts it until `producer_detached`."""
         self.producers_connected += 1
+        self.producer_seen = True
 
     def producer_detached(self) -> None:
         """It has gone."""

@@ -102,6 +102,8 @@ def producer_stopped(view: TopicView, options: DiagnosisOptions) -> Outcome:
     flow = view.production
     if flow.last_ms is None or flow.steady_since_ms is None:
         return "nothing was published while the broker watched"
+    if not view.producer_seen:
+        return "no producer was here since the broker started: what came was written by the broker, or by operations"
     steady_s = (flow.last_ms - flow.steady_since_ms) / 1000
     silence_s = max(0, view.now_ms - flow.last_ms) / 1000
     enough_s = max(STEADY_SAMPLES * options.sample_interval_s, options.window_s / 2)

@@ -160,6 +160,7 @@ class TopicView:
     production: Production
     producers: int
     departure: Departure | None  # of the last producer
+    producer_seen: bool = True  # since the broker started
     refused: Mapping[str, Count] = field(default_factory=dict)  # batches by code
     refused_messages: Mapping[str, Count] = field(default_factory=dict)
     violations: Mapping[str, Count] = field(

@@ -259,6 +259,13 @@ def test_a_flow_that_stops_is_found(changes: dict[str, Any], severity: Severity)
     )
 
 
+def test_what_the_broker_writes_itself_has_no_producer_that_could_stop() -> None:
+    """Seen: an alert of `producer_stopped` on /system/audit once the administrator had gone."""
+    stopped = flow(last_ms=NOW - 100_000, steady_since_ms=NOW - 400_000)
+    written = topic_view(production=stopped, producers=0, producer_seen=False, topic="/system/audit")
+    assert check_view(written, OPTIONS) == ()
+
+
 def test_a_burst_that_ends_and_a_flow_that_pauses_are_no_stop() -> None:
     burst = flow(last_ms=NOW - 100_000, steady_since_ms=NOW - 110_000)
     assert check_view(topic_view(production=burst), OPTIONS) == ()

@@ -1,0 +1,54 @@
+"""What a table of messages or alerts shows: the payload and whom it is about, not only numbers around them."""
+
+from __future__ import annotations
+
+import pytest
+from pydanube_cli.operations import COLUMNS
+from pydanube_cli.render import print_table
+from pydanube_cli.rows import row_of
+
+MESSAGE = {
+    "topic": "/default/t",
+    "offset": 3,
+    "payload_bytes": 5,
+    "untrusted": {"text": "hello", "key": "k", "attributes": {}, "producer": "p"},
+}
+
+
+def test_a_message_shows_its_key_and_payload(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table([row_of(MESSAGE)], COLUMNS["messages.peek"])
+    head, line = capsys.readouterr().out.splitlines()
+    assert {"offset", "key", "payload"} <= set(head.split())
+    assert {"3", "k", "hello"} <= set(line.split())
+
+
+def test_a_long_or_binary_payload_is_cut_and_said_to_be_so() -> None:
+    assert row_of(MESSAGE | {"untrusted": {"text": "x" * 500}})["payload"] == "x" * 60 + "…"
+    assert row_of(MESSAGE | {"untrusted": {"base64": "AAAA"}})["payload"] == "base64 AAAA"
+
+
+def test_what_others_wrote_cannot_move_the_cursor(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table([row_of(MESSAGE | {"untrusted": {"text": "a\x1b[2J\nb\rc"}})], COLUMNS["messages.peek"])
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    assert "\r" not in out
+    assert len(out.splitlines()) == 2
+
+
+def test_an_alert_says_whom_it_is_about(capsys: pytest.CaptureFixture[str]) -> None:
+    alert = {
+        "alert_id": "f",
+        "rule": "no_consumers",
+        "subject": {"topic": "/default/t", "subscription": "s"},
+        "severity": "warning",
+        "opened_at": "x",
+        "closed_at": None,
+    }
+    print_table([row_of(alert)], COLUMNS["alerts.list"])
+    assert "/default/t s" in capsys.readouterr().out
+
+
+def test_dead_letters_show_why() -> None:
+    row = row_of(MESSAGE | {"untrusted": {"text": "x", "reason": "unreadable"}})
+    assert row["reason"] == "unreadable"
+    assert "reason" in COLUMNS["dead_letters.list"]
