@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping
 from typing import Any, Final
@@ -25,7 +26,7 @@ from pydanube_admin.paging import begin_of, glob, next_token
 
 __all__ = ["query_audit", "verify_audit"]
 
-CHUNK: Final = 500
+CHUNK: Final = 100  # records a turn of the loop: ten milliseconds
 MAX_LOOKED_AT: Final = 20_000  # records a page; a page may hold fewer items, or none, and go on
 DAMAGE: Final = ("CORRUPT_JOURNAL", "CORRUPT_OBJECT", "OBJECT_MISSING", "CHECKSUM_MISMATCH")
 
@@ -41,6 +42,7 @@ async def query_audit(context: Context, request: QueryAuditRequest) -> Page[Audi
     looked_at = 0
     first = 0
     while end > first and len(items) < request.limit and looked_at < MAX_LOOKED_AT:
+        await asyncio.sleep(0)  # what is in memory is read without waiting
         start = max(0, end - CHUNK)
         first, found = await context.port.read_audit(start=start, max_messages=end - start)
         chunk = [record for offset, payload in found if offset < end and (record := _record(payload))]
@@ -135,6 +137,7 @@ async def verify_audit(context: Context, request: VerifyAuditRequest) -> Verifie
     kept = await context.port.read_state(HEAD_KEY)
     known = None if kept is None else json.loads(kept.value)
     while start < end and bad is None:
+        await asyncio.sleep(0)
         try:
             _, found = await context.port.read_audit(start=start, max_messages=min(CHUNK, end - start))
         except ClusterError as error:
