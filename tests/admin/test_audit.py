@@ -6,6 +6,7 @@ import json
 from collections.abc import AsyncIterator
 
 import anyio
+import anyio.lowlevel
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -206,7 +207,7 @@ async def test_others_have_their_turn_while_the_audit_is_read(cluster: Administe
         async def other() -> None:
             nonlocal turns
             while True:
-                await anyio.sleep(0)
+                await anyio.lowlevel.checkpoint()
                 turns += 1
 
         async with anyio.create_task_group() as group:

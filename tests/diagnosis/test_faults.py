@@ -185,7 +185,9 @@ async def test_a_journal_whose_helper_was_killed_is_read_only(make_broker: Make)
 
 
 @pytest.mark.long  # the process that writes objects waits for every other one on a busy machine
-async def test_a_store_that_stopped_is_unreachable(make_broker: Make, tmp_path: Path) -> None:
+async def test_a_store_that_stopped_is_unreachable(
+    make_broker: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with anyio.fail_after(DEADLINE_S):
         with running_s3_server(tmp_path / "s3") as server:
             broker = await started(
@@ -209,6 +211,8 @@ async def test_a_store_that_stopped_is_unreachable(make_broker: Make, tmp_path: 
             await world.publish("t", 10)
             wanted = Expected("object_store_unreachable", None, None, lambda: {"store": f"s3://{BUCKET}/x"})
             found = await diagnosed(world, wanted, patience_s=90)
+            with capsys.disabled():
+                print(f"\nobject_store_unreachable {found.seconds:.1f} s after the store had stopped")
             assert found.evidence_wrong == []
             assert found.finding["evidence"]["errors"] >= 1
 
