@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -36,6 +37,8 @@ from tests.support.s3_server import BUCKET, running_s3_server, s3_environment
 pytestmark = pytest.mark.anyio
 Make = Callable[..., BrokerProcess]
 DEADLINE_S = 240
+#: one of them where every test runs, all in the long ones: starting a broker costs seconds
+SEEDS = pytest.mark.parametrize("seed", [1, *(pytest.param(n, marks=pytest.mark.long) for n in range(2, 6))])
 
 
 async def started(make_broker: Make, **options: Any) -> BrokerProcess:
@@ -130,11 +133,12 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(folder)], check=False)
 
 
+@SEEDS
 async def test_a_disk_that_fills_is_found_before_and_when_it_refuses(
-    make_broker: Make, small_disk: Path
+    make_broker: Make, small_disk: Path, seed: int
 ) -> None:
     with anyio.fail_after(DEADLINE_S):
-        guard = 12 << 20
+        guard = random.Random(seed).randint(10, 16) << 20
         broker = await started(
             make_broker,
             data_dir=small_disk / "data",
@@ -145,10 +149,15 @@ async def test_a_disk_that_fills_is_found_before_and_when_it_refuses(
             stat = os.statvfs(small_disk)
             return stat.f_bavail * stat.f_frsize
 
-        async with world_of(broker.url, broker.admin, 1, "disk") as world:
+        async with world_of(broker.url, broker.admin, seed, "disk") as world:
+            await world.publish("before", world.random.randint(1, 500))
             assert (await world.call("diagnose.cluster"))["findings"] == []
-            await _fill_until(world, small_disk, free, guard + (6 << 20), guard, "warning")
-            await _fill_until(world, small_disk, free, guard - (2 << 20), guard, "critical")
+            await _fill_until(
+                world, small_disk, free, guard + (world.random.randint(3, 8) << 20), guard, "warning"
+            )
+            await _fill_until(
+                world, small_disk, free, guard - (world.random.randint(1, 4) << 20), guard, "critical"
+            )
     broker.check_log(allow=["disk"])
 
 
@@ -171,11 +180,12 @@ async def _fill_until(
     assert found.finding["severity"] == severity
 
 
-async def test_a_journal_whose_helper_was_killed_is_read_only(make_broker: Make) -> None:
+@SEEDS
+async def test_a_journal_whose_helper_was_killed_is_read_only(make_broker: Make, seed: int) -> None:
     with anyio.fail_after(DEADLINE_S):
         broker = await started(make_broker)
-        async with world_of(broker.url, broker.admin, 1, "journal") as world:
-            await world.publish("before", 5)
+        async with world_of(broker.url, broker.admin, seed, "journal") as world:
+            await world.publish("before", world.random.randint(1, 500))
             kill_helper(broker.helper_running()[0])
             found = await diagnosed(world, Expected("journal_read_only", None))
             assert found.evidence_wrong == []
@@ -185,8 +195,9 @@ async def test_a_journal_whose_helper_was_killed_is_read_only(make_broker: Make)
 
 
 @pytest.mark.long  # the process that writes objects waits for every other one on a busy machine
+@pytest.mark.parametrize("seed", range(1, 6))
 async def test_a_store_that_stopped_is_unreachable(
-    make_broker: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    make_broker: Make, tmp_path: Path, seed: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with anyio.fail_after(DEADLINE_S):
         with running_s3_server(tmp_path / "s3") as server:
@@ -202,13 +213,13 @@ async def test_a_store_that_stopped_is_unreachable(
                     "DANUBE_TIER__TIMEOUT": "3s",
                 },
             )
-            async with world_of(broker.url, broker.admin, 1, "store") as world:
-                await world.publish("t", 10)
+            async with world_of(broker.url, broker.admin, seed, "store") as world:
+                await world.publish("t", world.random.randint(1, 500))
                 # its process is the nicest there is
                 await until(lambda: broker.status()["tier"]["objects_written"] > 0)
                 assert (await world.call("diagnose.cluster"))["findings"] == []
-        async with world_of(broker.url, broker.admin, 1, "store") as world:
-            await world.publish("t", 10)
+        async with world_of(broker.url, broker.admin, seed, "store") as world:
+            await world.publish("t", world.random.randint(1, 500))
             wanted = Expected("object_store_unreachable", None, None, lambda: {"store": f"s3://{BUCKET}/x"})
             found = await diagnosed(world, wanted, patience_s=90)
             with capsys.disabled():
