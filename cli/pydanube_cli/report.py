@@ -12,6 +12,7 @@ import typer
 from pydanube_core.errors import ClusterError, ConditionNotMet, InvalidArgument, Unavailable
 
 from pydanube_cli.command import Common, command
+from pydanube_cli.failures import printable
 from pydanube_cli.render import print_json, print_table
 
 __all__ = ["balance", "lag"]
@@ -259,12 +260,12 @@ def _say_balance(result: Mapping[str, Any]) -> None:
             for row in result["rows"][-24:]
         ]
     )
-    print(f"\n{result['summary']['verdict']}: {result['summary']['because']}")
+    print("\n" + printable(f"{result['summary']['verdict']}: {result['summary']['because']}"))
     _say_files(result)
 
 
 def _say_files(result: Mapping[str, Any]) -> None:
     for text in result["summary"]["damaged_files"]:
-        print(f"damaged: {text}")
+        print(printable(f"damaged: {text}"))
     for path in result["files"].values():
         print(path)

@@ -117,6 +117,7 @@ PURE = (
     "pydanube_mcp.fencing",
     "pydanube_mcp.sizing",
     "pydanube_spark.reports.charts",
+    "pydanube_spark.reports.markup",
     "pydanube_spark.sources.extent",
     "pydanube_storage.objects.names",
     "pydanube_storage.metadata.model",

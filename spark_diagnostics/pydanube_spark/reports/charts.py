@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from math import ceil, floor, log10
 from typing import Final
+
+from pydanube_spark.reports.markup import escaped
 
 __all__ = ["HEIGHT", "MARGIN", "WIDTH", "Chart", "Series", "labels_shown", "svg", "ticks", "top_of"]
 
@@ -86,14 +87,14 @@ def svg(chart: Chart) -> str:
         return round(left + slot * (i + 0.5), 1)
 
     parts = [
-        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(chart.title)}">',
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escaped(chart.title)}">',
         *(
             f'<line class="grid" x1="{left}" x2="{WIDTH - right}" y1="{y(mark)}" y2="{y(mark)}"/>'
             f'<text class="axis" x="{left - 6}" y="{y(mark) + 4}" text-anchor="end">{short(mark)}</text>'
             for mark in marks
         ),
         *(
-            f'<text class="axis" x="{x(i)}" y="{HEIGHT - 8}" text-anchor="middle">{escape(chart.labels[i])}</text>'
+            f'<text class="axis" x="{x(i)}" y="{HEIGHT - 8}" text-anchor="middle">{escaped(chart.labels[i])}</text>'
             for i in labels_shown(chart)
         ),
     ]
@@ -106,8 +107,8 @@ def svg(chart: Chart) -> str:
                     height = round(value * scale, 1)
                     parts.append(
                         f'<rect class="{each.colour}" x="{round(x(i) - width / 2, 1)}" y="{y(floors[i] + value)}" '
-                        f'width="{round(width, 1)}" height="{height}"><title>{escape(chart.labels[i])} '
-                        f"{escape(each.name)}: {short(value)} {escape(chart.unit)}</title></rect>"
+                        f'width="{round(width, 1)}" height="{height}"><title>{escaped(chart.labels[i])} '
+                        f"{escaped(each.name)}: {short(value)} {escaped(chart.unit)}</title></rect>"
                     )
                     floors[i] += value
     else:
@@ -117,11 +118,11 @@ def svg(chart: Chart) -> str:
                 parts.append(f'<polyline class="{each.colour}" points="{points}"/>')
                 parts += [
                     f'<circle class="{each.colour}" cx="{x(i)}" cy="{y(each.values[i] or 0)}" r="2.5"><title>'
-                    f"{escape(chart.labels[i])} {escape(each.name)}: {short(each.values[i] or 0)} "
-                    f"{escape(chart.unit)}</title></circle>"
+                    f"{escaped(chart.labels[i])} {escaped(each.name)}: {short(each.values[i] or 0)} "
+                    f"{escaped(chart.unit)}</title></circle>"
                     for i in run
                 ]
-    legend = "".join(f'<li><i class="{each.colour}"></i>{escape(each.name)}</li>' for each in chart.series)
+    legend = "".join(f'<li><i class="{each.colour}"></i>{escaped(each.name)}</li>' for each in chart.series)
     return "\n".join([*parts, "</svg>", f'<ul class="legend">{legend}</ul>'])
 
 

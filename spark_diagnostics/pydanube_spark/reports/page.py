@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Any, Final
 
 from pydanube_spark.reports.charts import (
@@ -20,6 +19,7 @@ from pydanube_spark.reports.charts import (
     ticks,
     top_of,
 )
+from pydanube_spark.reports.markup import escaped, seen
 
 __all__ = ["COLOURS", "Page", "TableView", "html", "png"]
 
@@ -107,18 +107,18 @@ td.number,th.number{{text-align:right;font-variant-numeric:tabular-nums}}
 def html(page: Page) -> str:
     """The page; everything that was said by others is escaped."""
     figures = "".join(
-        f"<li><b>{escape(value)}</b><span>{escape(what)}</span></li>" for value, what in page.figures
+        f"<li><b>{escaped(value)}</b><span>{escaped(what)}</span></li>" for value, what in page.figures
     )
     charts = "".join(
-        f'<h2>{escape(chart.title)} <small>({escape(chart.unit)})</small></h2><div class="wide">{svg(chart)}</div>'
+        f'<h2>{escaped(chart.title)} <small>({escaped(chart.unit)})</small></h2><div class="wide">{svg(chart)}</div>'
         for chart in page.charts
     )
     tables = "".join(map(_table, page.tables))
-    remarks = "".join(f"<p>{escape(text)}</p>" for text in page.remarks)
+    remarks = "".join(f"<p>{escaped(text)}</p>" for text in page.remarks)
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" '
-        f'content="width=device-width,initial-scale=1"><title>{escape(page.title)}</title><style>{_style()}</style>'
-        f"</head><body><h1>{escape(page.title)}</h1><p>{escape(page.subtitle)}</p>"
+        f'content="width=device-width,initial-scale=1"><title>{escaped(page.title)}</title><style>{_style()}</style>'
+        f"</head><body><h1>{escaped(page.title)}</h1><p>{escaped(page.subtitle)}</p>"
         f'<ul class="figures">{figures}</ul>{remarks}{charts}{tables}</body></html>\n'
     )
 
@@ -129,15 +129,15 @@ def _table(view: TableView) -> str:
     def cell(tag: str, i: int, text: str) -> str:
         kind = ' class="number"' if numeric[i] else ""
         dot = f'<i class="{view.marks[text]}"></i>' if tag == "td" and text in view.marks else ""
-        return f"<{tag}{kind}>{dot}{escape(text)}</{tag}>"
+        return f"<{tag}{kind}>{dot}{escaped(text)}</{tag}>"
 
     head = "".join(cell("th", i, text) for i, text in enumerate(view.head))
     rows = "".join(
         "<tr>" + "".join(cell("td", i, text) for i, text in enumerate(row)) + "</tr>" for row in view.rows
     )
-    note = f"<p>{escape(view.note)}</p>" if view.note else ""
+    note = f"<p>{escaped(view.note)}</p>" if view.note else ""
     return (
-        f'<h2>{escape(view.title)}</h2>{note}<div class="wide"><table><thead><tr>{head}</tr></thead>'
+        f'<h2>{escaped(view.title)}</h2>{note}<div class="wide"><table><thead><tr>{head}</tr></thead>'
         f"<tbody>{rows}</tbody></table></div>"
     )
 
@@ -162,7 +162,7 @@ def png(page: Page) -> bytes:
 
     def text(at: tuple[float, float], said: str, size: int, colour: str, anchor: str = "la") -> None:
         # The font that comes with Pillow has no dash.
-        said = said.replace("–", "-")
+        said = seen(said).replace("–", "-")
         draw.text((at[0] * scale, at[1] * scale), said, font=fonts[size], fill=colour, anchor=anchor)
 
     text((20, 14), page.title, 22, _INK[0])

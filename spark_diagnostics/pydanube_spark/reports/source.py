@@ -90,7 +90,10 @@ def _interval_ms(store: Any, cluster: str, start_ms: int, end_ms: int) -> int:
         if file.generation < 2
     ]
     for _, key in sorted(files, reverse=True)[:5]:
-        times = read_samples(store, key, table, columns=["taken_at"]).column("taken_at").cast(pa.int64())
+        try:
+            times = read_samples(store, key, table, columns=["taken_at"]).column("taken_at").cast(pa.int64())
+        except (CorruptObject, ObjectMissing):
+            continue  # another tells it as well; a damaged one is for the report to name that is about it
         gaps = np.diff(np.sort(times.to_numpy()))
         if len(gaps):
             return max(_SHORTEST_MS, int(np.median(gaps)))

@@ -1,0 +1,89 @@
+"""Names that others chose, on the page, in the picture and in a terminal: text, and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from html.parser import HTMLParser
+from typing import Any
+
+import numpy as np
+import pytest
+from pydanube_cli import report
+from pydanube_core.diagnosis import DiagnosisOptions
+from pydanube_spark.reports.history import ARRAYS, Grid, History
+from pydanube_spark.reports.lag_rows import Span, rows_of_history
+from pydanube_spark.reports.lag_view import lag_page, lag_summary, offenders, shown_row
+from pydanube_spark.reports.page import html, png
+
+START = 472_222 * 3_600_000
+END = START + 3_600_000
+HOSTILE = (
+    "</td></script><script>alert(1)</script>",
+    '" onload="alert(1)',
+    "<img src=x onerror=alert(1)>&amp;",
+    "\x1b[2J\x1b]0;owned\x07\r\nnext line",
+    "\u202eesrever\u2066",
+    "x" * 300,
+)
+
+
+class Tags(HTMLParser):
+    """What elements and attributes a page has."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: set[tuple[str, str]] = set()
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found |= {(tag, name) for name, _ in attrs} | {(tag, "")}
+
+
+def rows(names: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Subscriptions that are behind, so that charts, legends and tables all name them."""
+    arrays = {name: np.full(720, 10, np.int64) for name in ARRAYS}
+    arrays |= {
+        "taken_at": START + 5000 * np.arange(720),
+        "unread_offsets": np.arange(720),
+        "members": np.zeros(720, int),
+    }
+    arrays["next_offset"] = 1000 + np.arange(720)
+    made = rows_of_history(
+        History(arrays), Span(since_ms=START, until_ms=END), Grid.of(5000), DiagnosisOptions()
+    )
+    shared = [asdict(row) for row in made]
+    return [
+        {"topic": f"/default/{name}", "partition": None, "subscription": name, "type": "shared", **row}
+        for name in names
+        for row in shared
+    ]
+
+
+def page_of(found: list[dict[str, Any]], damaged: list[str]) -> Any:
+    return lag_page(found, lag_summary(found, damaged), cluster=HOSTILE[0], since_ms=START, until_ms=END)
+
+
+def test_a_page_of_hostile_names_has_the_elements_of_any_other() -> None:
+    plain = Tags(html(page_of(rows(tuple("abcdef")), ["file x"])))
+    hostile = html(page_of(rows(HOSTILE), [HOSTILE[2]]))
+    assert Tags(hostile).found == plain.found
+    assert {tag for tag, _ in plain.found}.isdisjoint({"script", "img", "iframe", "link"})
+    assert "\x1b" not in hostile
+    assert png(page_of(rows(HOSTILE), [HOSTILE[2]]))[:4] == b"\x89PNG"
+
+
+def test_a_terminal_is_given_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    found = rows(HOSTILE)
+    report._say_lag(
+        {
+            "rows": [shown_row(row) for row in offenders(found)],
+            "since": "a",
+            "until": "b",
+            "summary": {"subscriptions": 6, "statuses": {}, "damaged_files": [HOSTILE[3]]},
+            "files": {},
+        }
+    )
+    said = capsys.readouterr().out
+    assert "\x1b" not in said
+    assert "\x07" not in said
+    assert "\u202e" not in said
