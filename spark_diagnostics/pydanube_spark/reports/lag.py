@@ -1,7 +1,5 @@
 """The consumer-lag report, on Spark: samples are gathered by subscription, and each is judged by the pure rules.
 
-    spark-submit --master … pydanube_spark/reports/lag.py --tier s3://bucket/prefix --since 24h --out DIR
-
 Tasks read telemetry files, Spark brings together what belongs to one subscription, tasks judge. Memory is bounded by
 one file and by one subscription's samples.
 """

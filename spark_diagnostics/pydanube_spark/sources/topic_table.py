@@ -134,8 +134,9 @@ def _by_source(spark: SparkSession, options: TopicOptions, extent: Extent) -> Da
     """The data source over a range of one concrete topic, as a part of the whole topic."""
     reader = spark.read.format("danube").option("topic", extent.topic)
     given = {
-        "broker": options.broker,
-        "admin": options.admin,
+        # As this process has them: a worker has the environment that the JVM was started in.
+        "broker": None if options.offline else options.broker_url,
+        "admin": None if options.offline else options.admin_url,
         "tier": options.tier,
         "cluster": options.cluster,
         "decode": str(options.decode).lower(),
