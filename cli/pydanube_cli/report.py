@@ -236,7 +236,10 @@ def _say_lag(result: Mapping[str, Any]) -> None:
     )
     summary = result["summary"]
     counts = ", ".join(f"{count} {name}" for name, count in summary["statuses"].items())
-    print(f"\n{summary['subscriptions']} subscriptions from {result['since']} to {result['until']}: {counts}")
+    gone = f"; {summary['gone']} deleted" if summary["gone"] else ""
+    print(
+        f"\n{summary['subscriptions']} subscriptions from {result['since']} to {result['until']}: {counts}{gone}"
+    )
     _say_files(result)
 
 

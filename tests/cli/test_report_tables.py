@@ -81,13 +81,14 @@ def test_the_lag_table_fits_80_columns_and_says_why_before_it_says_rates(
         "produce_rate": 199.64,
         "consume_rate": 180.0,
         "stuck_reason": "nothing_in_flight",
+        "gone": None,
     }
     report._say_lag(
         {
             "rows": [row, {**row, "status": "FALLING_BEHIND", "stuck_reason": None}],
             "since": "2026-01-31T12:00:00.000Z",
             "until": "2026-01-31T13:00:00.000Z",
-            "summary": {"subscriptions": 2, "statuses": {"STUCK": 2}, "damaged_files": []},
+            "summary": {"subscriptions": 2, "statuses": {"STUCK": 2}, "gone": 0, "damaged_files": []},
             "files": {},
         }
     )

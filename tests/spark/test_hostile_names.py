@@ -79,7 +79,7 @@ def test_a_terminal_is_given_no_control_characters(capsys: pytest.CaptureFixture
             "rows": [shown_row(row) for row in offenders(found)],
             "since": "a",
             "until": "b",
-            "summary": {"subscriptions": 6, "statuses": {}, "damaged_files": [HOSTILE[3]]},
+            "summary": {"subscriptions": 6, "gone": 0, "statuses": {}, "damaged_files": [HOSTILE[3]]},
             "files": {},
         }
     )

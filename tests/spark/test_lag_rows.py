@@ -167,6 +167,29 @@ def test_each_hour_has_its_row() -> None:
     assert [row.hour_ms for row in found] == [START, START + HOUR, None]
 
 
+def test_a_subscription_that_was_deleted_ends_with_its_last_sample_and_is_in_no_trouble() -> None:
+    """Its broker went on: that is no lack of samples, which would be UNKNOWN."""
+    behind = history(360, next_offset=500 * np.arange(360), unread_offsets=500 * np.arange(360), members=0)
+    span = Span(since_ms=START, until_ms=START + 3 * HOUR)
+    made = list(rows_of_history(behind, span, GRID, DiagnosisOptions(), gone=True))
+    assert [row.hour_ms for row in made] == [START, None]
+    assert {row.gone_ms for row in made} == {START + 359 * 5000}
+    assert made[-1].status == "STUCK"
+    assert "UNKNOWN" not in json.loads(made[-1].minutes)
+    subject = {"topic": "/default/t", "partition": None, "subscription": "s", "type": None}
+    summary = lag_summary([{**subject, **asdict(row)} for row in made], [])
+    assert (summary["subscriptions"], summary["gone"], summary["statuses"], summary["worst"]) == (
+        0,
+        1,
+        {},
+        [],
+    )
+    unknown = list(rows_of_history(behind, span, GRID, DiagnosisOptions()))[-1]
+    assert (unknown.status, unknown.gone_ms) == ("UNKNOWN", None)
+    before = Span(since_ms=START + HOUR, until_ms=START + 2 * HOUR)
+    assert list(rows_of_history(behind, before, GRID, DiagnosisOptions(), gone=True)) == []
+
+
 ANY_COUNT = st.one_of(st.integers(0, 1000), st.integers(0, 1 << 62))
 
 
@@ -193,10 +216,12 @@ def any_history(draw: st.DrawFn) -> History:
 
 
 @settings(max_examples=25, deadline=None)
-@given(any_history(), st.integers(60_000, 2 * HOUR))
-def test_whatever_was_sampled_rows_are_finite_and_never_negative(found: History, length_ms: int) -> None:
+@given(any_history(), st.integers(60_000, 2 * HOUR), st.booleans())
+def test_whatever_was_sampled_rows_are_finite_and_never_negative(
+    found: History, length_ms: int, gone: bool
+) -> None:
     span = Span(since_ms=START, until_ms=START + length_ms)
-    made = list(rows_of_history(found, span, GRID, DiagnosisOptions()))
+    made = list(rows_of_history(found, span, GRID, DiagnosisOptions(), gone=gone))
     subject = {"topic": "/default/t", "partition": None, "subscription": "s", "type": None}
     shown = [{**subject, **asdict(row)} for row in made]
     for row in made:

@@ -6,9 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from pydanube_core.errors import CorruptObject, InvalidArgument, StoreUnavailable
+from pydanube_core.telemetry import table_named
 from pydanube_core.telemetry.files import HOUR_MS
 from pydanube_core.units import format_time
 from pydanube_spark.reports.balance_run import run_balance
@@ -16,6 +18,8 @@ from pydanube_spark.reports.run import ReportRequest, run_lag
 from pydanube_spark.telemetry.generator import Behaviour, Plan, behaviour_of, generate
 from pydanube_storage.objects import StoreOptions
 from pydanube_storage.objects.local import LocalStore
+from pydanube_storage.telemetry.reading import read_samples
+from pydanube_storage.telemetry.writing import encode
 
 from tests.support.duckdb import duckdb_rows
 
@@ -138,21 +142,28 @@ def test_no_telemetry_and_no_store_are_told_apart(spark: Any, tmp_path: Path) ->
         run_balance(request(tmp_path / "nowhere"))
 
 
-def test_a_damaged_file_is_named_and_the_rest_is_reported(spark: Any, tmp_path: Path) -> None:
-    plan = Plan(start_ms=PLAN.start_ms, hours=2, subscriptions=3, brokers=1)
+def test_a_damaged_file_is_named_and_what_was_deleted_is_no_gap(spark: Any, tmp_path: Path) -> None:
+    plan = Plan(start_ms=PLAN.start_ms, hours=4, subscriptions=3, brokers=1)
     generate(LocalStore(tmp_path), plan)
-    first = sorted(tmp_path.glob("*/telemetry/cursors/*/*.parquet"))[0]
+    first, _, *after = sorted(tmp_path.glob("*/telemetry/cursors/*/*.parquet"))
     data = bytearray(first.read_bytes())
     data[len(data) // 2] ^= 0xFF
     first.write_bytes(data)
+    table = table_named("cursors")
+    for path in after:  # the subscription of topic-2 was deleted at the end of the second hour
+        samples = read_samples(LocalStore(tmp_path), str(path.relative_to(tmp_path)), table)
+        path.write_bytes(encode(table, samples.filter(pc.not_equal(samples["topic"], "/default/topic-2"))))
     for path in tmp_path.glob("*/telemetry/brokers/*/*.parquet"):
         path.write_bytes(b"")  # is not what this report is about
-    found = run_lag(request(tmp_path))
+    whole = request(tmp_path, until=format_time(plan.start_ms + plan.hours * HOUR_MS))
+    found = run_lag(whole)
     (damaged,) = found["summary"]["damaged_files"]
     assert first.name in damaged
+    assert [row["topic"] for row in found["rows"] if row["gone"] is not None] == ["/default/topic-2"]
     assert {row["topic"] for row in found["rows"]} == {f"/default/topic-{n}" for n in range(3)}
-    assert all(json.loads(json.dumps(row["minutes"])).get("UNKNOWN", 0) == 0 for row in found["rows"])
+    assert all(row["minutes"].get("UNKNOWN", 0) == 0 for row in found["rows"])
+    assert (found["summary"]["subscriptions"], found["summary"]["gone"]) == (2, 1)
     for path in tmp_path.glob("*/telemetry/cursors/*/*.parquet"):
         path.write_bytes(path.read_bytes()[:-30])  # half written, were that possible
     with pytest.raises(CorruptObject, match="no file of that time can be read"):
-        run_lag(request(tmp_path))
+        run_lag(whole)

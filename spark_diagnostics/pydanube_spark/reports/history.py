@@ -101,6 +101,11 @@ class History:
         )  # last sample at which the cursor had moved
         self._read = np.maximum.accumulate(np.where(self.lag == 0, index, -1))  # last one with nothing unread
 
+    @property
+    def last_ms(self) -> int:
+        """When the newest sample was taken."""
+        return int(self.times[-1])
+
     def at(self, moments: Ints, grid: Grid) -> Ints:
         """Index of the sample that holds at each moment; -1 where there is none."""
         found: Ints = np.searchsorted(self.times, moments, "right") - 1

@@ -96,6 +96,7 @@ def lag_table(spark: SparkSession, question: LagQuestion, telemetry: Telemetry) 
     whole = Span(since_ms=span.since_ms, until_ms=until_ms if end_ms + grid.hold_ms >= until_ms else end_ms)
     options, cluster = question.options, telemetry.cluster
     ages = question.exact_ages
+    alive_ms = dict(telemetry.alive_ms)
     logs = log_facts(store, cluster, span, topic)
 
     def read(batches: Iterator[Any]) -> Iterator[Any]:
@@ -113,7 +114,9 @@ def lag_table(spark: SparkSession, question: LagQuestion, telemetry: Telemetry) 
         append_time = (
             ColdAges(store, cluster, first["topic"], first["topic_id"]).append_time if ages else None
         )
-        rows = rows_of_history(history, whole, grid, options, append_time)
+        last = max(table.select(["first_ms", "broker_id"]).to_pylist(), key=lambda row: row["first_ms"])
+        gone = alive_ms.get(last["broker_id"], 0) > history.last_ms + grid.hold_ms
+        rows = rows_of_history(history, whole, grid, options, append_time, gone=gone)
         return _table([{**subject, **asdict(row)} for row in rows])
 
     tasks = max(1, min(len(telemetry.keys), 4 * spark.sparkContext.defaultParallelism))

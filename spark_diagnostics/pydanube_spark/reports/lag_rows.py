@@ -63,6 +63,7 @@ class LagRow:
     since_ms: int | None
     stuck_reason: str | None
     rewound: bool
+    gone_ms: int | None  # the broker went on, and told nothing of it after that: it was deleted
     evidence: str  # JSON: the numbers that decided
     reasons: str  # JSON
     p50_age_s: float | None
@@ -82,18 +83,30 @@ class _Judged:
 
 
 def rows_of_history(
-    history: History, span: Span, grid: Grid, options: DiagnosisOptions, append_time: AppendTime | None = None
+    history: History,
+    span: Span,
+    grid: Grid,
+    options: DiagnosisOptions,
+    append_time: AppendTime | None = None,
+    *,
+    gone: bool = False,
 ) -> Iterator[LagRow]:
-    """The rows of one subscription, hours first."""
+    """The rows of one subscription, hours first; of one that is gone, until its last sample."""
+    if gone:
+        span = Span(since_ms=span.since_ms, until_ms=min(span.until_ms, history.last_ms + 1))
+        if span.until_ms <= span.since_ms:
+            return
     judged = list(_judged(history, span, grid, options))
     by_hour: dict[int, list[_Judged]] = {}
     for each in judged:
         by_hour.setdefault((each.end_ms - 1) // HOUR_MS * HOUR_MS, []).append(each)
     for hour_ms, windows in by_hour.items():
         part = Span(since_ms=max(span.since_ms, hour_ms), until_ms=min(span.until_ms, hour_ms + HOUR_MS))
-        yield _row(history, part, hour_ms, windows, grid, append_time)
+        yield _row(
+            history, part, hour_ms, windows, grid, append_time, gone=gone and windows[-1] is judged[-1]
+        )
     if judged:
-        yield _row(history, span, None, judged, grid, append_time)
+        yield _row(history, span, None, judged, grid, append_time, gone=gone)
 
 
 def _judged(history: History, span: Span, grid: Grid, options: DiagnosisOptions) -> Iterator[_Judged]:
@@ -126,6 +139,8 @@ def _row(
     windows: Sequence[_Judged],
     grid: Grid,
     append_time: AppendTime | None,
+    *,
+    gone: bool,
 ) -> LagRow:
     last = windows[-1]
     found = last.judgement
@@ -189,6 +204,7 @@ def _row(
         since_ms=last.since_ms,
         stuck_reason=None if found.stuck_reason is None else found.stuck_reason.value,
         rewound=any(each.judgement.rewind is not None for each in windows),
+        gone_ms=history.last_ms if gone else None,
         evidence=json.dumps(dict(found.evidence), default=float),
         reasons=json.dumps(reasons),
         p50_age_s=_percentile(ages, 50),

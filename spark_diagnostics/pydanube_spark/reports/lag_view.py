@@ -41,6 +41,7 @@ STATUS_COLOURS: Final = {
 }
 _LINES: Final = ("one", "two", "three", "four", "five", "six", "seven", "eight")
 _TABLE_ROWS: Final = 100
+_MOMENTS: Final = ("hour_ms", "as_of_ms", "since_ms", "gone_ms")
 
 
 def subject_of(row: Row) -> str:
@@ -48,37 +49,48 @@ def subject_of(row: Row) -> str:
 
 
 def offenders(rows: Sequence[Row]) -> list[Row]:
-    """Rows of the whole time, the worst first: by status, then by what is unread."""
+    """Rows of the whole time, the worst first: by status, then by what is unread; what is gone comes last."""
     whole = [row for row in rows if row["hour_ms"] is None]
     rank = {status.value: number for number, status in enumerate(SEVERITY)}
-    return sorted(whole, key=lambda row: (rank[row["status"]], -(row["lag_messages"] or 0), subject_of(row)))
+    return sorted(
+        whole,
+        key=lambda row: (
+            row["gone_ms"] is not None,
+            rank[row["status"]],
+            -(row["lag_messages"] or 0),
+            subject_of(row),
+        ),
+    )
 
 
 def shown_row(row: Row) -> dict[str, Any]:
     """A row as JSON shows it: times as text, what is JSON in the table as objects."""
-    shown = {name: value for name, value in row.items() if name not in ("hour_ms", "as_of_ms", "since_ms")}
+    shown = {name: value for name, value in row.items() if name not in _MOMENTS}
     for name in ("evidence", "reasons", "minutes"):
         shown[name] = json.loads(row[name])
-    for name in ("hour", "as_of", "since"):
-        value = row[f"{name}_ms"]
-        shown[name] = None if value is None else format_time(value)
+    for name in _MOMENTS:
+        value = row[name]
+        shown[name.removesuffix("_ms")] = None if value is None else format_time(value)
     return shown
 
 
 def lag_summary(rows: Sequence[Row], damaged: Sequence[str]) -> dict[str, Any]:
     """The report in a few numbers: the known are summed, the unknown counted beside them."""
-    worst = offenders(rows)
+    everyone = offenders(rows)
+    worst = [row for row in everyone if row["gone_ms"] is None]
     lags = [row["lag_messages"] for row in worst]
     statuses: dict[str, int] = {}
     minutes: dict[str, float] = {}
     for row in worst:
         statuses[row["status"]] = statuses.get(row["status"], 0) + 1
+    for row in everyone:
         for status, count in json.loads(row["minutes"]).items():
             minutes[status] = round(minutes.get(status, 0.0) + count, 3)
     total = sum(minutes.values())
     fine = sum(minutes.get(status.value, 0.0) for status in (LagStatus.CAUGHT_UP, LagStatus.CATCHING_UP))
     return {
         "subscriptions": len(worst),
+        "gone": len(everyone) - len(worst),
         "statuses": dict(sorted(statuses.items())),
         "lag_messages": sum(lag for lag in lags if lag is not None),
         "lag_unknown": sum(lag is None for lag in lags),
@@ -149,7 +161,7 @@ def lag_page(
             if any(by_status[status])
         ],
     )
-    behind = [row for row in worst if row["lag_messages"]][: len(_LINES)]
+    behind = [row for row in worst if row["lag_messages"] and row["gone_ms"] is None][: len(_LINES)]
     charts = [bars]
     for title, unit, column in (
         ("Unread messages of those furthest behind", "messages", "lag_messages"),
@@ -220,6 +232,8 @@ def _cells(row: Row) -> tuple[str, ...]:
     why = row["stuck_reason"] or (
         "rewound" if row["rewound"] else json.loads(row["reasons"]).get("status", "")
     )
+    if row["gone_ms"] is not None:
+        why = "deleted"
     return (
         row["status"],
         row["topic"],

@@ -6,7 +6,7 @@ its own costs ten times as much as judging them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Final
@@ -16,7 +16,8 @@ import pyarrow as pa
 from pydanube_core import zstd
 from pydanube_core.errors import CorruptObject, InvalidArgument, ObjectMissing
 from pydanube_core.names import TopicName
-from pydanube_core.telemetry import table_named
+from pydanube_core.telemetry import TelemetryFile, table_named
+from pydanube_core.telemetry.tables import HOLD_ROUNDS
 from pydanube_storage.objects import StoreOptions
 from pydanube_storage.telemetry.reading import read_samples, stored_files
 
@@ -31,7 +32,11 @@ _LEVEL: Final = 1  # zstd
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Telemetry:
-    """The files of one table that a report reads. `interval_ms`: between two rounds of the brokers."""
+    """The files of one table that a report reads. `interval_ms`: between two rounds of the brokers.
+
+    `alive_ms`: broker → a late moment from which on it told of itself for as long as a sample holds. Of what it has
+    not told anything since, there is nothing to tell.
+    """
 
     store: StoreOptions
     cluster: str
@@ -39,6 +44,7 @@ class Telemetry:
     interval_ms: int
     thinned_ms: int  # 0: as sampled; else one sample in so much time, in the coarsest file
     newest_ms: int
+    alive_ms: Mapping[str, int]
 
 
 def find_telemetry(
@@ -70,25 +76,35 @@ def find_telemetry(
             cluster=name,
             days=[days[0], days[-1]] if days else [],
         )
+    rounds = list(stored_files(opened, name, table_named("brokers"), start_ms=start_ms, end_ms=end_ms))
+    interval_ms = _interval_ms(opened, rounds)
     coarsest = max(file.generation for _, file in found)
     return Telemetry(
         store=store,
         cluster=name,
         keys=tuple(key for key, _ in found),
-        interval_ms=_interval_ms(opened, name, start_ms, end_ms),
+        interval_ms=interval_ms,
         thinned_ms={2: 60_000, 3: 3_600_000}.get(coarsest, 0),
         newest_ms=min(end_ms, max(file.end_ms for _, file in found)),
+        alive_ms=_alive_ms([file for _, file, _ in rounds], HOLD_ROUNDS * interval_ms),
     )
 
 
-def _interval_ms(store: Any, cluster: str, start_ms: int, end_ms: int) -> int:
+def _alive_ms(files: Sequence[TelemetryFile], hold_ms: int) -> dict[str, int]:
+    end_ms: dict[str, int] = {}
+    for file in files:
+        end_ms[file.broker_id] = max(end_ms.get(file.broker_id, 0), file.end_ms)
+    found: dict[str, int] = {}
+    for file in files:
+        if file.start_ms + hold_ms <= end_ms[file.broker_id]:
+            found[file.broker_id] = max(found.get(file.broker_id, 0), file.start_ms)
+    return found
+
+
+def _interval_ms(store: Any, rounds: Sequence[tuple[str, TelemetryFile, int]]) -> int:
     """Between two rounds: brokers are sampled in each. Of the newest file that is as it was sampled."""
     table = table_named("brokers")
-    files = [
-        (file.end_ms, key)
-        for key, file, _ in stored_files(store, cluster, table, start_ms=start_ms, end_ms=end_ms)
-        if file.generation < 2
-    ]
+    files = [(file.end_ms, key) for key, file, _ in rounds if file.generation < 2]
     for _, key in sorted(files, reverse=True)[:5]:
         try:
             times = read_samples(store, key, table, columns=["taken_at"]).column("taken_at").cast(pa.int64())
@@ -116,13 +132,14 @@ PACKED: Final = pa.schema(
         pa.field("subscription", pa.string()),
         pa.field("subscription_id", pa.int64()),
         pa.field("type", pa.string()),
+        pa.field("broker_id", pa.string()),
         pa.field("first_ms", pa.int64()),
         pa.field("samples", pa.binary()),
         pa.field("damaged", pa.string()),
     ]
 )
 PACKED_DDL: Final = (
-    "topic string, topic_id bigint, partition bigint, subscription string, subscription_id bigint, type string, first_ms bigint, "
+    "topic string, topic_id bigint, partition bigint, subscription string, subscription_id bigint, type string, broker_id string, first_ms bigint, "
     "samples binary, damaged string"
 )
 
@@ -133,7 +150,7 @@ def packed_samples(
     """For each file a batch of `PACKED`: one row for each subscription in it; a damaged file is a row that says so."""
     opened = open_for_reading(store)
     table = table_named("cursors")
-    names = ["topic", "topic_id", "partition", "subscription", "subscription_id", "type"]
+    names = ["topic", "topic_id", "partition", "subscription", "subscription_id", "type", "broker_id"]
     for key in keys:
         try:
             samples = read_samples(opened, key, table, columns=[*names, *ARRAYS])
