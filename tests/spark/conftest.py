@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.broker_process import BrokerProcess
+from tests.support.s3_server import s3_environment
 
 
 @pytest.fixture(scope="session")
@@ -17,7 +18,11 @@ def spark() -> Iterator[Any]:
         warnings.simplefilter("ignore")  # Spark's own, about versions of what it uses
         from pydanube_spark import open_session
 
-        session = open_session("local[2]", settings={"spark.sql.shuffle.partitions": "2"})
+        # Workers have the environment in which the JVM began: for tests of S3, with the credentials of their server.
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in s3_environment().items():
+                patch.setenv(name, value)
+            session = open_session("local[2]", settings={"spark.sql.shuffle.partitions": "2"})
         session.sparkContext.setLogLevel("OFF")
         yield session
         session.stop()
