@@ -197,10 +197,10 @@ async def test_acks_travel_as_ranges_and_not_one_by_one(memory: InMemoryCluster)
 async def test_a_damaged_delivery_ends_the_consumer_with_an_error(memory: InMemoryCluster) -> None:
     async with memory.connect(retry=QUICK) as client:
         await fill(client, 10)
-        stored = memory.topic("/default/t").log[0]
+        stored = memory._memory.topic("/default/t").log[0]
         broken = bytearray(stored.data)
         broken[-3] ^= 1
-        memory.topic("/default/t").log[0] = type(stored)(
+        memory._memory.topic("/default/t").log[0] = type(stored)(
             stored.base, stored.end, stored.append_time_ms, bytes(broken)
         )
         async with client.reader("t") as reader:
