@@ -143,7 +143,8 @@ class OwnServer:
             idle = [each for each in self._connections if each.idle]
             if self._stopping or not idle:
                 return False
-            longest = min(idle, key=lambda each: each.http.heard_at)
+            # uvloop counts milliseconds: of two from the same one, that which has not even greeted
+            longest = min(idle, key=lambda each: (each.http.heard_at, each.http.greeted))
             longest.http.leave("too_many_connections")
             longest.close("too_many_connections")  # its client comes back when it has something to say
             self._connections.discard(longest)
