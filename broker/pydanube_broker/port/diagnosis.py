@@ -39,11 +39,13 @@ class DiagnosisPart(SubscriptionsPart):
         for index, one in enumerate(self._logs(topic)):
             if index % 64 == 0:
                 await slices()
+            log, partition = one.name, one.options.partition
+            base = log if partition is None else _base(one)
             for name, pump in one.subscriptions.items():
                 if (subscription is None or subscription == name) and (
                     status is None or self.observation.status_of(one, pump)[0] is status
                 ):
-                    found.append(LagKey(_base(one), one.name, one.options.partition, name))
+                    found.append(LagKey(base, log, partition, name))
         return found
 
     async def lag_facts(self, keys: Sequence[LagKey]) -> Sequence[LagFacts]:
