@@ -140,6 +140,49 @@ def test_no_bytes_raise_and_the_end_is_the_last_event(noise: bytes, asked: bool)
         assert talk.hear(noise) == []
 
 
+FRAMES = st.builds(
+    frame,
+    st.integers(0, 11),
+    st.sampled_from([0, 1, 4, 5, 8, 9, 0x20, 0x2D, 0xFF]),
+    st.sampled_from([0, 1, 1, 1, 2, 3, 5, 99]),
+    st.one_of(
+        st.binary(max_size=12),
+        st.sampled_from(
+            [
+                b"\x88",
+                b"\x88\x5f\x10application/grpc",
+                b"\x00\x0bgrpc-status\x010",
+                bytes(4),
+                bytes(8),
+                bytes(70_000),
+            ]
+        ),
+    ),
+)
+
+
+@given(st.lists(FRAMES, max_size=12), st.integers(1, 5000))
+def test_frames_of_any_shape_leave_a_connection_in_order(said: list[bytes], cut: int) -> None:
+    talk = Talk(SMALL)
+    streams = [talk.ask(), talk.ask()]
+    over: dict[int, int] = {}
+    whole = b"".join(said)
+    for at in range(0, len(whole), cut):
+        for event in talk.client.receive(whole[at : at + cut], 0.0):
+            if isinstance(event, StreamReset):
+                over[event.stream.id] = over.get(event.stream.id, 0) + 1
+            elif isinstance(event, HeadReceived | DataReceived):
+                assert event.stream.id not in over, "nothing comes of a stream that is over"
+                if event.ended:
+                    over[event.stream.id] = 1
+        talk.client.take(0.0)
+    assert set(over) <= {1, 3}
+    assert set(over.values()) <= {1}, "the end of a stream is told once"
+    for stream in streams:
+        assert (stream.id in talk.client.streams) is (stream.id not in over)
+    assert not talk.client.out.waiting_bytes
+
+
 @pytest.mark.parametrize(
     ("said", "why"),
     [
