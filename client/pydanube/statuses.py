@@ -45,7 +45,9 @@ def error_of(
     """
     for key, value in metadata:
         if key == ERROR_METADATA:
-            return ClusterError.from_json(value.decode() if isinstance(value, bytes) else value)
+            return ClusterError.from_json(
+                value.decode(errors="replace") if isinstance(value, bytes) else value
+            )
     code, separator, message = text.partition(": ")
     if separator and code in CODES:
         return error_for(code, message, {"broker": url})

@@ -13,12 +13,14 @@ from typing import Any
 import anyio
 import pydanube
 import pytest
+from hpack import Encoder
 from pydanube.carriers import Carrier, chosen, transports
 from pydanube.endpoint import Tls
 from pydanube.transport import Transport
 from pydanube_core.errors import (
     ClusterError,
     DeadlineExceeded,
+    Internal,
     InvalidArgument,
     NotImplementedYet,
     TopicNotFound,
@@ -344,6 +346,34 @@ async def test_one_that_falls_silent_is_given_up(monkeypatch: pytest.MonkeyPatch
         with pytest.raises(Unavailable, match="no sign of life"), anyio.fail_after(20):
             await stream.read()
         assert b"pydanube" in heard  # the PING
+
+
+@pytest.mark.parametrize(
+    ("trailers", "error", "text"),
+    [
+        ((("grpc-status", "5"), ("grpc-message", "TOPIC_NOT_FOUND: no %C3%BC")), TopicNotFound, "no ü"),
+        ((("grpc-status", "999"),), Unavailable, "UNKNOWN"),
+        ((("grpc-status", "nonsense"),), Unavailable, "UNKNOWN"),
+        ((("grpc-status", "5"), ("danube-error-bin", "/w==")), Internal, "."),  # one byte that is no text
+        ((("x", "y"),), Unavailable, "HTTP status 200"),
+    ],
+)
+async def test_whatever_ends_an_answer_becomes_an_error(
+    trailers: tuple[tuple[str, str], ...], error: type[ClusterError], text: str
+) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        block = Encoder().encode(((":status", "200"), ("content-type", "application/grpc"), *trailers))
+        writer.write(bytes((0, 0, 0, 4, 0, 0, 0, 0, 0)))
+        said = b""
+        while b"/t.T/Ask" not in said and b"\0\0\0\0\x03ask" not in said:
+            said += await reader.read(1000)
+        writer.write(len(block).to_bytes(3, "big") + bytes((1, 5, 0, 0, 0, 1)) + block)
+        await reader.read()
+        writer.close()
+
+    async with answering(answer) as transport:
+        with pytest.raises(error, match=text):
+            await transport.call("/t.T/Ask", b"ask", timeout_s=20)
 
 
 @pytest.fixture(scope="module")
