@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pydanube_core.errors import ClusterError, JournalReadOnly
 
 from pydanube_broker.journal import Journal, Kind, RecordHeader
-from pydanube_broker.topics.log_state import LogState, decode_head, encode_head
+from pydanube_broker.topics.log_state import LogState, decode_head, encode_head, encode_trim_body
 from pydanube_broker.topics.topic import ColdReader, Topic
 
 __all__ = ["Hub"]
@@ -152,12 +152,21 @@ class Hub:
         self.journal.drop_topic(topic_id)
         self.on_drop(topic_id)
 
-    def give_up(self, topic: Topic, offset: int) -> None:
-        """The journal is to keep nothing below an offset: for good, unless there is a cold tier, which takes it first."""
-        if not self.tiering:
+    def give_up(self, topic_id: int, offset: int) -> None:
+        """The journal is to keep nothing below an offset: for good, unless there is a cold tier, which takes it first.
+
+        A deleted topic that may come back has no more right to the journal than those that are there.
+        """
+        state = self.states.get(topic_id)
+        if state is None or state.needed_offset >= offset:
+            return
+        if self.tiering:
+            self.flush_first.add(topic_id)
+        elif (topic := self.topics.get(topic_id)) is not None:
             topic.trim(offset)
-        elif topic.state.needed_offset < offset:
-            self.flush_first.add(topic.topic_id)
+        elif state.opened:
+            self.trimmed_lsn = self.journal.append(Kind.TRIM_PREFIX, topic_id, [encode_trim_body(offset)])
+            state.start_offset = offset
 
     def collect(self) -> int:
         """Delete journal segments that no topic needs any more; none while a record that says so is not durable."""

@@ -89,9 +89,7 @@ class JournalRetention:
                 return
             excess -= size
             for topic_id, run in runs.items():
-                topic = self._hub.topics.get(topic_id)
-                if topic is not None:
-                    self._hub.give_up(topic, run.end)
+                self._hub.give_up(topic_id, run.end)
 
     def _newest_ms(self, topic_id: int, stamped_ms: int) -> int:
         """What a clock that ran ahead has stamped is no newer than what the topic got after it."""
