@@ -23,6 +23,7 @@ from pydanube_core.errors import InvalidArgument, Misuse
 from pydanube_core.frames import DeliveryPart
 
 from pydanube.acks import AckGatherer
+from pydanube.arguments import check_text, check_whole
 from pydanube.facts import SchemaRef, from_ms
 
 __all__ = ["Batch", "DecodedBatch", "Delivered", "Message", "columns_to_send"]
@@ -336,18 +337,27 @@ class Message:
 
     async def nack(self, delay_ms: int | None = None, reason: str = "") -> None:
         """Ask for redelivery, after `delay_ms`, or after the subscription's back-off."""
+        _check_nack(delay_ms, reason)
         delivered = self._from
         await delivered.lane.nack(delivered.acks, (self.offset, self.offset + 1), delay_ms, reason)
 
     async def extend(self, ms: int) -> None:
         """Put the ack deadline off to `ms` from now."""
+        check_whole("ms", ms, 0)
         delivered = self._from
         await delivered.lane.extend(delivered.acks, (self.offset, self.offset + 1), ms)
 
     async def terminate(self, reason: str = "") -> None:
         """Give the message up: no redelivery, whatever the policy; to the dead-letter topic where there is one."""
+        check_text("reason", reason)
         delivered = self._from
         await delivered.lane.terminate(delivered.acks, (self.offset, self.offset + 1), reason)
+
+
+def _check_nack(delay_ms: int | None, reason: str) -> None:
+    if delay_ms is not None:
+        check_whole("delay_ms", delay_ms, 0)
+    check_text("reason", reason)
 
 
 class _NoAcks:
@@ -469,12 +479,15 @@ class Batch:
 
     async def nack(self, delay_ms: int | None = None, reason: str = "") -> None:
         """Give all of them back: they come again after `delay_ms`, or as the subscription's policy says."""
+        _check_nack(delay_ms, reason)
         await self._delivered.lane.nack(self._delivered.acks, self._flat_ranges(), delay_ms, reason)
 
     async def extend(self, ms: int) -> None:
         """Move the ack deadline of all of them to `ms` from now."""
+        check_whole("ms", ms, 0)
         await self._delivered.lane.extend(self._delivered.acks, self._flat_ranges(), ms)
 
     async def terminate(self, reason: str = "") -> None:
         """Give all of them up: they are dropped, blocked or dead-lettered as the policy says."""
+        check_text("reason", reason)
         await self._delivered.lane.terminate(self._delivered.acks, self._flat_ranges(), reason)

@@ -10,13 +10,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypedDict, get_args
+from typing import Any, Final, Literal, TypedDict
 
 from pydanube_core.batch import BATCH_TARGET_BYTES
-from pydanube_core.errors import InvalidArgument
 from pydanube_core.names import check_client_name
 from pydanube_core.positions import Position
 
+from pydanube.arguments import check_choice, check_flag, check_number, check_texts, check_whole
 from pydanube.facts import ClientEventKind, SchemaRef
 from pydanube.retry import Retry
 from pydanube.schemas import Schema, SchemaLike, schema_of
@@ -50,6 +50,8 @@ CREDIT_MESSAGES: Final = 10_000
 CREDIT_BYTES: Final = 33_554_432
 SHARED_CREDIT_MESSAGES: Final = 2_000  # where others could do what waits here
 MAX_EXTEND_S: Final = 7 * 86_400
+MAX_LINGER_MS: Final = 60_000
+MOST_KEY_FILTERS: Final = 100  # more a broker does not take
 
 
 class ProducerArguments(TypedDict, total=False):
@@ -109,17 +111,17 @@ class ProducerOptions:
         if self.name is not None:
             check_client_name(self.name, field="name")
         if self.partitions is not None:
-            _check_number("partitions", self.partitions, 1)
+            check_whole("partitions", self.partitions, 1, (1 << 32) - 1)
         if self.dispatch_strategy is not None:
-            _check_choice("dispatch_strategy", self.dispatch_strategy, DispatchStrategy)
-        _check_choice("routing", self.routing, RoutingMode)
-        _check_choice("access_mode", self.access_mode, AccessMode)
-        _check_choice("compression", self.compression, Compression)
+            check_choice("dispatch_strategy", self.dispatch_strategy, DispatchStrategy)
+        check_choice("routing", self.routing, RoutingMode)
+        check_choice("access_mode", self.access_mode, AccessMode)
+        check_choice("compression", self.compression, Compression)
         schema_of(self.schema)
-        _check_number("linger_ms", self.linger_ms, 0)
-        _check_number("batch_bytes", self.batch_bytes, 1, BATCH_TARGET_BYTES)
-        _check_number("window_messages", self.window_messages, 1)
-        _check_number("window_bytes", self.window_bytes, 1)
+        check_number("linger_ms", self.linger_ms, 0, MAX_LINGER_MS)
+        check_whole("batch_bytes", self.batch_bytes, 1, BATCH_TARGET_BYTES)
+        check_whole("window_messages", self.window_messages, 1)
+        check_whole("window_bytes", self.window_bytes, 1)
 
 
 class ConsumerArguments(TypedDict, total=False):
@@ -177,22 +179,21 @@ class ConsumerOptions:
     max_extend_s: float | None = None
 
     def __post_init__(self) -> None:
-        _check_choice("type", self.type, SubscriptionType)
-        if not isinstance(self.create, bool):
-            raise InvalidArgument(
-                f"create is True or False, got {self.create!r}", field="create", value=_shown(self.create)
-            )
+        check_choice("type", self.type, SubscriptionType)
+        check_flag("create", self.create)
+        check_flag("start_must_apply", self.start_must_apply)
         if self.name is not None:
             check_client_name(self.name, field="name")
-        _check_number("max_topics", self.max_topics, 1, MOST_TOPICS)
-        _check_number("refresh_s", self.refresh_s, 0.1, 3600)
+        check_whole("max_topics", self.max_topics, 1, MOST_TOPICS)
+        check_texts("key_filters", self.key_filters, MOST_KEY_FILTERS)
+        check_number("refresh_s", self.refresh_s, 0.1, 3600)
         if self.credit_messages is not None:
-            _check_number("credit_messages", self.credit_messages, 1)
-        _check_number("credit_bytes", self.credit_bytes, 1)
+            check_whole("credit_messages", self.credit_messages, 1)
+        check_whole("credit_bytes", self.credit_bytes, 1)
         if self.ack_timeout_ms is not None:
-            _check_number("ack_timeout_ms", self.ack_timeout_ms, 1)
+            check_whole("ack_timeout_ms", self.ack_timeout_ms, 1)
         if self.max_extend_s is not None:
-            _check_number("max_extend_s", self.max_extend_s, 0.1, MAX_EXTEND_S)
+            check_number("max_extend_s", self.max_extend_s, 0.1, MAX_EXTEND_S)
 
     def receiver(self, topic: str, subscription: str) -> ReceiverOptions:
         """As it is asked of the broker."""
@@ -237,12 +238,12 @@ class ReaderOptions:
     credit_bytes: int = CREDIT_BYTES
 
     def __post_init__(self) -> None:
-        _check_number("credit_messages", self.credit_messages, 1)
-        _check_number("credit_bytes", self.credit_bytes, 1)
+        check_whole("credit_messages", self.credit_messages, 1)
+        check_whole("credit_bytes", self.credit_bytes, 1)
 
     def receiver(self, topic: str) -> ReceiverOptions:
         """As it is asked of the broker."""
-        stop = self.stop if self.stop in (None, "head") else _position(self.stop, "stop")
+        stop = self.stop if self.stop is None or self.stop == "head" else _position(self.stop, "stop")
         return ReceiverOptions(
             topic=topic,
             start=_position(self.start, "start"),
@@ -306,25 +307,6 @@ def _usual_credit(type: SubscriptionType) -> int:
     return SHARED_CREDIT_MESSAGES if type in ("shared", "key-shared") else CREDIT_MESSAGES
 
 
-def _position(text: str | None, field: str) -> str:
+def _position(text: str, field: str) -> str:
     """A position in the form for the wire, where relative times are absolute."""
-    return str(Position.parse(text or "", now_ms=time.time_ns() // 1_000_000, field=field))
-
-
-def _check_choice(field: str, value: object, choices: Any) -> None:
-    words = get_args(choices)
-    if value not in words:
-        listed = f"{', '.join(words[:-1])} or {words[-1]}"
-        raise InvalidArgument(f"{field} {value!r}: use {listed}", field=field, value=_shown(value))
-
-
-def _check_number(field: str, value: object, low: float, high: float | None = None) -> None:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not value >= low or (high is not None and value > high):  # type: ignore[operator]
-        bounds = f"at least {low}" if high is None else f"from {low} to {high}"
-        raise InvalidArgument(f"{field} is {bounds}, got {value!r}", field=field, value=_shown(value))
-
-
-def _shown(value: object) -> object:
-    """The value as an error may carry it."""
-    return value if isinstance(value, bool | int | float | str) else repr(value)[:200]
+    return str(Position.parse(text, now_ms=time.time_ns() // 1_000_000, field=field))

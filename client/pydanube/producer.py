@@ -424,7 +424,7 @@ class Producer:
         attributes: Mapping[str, str] | None,
         partition: int | None,
     ) -> Receipt:
-        if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not timeout_s > 0:
+        if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not 0 < timeout_s <= 1e9:
             raise InvalidArgument(
                 f"timeout_s is a number above 0, got {timeout_s!r}", field="timeout_s", value=repr(timeout_s)
             )

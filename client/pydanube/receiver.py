@@ -8,6 +8,7 @@ acks and credit go on while the application is busy.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -21,11 +22,11 @@ from pydanube_core.errors import (
     ClosedResource,
     ClusterError,
     DeadlineExceeded,
-    InvalidArgument,
     TopicNotFound,
 )
 from pydanube_core.positions import Position
 
+from pydanube.arguments import check_number, check_whole
 from pydanube.consume_lane import ConsumeLane, ConsumeOptions
 from pydanube.facts import ClientEventKind, ConsumerStatistics
 from pydanube.lane_choice import lanes_of
@@ -236,8 +237,8 @@ class Receiver:
 
         Returns [] also when a reader is at its stop. Cancelling loses nothing.
         """
-        if max_messages < 1:
-            raise InvalidArgument("max_messages is at least 1", field="max_messages", value=max_messages)
+        check_whole("max_messages", max_messages, 1)
+        check_number("max_wait_s", max_wait_s, -math.inf, math.inf)
         self._check_usable()
         taken: list[Message] = []
         size = 0

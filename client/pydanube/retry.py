@@ -6,9 +6,10 @@ exponential bound) is the variant of the AWS architecture blog's comparison that
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
-from pydanube_core.errors import InvalidArgument
+from pydanube.arguments import check_number
 
 __all__ = ["Retry"]
 
@@ -29,11 +30,7 @@ class Retry:
 
     def __post_init__(self) -> None:
         for name in ("max_elapsed_s", "initial_s", "max_delay_s"):
-            value = getattr(self, name)
-            if not value >= 0:
-                raise InvalidArgument(
-                    f"retry.{name} is not negative, got {value}", field=f"retry.{name}", value=value
-                )
+            check_number(f"retry.{name}", getattr(self, name), 0, math.inf)
 
     def delay_s(self, attempt: int, *, draw: float, retry_after_ms: int | None = None) -> float:
         """Seconds to wait before attempt number `attempt` (the first retry is 1).

@@ -96,7 +96,7 @@ class Router:
             InvalidArgument: `partition` is out of range, or missing although routing is explicit.
         """
         if partition is not None:
-            if not 0 <= partition < self._partitions:
+            if type(partition) is not int or not 0 <= partition < self._partitions:
                 raise InvalidArgument(
                     f"partition {partition}: the topic has {self._partitions}, numbered from 0",
                     field="partition",

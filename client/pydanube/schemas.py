@@ -20,6 +20,7 @@ from pydanube_core.extras import install_command
 from pydanube_core.generated import danube_schema_pb2 as pb
 from pydanube_core.services import SCHEMA_REGISTRY
 
+from pydanube.arguments import MOST, check_text, check_texts, shown
 from pydanube.avro_data import is_recursive
 from pydanube.facts import SchemaRef, from_ms
 from pydanube.value_shapes import built
@@ -27,6 +28,7 @@ from pydanube.value_shapes import built
 __all__ = ["Registered", "Schema", "SchemaLike", "Schemas", "schema_of"]
 
 TIMEOUT_S: Final = 30.0  # the compiler of a Protobuf schema may take its time
+_MOST_VERSION: Final = (1 << 32) - 1
 KEPT: Final = 256  # versions a client remembers
 CONTAINER_MAGIC: Final = b"Obj\x01"
 _FAULTS: Final = (  # what fastavro raises over wrong data
@@ -82,13 +84,16 @@ def schema_of(given: SchemaLike | None) -> tuple[str, int]:
         return "", 0
     if isinstance(given, Schema | Registered):
         return given.subject, given.ref.schema_version
-    subject, version = given if isinstance(given, tuple) else (given, 0)
-    if not subject or version < 0 or (isinstance(given, tuple) and version < 1):
+    pair = given if isinstance(given, tuple) and len(given) == 2 else (given, 0)
+    subject, version = pair
+    fits = isinstance(subject, str) and subject and type(version) is int and version <= _MOST_VERSION
+    if not fits or version < (1 if pair is given else 0):
         raise InvalidArgument(
-            f"schema {given!r}: give a subject, or (subject, version) with a version from 1 on",
+            f"schema {shown(given)!r}: give a subject, or (subject, version) with a version from 1 on",
             field="schema",
-            value=repr(given),
+            value=repr(given)[:200],
         )
+    check_text("schema", subject)
     return subject, version
 
 
@@ -115,6 +120,13 @@ class Schemas:
             SchemaInvalid: it does not parse; `details["path"]` is the place.
             SchemaIncompatible: `details["differences"]` lists all of them.
         """
+        check_text("subject", subject)
+        check_text("schema_type", schema_type)
+        check_text("description", description)
+        check_text("created_by", created_by)
+        check_texts("tags", tags, MOST)
+        if not isinstance(definition, bytes):
+            check_text("definition", definition)
         request = pb.RegisterSchemaRequest(
             subject=subject,
             schema_type=schema_type,
@@ -133,6 +145,7 @@ class Schemas:
 
     async def latest(self, subject: str) -> Schema:
         """The newest version, asked for each time. Raises `SchemaNotFound`."""
+        check_text("subject", subject)
         request = pb.GetLatestSchemaRequest(subject=subject)
         return self._remember(await self._ask("GetLatestSchema", request))
 

@@ -122,6 +122,13 @@ CODES: Final[dict[str, Code]] = {}
 _CLASSES: Final[dict[str, type[ClusterError]]] = {}
 
 
+MAX_TEXT: Final = 8_192  # of a message or a detail: what it quotes may be of any size
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - 100]} … ({len(text)} characters)"
+
+
 class ClusterError(Exception):
     """Base of everything this project raises on purpose.
 
@@ -143,8 +150,10 @@ class ClusterError(Exception):
         retry_after_ms: int | None = None,
         **details: Any,
     ) -> None:
-        self.message = message or type(self).code.replace("_", " ").lower()
-        self.details: dict[str, Any] = details
+        self.message = _cut(message or type(self).code.replace("_", " ").lower())
+        self.details: dict[str, Any] = {
+            name: _cut(value) if isinstance(value, str) else value for name, value in details.items()
+        }
         self.next: list[dict[str, Any]] = [dict(step) for step in next]
         self.retry_after_ms = retry_after_ms
         super().__init__(self.message)

@@ -34,6 +34,10 @@ class Position:
         Raises:
             InvalidArgument: naming the field, the value and the forms that exist.
         """
+        if not isinstance(text, str):
+            raise InvalidArgument(
+                f"{field} is text, got {repr(text)[:100]}; {_FORMS}", field=field, value=repr(text)[:100]
+            )
         kind, _, rest = text.partition(":")
         match kind:
             case "earliest" | "latest" if not rest and ":" not in text:

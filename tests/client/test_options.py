@@ -13,6 +13,7 @@ from pydanube import (
     InvalidName,
     ProducerOptions,
     ReaderOptions,
+    Retry,
     TopicNotFound,
     connect,
 )
@@ -129,3 +130,81 @@ async def test_a_consumer_makes_no_topic_where_producers_may_not() -> None:
     async with InMemoryCluster(auto_create=False).connect() as client:
         with pytest.raises(TopicNotFound):
             await client.consumer("orders", "s", create=True).__aenter__()
+
+
+LONE = "\ud800"
+HUGE = 10**400
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "value"),
+    [
+        (ProducerOptions, "partitions", 1e308),
+        (ProducerOptions, "partitions", 1 << 32),
+        (ProducerOptions, "partitions", True),
+        (ProducerOptions, "linger_ms", 1e308),
+        (ProducerOptions, "linger_ms", float("nan")),
+        (ProducerOptions, "linger_ms", HUGE),
+        (ProducerOptions, "window_bytes", HUGE),
+        (ProducerOptions, "schema", 5),
+        (ProducerOptions, "schema", LONE),
+        (ProducerOptions, "schema", ("s", 1 << 40)),
+        (ProducerOptions, "compression", "x" * 1_000_000),
+        (ConsumerOptions, "credit_messages", 1 << 64),
+        (ConsumerOptions, "credit_bytes", 0.5),
+        (ConsumerOptions, "ack_timeout_ms", 1e308),
+        (ConsumerOptions, "start_must_apply", []),
+        (ConsumerOptions, "key_filters", "a*"),
+        (ConsumerOptions, "key_filters", None),
+        (ConsumerOptions, "key_filters", [LONE]),
+        (ConsumerOptions, "key_filters", ["a"] * 101),
+        (ReaderOptions, "credit_messages", float("inf")),
+        (Retry, "max_elapsed_s", "x"),
+        (Retry, "initial_s", None),
+    ],
+)
+def test_numbers_and_texts_that_nobody_meant_are_refused_by_name(kind: Any, field: str, value: Any) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        kind(**{field: value})
+    assert refused.value.details["field"].endswith(field)
+    assert len(refused.value.message) < 1000, "it quotes a part of what was given"
+
+
+async def _call(cluster: InMemoryCluster, what: str, value: Any) -> None:
+    async with cluster.connect() as client:
+        match what:
+            case "partition" | "timeout_s":
+                async with client.producer("t") as producer:
+                    await producer.send(b"x", **{what: value})
+            case "max_messages" | "max_wait_s" | "seek" | "delay_ms" | "reason" | "ms":
+                async with client.producer("t") as producer:
+                    await producer.send(b"x")
+                async with client.consumer("t", "s") as consumer:
+                    if what.startswith("max_"):
+                        await consumer.receive(**{what: value})
+                    if what == "seek":
+                        await consumer.seek(value)
+                    (message,) = await consumer.receive(max_messages=1, max_wait_s=60)
+                    await (message.extend(value) if what == "ms" else message.nack(**{what: value}))
+            case "start":
+                async with client.reader("t", start=value):
+                    pass
+            case _:
+                given = {"subject": "s", "schema_type": "string", "definition": ""} | {what: value}
+                await client.schemas.register(**given)
+
+
+@pytest.mark.parametrize(
+    ("what", "value"),
+    [
+        ("partition", 0.5), ("partition", "0"), ("timeout_s", HUGE), ("timeout_s", float("nan")),
+        ("max_messages", HUGE), ("max_messages", "1"), ("max_wait_s", float("nan")), ("max_wait_s", "1"),
+        ("seek", 5), ("seek", None), ("start", b"earliest"), ("delay_ms", 0.5), ("delay_ms", HUGE), ("delay_ms", -1),
+        ("reason", LONE), ("ms", float("inf")), ("subject", 5), ("schema_type", LONE), ("definition", LONE),
+        ("definition", 5), ("description", LONE), ("tags", [LONE]), ("tags", "tag"),
+    ],
+)  # fmt: skip
+@pytest.mark.anyio
+async def test_what_calls_are_given_is_refused_by_name_too(what: str, value: Any) -> None:
+    with pytest.raises(InvalidArgument):
+        await _call(InMemoryCluster(), what, value)

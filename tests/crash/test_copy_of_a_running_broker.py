@@ -44,7 +44,8 @@ def test_a_copy_made_while_the_broker_runs_is_refused_or_whole_up_to_a_point(
             while sent[0] < before + 2400:
                 time.sleep(0.02)
             copies.append((tmp_path / f"copy-{number}", sent[0]))
-            subprocess.run(["cp", "-a", str(broker.data_dir), str(copies[-1][0])], check=True)
+            # It says of files that went meanwhile that they did, and goes on
+            subprocess.run(["cp", "-a", str(broker.data_dir), str(copies[-1][0])], check=False)
     finally:
         over.set()
         loader.join()

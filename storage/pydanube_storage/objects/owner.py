@@ -52,8 +52,11 @@ class OwnerMark:
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise _unreadable(store, key, repr(error)[:100]) from error
         for name, value in found.items():
-            kind = int if name in ("incarnation", "pid") else str
-            if type(value) is not kind or (kind is int and not 0 <= value < 1 << 63):
+            if name in ("incarnation", "pid"):
+                fits = type(value) is int and 0 <= value < 1 << 63
+            else:
+                fits = isinstance(value, str)
+            if not fits:
                 raise _unreadable(store, key, f"{name} is {str(value)[:40]!r}")
         return cls(**found)
 

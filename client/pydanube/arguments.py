@@ -1,0 +1,96 @@
+"""Arguments of callers, checked before anything is asked of the broker: what cannot be is refused by name and value."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Final, get_args
+
+from pydanube_core.errors import InvalidArgument
+
+__all__ = [
+    "MOST",
+    "check_choice",
+    "check_flag",
+    "check_number",
+    "check_text",
+    "check_texts",
+    "check_whole",
+    "shown",
+]
+
+MOST: Final = (1 << 53) - 1  # what JSON and every language of the wire can count to
+
+
+def check_choice(field: str, value: object, choices: Any) -> None:
+    """One of the words of a `Literal`."""
+    words = get_args(choices)
+    if not isinstance(value, str) or value not in words:
+        listed = f"{', '.join(words[:-1])} or {words[-1]}"
+        raise InvalidArgument(f"{field} {shown(value)!r}: use {listed}", field=field, value=shown(value))
+
+
+def check_flag(field: str, value: object) -> None:
+    """True or False, and nothing that merely counts as such."""
+    if not isinstance(value, bool):
+        raise InvalidArgument(
+            f"{field} is True or False, got {shown(value)!r}", field=field, value=shown(value)
+        )
+
+
+def check_number(field: str, value: object, low: float, high: float) -> None:
+    """A number within bounds; not NaN."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not low <= value <= high:  # type: ignore[operator]
+        raise _out_of_bounds(field, value, "", low, high)
+
+
+def check_whole(field: str, value: object, low: int, high: int = MOST) -> None:
+    """A whole number within bounds."""
+    if type(value) is not int or not low <= value <= high:
+        raise _out_of_bounds(field, value, "a whole number ", low, high)
+
+
+def check_text(field: str, value: object) -> None:
+    """A text that can be written as UTF-8."""
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidArgument(
+                f"{field} has a lone surrogate at {error.start}, which no UTF-8 can hold",
+                field=field,
+                value=repr(value)[:200],
+            ) from None
+    else:
+        raise InvalidArgument(f"{field} is text, got {shown(value)!r}", field=field, value=shown(value))
+
+
+def check_texts(field: str, value: object, most: int) -> None:
+    """A list of so many texts at most; one text alone is none."""
+    if isinstance(value, str | bytes) or not isinstance(value, Sequence):
+        raise InvalidArgument(
+            f"{field} is a list of texts, got {shown(value)!r}", field=field, value=shown(value)
+        )
+    if len(value) > most:
+        raise InvalidArgument(
+            f"{field} has {len(value)} texts, {most} at most", field=field, value=len(value)
+        )
+    for each in value:
+        check_text(field, each)
+
+
+def _out_of_bounds(field: str, value: object, kind: str, low: float, high: float) -> InvalidArgument:
+    bounds = f"at least {low}" if high in (MOST, math.inf) else f"from {low} to {high}"
+    return InvalidArgument(
+        f"{field} is {kind}{bounds}, got {shown(value)!r}", field=field, value=shown(value)
+    )
+
+
+def shown(value: object) -> object:
+    """The value as an error may carry it."""
+    if isinstance(value, bool | float) or (isinstance(value, int) and abs(value) <= MOST):
+        return value
+    if isinstance(value, int):
+        return f"a number of {value.bit_length()} bits"
+    return value[:200] if isinstance(value, str) else repr(value)[:200]
