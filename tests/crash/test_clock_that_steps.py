@@ -99,6 +99,8 @@ def test_a_year_ahead_for_a_second_and_an_hour_back_heal(
     wait_until(heals)
     wait_until(tiered)
     # What was stamped meanwhile is as old as it is: retention takes it
-    ask("topics.set_policies", topic="t", policies={"retention_age_s": 1})
+    policies = {"retention_age_s": 1}
+    plan = ask("topics.set_policies", topic="t", policies=policies, plan_only=True)
+    ask("topics.set_policies", topic="t", policies=policies, plan_token=plan["plan_token"])
     wait_until(lambda: ask("topics.describe", topic="t")["start_offset"] >= 100)
     assert broker.stop() == 0
