@@ -34,6 +34,7 @@ __all__ = [
     "AuditPort",
     "BrokersPort",
     "ClusterPort",
+    "CursorHistory",
     "DiagnosisPort",
     "LagFacts",
     "LagKey",
@@ -42,6 +43,7 @@ __all__ = [
     "ObjectsPort",
     "StatePort",
     "SubscriptionsPort",
+    "TopicHistory",
     "TopicsPort",
 ]
 
@@ -183,6 +185,31 @@ class LagFacts:
     since_ms: int | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CursorHistory:
+    """One subscription of a topic; an element a moment of its `TopicHistory`, None where it was not seen."""
+
+    lag_messages: Sequence[int | None]
+    acknowledged: Sequence[int | None]  # counted since the broker started
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicHistory:
+    """What the sampler keeps of a topic, partitions summed: moments of its window, oldest first, the last is now."""
+
+    times_ms: Sequence[int]
+    published: Sequence[int | None]  # sum of next offsets
+    cursors: Mapping[str, CursorHistory]  # those furthest behind, worst first
+    more_cursors: int  # how many there are beside them
+
+    def __post_init__(self) -> None:
+        count = len(self.times_ms)
+        assert len(self.published) == count
+        assert all(
+            len(each.lag_messages) == len(each.acknowledged) == count for each in self.cursors.values()
+        )
+
+
 class DiagnosisPort(Protocol):
     """What the broker has seen of itself, held against the rules. Topics may be partitioned ones."""
 
@@ -200,6 +227,13 @@ class DiagnosisPort(Protocol):
 
     async def lag_facts(self, keys: Sequence[LagKey]) -> Sequence[LagFacts]:
         """Those of a page, in its order; what went meanwhile is left out."""
+        ...
+
+    async def topic_history(self, topic: str, subscription: str | None, *, most: int) -> TopicHistory:
+        """Lag and throughput over the window, of one subscription or of the `most` that are furthest behind.
+
+        Raises `TopicNotFound`; of an unknown subscription there is no cursor.
+        """
         ...
 
     async def diagnose_cluster(self) -> Diagnosis: ...

@@ -48,6 +48,7 @@ from pydanube_core.errors import ClusterError
 
 from pydanube_mcp.alerts import AlertWatch
 from pydanube_mcp.calls import Caller
+from pydanube_mcp.charts import chart_apps, with_picture
 from pydanube_mcp.cluster_tasks import ClusterTasks
 from pydanube_mcp.clusters import Clusters
 from pydanube_mcp.consent import Confirm
@@ -101,6 +102,7 @@ class DanubeServer(MCPServer[Any]):
         self.alerts = AlertWatch(clusters)
         self.others = False  # whether resources of other schemes are registered with the SDK
         self._background: anyio.abc.TaskGroup | None = None
+        self._drawing = anyio.CapacityLimiter(1)  # pictures take the processor that serves
         self.read_only = read_only
         self._tools = tool_list(profile, read_only=read_only, clusters=clusters)
         with _logging_left_alone():
@@ -115,7 +117,7 @@ class DanubeServer(MCPServer[Any]):
                 },
                 log_level="WARNING",
                 subscriptions=self.alerts.bus,
-                extensions=[Tasks(ClusterTasks(clusters, profile=profile), others), Skills()],
+                extensions=[Tasks(ClusterTasks(clusters, profile=profile), others), Skills(), chart_apps()],
             )
         # The SDK serves the 2026 protocol's subscriptions itself; those of 2025 have to be added.
         self._lowlevel_server.add_request_handler(
@@ -191,7 +193,8 @@ class DanubeServer(MCPServer[Any]):
             handed_over = hand_over(result)
             assert handed_over, "a task is made only for a call whose answer may be one"
             return ok_result({"task_id": result.task_id}, asked)
-        return ok_result(result, asked)
+        answer = ok_result(result, asked)
+        return await with_picture(answer, operation, own, result, limiter=self._drawing)
 
     async def list_resources(self) -> list[Resource]:
         return [*await super().list_resources(), *resource_list(self.clusters)]
@@ -212,7 +215,7 @@ class DanubeServer(MCPServer[Any]):
     async def read_resource(
         self, uri: AnyUrl | str, context: Context[Any, Any] | None = None
     ) -> Iterable[ReadResourceContents] | InputRequiredResult:
-        if str(uri).startswith("skill:") or (not str(uri).startswith("danube:") and self.others):
+        if str(uri).startswith(("skill:", "ui:")) or (not str(uri).startswith("danube:") and self.others):
             return await super().read_resource(uri, context)
         text = await read_resource(self.clusters, str(uri), principal=_principal(context))
         return [ReadResourceContents(content=text, mime_type=JSON_TYPE)]

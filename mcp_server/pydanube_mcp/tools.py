@@ -16,6 +16,7 @@ from pydanube_admin.spelling import shown
 from pydanube_core.errors import InvalidArgument, ReadOnly
 from pydanube_core.spelling import close_names
 
+from pydanube_mcp.charts import TOOL_META
 from pydanube_mcp.clusters import CLUSTER, Clusters
 from pydanube_mcp.profiles import Profile, explain, is_listed, small_input, small_output
 
@@ -44,6 +45,7 @@ def _tool(operation: Operation, profile: Profile, clusters: Clusters) -> Tool:
             idempotent_hint=operation.idempotent,
             open_world_hint=False,
         ),
+        meta=dict(TOOL_META[operation.name]) if operation.name in TOOL_META else None,
     )
 
 

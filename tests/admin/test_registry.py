@@ -15,6 +15,7 @@ def test_the_operations_and_their_tools() -> None:
         "reports.balance": "run_balance_report",
         "topics.list": "list_topics",
         "topics.describe": "describe_topic",
+        "topics.chart": "chart_topic",
         "topics.create": "create_topic",
         "topics.delete": "delete_topic",
         "topics.set_policies": "set_topic_policies",

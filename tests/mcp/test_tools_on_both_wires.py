@@ -24,6 +24,7 @@ pytestmark = pytest.mark.anyio
 DEFAULT_TOOLS = [
     "analyze_consumer_lag",
     "apply_plan",
+    "chart_topic",
     "create_topic",
     "describe_subscription",
     "describe_topic",
@@ -178,7 +179,11 @@ async def test_resources_are_read_and_their_names_completed(client: Client) -> N
         "danube://schema/{subject}",
     }
     fixed = {str(each.uri) for each in (await client.list_resources()).resources}
-    assert {uri for uri in fixed if not uri.startswith("skill:")} == {"danube://alerts", "danube://metrics"}
+    assert {uri for uri in fixed if not uri.startswith("skill:")} == {
+        "danube://alerts",
+        "danube://metrics",
+        "ui://danube/topic-chart",
+    }
     for uri, field, value in (
         ("danube://topic/default/orders", "topic", "/default/orders"),
         (f"danube://broker/{BROKER_ID}", "pid", 4242),

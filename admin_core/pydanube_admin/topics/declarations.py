@@ -15,8 +15,10 @@ from pydanube_admin.topics.changes import (
     undo_create,
     undo_delete,
 )
+from pydanube_admin.topics.charting import chart_topic
 from pydanube_admin.topics.models import (
     ChangedTopicPolicies,
+    ChartTopicRequest,
     CreatedTopic,
     CreateTopicRequest,
     DeletedTopic,
@@ -24,6 +26,7 @@ from pydanube_admin.topics.models import (
     DescribeTopicRequest,
     ListTopicsRequest,
     SetTopicPoliciesRequest,
+    TopicChart,
     TopicDescription,
     TopicItem,
     TopicMetrics,
@@ -82,6 +85,23 @@ TOPIC_OPERATIONS: Final = (
         result=TopicDescription,
         handler=describe_topic,
         examples=(Example(arguments={"topic": "orders"}, note="/default/orders"),),
+        default_profile=True,
+    ),
+    Operation(
+        name="topics.chart",
+        tool="chart_topic",
+        title="Chart of a topic",
+        effect=Effect.READ,
+        permission="topics:read",
+        reversible=None,
+        summary="Publish rate, lag and acknowledge rate over the last minutes; over MCP with a picture.",
+        request=ChartTopicRequest,
+        result=TopicChart,
+        handler=chart_topic,
+        examples=(
+            Example(arguments={"topic": "orders"}, note="with the subscriptions furthest behind"),
+            Example(arguments={"topic": "orders", "subscription": "billing"}, note="one subscription"),
+        ),
         default_profile=True,
     ),
     Operation(

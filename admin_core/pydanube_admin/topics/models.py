@@ -19,6 +19,8 @@ from pydanube_admin.models import (
 
 __all__ = [
     "ChangedTopicPolicies",
+    "ChartTopicRequest",
+    "ChartedSubscription",
     "CreateTopicRequest",
     "CreatedTopic",
     "DeleteTopicRequest",
@@ -26,6 +28,7 @@ __all__ = [
     "DescribeTopicRequest",
     "ListTopicsRequest",
     "SetTopicPoliciesRequest",
+    "TopicChart",
     "TopicDescription",
     "TopicItem",
     "TopicMetrics",
@@ -109,6 +112,32 @@ class TopicDescription(Result):
     topic_schema: Annotated[dict[str, Any] | None, Field(alias="schema")]  # None: no schema is bound
     created_at: str
     parts: list[TopicPart] = Field(default_factory=list)
+
+
+class ChartTopicRequest(Request):
+    topic: TopicArgument
+    subscription: Annotated[
+        str | None, Field(max_length=256, description="Only this one; else those furthest behind")
+    ] = None
+
+
+class ChartedSubscription(Result):
+    """A subscription over time; a value each moment of `age_s`."""
+
+    subscription: str
+    lag_messages: list[int | None]  # None: it was not seen then
+    acknowledge_rate: list[float | None]  # messages a second since the moment before
+
+
+class TopicChart(Result):
+    """A topic over the window that the broker keeps."""
+
+    topic: str
+    as_of: str
+    age_s: list[float]  # of each moment, oldest first; the last is as_of
+    publish_rate: list[float | None]  # messages a second since the moment before
+    subscriptions: list[ChartedSubscription]  # furthest behind first
+    more_subscriptions: int  # that are not shown
 
 
 class CreateTopicRequest(Request):

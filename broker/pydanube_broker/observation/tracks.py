@@ -158,6 +158,11 @@ class CursorTrack:
             columns[c].append(live[1 + c])
         return [*times, live[0]], columns
 
+    def seen_by(self, time_ms: int) -> Sequence[int] | None:
+        """The newest row that was kept by then; None: it was not seen yet, or that is forgotten."""
+        at = bisect_right(self.ring.times(), time_ms) - 1
+        return None if at < 0 else self.ring.at(at)
+
     def count(self, column: int, live: Row, window_ms: int) -> Count:
         """A counter and how far it rose in the window that ends with `live`."""
         total = live[column]

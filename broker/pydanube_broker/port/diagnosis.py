@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from pydanube_core.cluster_port import LagFacts, LagKey
+from pydanube_core.cluster_port import LagFacts, LagKey, TopicHistory
 from pydanube_core.diagnosis.alerts import Alert
 from pydanube_core.diagnosis.findings import Diagnosis, Finding
 from pydanube_core.diagnosis.lag_status import LagStatus
@@ -13,6 +13,7 @@ from pydanube_core.diagnosis.rules import check_view, diagnose
 from pydanube_core.errors import InvalidArgument, SubscriptionNotFound
 from pydanube_core.names import TopicName
 
+from pydanube_broker.observation.history import history_of
 from pydanube_broker.observation.rows import row_of
 from pydanube_broker.observation.tracks import CursorTrack, LogTrack
 from pydanube_broker.observation.watch import Observation
@@ -67,6 +68,10 @@ class DiagnosisPart(SubscriptionsPart):
                 status, since_ms = judgement.status, judgement.since_ms  # live facts at once
             found.append(LagFacts(facts=facts, judgement=judgement, status=status, since_ms=since_ms))
         return found
+
+    async def topic_history(self, topic: str, subscription: str | None, *, most: int) -> TopicHistory:
+        logs = self._known_logs(topic)
+        return await history_of(logs, self.observation.sampler, subscription=subscription, most=most)
 
     # -- findings --------------------------------------------------------------------------------------------
 

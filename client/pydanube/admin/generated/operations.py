@@ -68,6 +68,7 @@ from pydanube.admin.generated.results import (
     SubscriptionItem,
     Task,
     TaskItem,
+    TopicChart,
     TopicDescription,
     TopicItem,
     TopicMetrics,
@@ -1346,6 +1347,12 @@ class TopicsOperations:
 
     def __init__(self, caller: Caller) -> None:
         self._caller = caller
+
+    async def chart(self, topic: str, *, subscription: str | None = None) -> TopicChart:
+        """Publish rate, lag and acknowledge rate over the last minutes; over MCP with a picture."""
+        return await self._caller.call(
+            "topics.chart", {"topic": topic, "subscription": subscription}, TopicChart
+        )
 
     async def configure_schema(
         self,

@@ -26,6 +26,7 @@ __all__ = [
     "ChangedNamespace",
     "ChangedTopicPolicies",
     "ChangedTopicSchema",
+    "ChartedSubscription",
     "ClusterMetrics",
     "CollectedObjects",
     "CompactedObjects",
@@ -81,6 +82,7 @@ __all__ = [
     "SubscriptionPart",
     "Task",
     "TaskItem",
+    "TopicChart",
     "TopicDescription",
     "TopicItem",
     "TopicMetrics",
@@ -869,6 +871,25 @@ class TaskItem(Result):
     ended_at: str | None
     code: str | None
     work: list[dict[str, Any]]
+
+
+class ChartedSubscription(Result):
+    """A subscription over time; a value each moment of `age_s`."""
+
+    subscription: str
+    lag_messages: list[int | None]
+    acknowledge_rate: list[float | None]
+
+
+class TopicChart(Result):
+    """A topic over the window that the broker keeps."""
+
+    topic: str
+    as_of: str
+    age_s: list[float]
+    publish_rate: list[float | None]
+    subscriptions: list[ChartedSubscription]
+    more_subscriptions: int
 
 
 class ChangedTopicSchema(Result):

@@ -68,6 +68,7 @@ from pydanube.admin.generated.results import (
     SubscriptionItem,
     Task,
     TaskItem,
+    TopicChart,
     TopicDescription,
     TopicItem,
     TopicMetrics,
@@ -1312,6 +1313,10 @@ class SyncTopicsOperations:
 
     def __init__(self, caller: SyncCaller) -> None:
         self._caller = caller
+
+    def chart(self, topic: str, *, subscription: str | None = None) -> TopicChart:
+        """Publish rate, lag and acknowledge rate over the last minutes; over MCP with a picture."""
+        return self._caller.call("topics.chart", {"topic": topic, "subscription": subscription}, TopicChart)
 
     def configure_schema(
         self,

@@ -1,0 +1,85 @@
+"""The window of one topic as a series: what was published, and how far each subscription was behind.
+
+A row is seen a moment after its round began, so the state of a round is the newest row from before the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pydanube_core.cluster_port import CursorHistory, TopicHistory
+
+from pydanube_broker.observation.rows import row_of
+from pydanube_broker.observation.sampler import Sampler
+from pydanube_broker.observation.tracks import ACKNOWLEDGED
+from pydanube_broker.slices import Slices
+from pydanube_broker.topics.topic import Topic, now_ms
+
+__all__ = ["history_of"]
+
+Series = list[int | None]
+
+
+async def history_of(
+    logs: Sequence[Topic], sampler: Sampler, *, subscription: str | None, most: int
+) -> TopicHistory:
+    """The history of a topic that is made of `logs`; O(logs x subscriptions shown x moments), in slices."""
+    now = now_ms()
+    rounds = sampler.rounds
+    times = rounds.within(
+        0, now - int(rounds.interval_s * 500)
+    )  # half an interval: a rate over less says nothing
+    ends = [*(time - 1 for time in times[1:]), now][: len(times)]
+    slices = Slices()
+    published: list[Series] = []
+    for log in logs:
+        await slices()
+        track = sampler.tracks.get(log.topic_id)
+        seen: Series = [
+            None if track is None or end < track.first_ms else track.offset_at(end) for end in ends
+        ]
+        published.append([*seen, log.commit])
+    chosen, more = _furthest_behind(logs, subscription, most)
+    cursors = {}
+    for name in chosen:
+        lags: list[Series] = []
+        acknowledged: list[Series] = []
+        for log in logs:
+            await slices()
+            if (pump := log.subscriptions.get(name)) is None:
+                continue
+            track = sampler.tracks.get(log.topic_id)
+            cursor = None if track is None else track.cursors.get(name)
+            if cursor is not None and cursor.subscription_id != pump.subscription_id:
+                cursor = None
+            rows = [None if cursor is None else cursor.seen_by(end) for end in ends]
+            rows.append(row_of(log, pump, now))
+            lags.append([None if row is None else _lag(row) for row in rows])
+            acknowledged.append([None if row is None else row[ACKNOWLEDGED] for row in rows])
+        if lags:  # else it was deleted while others had their turn
+            cursors[name] = CursorHistory(lag_messages=_sum(lags), acknowledged=_sum(acknowledged))
+    return TopicHistory(times_ms=[*times, now], published=_sum(published), cursors=cursors, more_cursors=more)
+
+
+def _furthest_behind(logs: Sequence[Topic], subscription: str | None, most: int) -> tuple[list[str], int]:
+    now = now_ms()
+    lag: dict[str, int] = {}
+    for log in logs:
+        for name, pump in log.subscriptions.items():
+            if subscription in (None, name):
+                lag[name] = lag.get(name, 0) + _lag(row_of(log, pump, now))
+    worst = sorted(lag, key=lambda name: (-lag[name], name))
+    return worst[:most], max(0, len(worst) - most)
+
+
+def _lag(row: Sequence[int]) -> int:
+    return max(0, row[2] - max(row[3], row[1]) - row[4])
+
+
+def _sum(series: Sequence[Series]) -> Series:
+    """Moment by moment; not known where one of them is not."""
+    summed: Series = []
+    for values in zip(*series, strict=True):
+        known = [value for value in values if value is not None]
+        summed.append(sum(known) if len(known) == len(values) else None)
+    return summed

@@ -1,0 +1,58 @@
+"""The window of a topic as a series, over the port: what was published, and who is how far behind."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from pydanube import Client
+from pydanube_broker.broker import Broker
+from pydanube_broker.observation.history import _sum
+from pydanube_core.errors import TopicNotFound
+from pydanube_core.names import TopicName
+from pydanube_core.positions import Position
+
+pytestmark = pytest.mark.anyio
+
+EARLIEST = Position.parse("earliest", now_ms=0)
+
+
+async def test_history_of_partitions_is_summed_and_the_furthest_behind_come_first(
+    broker: Broker, client: Client
+) -> None:
+    logs = await broker.registry.create(TopicName.parse("parted"), partitions=2, dispatch_strategy="reliable")
+    for log in logs:
+        for name in ("ahead", "behind", "third"):
+            start = EARLIEST if name == "behind" else Position.parse("latest", now_ms=0)
+            await broker.registry.subscribe(log, name, type="shared", start=start, start_given=True)
+    await broker.observation.look_once()
+    async with client.producer("parted") as producer:
+        await producer.send_many([b"x"] * 10)
+    await broker.port.seek_subscription("/default/parted", "ahead", "latest")
+    await broker.observation.look_once()
+
+    found = await broker.port.topic_history("/default/parted", None, most=2)
+
+    assert all(before <= after for before, after in pairwise(found.times_ms))
+    assert found.published[-1] == 10
+    assert list(found.cursors) == ["behind", "third"]
+    assert found.more_cursors == 1
+    assert found.cursors["behind"].lag_messages[-1] == 10
+    one = await broker.port.topic_history("/default/parted", "ahead", most=2)
+    assert list(one.cursors) == ["ahead"]
+    assert one.cursors["ahead"].lag_messages[-1] == 0
+    assert (await broker.port.topic_history("/default/parted", "nobody", most=2)).cursors == {}
+    with pytest.raises(TopicNotFound):
+        await broker.port.topic_history("/default/gone", None, most=2)
+
+
+async def test_a_topic_that_was_never_looked_at_has_one_moment(broker: Broker) -> None:
+    await broker.registry.create(TopicName.parse("fresh"), partitions=0, dispatch_strategy="reliable")
+    found = await broker.port.topic_history("/default/fresh", None, most=5)
+    assert found.published[-1] == 0
+    assert all(value is None for value in found.published[:-1])
+    assert found.cursors == {}
+
+
+def test_a_sum_is_known_only_where_every_part_is() -> None:
+    assert _sum([[1, None, 3], [10, 20, 30]]) == [11, None, 33]
