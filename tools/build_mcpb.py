@@ -110,7 +110,7 @@ def manifest(version: str) -> dict[str, Any]:
             "profile": {
                 "type": "string",
                 "title": "Tools",
-                "description": "default (22 tools that reach everything) or full (every operation is a tool)",
+                "description": "default (23 tools that reach everything) or full (every operation is a tool)",
                 "default": "default",
             },
             "principal": {

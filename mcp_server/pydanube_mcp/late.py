@@ -70,7 +70,8 @@ class LateApp(Generic[T]):
         while True:
             await self._wanted.wait()
             try:
-                loaded = await anyio.to_thread.run_sync(self._load)
+                # Given up when the process stops: what is half loaded needs no closing, and others wait for the stop.
+                loaded = await anyio.to_thread.run_sync(self._load, abandon_on_cancel=True)
                 async with self._serve(loaded) as self._app:
                     # As at the start of the process: what lives as long as the process is not looked through again.
                     gc.freeze()

@@ -45,7 +45,7 @@ def _tool(operation: Operation, profile: Profile, clusters: Clusters) -> Tool:
             idempotent_hint=operation.idempotent,
             open_world_hint=False,
         ),
-        meta=dict(TOOL_META[operation.name]) if operation.name in TOOL_META else None,
+        _meta=dict(TOOL_META[operation.name]) if operation.name in TOOL_META else None,
     )
 
 

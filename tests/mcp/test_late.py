@@ -110,6 +110,27 @@ async def test_what_cannot_be_loaded_is_an_answer_and_the_next_request_tries_aga
     assert [record.event for record in caplog.records if hasattr(record, "event")] == ["mcp_not_loaded"]
 
 
+async def test_a_stop_does_not_wait_for_a_load() -> None:
+    begun, may_end = threading.Event(), threading.Event()
+
+    def load() -> str:
+        begun.set()
+        may_end.wait(20)
+        return "too late"
+
+    served = Served()
+    app = LateApp(load, served)
+    try:
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as group, app.running():
+                group.start_soon(ask, app)
+                await anyio.to_thread.run_sync(begun.wait)
+                group.cancel_scope.cancel()
+    finally:
+        may_end.set()
+    assert (served.opened, app.is_loaded) == (0, False)
+
+
 async def test_its_lifespan_is_answered_without_a_load() -> None:
     app = LateApp(lambda: pytest.fail("nobody asked for it"), Served())
     asked = [{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}]

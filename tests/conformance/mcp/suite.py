@@ -13,6 +13,7 @@ __all__ = ["NotAvailable", "installed", "run"]
 PINNED: Final = (
     "@modelcontextprotocol/conformance@0.2.0-alpha.12",
     "@modelcontextprotocol/inspector@2.12.0",
+    "@anthropic-ai/mcpb@2.1.2",  # judges the bundle's manifest
 )
 NODE: Final = "22.23.3"  # both want 22 or newer, and what the machine has may be older
 FOLDER: Final = Path(__file__).resolve().parents[3] / ".tools" / "mcp-suite"
@@ -63,7 +64,7 @@ def _wanted() -> str:
 
 
 def run(program: str, *arguments: str, timeout_s: float = 300) -> subprocess.CompletedProcess[str]:
-    """Run `conformance` or `mcp-inspector` with the Node that came with them."""
+    """Run `conformance`, `mcp-inspector` or `mcpb` with the Node that came with them."""
     folder = installed()
     node = folder / "node_modules" / _node().partition("@")[0] / "bin" / "node"
     script = (folder / "node_modules" / ".bin" / program).resolve()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 import subprocess
@@ -9,10 +10,12 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from tests.conformance.mcp.suite import NotAvailable, installed, run
+from tools.build_mcpb import manifest
 
 # How many scenarios must pass by each revision's own list of requirements: a suite that judges less is another suite.
 REQUIRED = {"2026-07-28": 37, "2025-11-25": 30}
@@ -143,3 +146,13 @@ def test_the_inspector_finds_them_portable_over_http() -> None:
             done = run("mcp-inspector", *arguments)
             assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-3000:]
             assert '"delete_topic"' in done.stdout
+
+
+def test_the_published_validator_takes_the_manifest_of_the_bundle(tmp_path: Path) -> None:
+    path = tmp_path / "manifest.json"
+    path.write_text(json.dumps(manifest("0.1.0")))
+    judged = run("mcpb", "validate", str(path))
+    assert judged.returncode == 0, judged.stdout + judged.stderr
+    assert "validation passes" in judged.stdout + judged.stderr
+    path.write_text(json.dumps(manifest("0.1.0") | {"server": {"type": "none"}}))
+    assert run("mcpb", "validate", str(path)).returncode != 0, "it judges"
