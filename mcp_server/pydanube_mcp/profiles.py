@@ -65,9 +65,10 @@ def _small(schema: Mapping[str, Any], *, described: bool) -> dict[str, Any]:
     return small
 
 
-def small_output(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a result and nothing within them."""
-    return {"type": "object", "properties": {name: {} for name in schema["properties"]}}
+def small_output(operation: Operation) -> dict[str, Any]:
+    """The fields of a result and nothing within them; told without its schema, which takes time to make."""
+    fields = operation.result.model_fields.items()
+    return {"type": "object", "properties": {field.serialization_alias or name: {} for name, field in fields}}
 
 
 def explain(name: str, profile: Profile, *, read_only: bool) -> str:

@@ -15,7 +15,6 @@ from pydanube_admin.jsonrpc import JsonRpc
 from pydanube_admin.remote import DEFAULT_ADMIN_URL, OpsClient
 from starlette.applications import Starlette
 
-from pydanube_mcp.conformance.events import EventsInMemory
 from pydanube_mcp.consent import Confirm
 from pydanube_mcp.server import DanubeServer, build_server
 from pydanube_mcp.tools import Profile
@@ -41,9 +40,14 @@ async def serving(server: DanubeServer) -> AsyncIterator[AsgiApp]:
 
 
 def _starlette(server: DanubeServer) -> Starlette:
+    events = None
+    if server.others:  # imported here: what only the conformance suite asks for would cost every start
+        from pydanube_mcp.conformance.events import EventsInMemory
+
+        events = EventsInMemory()
     return server.streamable_http_app(
         # Streams that break off are taken up again only where the suite asks for it: there is nothing to lose in ours.
-        event_store=EventsInMemory() if server.others else None,
+        event_store=events,
         retry_interval=100 if server.others else None,
         streamable_http_path="/mcp",
         max_request_body_size=MAX_BODY_BYTES,

@@ -63,9 +63,9 @@ def _input_schema(operation: Operation, clusters: Clusters) -> dict[str, Any]:
 def _output_schema(operation: Operation, profile: Profile) -> dict[str, Any]:
     """In full where the profile is; else the names of the fields. The result, or `error`: clients hold structured content of a refused call against this schema as well, and the
     one of the TypeScript SDK shows nothing of an answer that does not match."""
-    schema = operation.output_schema
     if profile is Profile.DEFAULT:
-        return small_output(schema)
+        return small_output(operation)
+    schema = operation.output_schema
     error = {"type": "object", "description": "Instead of a result, where the call was refused"}
     properties = {**schema["properties"], "error": error}
     required = schema.get("required", [])

@@ -17,7 +17,7 @@ from pydanube_admin.registry import LATER
 from pydanube_admin.testing import BROKER_ID, MemoryCluster, serve_ops
 from pydanube_core.errors import InvalidArgument
 from pydanube_mcp import Profile, build_server, parse_connections
-from pydanube_mcp.profiles import explain
+from pydanube_mcp.profiles import explain, small_output
 
 pytestmark = pytest.mark.anyio
 
@@ -335,6 +335,11 @@ async def test_what_a_model_must_read_stays_small(several: bool) -> None:
         assert found <= most + extra * len(listed[profile]), (profile, found)
         assert '"title"' not in json.dumps([tool["inputSchema"] for tool in listed[profile]])
     assert len(server.instructions or "") < 1_600
+
+
+def test_the_fields_of_a_result_are_known_without_its_schema() -> None:
+    for operation in OPERATIONS.values():
+        assert list(small_output(operation)["properties"]) == list(operation.output_schema["properties"])
 
 
 def test_a_missing_tool_is_explained() -> None:
