@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import grpc
 from grpc import aio
-from pydanube_core.cluster_port import CursorHistory, LagFacts, LagKey, TopicHistory
+from pydanube_core.cluster_port import LagFacts, LagKey, TopicHistory
 from pydanube_core.diagnosis.alerts import Alert
 from pydanube_core.diagnosis.findings import Diagnosis, Verdict
 from pydanube_core.diagnosis.lag_status import LagJudgement, LagStatus, judge_lag
@@ -50,6 +50,7 @@ from pydanube_core.schema_facts import SchemasPort
 
 from pydanube_admin.policy_names import POLICIES
 from pydanube_admin.remote import OPS_CALL
+from pydanube_admin.testing_history import two_moments
 from pydanube_admin.testing_state import MemoryState, changed, resolve
 
 __all__ = ["BROKER_ID", "NOW_MS", "MemoryCluster", "serve_ops"]
@@ -305,28 +306,7 @@ class MemoryCluster(MemoryState):
         return self.diagnosis
 
     async def topic_history(self, topic: str, subscription: str | None, *, most: int) -> TopicHistory:
-        """Two moments, a minute apart, between which each log got a message and nothing was acknowledged."""
-        logs = [log for log in await self.topic(topic) if not log.partitions]
-        cursors: dict[str, list[int]] = {}
-        for log in logs:
-            for name in log.subscriptions:
-                if subscription in (None, name):
-                    lag = sum(one.lag_messages for one in await self.subscriptions(log.topic, name))
-                    cursors.setdefault(name, []).append(lag)
-        worst = sorted(cursors, key=lambda name: (-sum(cursors[name]), name))
-        head = sum(log.next_offset or 0 for log in logs)
-        return TopicHistory(
-            times_ms=[NOW_MS - 60_000, NOW_MS],
-            published=[head - len(logs), head],
-            cursors={
-                name: CursorHistory(
-                    lag_messages=[sum(cursors[name]) - len(cursors[name]), sum(cursors[name])],
-                    acknowledged=[0, 0],
-                )
-                for name in worst[:most]
-            },
-            more_cursors=max(0, len(worst) - most),
-        )
+        return await two_moments(self, topic, subscription, most=most, now_ms=NOW_MS)
 
     async def diagnose_topic(self, topic: str) -> Diagnosis:
         await self.topic(topic)

@@ -24,7 +24,7 @@ from pydanube_mcp.chart_image import draw_chart
 __all__ = ["CHART_URI", "TOOL_META", "chart_apps", "with_picture"]
 
 CHART: Final = "topics.chart"
-CHART_URI: Final = "ui://danube/topic-chart"
+CHART_URI: Final = "ui://danube/chart"
 TOOL_META: Final[Mapping[str, Mapping[str, Any]]] = {
     CHART: {"ui": {"resourceUri": CHART_URI}}
 }  # by operation

@@ -182,7 +182,7 @@ async def test_resources_are_read_and_their_names_completed(client: Client) -> N
     assert {uri for uri in fixed if not uri.startswith("skill:")} == {
         "danube://alerts",
         "danube://metrics",
-        "ui://danube/topic-chart",
+        "ui://danube/chart",
     }
     for uri, field, value in (
         ("danube://topic/default/orders", "topic", "/default/orders"),

@@ -116,9 +116,7 @@ class TopicDescription(Result):
 
 class ChartTopicRequest(Request):
     topic: TopicArgument
-    subscription: Annotated[
-        str | None, Field(max_length=256, description="Only this one; else those furthest behind")
-    ] = None
+    subscription: Annotated[str | None, Field(max_length=256)] = None  # None: those furthest behind
 
 
 class ChartedSubscription(Result):

@@ -1349,7 +1349,7 @@ class TopicsOperations:
         self._caller = caller
 
     async def chart(self, topic: str, *, subscription: str | None = None) -> TopicChart:
-        """Publish rate, lag and acknowledge rate over the last minutes; over MCP with a picture."""
+        """Chart recent rates and lag."""
         return await self._caller.call(
             "topics.chart", {"topic": topic, "subscription": subscription}, TopicChart
         )
@@ -1514,7 +1514,7 @@ class TopicsOperations:
         page: str | None = None,
         filter: str | None = None,
     ) -> Page[TopicItem]:
-        """List topics with message counts, bytes, sessions and owner."""
+        """List topics: messages, bytes, sessions, owner."""
         return await self._caller.call(
             "topics.list",
             {"namespace": namespace, "broker": broker, "limit": limit, "page": page, "filter": filter},

@@ -1315,7 +1315,7 @@ class SyncTopicsOperations:
         self._caller = caller
 
     def chart(self, topic: str, *, subscription: str | None = None) -> TopicChart:
-        """Publish rate, lag and acknowledge rate over the last minutes; over MCP with a picture."""
+        """Chart recent rates and lag."""
         return self._caller.call("topics.chart", {"topic": topic, "subscription": subscription}, TopicChart)
 
     def configure_schema(
@@ -1476,7 +1476,7 @@ class SyncTopicsOperations:
         page: str | None = None,
         filter: str | None = None,
     ) -> Page[TopicItem]:
-        """List topics with message counts, bytes, sessions and owner."""
+        """List topics: messages, bytes, sessions, owner."""
         return self._caller.call(
             "topics.list",
             {"namespace": namespace, "broker": broker, "limit": limit, "page": page, "filter": filter},
