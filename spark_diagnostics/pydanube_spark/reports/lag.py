@@ -115,7 +115,8 @@ def lag_table(spark: SparkSession, question: LagQuestion, telemetry: Telemetry) 
             ColdAges(store, cluster, first["topic"], first["topic_id"]).append_time if ages else None
         )
         last = max(table.select(["first_ms", "broker_id"]).to_pylist(), key=lambda row: row["first_ms"])
-        gone = alive_ms.get(last["broker_id"], 0) > history.last_ms + grid.hold_ms
+        # Twice, since a broker that is late with its rounds is late with what it tells once in so many.
+        gone = alive_ms.get(last["broker_id"], 0) > history.last_ms + 2 * grid.hold_ms
         rows = rows_of_history(history, whole, grid, options, append_time, gone=gone)
         return _table([{**subject, **asdict(row)} for row in rows])
 
