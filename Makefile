@@ -27,7 +27,7 @@ env-dev:
 
 # exec: signals reach the broker itself, and make ends with its status.
 run: env-run
-	@exec $(VENV)/danube up --data-dir ./danube-data
+	@exec ./danube up --data-dir ./danube-data
 
 test: env-dev
 	@$(VENV)/python tools/gate.py test $(ARGS)
