@@ -82,6 +82,7 @@ class Chunk:
         "history_dirty",
         "keyed",
         "keys",
+        "last_failed",
         "open",
         "poisons",
         "queued",
@@ -99,6 +100,7 @@ class Chunk:
         self.flights: list[Flight] = []
         self.waits: list[Wait] = []
         self.poisons: list[Poison] = []
+        self.last_failed: tuple[int, str] = (0, "")  # which failed last, and why
         # (deliveries, failures) -> messages that came back so often; sparse, most messages never do.
         self.history: dict[tuple[int, int], int] = {}
         self.dirty = 0  # acknowledged since the last delta

@@ -43,6 +43,7 @@ class Failures:
     def fail(self, chunk: Chunk, mask: int, now_ms: int, asked_ms: int, reason: str, random: float) -> None:
         """Messages in no state have failed: they wait for their retry, are ready, or are exhausted."""
         self.failed += mask.bit_count()
+        chunk.last_failed = (mask, reason)
         for part, deliveries, failures in self._window.count_return(chunk, mask, failed=True):
             if self.policy.exhausted(failures):
                 self.poison(chunk, part, deliveries, reason)

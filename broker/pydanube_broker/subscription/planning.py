@@ -47,12 +47,13 @@ def worst_failure(window: Window) -> WorstFailure | None:
     poison = next((poison for poison in chunk.poisons if poison.mask & one), None)
     wait = next((wait for wait in chunk.waits if wait.mask & one), None)
     holder = poison or wait
+    again, earlier = chunk.last_failed  # on its way again, it has no holder, and the same reason
     return WorstFailure(
         offset=-offset,
         deliveries=deliveries,
         failures=failures,
         blocked=poison is not None and poison.blocked,
-        reason="" if holder is None else holder.reason,
+        reason=holder.reason if holder is not None else earlier if again & one else "",
     )
 
 

@@ -314,6 +314,23 @@ def test_an_exhausted_message_blocks_until_a_late_ack_a_skip_or_a_new_policy() -
     assert offsets_of(pull(sub)) == [5, 6, 7, 8, 9]
 
 
+def test_why_a_message_failed_is_known_while_it_is_on_its_way_again() -> None:
+    sub = exclusive(end=2, policy=FailurePolicy(max_redelivery_count=9, jitter=0.0))
+    session = attach(sub)
+    pull(sub)
+    sub.ack(1, session, [(0, 1)])
+    assert sub.worst_failure() is None
+    sub.nack(1, session, [(1, 2)], 0, reason="bad row")
+    waiting = sub.worst_failure()
+    assert waiting is not None
+    assert (waiting.offset, waiting.failures, waiting.reason) == (1, 1, "bad row")
+    sub.tick(20_000)
+    assert offsets_of(pull(sub, 20_000)) == [1]
+    again = sub.worst_failure()
+    assert again is not None
+    assert (again.offset, again.failures, again.reason) == (1, 1, "bad row")
+
+
 def test_a_skip_over_a_blocked_message_lets_delivery_go_on() -> None:
     sub = exclusive(end=10, policy=FailurePolicy(max_redelivery_count=0))
     session = attach(sub, credit=3)
