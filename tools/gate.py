@@ -25,7 +25,7 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
@@ -218,9 +218,21 @@ def run(step: Step, tally: Tally, output: BinaryIO | None) -> tuple[int, str]:
             output.flush()
 
     say(f"\n== {step.name}")
-    environment = dict(os.environ)
-    if step.report is not None:
-        environment["PYDANUBE_GATE_REPORT"] = str(step.report)
+    with tempfile.TemporaryDirectory(prefix="dg-", ignore_cleanup_errors=True) as scratch:
+        # The brokers of a group write gigabytes: what its tests leave goes with it. Sockets live there: a short path.
+        environment = dict(os.environ) | {"TMPDIR": scratch}
+        if step.report is not None:
+            environment["PYDANUBE_GATE_REPORT"] = str(step.report)
+        return run_in(environment, step, tally, output, say)
+
+
+def run_in(
+    environment: Mapping[str, str],
+    step: Step,
+    tally: Tally,
+    output: BinaryIO | None,
+    say: Callable[[str], None],
+) -> tuple[int, str]:
     with tally.lock:
         if tally.interrupted:
             return 1, "interrupted"

@@ -59,6 +59,20 @@ def test_hanging_step_is_stopped_with_what_it_started_and_the_next_runs(
         assert ") Z " in (grandchild / "stat").read_text(encoding="utf-8")
 
 
+def test_what_a_step_leaves_in_its_temporary_folder_goes_with_it(
+    gate: ModuleType, capfd: pytest.CaptureFixture[str]
+) -> None:
+    leaves = python(
+        "import os, tempfile; made = tempfile.mkdtemp(); open(os.path.join(made, 'big'), 'wb').write(bytes(10));"
+        "print('made', made); os._exit(9)"
+    )
+    tally = gate.Tally()
+    gate.run_all([gate.Step(name="killed", command=leaves, budget_s=60.0)], tally)
+    made = Path(capfd.readouterr().out.split("made ")[1].split()[0])
+    assert made.parent.name.startswith("dg-")
+    assert not made.parent.exists()
+
+
 def test_budget_of_all_tests_reports_what_it_left_out(
     gate: ModuleType, capfd: pytest.CaptureFixture[str]
 ) -> None:
