@@ -167,3 +167,21 @@ def test_a_damaged_file_is_named_and_what_was_deleted_is_no_gap(spark: Any, tmp_
         path.write_bytes(path.read_bytes()[:-30])  # half written, were that possible
     with pytest.raises(CorruptObject, match="no file of that time can be read"):
         run_lag(whole)
+
+
+def test_a_file_that_retention_deletes_while_the_report_runs_is_named(spark: Any, tmp_path: Path) -> None:
+    plan = Plan(start_ms=PLAN.start_ms, hours=2, subscriptions=3, brokers=1)
+    generate(LocalStore(tmp_path), plan)
+    first = min(tmp_path.glob("*/telemetry/cursors/*/*.parquet"))
+    seen: list[str] = []
+
+    def delete(doing: str, share: float) -> None:
+        seen.append(doing)
+        if doing == "reading telemetry":  # what there is to read has been listed
+            first.unlink()
+
+    found = run_lag(request(tmp_path), delete)
+    assert "reading telemetry" in seen
+    (named,) = found["summary"]["damaged_files"]
+    assert first.name in named
+    assert {row["topic"] for row in found["rows"]} == {f"/default/topic-{n}" for n in range(3)}
