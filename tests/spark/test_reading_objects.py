@@ -31,3 +31,16 @@ def test_all_columns_are_alike_by_both_ways(spark: Any, tmp_path: Path) -> None:
     )
     assert by_source == by_spark
     assert (by_source["n"], by_source["a"], by_source["z"]) == (20_000, 1, 1)
+
+
+def test_objects_deleted_under_a_query_end_it_and_are_no_smaller_table(spark: Any, tmp_path: Path) -> None:
+    write(tmp_path, 2_000, 32)
+    by_source = spark.read.format("danube").options(topic="orders", tier=str(tmp_path)).load()
+    by_spark = read_topic(spark, "orders", tier=str(tmp_path))
+    assert (by_source.count(), by_spark.count()) == (2_000, 2_000)
+    gone = list(tmp_path.rglob("*.parquet"))
+    for path in gone:
+        path.unlink()
+    for frame in (by_source, by_spark):
+        with pytest.raises(Exception, match=gone[0].name):
+            frame.agg({"payload": "max"}).collect()
