@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from typing import Annotated, Any, Literal
 
@@ -71,6 +72,8 @@ def mcp(
 
         print(why(explain, Profile(profile or "default"), read_only=read_only))
         return
+    # What is loaded from here on stays: collections that look through it take a sixth of the start.
+    gc.disable()
     from pydanube_broker.log import configure_logging
     from pydanube_broker.settings_load import load_settings
     from pydanube_mcp import parse_connections, run_http, run_stdio

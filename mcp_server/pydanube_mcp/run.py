@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import socket
 from collections.abc import AsyncIterator, Collection, Mapping
@@ -120,6 +121,9 @@ def run_stdio(
             ) as server,
             anyio.create_task_group() as group,
         ):
+            # What is loaded by now lives as long as the process: collections need not look through it.
+            gc.freeze()
+            gc.enable()
             group.start_soon(_until_signal, group.cancel_scope)
             await server.run_stdio_async()
             group.cancel_scope.cancel()
@@ -160,6 +164,8 @@ def run_http(
             conformance=conformance,
             allowed_hosts=allowed_hosts,
         ) as app:
+            gc.freeze()
+            gc.enable()
             with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
                 async with http_server(sock, app, grace_s=grace_s):
                     async for _ in signals:

@@ -24,6 +24,7 @@ from mcp.server import MCPServer
 from mcp.server.caching import CacheHint
 from mcp.server.lowlevel.helper_types import ReadResourceContents
 from mcp.server.mcpserver import Context
+from mcp.server.mcpserver import server as sdk_server
 from mcp.server.stdio import stdio_server
 from mcp.types import (
     CallToolResult,
@@ -248,12 +249,20 @@ def _principal(context: Context[Any, Any] | None) -> str | None:
 
 @contextmanager
 def _logging_left_alone() -> Iterator[None]:
-    """While inside, the SDK's `basicConfig` finds a handler and so does not set up the process's logging."""
+    """While inside, the SDK does not set up the process's logging, for which it would load a library for colours.
+
+    It has no argument for that: its function is put aside, and should it have another name one day, the handler here
+    still makes its `basicConfig` do nothing.
+    """
     handler = logging.NullHandler()
     logging.getLogger().addHandler(handler)
+    sdk: Any = sdk_server
+    theirs = getattr(sdk, "configure_logging", None)
+    sdk.configure_logging = lambda level="": None
     try:
         yield
     finally:
+        sdk.configure_logging = theirs
         logging.getLogger().removeHandler(handler)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 import threading
@@ -12,6 +13,8 @@ from typing import Any
 import anyio
 import anyio.to_thread
 import pytest
+from mcp.server.mcpserver import server as sdk_server
+from pydanube_mcp import build_server
 from pydanube_mcp.late import LateApp
 
 pytestmark = pytest.mark.anyio
@@ -145,6 +148,17 @@ async def test_its_lifespan_is_answered_without_a_load() -> None:
     async with app.running():
         await app({"type": "lifespan"}, receive, send)
     assert told == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+
+
+def test_the_logging_of_the_process_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The SDK would load a library for colours in the terminal, a tenth of the start, and set up the root logger."""
+    asked: list[object] = []
+    monkeypatch.setattr(sdk_server, "configure_logging", asked.append)
+    before = list(logging.getLogger().handlers)
+    build_server("http://127.0.0.1:1")
+    assert asked == []
+    assert logging.getLogger().handlers == before
+    assert sdk_server.configure_logging == asked.append, "put back for others"
 
 
 def test_a_broker_is_put_together_without_what_only_mcp_needs() -> None:
