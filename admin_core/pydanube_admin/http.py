@@ -21,7 +21,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 import anyio
-from pydanube_core.errors import ClusterError, InvalidArgument, MissingExtra, PermissionDenied
+from pydanube_core.errors import ClusterError, InvalidArgument, MissingExtra, Overloaded, PermissionDenied
 from pydanube_core.extras import install_command
 
 from pydanube_admin.jsonrpc import JsonRpc
@@ -36,6 +36,9 @@ Send = Callable[[Message], Awaitable[None]]
 AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024
+# Of all requests that are arriving or being answered; what is small has room always, for connections are bounded.
+MAX_BODIES_BYTES: Final = 64 * 1024 * 1024
+SMALL_BODY_BYTES: Final = 64 * 1024
 BODY_TIMEOUT_S: Final = 30.0  # for a body to arrive; a stuck upload must not hold its connection for ever
 DISCARD_BYTES: Final = 64 * 1024 * 1024  # of a body that is too large, before its sender is cut off
 DISCARD_S: Final = 5.0
@@ -58,6 +61,37 @@ class _HttpError(Exception):
         self.headers = headers
 
 
+class _Room:
+    """What the bodies of all requests take together, counted from when they come until they are answered."""
+
+    def __init__(self) -> None:
+        self._taken = 0
+
+    @contextlib.contextmanager
+    def place(self) -> Iterator[Callable[[int], None]]:
+        """For one body: told how long it is by now, it raises when there is no room for it."""
+        mine = 0
+
+        def grown(length: int) -> None:
+            nonlocal mine
+            wanted = max(0, length - SMALL_BODY_BYTES)
+            if self._taken + wanted - mine > MAX_BODIES_BYTES:
+                raise _HttpError(
+                    503,
+                    Overloaded(
+                        f"bodies of {MAX_BODIES_BYTES} bytes are under way already; try again in a moment"
+                    ),
+                    (("retry-after", "1"), ("connection", "close")),
+                )
+            self._taken += wanted - mine
+            mine = wanted
+
+        try:
+            yield grown
+        finally:
+            self._taken -= mine
+
+
 class HttpFace:
     """The ASGI application.
 
@@ -74,12 +108,14 @@ class HttpFace:
         self._mcp = mcp
         answerers = (("/rpc", rpc), ("/mcp", mcp), (OPENRPC, rpc))
         self._paths = [path for path, answerer in answerers if answerer is not None]
+        self._room = _Room()
         self._allowed_hosts = frozenset(host.lower() for host in allowed_hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         match scope["type"]:
             case "http":
-                await self._http(scope, receive, send)
+                with self._room.place() as grown:
+                    await self._http(scope, receive, send, grown)
             case "lifespan" if self._mcp is not None:
                 await self._mcp(scope, receive, send)
             case "lifespan":
@@ -87,13 +123,13 @@ class HttpFace:
             case _:  # no websockets here; ASGI's way to refuse one
                 await send({"type": "websocket.close", "code": 1008})
 
-    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _http(self, scope: Scope, receive: Receive, send: Send, grown: Callable[[int], None]) -> None:
         headers = {
             name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]
         }
         try:
             path = self._admit(scope, headers)
-            body = await _read_body(headers, receive) if scope["method"] == "POST" else b""
+            body = await _read_body(headers, receive, grown) if scope["method"] == "POST" else b""
         except _HttpError as refused:
             await _send_json(send, refused.status, {"error": refused.error.to_dict()}, refused.headers)
             return
@@ -186,7 +222,7 @@ def _foreign(header: str, value: str) -> PermissionDenied:
     )
 
 
-async def _read_body(headers: dict[str, str], receive: Receive) -> bytes | None:
+async def _read_body(headers: dict[str, str], receive: Receive, grown: Callable[[int], None]) -> bytes | None:
     """The whole body; None if the client left. Declared or not, it is at most `MAX_BODY_BYTES`."""
     declared = headers.get("content-length", "0")
     if len(declared) > 19 or not declared.isdecimal() or int(declared) > MAX_BODY_BYTES:
@@ -203,6 +239,7 @@ async def _read_body(headers: dict[str, str], receive: Receive) -> bytes | None:
                 body += message.get("body", b"")
                 if len(body) > MAX_BODY_BYTES:
                     break
+                grown(len(body))
                 if not message.get("more_body", False):
                     return bytes(body)
     except TimeoutError as error:

@@ -96,8 +96,10 @@ def mcp(
         return
     settings.check_startable()
     from pydanube_broker.rpc.listening import listen
+    from pydanube_broker.rpc.patience import patient_http, places
 
-    run_http(listen(host, http_port, flag="http-port"), connections, **options)
+    listener = listen(host, http_port, flag="http-port")
+    run_http(listener, connections, protocol=patient_http(places().other), **options)
 
 
 def _arguments(

@@ -30,6 +30,7 @@ __all__ = ["ALERTS_URI", "AlertWatch"]
 
 ALERTS_URI: Final = "danube://alerts"
 PAUSE_S: Final = 1.0
+TELL_S: Final = 0.5  # for a client to take a cue
 MAX_SUBSCRIBERS: Final = 256  # sessions of the 2025 protocol, as many as HTTP keeps
 
 
@@ -118,10 +119,19 @@ class AlertWatch:
 
     async def _tell(self) -> None:
         await self.bus.publish(ResourceUpdated(uri=ALERTS_URI))
-        for connection, uris in list(self._sessions.items()):
-            if ALERTS_URI not in uris:
-                continue
+        async with anyio.create_task_group() as group:
+            for connection, uris in list(self._sessions.items()):
+                if ALERTS_URI in uris:
+                    group.start_soon(self._tell_one, connection)
+
+    async def _tell_one(self, connection: Connection) -> None:
+        """Who does not take it in time reads nothing: it is not told again, and keeps nobody else waiting."""
+        taken = False
+        with anyio.move_on_after(TELL_S):
             try:
                 await connection.send_resource_updated(ALERTS_URI)
+                taken = True
             except (anyio.BrokenResourceError, anyio.ClosedResourceError, MCPError, RuntimeError):
-                self._sessions.pop(connection, None)
+                pass
+        if not taken:
+            self._sessions.pop(connection, None)

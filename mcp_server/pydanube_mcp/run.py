@@ -7,7 +7,7 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Any, Final
 
 import anyio
 from mcp.server.transport_security import TransportSecuritySettings
@@ -17,6 +17,7 @@ from pydanube_admin.remote import DEFAULT_ADMIN_URL, OpsClient
 from starlette.applications import Starlette
 
 from pydanube_mcp.consent import Confirm
+from pydanube_mcp.refusals import PlainRefusals
 from pydanube_mcp.server import DanubeServer, build_server
 from pydanube_mcp.tools import Profile
 
@@ -29,7 +30,7 @@ SESSION_IDLE_S: Final = 600.0
 
 def mcp_app(server: DanubeServer) -> AsgiApp:
     """The ASGI application of streamable HTTP, for `HttpFace(mcp=…)`, whose guard must stand in front of it."""
-    return _starlette(server)
+    return PlainRefusals(_starlette(server))
 
 
 @asynccontextmanager
@@ -37,7 +38,7 @@ async def serving(server: DanubeServer) -> AsyncIterator[AsgiApp]:
     """The same, with `server` and its sessions open until the end of the block: nobody has to run its lifespan."""
     app = _starlette(server)
     async with server, app.router.lifespan_context(app):
-        yield app
+        yield PlainRefusals(app)
 
 
 def _starlette(server: DanubeServer) -> Starlette:
@@ -149,8 +150,12 @@ def run_http(
     conformance: bool = False,
     allowed_hosts: Collection[str] = (),
     grace_s: float = 5.0,
+    protocol: Any = "auto",
 ) -> None:
-    """Serve `/mcp` on a bound socket until SIGINT or SIGTERM, then finish what is under way within `grace_s`."""
+    """Serve `/mcp` on a bound socket until SIGINT or SIGTERM, then finish what is under way within `grace_s`.
+
+    `protocol` is uvicorn's `http`: whoever starts a process with this bounds its connections by it.
+    """
 
     async def serve() -> None:
         async with http_face(
@@ -167,7 +172,7 @@ def run_http(
             gc.freeze()
             gc.enable()
             with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-                async with http_server(sock, app, grace_s=grace_s):
+                async with http_server(sock, app, grace_s=grace_s, protocol=protocol):
                     async for _ in signals:
                         break
 

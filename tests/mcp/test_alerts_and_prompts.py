@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 import anyio
+import pydanube_mcp.alerts as alerts_module
 import pytest
 from mcp import Client, MCPError
 from mcp.types import PromptReference
@@ -78,6 +79,32 @@ async def _listen(core: Alarming, told: anyio.Event, target: Any, mode: str, mes
             async for event in events:
                 assert "danube://alerts" in str(event)
                 break
+
+
+async def test_a_session_that_reads_nothing_keeps_no_other_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is given up after a moment, and not told again."""
+    monkeypatch.setattr(alerts_module, "TELL_S", 0.2)
+    told: list[str] = []
+
+    class Session:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        async def send_resource_updated(self, uri: str) -> None:
+            if self.name == "deaf":
+                await anyio.sleep_forever()
+            told.append(self.name)
+
+    async with build_server("http://127.0.0.1:1") as server:
+        sessions: list[Any] = [Session("deaf"), Session("listening")]
+        for session in sessions:
+            server.alerts._sessions[session] = {"danube://alerts"}
+        with anyio.fail_after(10):
+            await server.alerts._tell()
+            assert told == ["listening"]
+            assert list(server.alerts._sessions) == sessions[1:]
+            await server.alerts._tell()
+        assert told == ["listening"] * 2
 
 
 async def test_nobody_listening_asks_nothing() -> None:

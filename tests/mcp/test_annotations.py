@@ -197,9 +197,9 @@ async def test_a_change_made_twice(world: tuple[Administered, Client], name: str
     twice = await state_of(cluster, plans=with_plans)
     if notes.idempotent_hint:
         assert twice == once
-    elif not first.is_error:
-        assert before != once != twice, "it says that it is not idempotent, and is"
+    elif name == "dead_letters.replay":  # there are none here; each replay copies them once more
+        assert first.structured_content is not None
+        assert first.structured_content["replayed"] == 0
     else:
-        assert name == "dead_letters.replay", (
-            "there are no dead letters here; each replay copies them once more"
-        )
+        assert not first.is_error
+        assert before != once != twice, "it says that it is not idempotent, and is"

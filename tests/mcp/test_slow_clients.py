@@ -130,3 +130,56 @@ async def test_a_foreign_page_gets_nothing_by_any_method(
     assert answer.status_code == 403
     assert "access-control-allow-origin" not in answer.headers
     assert "mcp-session-id" not in answer.headers
+
+
+async def test_large_bodies_have_their_bound_together_and_small_ones_always_room(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_module, "BODY_TIMEOUT_S", 5.0)
+    monkeypatch.setattr(http_module, "MAX_BODIES_BYTES", 1_000_000)
+    head = (
+        b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        b"Accept: application/json\r\nContent-Length: 900000\r\n\r\n"
+    )
+    slow = [await anyio.to_thread.run_sync(slow_connection, port, head + b" " * 600_000) for _ in range(3)]
+    try:
+        refused = 0
+        for each in slow:
+            each.settimeout(20)
+            answer = await anyio.to_thread.run_sync(each.recv, 4096)
+            refused += answer.startswith(b"HTTP/1.1 503")
+            if answer.startswith(b"HTTP/1.1 503"):
+                assert b"OVERLOADED" in answer
+                assert await answered(port)
+        assert refused >= 1
+        # Those that held it are given up in time, and their room comes back.
+        async with httpx.AsyncClient(trust_env=False, timeout=20) as web:
+            large = HELLO[:-1] + b" " * 800_000 + HELLO[-1:]
+            assert (
+                await web.post(f"http://127.0.0.1:{port}/mcp", content=large, headers=HEADERS)
+            ).status_code == 200
+    finally:
+        for each in slow:
+            each.close()
+
+
+NO_MESSAGES = [
+    b"null", b"[]", b"1", b'"x"', b"{}", b'[{"jsonrpc":"2.0","id":1,"method":"ping"}]',
+    b'{"jsonrpc":"2.0","id":{},"method":"tools/list"}', b'{"jsonrpc":"2.0","id":1,"method":5}',
+    b'{"jsonrpc":"2.0","id":1,"method":"tools/list","params":"x"}', b'"' + b"\\u0000" * 600_000 + b'"',
+    b"[" * 2_000_000 + b"]" * 2_000_000, b'{"jsonrpc":"2.0","id":' + b"9" * 100_000 + b',"method":"x"}',
+]  # fmt: skip
+
+
+async def test_what_is_no_message_is_refused_in_our_words(port: int) -> None:
+    """On every wire, and without the text of the library that the SDK validates with."""
+    async with httpx.AsyncClient(trust_env=False, timeout=20) as web:
+        for wire in ({}, {"mcp-protocol-version": "2025-11-25"}, {"mcp-protocol-version": "2026-07-28"}):
+            for body in NO_MESSAGES:
+                answer = await web.post(f"http://127.0.0.1:{port}/mcp", content=body, headers=HEADERS | wire)
+                assert 400 <= answer.status_code < 500, body[:40]
+                for foreign in ("pydantic", "alidation error", "Traceback", "input_value"):
+                    assert foreign not in answer.text, (wire, body[:40])
+                assert len(answer.content) < 2000
+                assert answer.json()["error"]["message"]
+    assert await answered(port)

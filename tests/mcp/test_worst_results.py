@@ -16,7 +16,8 @@ from pydanube_mcp import build_server
 
 from tests.admin.real_broker import Administered, administered
 
-pytestmark = pytest.mark.anyio
+# Ten thousand topics are made one by one, which counts as the time of the first test.
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(450)]
 
 MAX_BYTES = 8192
 LONG_NAME = "n" * 100
