@@ -141,6 +141,8 @@ def _detached(operation: Operation, values: dict[str, Any], *, plan_only: bool) 
 
 def _object(arguments: bytes | str | Mapping[str, Any]) -> dict[str, Any]:
     """A JSON object as a dict. Refuses what JSON does not have (NaN, lone surrogates) and absurd sizes."""
+    if not arguments or arguments == b"{}":
+        return {}
     if isinstance(arguments, Mapping):
         values: Any = dict(arguments)
     else:
@@ -150,7 +152,7 @@ def _object(arguments: bytes | str | Mapping[str, Any]) -> dict[str, Any]:
                 field="arguments",
             )
         try:
-            values = json.loads(arguments or "{}", parse_constant=_no_constant)
+            values = json.loads(arguments, parse_constant=_no_constant)
         except (
             ValueError,
             RecursionError,

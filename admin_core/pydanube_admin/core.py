@@ -209,7 +209,8 @@ class AdminCore:
     async def _tidy_up(self) -> None:
         """Before the first call: say of changes that an earlier life left half-made that they were."""
         if self._tidied is not None:
-            await self._tidied.wait()
+            if not self._tidied.is_set():
+                await self._tidied.wait()
             return
         self._tidied = anyio.Event()
         try:

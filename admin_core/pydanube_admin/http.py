@@ -12,11 +12,13 @@ and it is read here, whole and limited (413), before anything behind sees it.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ipaddress
 import json
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, MutableMapping
+from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -193,6 +195,7 @@ class HttpFace:
         return _is_loopback(name) or name in self._allowed_hosts or "*" in self._allowed_hosts
 
 
+@lru_cache(256)
 def _host_name(url: str) -> str | None:
     """The host of `scheme://host:port` or `//host:port`; None if it has none, or more than that."""
     try:
@@ -205,6 +208,7 @@ def _host_name(url: str) -> str | None:
     return parts.hostname.lower() if parts.scheme in ("", "http", "https") else None
 
 
+@lru_cache(256)
 def _is_loopback(name: str) -> bool:
     if name == "localhost":
         return True
@@ -231,7 +235,7 @@ async def _read_body(headers: dict[str, str], receive: Receive, grown: Callable[
         raise _too_large()
     body = bytearray()
     try:
-        with anyio.fail_after(BODY_TIMEOUT_S):
+        async with asyncio.timeout(BODY_TIMEOUT_S):
             while True:
                 message = await receive()
                 if message["type"] == "http.disconnect":
@@ -357,6 +361,7 @@ async def http_server(
             ws="none",
             http=protocol,
             server_header=False,
+            proxy_headers=False,  # nobody stands in front of it who could speak for another address
             timeout_keep_alive=65,  # longer than the idle time of usual clients, so that they close first
             timeout_graceful_shutdown=max(1, round(grace_s)),
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Generic, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import BaseModel, ConfigDict, Field
 
 from pydanube_admin.policy_names import PolicyName
 
@@ -50,14 +50,17 @@ class Result(BaseModel):
 
     model_config = ConfigDict(frozen=True, populate_by_name=True, defer_build=True)
 
-    @model_serializer(mode="wrap")
-    def _without_idle_reasons(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        body: dict[str, Any] = handler(self)
-        return {
-            key: value
-            for key, value in body.items()
-            if not (value is None and key.endswith("_reason") and key.removesuffix("_reason") in body)
-        }
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_kwargs: Any) -> None:
+        # Said of the fields, once a class: a serializer of our own would be called for each item of each page.
+        keys = {field.alias or name: field for name, field in cls.model_fields.items()}
+        for key, field in keys.items():
+            if key.endswith("_reason") and key.removesuffix("_reason") in keys:
+                field.exclude_if = _is_none
+
+
+def _is_none(value: object) -> bool:
+    return value is None
 
 
 class Change(Result):

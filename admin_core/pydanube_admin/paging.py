@@ -8,6 +8,7 @@ holder nothing that a filter would not. Hence it stays valid over a restart of t
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import fnmatch
@@ -15,6 +16,7 @@ import hashlib
 import heapq
 import json
 import re
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
@@ -23,12 +25,14 @@ from pydanube_core.errors import PageInvalid
 
 from pydanube_admin.models import ListRequest
 
-__all__ = ["Key", "Slice", "begin_of", "cut", "glob", "next_token"]
+__all__ = ["Key", "Slice", "begin_of", "chosen", "cut", "glob", "next_token"]
 
 Key = tuple[str | int, ...]
 T = TypeVar("T")
 
 _DIGEST_BYTES: Final = 8
+TURN_S: Final = 0.005
+LOOK_AFTER: Final = 16  # items
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +58,18 @@ def glob(pattern: str | None) -> Callable[[str], bool]:
     if whole:
         return lambda name: match(name) is not None
     return lambda name: match(name.rpartition("/")[2]) is not None
+
+
+async def chosen(items: Iterable[T], matches: Callable[[T], bool]) -> list[T]:
+    """Those that match; others have a turn now and then, for a pattern may be dear and there may be many items."""
+    found, begun = [], time.perf_counter()
+    for index, item in enumerate(items):
+        if index % LOOK_AFTER == 0 and time.perf_counter() - begun > TURN_S:
+            await asyncio.sleep(0)
+            begun = time.perf_counter()
+        if matches(item):
+            found.append(item)
+    return found
 
 
 def cut(items: Iterable[T], *, key: Callable[[T], Key], operation: str, request: ListRequest) -> Slice[T]:

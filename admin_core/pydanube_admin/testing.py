@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import grpc
 from grpc import aio
-from pydanube_core.cluster_port import LagFacts, LagKey, TopicHistory
+from pydanube_core.cluster_port import LagFacts, LagKey, TopicHistory, TopicKey
 from pydanube_core.diagnosis.alerts import Alert
 from pydanube_core.diagnosis.findings import Diagnosis, Verdict
 from pydanube_core.diagnosis.lag_status import LagJudgement, LagStatus, judge_lag
@@ -51,21 +51,12 @@ from pydanube_core.schema_facts import SchemasPort
 from pydanube_admin.policy_names import POLICIES
 from pydanube_admin.remote import OPS_CALL
 from pydanube_admin.testing_history import two_moments
-from pydanube_admin.testing_state import MemoryState, changed, resolve
+from pydanube_admin.testing_state import FAILURE_POLICY, MemoryState, changed, index_of, resolve
 
 __all__ = ["BROKER_ID", "NOW_MS", "MemoryCluster", "serve_ops"]
 
 NOW_MS: Final = 1_800_000_000_000  # 2027-01-15T08:00:00Z
 BROKER_ID: Final = "10203040506070809"
-FAILURE_POLICY: Final = {
-    "max_redelivery_count": 5,
-    "ack_timeout_ms": 30_000,
-    "base_redelivery_delay_ms": 1_000,
-    "max_redelivery_delay_ms": 60_000,
-    "backoff_strategy": "exponential",
-    "poison_policy": "block",
-    "dead_letter_topic": None,
-}
 
 
 class MemoryCluster(MemoryState):
@@ -193,6 +184,13 @@ class MemoryCluster(MemoryState):
     def _check(self) -> None:
         if self.fail_with is not None:
             raise self.fail_with
+
+    async def topic_index(self) -> Sequence[TopicKey]:
+        self._check()
+        return index_of(self._topics.values())
+
+    async def topic_facts(self, topics: Sequence[str]) -> Sequence[Sequence[TopicFacts]]:
+        return [await self.topic(topic) for topic in topics if topic in self._topics]
 
     async def topics(self) -> Sequence[TopicFacts]:
         self._check()

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
+from pydanube_core.cluster_port import TopicKey
 from pydanube_core.errors import ClusterError, Conflict, InvalidArgument
 from pydanube_core.facts import LogLine, SettingFacts, StateItem, TopicFacts, TrafficFacts
 from pydanube_core.positions import Position, PositionKind
 
-__all__ = ["MemoryState", "changed", "resolve"]
+__all__ = ["FAILURE_POLICY", "MemoryState", "changed", "index_of", "resolve"]
+
+FAILURE_POLICY: Final = {
+    "max_redelivery_count": 5,
+    "ack_timeout_ms": 30_000,
+    "base_redelivery_delay_ms": 1_000,
+    "max_redelivery_delay_ms": 60_000,
+    "backoff_strategy": "exponential",
+    "poison_policy": "block",
+    "dead_letter_topic": None,
+}
 
 
 class MemoryState:
@@ -89,3 +101,13 @@ def resolve(log: TopicFacts, position: Position) -> int:
             return max(log.start_offset, position.value)
         case _:
             return log.next_offset  # there are no messages, so none is younger than a time
+
+
+def index_of(topics: Iterable[TopicFacts]) -> list[TopicKey]:
+    """The topics as people name them, and who owns what holds their messages."""
+    owners: dict[str, list[str | None]] = {}
+    for each in topics:
+        under = owners.setdefault(each.parent or each.topic, [])
+        if not each.partitions:
+            under.append(each.owner)
+    return [TopicKey(*item) for item in owners.items()]

@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 from pydanube_admin.compat.methods import compat_methods
@@ -36,6 +36,9 @@ from pydanube_broker.topics.topic import now_ms
 from pydanube_cli.main import version
 from pydanube_cli.ready import program_name, ready_line, ready_text, write_ready_file
 from pydanube_cli.runtime import run_async
+
+if TYPE_CHECKING:
+    from pydanube_admin.remote import OpsEntry
 
 __all__ = ["serve"]
 
@@ -111,7 +114,9 @@ async def _serve(
         info = {"version": version(), "pid": os.getpid(), "http": None, **broker.ready_info()}
         async with contextlib.AsyncExitStack() as stack:
             if http:
-                info["http"] = await stack.enter_async_context(_http_face(settings, admin_url=info["admin"]))
+                info["http"] = await stack.enter_async_context(
+                    _http_face(settings, admin_url=info["admin"], entry=core.serve_call)
+                )
                 broker.http_url = info["http"]
             # What the start has made lives as long as the process: a full collection that looks through it each time
             # stops every stream for 30-60 ms.
@@ -144,8 +149,8 @@ def _check_ports(settings: Settings, *, http: bool) -> None:
 
 
 @asynccontextmanager
-async def _http_face(settings: Settings, *, admin_url: str) -> AsyncIterator[str]:
-    """Serve MCP and JSON-RPC, as clients of the admin port like any other face; yields the URL once it answers."""
+async def _http_face(settings: Settings, *, admin_url: str, entry: OpsEntry) -> AsyncIterator[str]:
+    """Serve MCP, as a client of the admin port, and JSON-RPC, of the entry behind it; yields the URL once it answers."""
     # Here, since `danube broker` needs neither and starts quicker without them.
     from pydanube_admin.http import http_server
     from pydanube_mcp import late_http_face
@@ -157,7 +162,11 @@ async def _http_face(settings: Settings, *, admin_url: str) -> AsyncIterator[str
     allowed = ("*",) if settings.server.insecure_bind else ()
     async with (
         late_http_face(
-            admin_url, profile=settings.mcp.profile, confirm=settings.mcp.confirm, allowed_hosts=allowed
+            admin_url,
+            profile=settings.mcp.profile,
+            confirm=settings.mcp.confirm,
+            allowed_hosts=allowed,
+            entry=entry,
         ) as app,
         http_server(listener, app, grace_s=HTTP_GRACE_S, protocol=patient_http(places().other)),
     ):

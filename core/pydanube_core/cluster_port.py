@@ -44,12 +44,28 @@ __all__ = [
     "StatePort",
     "SubscriptionsPort",
     "TopicHistory",
+    "TopicKey",
     "TopicsPort",
 ]
 
 
+class TopicKey(NamedTuple):
+    """A topic: what a page of topics is chosen by."""
+
+    topic: str  # as people name it: of a partitioned one not its partitions
+    owners: Sequence[str | None]  # of what holds its messages
+
+
 class TopicsPort(Protocol):
     """Topics and their policies."""
+
+    async def topic_index(self) -> Sequence[TopicKey]:
+        """Every topic, in no order; cheap, also for ten thousand."""
+        ...
+
+    async def topic_facts(self, topics: Sequence[str]) -> Sequence[Sequence[TopicFacts]]:
+        """`topic` of each name of a page, in its order; what went since the index is left out."""
+        ...
 
     async def topics(self) -> Sequence[TopicFacts]: ...
 

@@ -20,7 +20,7 @@ import anyio.abc
 import anyio.to_thread
 from pydanube_admin.http import AsgiApp, HttpFace
 from pydanube_admin.jsonrpc import JsonRpc
-from pydanube_admin.remote import OpsClient
+from pydanube_admin.remote import OpsClient, OpsEntry
 
 __all__ = ["LateApp", "late_http_face"]
 
@@ -116,8 +116,12 @@ async def late_http_face(
     confirm: str,
     timeout_s: float = 10.0,
     allowed_hosts: Collection[str] = (),
+    entry: OpsEntry | None = None,
 ) -> AsyncIterator[HttpFace]:
-    """`http_face` of one cluster: `/rpc` at once, `/mcp` from its first request on."""
+    """`http_face` of one cluster: `/rpc` at once, `/mcp` from its first request on.
+
+    `entry` is `danube.ops/Call` where that is in this process: `/rpc` then takes no way over the admin port.
+    """
 
     def load() -> Any:
         # By name and here: at import time they would cost what this module is there to save.
@@ -126,6 +130,6 @@ async def late_http_face(
         return build(admin_url, profile=profile, confirm=confirm, timeout_s=timeout_s)
 
     app = LateApp(load, lambda server: import_module("pydanube_mcp.run").serving(server))
-    ops = OpsClient(admin_url, timeout_s=timeout_s, face="jsonrpc")
+    ops = OpsClient(admin_url, timeout_s=timeout_s, face="jsonrpc", entry=entry)
     async with app.running(), ops:
         yield HttpFace(JsonRpc(ops), mcp=app, allowed_hosts=allowed_hosts)

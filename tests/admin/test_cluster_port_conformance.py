@@ -62,6 +62,20 @@ async def test_a_partitioned_topic_comes_first_and_its_partitions_behind_it(port
     assert len(await port.topics()) == 3
 
 
+async def test_a_page_of_topics_is_chosen_by_the_index_and_has_the_facts_of_each(port: ClusterPort) -> None:
+    await create(port, "/default/many", partitions=2)
+    await create(port, "/default/one")
+    index = {key.topic: key.owners for key in await port.topic_index() if key.topic.startswith("/default/")}
+    assert set(index) == {"/default/many", "/default/one"}
+    (one,) = await port.topic("/default/one")
+    assert list(index["/default/one"]) == [one.owner]
+    assert set(index["/default/many"]) == {one.owner}
+    names = ["/default/one", "/default/gone", "/default/many"]
+    assert [list(facts) for facts in await port.topic_facts(names)] == [
+        list(await port.topic(name)) for name in (names[0], names[2])
+    ]
+
+
 async def test_a_name_is_taken_once_and_free_again_after_deletion(port: ClusterPort) -> None:
     await create(port, "/default/many", partitions=2)
     with pytest.raises(AlreadyExists):

@@ -171,13 +171,11 @@ async def test_the_claimed_principal_is_passed_on_and_checked(
 ) -> None:
     seen: list[Any] = []
 
-    async def call(
-        operation: str, arguments: Any = None, *, plan_token: str = "", principal: Any = None
-    ) -> Any:
+    async def call(operation: str, arguments: Any = None, *, principal: Any = None) -> bytes:
         seen.append(principal)
-        return {}
+        return b"{}"
 
-    monkeypatch.setattr(ops, "call", call)
+    monkeypatch.setattr(ops, "call_json", call)
     await web.post("/rpc", json=CALL, headers={"Danube-Principal": "ann@ops"})
     await web.post("/rpc", json=CALL)
     assert seen == ["ann@ops", None]
@@ -190,14 +188,12 @@ async def test_an_answer_under_way_is_finished_when_the_server_stops(
 ) -> None:
     asked, release = anyio.Event(), anyio.Event()
 
-    async def call(
-        operation: str, arguments: Any = None, *, plan_token: str = "", principal: Any = None
-    ) -> Any:
+    async def call(operation: str, arguments: Any = None, *, principal: Any = None) -> bytes:
         asked.set()
         await release.wait()
-        return {"late": True}
+        return b'{"late": true}'
 
-    monkeypatch.setattr(ops, "call", call)
+    monkeypatch.setattr(ops, "call_json", call)
     sock = bound()
     port = sock.getsockname()[1]
     got: list[httpx.Response] = []

@@ -23,18 +23,17 @@ class Recorder:
         self.calls: list[tuple[str, dict[str, Any], str | None]] = []
         self.outcome = {"ok": True} if outcome is None else outcome
 
-    async def call(
+    async def call_json(
         self,
         operation: str,
         arguments: Mapping[str, Any] | None = None,
         *,
-        plan_token: str = "",
         principal: str | None = None,
-    ) -> dict[str, Any]:
+    ) -> bytes:
         self.calls.append((operation, dict(arguments or {}), principal))
         if isinstance(self.outcome, Exception):
             raise self.outcome
-        return self.outcome
+        return json.dumps(self.outcome).encode()
 
 
 async def ask(message: Any, caller: Recorder | None = None) -> Any:

@@ -114,6 +114,46 @@ async def test_no_answer_in_time_is_deadline_exceeded_and_says_what_is_uncertain
     assert "may have been made or not" in caught.value.message
 
 
+async def test_in_the_same_process_a_call_is_what_it_is_over_the_port(
+    core: AdminCore, ops: OpsClient
+) -> None:
+    here = OpsClient(ops.admin_url, principal="tester@here", face="cli", entry=core.serve_call)
+    for operation, arguments in (
+        ("subscriptions.lag", {"topic": "orders", "subscription": "billing"}),
+        ("topics.describe", {"topic": "ordres"}),
+        ("topics.describe", {"topic": "\ud800"}),
+        ("topics.nothing", {}),
+    ):
+        outcomes = []
+        for client in (ops, here):
+            try:
+                outcomes.append(await client.call(operation, arguments))
+            except ClusterError as error:
+                outcomes.append(error.to_dict())
+        assert outcomes[0] == outcomes[1]
+
+
+async def test_in_the_same_process_a_call_has_a_deadline_too() -> None:
+    cancelled = False
+
+    async def never(request: bytes) -> bytes:
+        nonlocal cancelled
+        try:
+            await anyio.sleep_forever()
+        finally:
+            cancelled = True
+        raise AssertionError
+
+    async def late(request: bytes) -> bytes:
+        raise TimeoutError("of its own")
+
+    with pytest.raises(DeadlineExceeded, match=r"within 0\.05 s; a change may have been made"):
+        await OpsClient(timeout_s=0.05, entry=never).call("topics.create", {"topic": "x"})
+    assert cancelled
+    with pytest.raises(TimeoutError, match="of its own"):
+        await OpsClient(entry=late).call("topics.list")
+
+
 async def test_a_server_without_operations_is_told_apart() -> None:
     from grpc import aio
 

@@ -100,7 +100,7 @@ def _taken(name: str) -> AlreadyExists:
 
 async def forecast_create(context: Context, request: CreateTopicRequest) -> Forecast:
     name, durability = _creation(request)
-    if any(facts.topic == name for facts in await context.port.topics()):
+    if await context.port.topic_facts([name]):
         raise _taken(name)
     after: dict[str, Any] = {
         "partitions": request.partitions,
@@ -216,8 +216,8 @@ async def undo_delete(
     try:
         await context.port.restore_topic(image["call_id"])
     except TopicNotFound as error:
-        present = [facts for facts in await context.port.topics() if facts.topic == name]
+        present = await context.port.topic_facts([name])
         if not present:
             raise error
-        if str(present[0].topic_id) != image["topic_id"]:
+        if str(present[0][0].topic_id) != image["topic_id"]:
             raise reused("topic", name) from error  # else it never went, or is back already

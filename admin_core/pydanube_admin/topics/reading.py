@@ -7,7 +7,6 @@ as they are, one a partition.
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,7 +19,7 @@ from pydanube_core.units import format_time
 from pydanube_admin.context import Context
 from pydanube_admin.models import Page
 from pydanube_admin.next_calls import next_call
-from pydanube_admin.paging import cut, glob
+from pydanube_admin.paging import chosen, cut, glob
 from pydanube_admin.topics.models import (
     DescribeTopicRequest,
     ListTopicsRequest,
@@ -32,8 +31,6 @@ from pydanube_admin.topics.models import (
 __all__ = ["PARTITIONED", "UNASSIGNED", "Topic", "describe_topic", "find_topic", "list_topics"]
 
 PARTITIONED = "partitioned"
-
-
 UNASSIGNED = "unassigned"
 
 
@@ -71,9 +68,7 @@ class Topic:
 
     @property
     def owner_reason(self) -> str | None:
-        if self.own.partitions:
-            return PARTITIONED
-        return UNASSIGNED if self.own.owner is None else None
+        return _owner_reason(self.own)
 
 
 async def find_topic(context: Context, text: str) -> Topic:
@@ -92,7 +87,7 @@ async def find_topic(context: Context, text: str) -> Topic:
 
 
 async def _not_found(context: Context, name: str) -> TopicNotFound:
-    known = [facts.topic for facts in await context.port.topics() if facts.parent is None]
+    known = [key.topic for key in await context.port.topic_index()]
     await asyncio.sleep(0)  # each step over all topics is a turn of its own
     close = close_topics(TopicName.parse(name), known)
     hint = f"; did you mean {' or '.join(close)}?" if close else ""
@@ -114,37 +109,21 @@ def _partition(facts: TopicFacts) -> int:
     return -1 if facts.partition is None else facts.partition
 
 
-def _gather(facts: Sequence[TopicFacts]) -> list[Topic]:
-    """Partitions under their topic. One whose topic is not in sight (it is just being deleted) is left out."""
-    parts: defaultdict[str, list[TopicFacts]] = defaultdict(list)
-    for item in facts:
-        if item.parent is not None:
-            parts[item.parent].append(item)
-    return [
-        Topic(own=item, parts=tuple(sorted(parts[item.topic], key=_partition)))
-        for item in facts
-        if item.parent is None
-    ]
-
-
 async def list_topics(context: Context, request: ListTopicsRequest) -> Page[TopicItem]:
     namespace = None if request.namespace is None else check_namespace(request.namespace)
-    matches = glob(request.filter)
-    facts = await context.port.topics()
-    await asyncio.sleep(0)  # each step over all topics is a turn of its own
-    gathered = _gather(facts)
-    await asyncio.sleep(0)
-    topics = [
-        topic
-        for topic in gathered
-        if matches(topic.own.topic)
-        and _is_in(topic.own.topic.split("/", 2)[1], namespace)
-        and (request.broker is None or any(log.owner == request.broker for log in topic.logs))
-    ]
-    await asyncio.sleep(0)
-    page = cut(topics, key=lambda topic: (topic.own.topic,), operation="topics.list", request=request)
+    matches, broker = glob(request.filter), request.broker
+    keys = await chosen(
+        await context.port.topic_index(),
+        lambda key: (
+            _is_in(key.topic.split("/", 2)[1], namespace)
+            and matches(key.topic)
+            and (broker is None or broker in key.owners)
+        ),
+    )
+    page = cut(keys, key=lambda key: (key.topic,), operation="topics.list", request=request)
+    found = await context.port.topic_facts([key.topic for key in page.items])
     return Page[TopicItem](
-        items=[_item(topic) for topic in page.items],
+        items=[_item(own, parts) for own, *parts in found],
         next_page=page.next_page,
         total=page.total,
         as_of=format_time(context.now_ms()),
@@ -156,19 +135,28 @@ def _is_in(own: str, asked: str | None) -> bool:
     return own != SYSTEM_NAMESPACE if asked is None else own == asked
 
 
-def _item(topic: Topic) -> TopicItem:
+def _item(own: TopicFacts, parts: Sequence[TopicFacts]) -> TopicItem:
+    logs = parts or (own,)
+    names = own.subscriptions if not parts else {name for log in parts for name in log.subscriptions}
+    unknown = _owner_reason(own)
     return TopicItem(
-        topic=topic.own.topic,
-        partitions=topic.own.partitions,
-        dispatch_strategy=topic.own.dispatch_strategy,
-        messages=topic.messages,
-        bytes=topic.bytes,
-        producers=topic.producers,
-        consumers=topic.consumers,
-        subscriptions=len(topic.subscriptions),
-        owner=None if topic.owner_reason else topic.own.owner,
-        owner_reason=topic.owner_reason,
+        topic=own.topic,
+        partitions=own.partitions,
+        dispatch_strategy=own.dispatch_strategy,
+        messages=sum([log.messages for log in logs]),
+        bytes=sum([log.bytes for log in logs]),
+        producers=sum([log.producers for log in logs]),
+        consumers=sum([log.consumers for log in logs]),
+        subscriptions=len(names),
+        owner=None if unknown else own.owner,
+        owner_reason=unknown,
     )
+
+
+def _owner_reason(own: TopicFacts) -> str | None:
+    if own.partitions:
+        return PARTITIONED
+    return UNASSIGNED if own.owner is None else None
 
 
 async def describe_topic(context: Context, request: DescribeTopicRequest) -> TopicDescription:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pydanube_core.cluster_port import TopicKey
 from pydanube_core.facts import (
     Grace,
     NamespaceFacts,
@@ -27,6 +28,17 @@ class TopicsPart:
 
     _broker: BrokerParts
 
+    async def topic_index(self) -> Sequence[TopicKey]:
+        registry, owners = self._broker.registry, (str(self._broker.data_dir.broker_id),)
+        slices, found = Slices(), []
+        for index, topic in enumerate(registry.topics):
+            if index % 64 == 0:
+                await slices()
+            if topic.options.parent is None:
+                found.append(TopicKey(topic.name, owners))
+        found += (TopicKey(str(record.topic), owners) for record in registry.catalog.index.all_partitioned())
+        return found
+
     async def topics(self) -> Sequence[TopicFacts]:
         registry = self._broker.registry
         slices, facts = Slices(), []
@@ -35,7 +47,8 @@ class TopicsPart:
             facts.append(self._topic(topic))
         for record in list(registry.catalog.index.all_partitioned()):
             await slices()
-            facts.append(self._parent(record.topic))
+            if (whole := self._whole(record.topic)) is not None:
+                facts.append(whole)
         return sorted(facts, key=lambda fact: fact.topic)
 
     async def topic(self, topic: str) -> Sequence[TopicFacts]:
@@ -44,7 +57,18 @@ class TopicsPart:
         if not parts:
             raise self._broker.registry.not_found(name)
         facts = [self._topic(part) for part in parts]
-        return [self._parent(name), *facts] if partitioned else facts
+        return [self._parent(name, facts), *facts] if partitioned else facts
+
+    async def topic_facts(self, topics: Sequence[str]) -> Sequence[Sequence[TopicFacts]]:
+        registry, slices, found = self._broker.registry, Slices(), []
+        for topic in topics:
+            await slices()
+            _, namespace, name = topic.split("/")  # names that the index gave: they need no look
+            partitioned, parts = registry.parts(known := TopicName(namespace, name))
+            if parts:
+                facts = [self._topic(part) for part in parts]
+                found.append([self._parent(known, facts), *facts] if partitioned else facts)
+        return found
 
     async def create_topic(
         self,
@@ -146,11 +170,16 @@ class TopicsPart:
             schema=record.settings.schema,
         )
 
-    def _parent(self, name: TopicName) -> TopicFacts:
+    def _whole(self, name: TopicName) -> TopicFacts | None:
+        """A partitioned topic; None if it was deleted since it was listed."""
+        if self._broker.registry.catalog.index.partitioned(name) is None:
+            return None
+        return self._parent(name, [self._topic(topic) for topic in self._broker.registry.parts(name)[1]])
+
+    def _parent(self, name: TopicName, parts: Sequence[TopicFacts]) -> TopicFacts:
         """A partitioned topic as the sum of its parts."""
         record = self._broker.registry.catalog.index.partitioned(name)
         assert record is not None
-        parts = [self._topic(topic) for topic in self._broker.registry.parts(name)[1]]
         settings = record.spec.settings
         return TopicFacts(
             topic=str(name),

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, Final, cast
 if TYPE_CHECKING:
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
-__all__ = ["REQUEST_S", "Places", "patient_http", "places", "raise_limit"]
+__all__ = ["REQUEST_S", "OneWrite", "Places", "patient_http", "places", "raise_limit"]
 
 REQUEST_S: Final = 20.0  # for the head of a request, and between two pieces of its body
 _KEPT_FOR_FILES: Final = 48
 _MOST: Final = 10_000
 _MOST_HTTP: Final = 512
+_TOGETHER_BYTES: Final = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +49,43 @@ def places() -> Places:
     return Places(grpc=max(4, min(_MOST, soft - files - 3 * other)), other=other)
 
 
+class OneWrite:
+    """A transport that sends what is written in one turn of the loop together: the head of an answer and its body.
+
+    Each write of its own would be a system call, and would wake the peer.
+    """
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._held: list[bytes] = []
+        self._size = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        if not data:
+            return
+        if not self._held:
+            self._loop.call_soon(self._flush)
+        self._held.append(data)
+        self._size += len(data)
+        if (
+            self._size >= _TOGETHER_BYTES
+        ):  # flow control is the transport's own, and it must see what is written
+            self._flush()
+
+    def _flush(self) -> None:
+        held, self._held, self._size = self._held, [], 0
+        if held and not self._transport.is_closing():
+            self._transport.write(b"".join(held))
+
+    def close(self) -> None:
+        self._flush()
+        self._transport.close()
+
+
 def patient_http(connections: int, request_s: float = REQUEST_S) -> type[H11Protocol]:
     """uvicorn's HTTP/1.1 with bounds of its own: so many connections, and `request_s` for whoever is to say something."""
     from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -61,7 +99,7 @@ def patient_http(connections: int, request_s: float = REQUEST_S) -> type[H11Prot
         look: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: Any) -> None:
-            super().connection_made(transport)
+            super().connection_made(cast("asyncio.Transport", OneWrite(transport, self.loop)))
             self.quiet_since = self.loop.time()
             if len(here) >= connections:
                 idle = [each for each in here if each.working is None]

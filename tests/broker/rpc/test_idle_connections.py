@@ -16,7 +16,7 @@ from pydanube_broker.http_status import StatusServer
 from pydanube_broker.rpc import patience
 from pydanube_broker.rpc.hot import Route
 from pydanube_broker.rpc.own_server import OwnServer, Times
-from pydanube_broker.rpc.patience import patient_http, places
+from pydanube_broker.rpc.patience import OneWrite, patient_http, places
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
@@ -98,6 +98,55 @@ async def patient_server(request_s: float) -> AsyncIterator[int]:
         server.should_exit = True
         await running
         listener.close()
+
+
+class Sink:
+    """A transport that notes what it is given."""
+
+    def __init__(self) -> None:
+        self.said: list[bytes | str] = []
+        self.closing = False
+
+    def write(self, data: bytes) -> None:
+        self.said.append(data)
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def close(self) -> None:
+        self.said.append("closed")
+
+    def abort(self) -> None:
+        self.said.append("aborted")
+        self.closing = True
+
+
+def test_head_and_body_of_an_answer_leave_together_and_nothing_stays_behind() -> None:
+    async def scenario() -> None:
+        sink = Sink()
+        out = OneWrite(cast(asyncio.Transport, sink), asyncio.get_running_loop())
+        out.write(b"head ")
+        out.write(b"")
+        out.write(b"body")
+        assert sink.said == []
+        await asyncio.sleep(0)
+        assert sink.said == [b"head body"]
+        out.write(b"head of a stream")  # whose first event comes later
+        await asyncio.sleep(0)
+        assert sink.said[1:] == [b"head of a stream"]
+        out.write(b"x" * 70_000)  # is not held: the transport says when it is too much
+        assert len(sink.said[-1]) == 70_000
+        await asyncio.sleep(0)
+        out.write(b"last ")
+        out.write(b"words")
+        out.close()
+        assert sink.said[3:] == [b"last words", "closed"]
+        out.write(b"to nobody")
+        out.abort()
+        await asyncio.sleep(0)
+        assert sink.said[-1] == "aborted"
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize(
