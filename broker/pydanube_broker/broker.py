@@ -33,11 +33,11 @@ from pydanube_broker.http_status import StatusServer
 from pydanube_broker.journal import (
     Disk,
     HelperPreparer,
-    HelperSyncer,
     Journal,
     JournalOptions,
 )
-from pydanube_broker.journal.helper import InlineSyncer, Syncer
+from pydanube_broker.journal.helper import InlineSyncer
+from pydanube_broker.journal.kernel_sync import best_syncer
 from pydanube_broker.observation.watch import Observation
 from pydanube_broker.parts import BrokerParts
 from pydanube_broker.port import BrokerPort
@@ -246,9 +246,10 @@ class Broker(BrokerParts):
     def _open_journal(self) -> Journal:
         settings = self.settings.journal
         disk = Disk()
-        syncer: Syncer = InlineSyncer(disk) if self.data_dir.memory else HelperSyncer()
+        folder = self.data_dir.path / "journal"
+        syncer = InlineSyncer(disk) if self.data_dir.memory else best_syncer(folder, settings.sync)
         self.hub.journal = Journal(
-            self.data_dir.path / "journal",
+            folder,
             JournalOptions(segment_bytes=settings.segment_bytes, tail_cache_bytes=settings.tail_cache_bytes),
             self.hub,
             disk=disk,

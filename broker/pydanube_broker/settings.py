@@ -66,6 +66,7 @@ def _choice(*words: str) -> tuple[Choice, BeforeValidator, Kind]:
 
 
 Runtime = Annotated[str, *_choice("own", "grpcio")]
+SyncBy = Annotated[str, *_choice("auto", "process")]
 PoisonPolicy = Annotated[str, *_choice("dead_letter", "block", "drop")]
 Profile = Annotated[str, *_choice("default", "full")]
 Confirm = Annotated[str, *_choice("auto", "human")]
@@ -137,6 +138,10 @@ class Journal(Section):
     )
     retention_age: Duration | None = Field(
         default=None, description="delete what is older than this; unset: never"
+    )
+    sync: SyncBy = Field(
+        default="auto",
+        description="who waits for fdatasync: auto is Linux's asynchronous I/O where it works, else a process of its own",
     )
 
 

@@ -318,7 +318,7 @@ class Journal(StoredBatches):
             return (
                 "JOURNAL_STALLED",
                 f"a sync of the journal in {self.folder} has not returned for {waiting_s:.0f} s: nothing is acknowledged "
-                "until it does. Look at the disk, and whether the broker's sync helper is stopped",
+                "until it does. Look at the disk, and whether the broker's sync helper, if it has one, is stopped",
             )
         ready, left = len(self._files.ready), self._room_end - self._next
         if ready >= 2 or (ready and left >= LEAST_ROOM_BYTES):

@@ -6,18 +6,24 @@ import os
 import signal
 
 import pytest
-from pydanube import Client
+from pydanube import Client, connect
 from pydanube_broker.broker import Broker
 from pydanube_broker.journal import HelperSyncer, journal
 
+from tests.broker.delivery.conftest import Opener
 from tests.broker.delivery.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
 
 
 async def test_a_stopped_sync_helper_is_why_the_broker_is_not_ready(
-    broker: Broker, client: Client, monkeypatch: pytest.MonkeyPatch
+    opened: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    async with opened(journal__sync="process") as broker, connect(broker.broker_url) as client:
+        await stall(broker, client, monkeypatch)
+
+
+async def stall(broker: Broker, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal, "STALLED_S", 0.05)
     syncer = broker.journal._writer._syncer
     assert isinstance(syncer, HelperSyncer)
