@@ -82,11 +82,11 @@ class Chunk:
         "history_dirty",
         "keyed",
         "keys",
-        "last_failed",
         "open",
         "poisons",
         "queued",
         "ready",
+        "reasons",
         "slots",
         "start",
         "waits",
@@ -100,7 +100,7 @@ class Chunk:
         self.flights: list[Flight] = []
         self.waits: list[Wait] = []
         self.poisons: list[Poison] = []
-        self.last_failed: tuple[int, str] = (0, "")  # which failed last, and why
+        self.reasons: dict[str, int] = {}  # the latest reasons of failures, and which messages had them last
         # (deliveries, failures) -> messages that came back so often; sparse, most messages never do.
         self.history: dict[tuple[int, int], int] = {}
         self.dirty = 0  # acknowledged since the last delta

@@ -14,6 +14,7 @@ from pydanube_broker.subscription.window import Window
 __all__ = ["Failures"]
 
 ACK_TIMEOUT: Final = "ack timeout"
+MOST_REASONS: Final = 4  # kept for a chunk: a diagnosis shows one
 
 
 class Failures:
@@ -43,7 +44,7 @@ class Failures:
     def fail(self, chunk: Chunk, mask: int, now_ms: int, asked_ms: int, reason: str, random: float) -> None:
         """Messages in no state have failed: they wait for their retry, are ready, or are exhausted."""
         self.failed += mask.bit_count()
-        chunk.last_failed = (mask, reason)
+        _remember(chunk, mask, reason)
         for part, deliveries, failures in self._window.count_return(chunk, mask, failed=True):
             if self.policy.exhausted(failures):
                 self.poison(chunk, part, deliveries, reason)
@@ -201,3 +202,12 @@ class Failures:
             for consumer_id, ranges in expired.items()
         ]
         return effects + self.report()
+
+
+def _remember(chunk: Chunk, mask: int, reason: str) -> None:
+    """Why messages failed, also when they are on their way again."""
+    kept = {other: left for other, others in chunk.reasons.items() if (left := others & ~mask & chunk.open)}
+    kept[reason] = kept.pop(reason, 0) | mask
+    while len(kept) > MOST_REASONS:
+        del kept[next(iter(kept))]
+    chunk.reasons = kept

@@ -47,13 +47,14 @@ def worst_failure(window: Window) -> WorstFailure | None:
     poison = next((poison for poison in chunk.poisons if poison.mask & one), None)
     wait = next((wait for wait in chunk.waits if wait.mask & one), None)
     holder = poison or wait
-    again, earlier = chunk.last_failed  # on its way again, it has no holder, and the same reason
+    # on its way again, it has no holder, and the same reason
+    earlier = next((reason for reason, mask in chunk.reasons.items() if mask & one), "")
     return WorstFailure(
         offset=-offset,
         deliveries=deliveries,
         failures=failures,
         blocked=poison is not None and poison.blocked,
-        reason=holder.reason if holder is not None else earlier if again & one else "",
+        reason=earlier if holder is None else holder.reason,
     )
 
 

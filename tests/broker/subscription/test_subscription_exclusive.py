@@ -315,17 +315,19 @@ def test_an_exhausted_message_blocks_until_a_late_ack_a_skip_or_a_new_policy() -
 
 
 def test_why_a_message_failed_is_known_while_it_is_on_its_way_again() -> None:
-    sub = exclusive(end=2, policy=FailurePolicy(max_redelivery_count=9, jitter=0.0))
+    sub = exclusive(end=9, policy=FailurePolicy(max_redelivery_count=9, jitter=0.0))
     session = attach(sub)
     pull(sub)
     sub.ack(1, session, [(0, 1)])
     assert sub.worst_failure() is None
     sub.nack(1, session, [(1, 2)], 0, reason="bad row")
+    for offset in range(2, 9):  # others fail as well, each for its own reason or for another
+        sub.nack(1, session, [(offset, offset + 1)], 0, reason=f"bad row {offset % 3}")
     waiting = sub.worst_failure()
     assert waiting is not None
     assert (waiting.offset, waiting.failures, waiting.reason) == (1, 1, "bad row")
     sub.tick(20_000)
-    assert offsets_of(pull(sub, 20_000)) == [1]
+    assert offsets_of(pull(sub, 20_000)) == list(range(1, 9))
     again = sub.worst_failure()
     assert again is not None
     assert (again.offset, again.failures, again.reason) == (1, 1, "bad row")
