@@ -13,7 +13,9 @@ __all__ = ["close_names", "close_topics"]
 
 # Likeness costs some 30 µs a name; of more than these only the likeliest are looked at.
 MOST_COMPARED: Final = 200
-MOST_LETTERS: Final = 256  # no name is longer than that, and the cost goes with the square
+MOST_LETTERS: Final = 256  # no name is longer than that
+# The cost of one goes with the square of its length where the same letter is repeated: of long names fewer are compared.
+MOST_STEPS: Final = 320_000
 PASSES: Final = 6
 
 
@@ -22,8 +24,9 @@ def close_names(given: str, known: Iterable[str], *, at_most: int = 3, cutoff: f
     if len(given) > MOST_LETTERS:
         return []
     names = list(known)
-    if len(names) > MOST_COMPARED:
-        names = _likeliest(given, names)
+    most = min(MOST_COMPARED, max(5, MOST_STEPS // max(1, len(given) ** 2)))
+    if len(names) > most:
+        names = _likeliest(given, names, most)
     return difflib.get_close_matches(given, names, n=at_most, cutoff=cutoff)
 
 
@@ -42,7 +45,7 @@ def close_topics(given: TopicName, known: Iterable[str], *, at_most: int = 3) ->
     return [*elsewhere, *(here + other for other in close_names(given.name, beside))][:at_most]
 
 
-def _likeliest(given: str, names: Sequence[str]) -> list[str]:
+def _likeliest(given: str, names: Sequence[str], most: int) -> list[str]:
     """The names that have most of their begin or their end in common with what was given. O(names)."""
     longest = max(3, len(given) // 4)
     names = [name for name in names if abs(len(name) - len(given)) <= longest]
@@ -50,6 +53,6 @@ def _likeliest(given: str, names: Sequence[str]) -> list[str]:
     for length in range(len(given) - 1, 0, -max(1, len(given) // PASSES)):
         head, tail = given[:length], given[-length:]
         found |= dict.fromkeys(name for name in names if name.startswith(head) or name.endswith(tail))
-        if len(found) >= MOST_COMPARED:
+        if len(found) >= most:
             break
-    return list(islice(found, MOST_COMPARED))
+    return list(islice(found, most))

@@ -31,6 +31,8 @@ __all__ = ["ALERTS_URI", "AlertWatch"]
 ALERTS_URI: Final = "danube://alerts"
 PAUSE_S: Final = 1.0
 TELL_S: Final = 0.5  # for a client to take a cue
+MAX_LISTENERS: Final = 128  # streams of the 2026 protocol: each holds a connection, and a port has 512
+MAX_CUES: Final = 64  # that a stream may be behind; one that is more is ended, and its client begins anew
 MAX_SUBSCRIBERS: Final = 256  # sessions of the 2025 protocol, as many as HTTP keeps
 
 

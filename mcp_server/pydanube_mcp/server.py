@@ -26,6 +26,7 @@ from mcp.server.lowlevel.helper_types import ReadResourceContents
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver import server as sdk_server
 from mcp.server.stdio import stdio_server
+from mcp.server.subscriptions import ListenHandler
 from mcp.types import (
     CallToolResult,
     Completion,
@@ -39,6 +40,7 @@ from mcp.types import (
     ResourceTemplate,
     ResourceTemplateReference,
     SubscribeRequestParams,
+    SubscriptionsListenRequestParams,
     Tool,
     UnsubscribeRequestParams,
 )
@@ -47,7 +49,7 @@ from pydanube_admin.openrpc import package_version
 from pydanube_admin.remote import DEFAULT_ADMIN_URL
 from pydanube_core.errors import ClusterError
 
-from pydanube_mcp.alerts import AlertWatch
+from pydanube_mcp.alerts import MAX_CUES, MAX_LISTENERS, AlertWatch
 from pydanube_mcp.calls import Caller
 from pydanube_mcp.charts import chart_apps, with_picture
 from pydanube_mcp.cluster_tasks import ClusterTasks
@@ -120,7 +122,13 @@ class DanubeServer(MCPServer[Any]):
                 subscriptions=self.alerts.bus,
                 extensions=[Tasks(ClusterTasks(clusters, profile=profile), others), Skills(), chart_apps()],
             )
-        # The SDK serves the 2026 protocol's subscriptions itself; those of 2025 have to be added.
+        # The SDK serves the 2026 protocol's subscriptions itself, but so many that over HTTP nobody else would find a
+        # connection; those of 2025 have to be added.
+        self._lowlevel_server.add_request_handler(
+            "subscriptions/listen",
+            SubscriptionsListenRequestParams,
+            ListenHandler(self.alerts.bus, max_subscriptions=MAX_LISTENERS, max_buffered_events=MAX_CUES),
+        )
         self._lowlevel_server.add_request_handler(
             "resources/subscribe", SubscribeRequestParams, self.alerts.subscribe
         )

@@ -2,6 +2,7 @@
 
 import difflib
 
+import pytest
 from pydanube_core import spelling
 from pydanube_core.names import TopicName
 from pydanube_core.spelling import close_names, close_topics
@@ -24,6 +25,19 @@ def test_few_names_are_compared_however_many_there_are(monkeypatch: object) -> N
     monkeypatch.setattr(spelling.difflib, "get_close_matches", counting)  # type: ignore[attr-defined]
     assert close_names("x" * 30, ["x" * 29 + str(number % 10) for number in range(10_000)])
     assert compared == [n for n in compared if n <= spelling.MOST_COMPARED]
+
+
+def test_of_long_names_fewer_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where one letter is repeated each comparison goes through all pairs of letters: that is what is bounded."""
+    compared: list[int] = []
+    monkeypatch.setattr(
+        spelling.difflib, "get_close_matches", lambda word, names, n, cutoff: compared.extend(map(len, names))
+    )
+    for length in (10, 100, 199, 256):
+        compared.clear()
+        close_names("n" * length, ["n" * (length - 1) + chr(97 + number % 26) for number in range(5000)])
+        assert compared
+        assert sum(compared) * length <= 2 * spelling.MOST_STEPS
 
 
 def test_an_empty_name_and_no_names_give_nothing() -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from contextlib import AsyncExitStack
 from typing import Any
 
 import anyio
 import pydanube_mcp.alerts as alerts_module
+import pydanube_mcp.server as server_module
 import pytest
 from mcp import Client, MCPError
 from mcp.types import PromptReference
@@ -105,6 +107,22 @@ async def test_a_session_that_reads_nothing_keeps_no_other_waiting(monkeypatch: 
             assert list(server.alerts._sessions) == sessions[1:]
             await server.alerts._tell()
         assert told == ["listening"] * 2
+
+
+async def test_more_listeners_than_have_room_are_refused_and_others_served(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server_module, "MAX_LISTENERS", 3)
+    core = Alarming()
+    with anyio.fail_after(60):
+        async with serve_ops(core.serve_call) as admin_url, build_server(admin_url) as server:
+            async with Client(server, mode="2026-07-28") as client, AsyncExitStack() as stack:
+                for _ in range(3):
+                    await stack.enter_async_context(client.listen(resource_subscriptions=["danube://alerts"]))
+                with pytest.raises(Exception, match="limit"):
+                    await stack.enter_async_context(client.listen(resource_subscriptions=["danube://alerts"]))
+                assert (await client.list_tools()).tools
+            assert server.alerts.bus.listeners == 0
 
 
 async def test_nobody_listening_asks_nothing() -> None:

@@ -126,16 +126,25 @@ async def test_the_default_profile_reaches_it_by_read_operation(slow: SlowCluste
 async def test_somebody_elses_task_is_unknown_as_one_that_never_was(slow: SlowCluster, admin: str) -> None:
     async with connected("memory", admin) as client:
         task = await begin(client, "verify_objects")
+    async with connected("memory", admin, asks=True) as client:
+        waiting = await begin(client, "collect_objects")
+    assert waiting["status"] == "input_required"
+    guesses = (task["taskId"], "t" + "0" * 24, "nonsense", waiting["taskId"], waiting["taskId"] + ".apply",
+               waiting["taskId"].partition(".")[0] + ".x", "p" + "0" * 24 + ".x", "x:" + task["taskId"])  # fmt: skip
+    yes = {"consent": {"action": "accept", "content": {"name": "orders"}}}
     errors = []
     async with connected("memory", admin, by="eve@ops") as other:
-        for task_id in (task["taskId"], "t" + "0" * 24, "nonsense"):
+        for task_id in guesses:
             for verb in ("get", "cancel", "update"):
+                given: dict[str, Any] = {"input_responses": yes} if verb == "update" else {}
                 with pytest.raises(MCPError) as refused:
-                    await ask_task(other, verb, task_id)
+                    await ask_task(other, verb, task_id, **given)
                 errors.append((refused.value.error.code, refused.value.error.message))
     assert set(errors) == {(-32602, "Unknown task")}
     async with connected("memory", admin) as client:
         assert (await ask_task(client, "get", task["taskId"]))["status"] == "working"
+        assert (await ask_task(client, "get", waiting["taskId"]))["status"] == "input_required"
+    assert slow.collected == 0
 
 
 async def test_cancelled_twice_is_cancelled_once(slow: SlowCluster, admin: str) -> None:
