@@ -31,6 +31,9 @@ SOURCE: Final = ROOT / "tools" / "conversations.md"
 MOST_CHARS: Final = 2000  # of one answer in the page
 POISON: Final = '{"amount": "twelve"}'
 SCHEMA: Final = {"type": "object", "properties": {"amount": {"type": "integer"}}}
+ASKED: list[
+    tuple[str, str]
+] = []  # questions to the person since the last call was recorded, and what was typed
 COMMENT: Final = (
     "<!-- Recorded by tools/record_conversations.py from tools/conversations.md; do not edit. -->"
 )
@@ -158,6 +161,8 @@ class Recorder:
             return await self._comparison()
         if not line.startswith("-> "):
             return line
+        if line.startswith("-> shell danube "):
+            return await _shell(line.removeprefix("-> shell danube "))
         call, _, keep = line[3:].partition(" ## ")
         name, tool, text = call.split(" ", 2)
         for known, value in self._kept.items():
@@ -172,7 +177,11 @@ class Recorder:
         if len(body) > MOST_CHARS:
             body = body[:MOST_CHARS].rsplit("\n", 1)[0] + f"\n … ({len(body)} characters)"
         marked = "refused" if result.is_error else "answer"
-        return f"```json call\n{tool} {text}\n```\n\n```json {marked}\n{body}\n```"
+        between = "".join(
+            f"> **Program:** {question}\n\n> **Person:** {typed}\n\n" for question, typed in ASKED
+        )
+        ASKED.clear()
+        return f"```json call\n{tool} {text}\n```\n\n{between}```json {marked}\n{body}\n```"
 
     async def _comparison(self) -> str:
         from tools.operator_questions import QUESTIONS, ask, table
@@ -186,6 +195,13 @@ class Recorder:
             for tool in tools
         ]
         return table(asked, len(json.dumps(seen, ensure_ascii=False, separators=(",", ":")).encode()))
+
+
+async def _shell(arguments: str) -> str:
+    """What a command prints."""
+    danube = str(Path(sys.executable).with_name("danube"))
+    done = await anyio.run_process([danube, *arguments.split()])
+    return f"```console\n$ danube {arguments}\n{done.stdout.decode().strip()}\n```"
 
 
 def _shorter(value: Any) -> Any:
@@ -205,6 +221,7 @@ async def agree(context: Any, params: Any) -> ElicitResult:
     """The person at the client: reads the question, and types the name."""
     typed = re.search(r"Type (\S+) to go on", params.message)
     assert typed is not None, params.message
+    ASKED.append((params.message, typed[1]))
     return ElicitResult(action="accept", content={"name": typed[1]})
 
 

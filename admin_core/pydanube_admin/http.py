@@ -39,7 +39,7 @@ AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024
 # Of all requests that are arriving or being answered; what is small has room always, for connections are bounded.
-MAX_BODIES_BYTES: Final = 64 * 1024 * 1024
+MAX_BODIES_BYTES: Final = 32 * 1024 * 1024
 SMALL_BODY_BYTES: Final = 64 * 1024
 BODY_TIMEOUT_S: Final = 30.0  # for a body to arrive; a stuck upload must not hold its connection for ever
 DISCARD_BYTES: Final = 64 * 1024 * 1024  # of a body that is too large, before its sender is cut off

@@ -11,14 +11,20 @@ import jsonschema
 import pytest
 from pydanube_admin.registry import TOOLS
 from pydanube_mcp import McpClient, print_config
+from pydanube_mcp.clusters import Clusters
+from pydanube_mcp.profiles import Profile, explain
 from pydanube_mcp.sizing import MAX_RESULT_BYTES
+from pydanube_mcp.tools import tool_list
 
 from tools.operator_questions import ORIGINAL_LIST_BYTES, QUESTIONS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "ai-administration.md").read_text(encoding="utf-8")
 SOURCE = (ROOT / "tools" / "conversations.md").read_text(encoding="utf-8")
-CALL = re.compile(r"```json call\n(\w+) (\{[^\n]*\})\n```\n\n```json (answer|refused)\n(.*?)\n```", re.DOTALL)
+CALL = re.compile(
+    r"```json call\n(\w+) (\{[^\n]*\})\n```\n\n(?:> [^\n]*\n\n)*```json (answer|refused)\n(.*?)\n```",
+    re.DOTALL,
+)
 AGAIN = "; run python tools/record_conversations.py"
 
 
@@ -27,7 +33,7 @@ def test_the_page_is_recorded_from_its_source() -> None:
     calls = [
         line.split(" ", 3)[2]
         for line in SOURCE.splitlines()
-        if line.startswith("-> ") and "comparison" not in line
+        if line.startswith("-> ") and not line.startswith(("-> comparison", "-> shell "))
     ]
     assert [found[1] for found in CALL.finditer(PAGE)] == calls, AGAIN
     rest = CALL.sub("", PAGE)
@@ -47,6 +53,22 @@ def test_every_call_is_one_that_the_tool_takes() -> None:
         if found[3] == "refused":
             refused.append(re.search(r'"code": "(\w+)"', found[4]))
     assert [code[1] for code in refused if code] == ["PLAN_USED", "READ_ONLY"]
+
+
+def test_what_is_said_of_missing_tools_is_what_the_command_says() -> None:
+    shown = re.findall(r"```console\n\$ danube mcp ([^\n]+)\n([^\n]+)\n```", PAGE)
+    assert len(shown) == SOURCE.count("-> shell danube mcp ") == 3
+    for flags, said in shown:
+        name = flags.partition("--explain ")[2]
+        assert said == explain(name, Profile.DEFAULT, read_only="--read-only" in flags), AGAIN
+
+
+def test_a_person_is_shown_what_goes_and_types_its_name() -> None:
+    asked = re.findall(r"> \*\*Program:\*\* ([^\n]+)\n\n> \*\*Person:\*\* ([^\n]+)\n", PAGE)
+    assert [(question.partition(" ")[0], typed) for question, typed in asked] == [
+        ("topics.delete", "payments")
+    ]
+    assert "Type payments to go on" in asked[0][0]
 
 
 def test_what_a_consumer_wrote_is_quoted_as_untrusted_only() -> None:
@@ -72,7 +94,17 @@ def test_the_comparison_has_every_question_answered() -> None:
     assert str(ORIGINAL_LIST_BYTES) in total
     listed = re.search(r"list of tools: (\d+) \|", total)
     assert listed is not None
-    assert int(listed[1]) < 4000 * 4
+    tools = tool_list(
+        Profile.DEFAULT,
+        read_only=False,
+        clusters=Clusters({"one": "http://x:1"}, timeout_s=1, principal=None),
+    )
+    seen = [
+        {"name": each.name, "description": each.description, "inputSchema": each.input_schema}
+        for each in tools
+    ]
+    today = len(json.dumps(seen, ensure_ascii=False, separators=(",", ":")).encode())
+    assert abs(int(listed[1]) - today) <= today // 20, f"the list has {today} bytes by now{AGAIN}"
 
 
 @pytest.mark.parametrize("client", list(McpClient))
