@@ -190,6 +190,7 @@ class MemoryCluster(MemoryState):
         return index_of(self._topics.values())
 
     async def topic_facts(self, topics: Sequence[str]) -> Sequence[Sequence[TopicFacts]]:
+        self._check()
         return [await self.topic(topic) for topic in topics if topic in self._topics]
 
     async def topics(self) -> Sequence[TopicFacts]:

@@ -6,8 +6,9 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Sequence
 from itertools import chain
+from typing import Final
 
-from pydanube_core.cluster_port import LagFacts
+from pydanube_core.cluster_port import LagFacts, LagKey
 from pydanube_core.diagnosis.lag_status import LagStatus
 from pydanube_core.errors import SubscriptionNotFound, TopicNotFound
 from pydanube_core.facts import SubscriptionFacts
@@ -19,7 +20,7 @@ from pydanube_core.units import format_time
 from pydanube_admin.context import Context
 from pydanube_admin.models import Page
 from pydanube_admin.next_calls import next_call
-from pydanube_admin.paging import Key, cut, glob
+from pydanube_admin.paging import Key, chosen, cut, glob
 from pydanube_admin.spelling import shown
 from pydanube_admin.subscriptions.models import (
     LagItem,
@@ -30,6 +31,8 @@ from pydanube_admin.subscriptions.models import (
 from pydanube_admin.topics.reading import find_topic
 
 __all__ = ["consumer_lag", "list_subscriptions", "subscription_facts"]
+
+ITEMS_A_TURN: Final = 50
 
 
 def _base(facts: SubscriptionFacts) -> str:
@@ -71,11 +74,11 @@ async def _of_log(context: Context, log: str | None, subscription: str | None) -
 
 
 async def _not_found(context: Context, topic: str | None, subscription: str) -> SubscriptionNotFound:
-    everywhere = await context.port.subscriptions(None, None)
+    everywhere = await context.port.lag_index(None, None)
     name = None if topic is None else str(TopicName.parse(topic))
-    here = {facts.subscription for facts in everywhere if name in (None, facts.topic, _base(facts))}
+    here = {key.subscription for key in everywhere if name in (None, key.log, key.topic)}
     close = close_names(subscription, here)
-    elsewhere = sorted({_base(facts) for facts in everywhere if facts.subscription == subscription})[:3]
+    elsewhere = sorted({key.topic for key in everywhere if key.subscription == subscription})[:3]
     where = f"the topic {name} has" if name else "no topic has"
     no = "no subscription" if name else "a subscription"
     hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
@@ -98,14 +101,26 @@ async def _not_found(context: Context, topic: str | None, subscription: str) -> 
 
 
 async def list_subscriptions(context: Context, request: ListSubscriptionsRequest) -> Page[SubscriptionItem]:
+    topic = None if request.topic is None else (await find_topic(context, request.topic)).own.topic
     matches = glob(request.filter)
-    together: defaultdict[tuple[str, str], list[SubscriptionFacts]] = defaultdict(list)
-    for facts in await subscription_facts(context, request.topic, None):
-        if matches(facts.subscription):
-            together[_base(facts), facts.subscription].append(facts)
+    found = await chosen(
+        await context.port.lag_index(topic, None),
+        lambda key: matches(key.subscription),
+    )
+    together: defaultdict[tuple[str, str], list[LagKey]] = defaultdict(list)
+    for key in found:
+        together[key.topic, key.subscription].append(key)
+    await asyncio.sleep(0)  # each step over all subscriptions is a turn of its own
     page = cut(together.items(), key=lambda entry: entry[0], operation="subscriptions.list", request=request)
+    items = []
+    for index, ((name, subscription), logs) in enumerate(page.items, start=1):
+        if index % ITEMS_A_TURN == 0:
+            await asyncio.sleep(0)
+        facts = [one for key in logs for one in await _of_log(context, key.log, subscription)]
+        if facts:  # else it went since the index
+            items.append(_item(name, subscription, facts))
     return Page[SubscriptionItem](
-        items=[_item(topic, name, parts) for (topic, name), parts in page.items],
+        items=items,
         next_page=page.next_page,
         total=page.total,
         as_of=format_time(context.now_ms()),
@@ -139,7 +154,7 @@ async def consumer_lag(context: Context, request: LagRequest) -> Page[LagItem]:
         raise await _not_found(context, request.topic, request.subscription)
     if request.filter is not None:
         matches = glob(request.filter)
-        found = [key for key in found if matches(key.subscription)]
+        found = await chosen(found, lambda key: matches(key.subscription))
     await asyncio.sleep(0)  # each step over all subscriptions is a turn of its own
     page = cut(
         found,

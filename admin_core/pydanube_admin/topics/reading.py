@@ -79,10 +79,10 @@ async def find_topic(context: Context, text: str) -> Topic:
         TopicNotFound: names topics that are spelled alike, and the call that would create it.
     """
     name = str(TopicName.parse(text))
-    try:
-        own, *parts = await context.port.topic(name)
-    except TopicNotFound as error:
-        raise await _not_found(context, name) from error
+    found = await context.port.topic_facts([name])
+    if not found:
+        raise await _not_found(context, name)
+    own, *parts = found[0]
     return Topic(own=own, parts=tuple(sorted(parts, key=_partition)))
 
 

@@ -113,6 +113,8 @@ class Observation:
             if now < cursor.look_at_ms:
                 continue
             scope = (name, subscription)
+            if scope in self._queue:  # what waits for its turn is not asked again why
+                continue
             if scope in self._unsettled or scope in self._findings or self._news(topic, cursor, now):
                 self._queue.setdefault(scope, (topic, track))
             else:
