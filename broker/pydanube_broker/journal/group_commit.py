@@ -112,6 +112,11 @@ class GroupCommit:
             self._scheduled = True
             self._loop.call_soon(self._write)
 
+    def write_now(self) -> None:
+        """Do not wait until the loop turns: nothing more comes in this turn."""
+        if self._pending:
+            self._write()
+
     def _write(self) -> None:
         """Write a slice of what waits; ask for a sync when the group is complete."""
         self._scheduled = False
@@ -171,6 +176,7 @@ class GroupCommit:
         if self._retired:
             self._retire()
         self._on_durable(lsn)
+        self.write_now()  # what waited for this sync
 
     def _retire(self) -> None:
         """Close segments whose last byte is durable."""

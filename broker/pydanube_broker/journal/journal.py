@@ -501,6 +501,10 @@ class Journal(StoredBatches):
         self._last_kind = kind
         return self._next
 
+    def write_now(self) -> None:
+        """Write what was appended, not only when the loop turns."""
+        self._writer.write_now()
+
     # -- durable ---------------------------------------------------------------------------------------------
 
     def _durable(self, lsn: int) -> None:

@@ -103,7 +103,7 @@ class OwnConnection(asyncio.Protocol):
             self.corked = False
             http = self.http
             out = http.out
-            if out.held_bytes or out.ended or out.pending or http.control.owes_pings or self._blocked:
+            if out.held_bytes or out.ended or out.pending or http.control.pings or self._blocked:
                 if len(http.streams) > len(out.ended) and not self._blocked:
                     # Other calls are open here. What this read causes for them in this turn (an acknowledgement is
                     # followed by the next message) leaves with the answer: a write costs more than a call.
@@ -192,22 +192,22 @@ class OwnConnection(asyncio.Protocol):
         http, transport = self.http, self._transport
         if transport is None:
             return
-        now = self.now
+        now, out = self.now, http.out
         while not self._blocked and (data := http.take(now)):
             transport.write(data)
-            if not http.out.pending:
+            if not out.turns:
                 break
         if http.finished:
             self._tell_finished()
-        if http.out.relieved:
-            relieved, http.out.relieved = http.out.relieved, []
+        if out.relieved:
+            relieved, out.relieved = out.relieved, []
             for stream in relieved:
                 if stream.user is not None:
                     stream.user.eased()
-        if self._blocked and self._reading and http.out.held_bytes > HIGH_WATER_BYTES:
+        if self._blocked and self._reading and out.held_bytes > HIGH_WATER_BYTES:
             self._reading = False
             transport.pause_reading()
-        if http.control.owes_pings:
+        if http.control.pings:
             self.server.answer_pings_later(self)
         if http.going and self.idle:
             self.close("stopped")

@@ -228,6 +228,10 @@ class Topic:
         """Call `done` once, when an append that was refused as `Overloaded` is worth trying again."""
         self._hub.journal.when_room(done)
 
+    def write_now(self) -> None:
+        """Nothing more comes in this turn of the loop: what was appended need not wait for the next."""
+        self._hub.journal.write_now()
+
     def when_committed(self, end_offset: int, done: Committed) -> None:
         """Call `done` once everything below `end_offset` is committed; at once where it is."""
         if end_offset <= self.commit:

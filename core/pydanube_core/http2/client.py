@@ -140,7 +140,7 @@ class ClientConnection:
 
     def take(self, now: float) -> bytes:
         """What is to be sent now."""
-        if self.control.owes_pings:
+        if self.control.pings:
             self.control.answer_pings(now)
         data = self.out.take()
         if self.out.ended:

@@ -12,7 +12,7 @@ stream costs that stream, a fault of the connection costs the connection, and `r
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from itertools import islice
 from typing import Final
 
 from pydanube_core.http2 import frames
@@ -45,6 +45,7 @@ from pydanube_core.http2.windows import ReceiveWindow
 __all__ = ["ServerConnection"]
 
 _REMEMBERED: Final = 256  # streams that are closed, and how: frames of theirs may still be under way
+_MOST: Final = 320  # of them, before the oldest are forgotten
 #: of a window, in bytes: worth less than the frame that says it. Of no account where nothing waits for it: grpcio answers
 #: each small message with an increment of its size.
 TINY_INCREMENT: Final = 32
@@ -99,7 +100,7 @@ class ServerConnection:
         self._settled = False  # and the first SETTINGS
         self._block: PartialBlock | None = None
         self._last_id = 0
-        self._closed: OrderedDict[int, bool] = OrderedDict()  # id → whether we reset it
+        self._closed: dict[int, bool] = {}  # id → whether we reset it
 
     # -- receiving ---------------------------------------------------------------------------------------------
 
@@ -417,7 +418,7 @@ class ServerConnection:
 
     def take(self, now: float) -> bytes:
         """What is to be sent now."""
-        if self.control.owes_pings:
+        if self.control.pings:
             self.control.answer_pings(now)
         data = self.out.take()
         if self.out.ended:
@@ -432,8 +433,8 @@ class ServerConnection:
                 if stream.user is not None:
                     self.finished.append(stream)
         self.out.ended.clear()
-        while len(closed) > _REMEMBERED:
-            closed.popitem(last=False)
+        if len(closed) > _MOST:
+            self._drop_oldest()
 
     # -- the end -----------------------------------------------------------------------------------------------
 
@@ -450,8 +451,13 @@ class ServerConnection:
 
     def _note_closed(self, stream_id: int, *, by_us: bool) -> None:
         self._closed[stream_id] = by_us
-        while len(self._closed) > _REMEMBERED:
-            self._closed.popitem(last=False)
+        if len(self._closed) > _MOST:
+            self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        """Forget so many that it is done once for many streams; a dict keeps its order."""
+        for stream_id in tuple(islice(self._closed, len(self._closed) - _REMEMBERED)):
+            del self._closed[stream_id]
 
     def _end(self, code: ErrorCode, why: str, events: list[Event]) -> None:
         self.ended = True

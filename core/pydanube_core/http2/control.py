@@ -43,7 +43,7 @@ class Control:
         self.announced = False  # the end
         self.peer_streams = LARGEST_ID  # how many may be open that we began
         self._acks_due = 1  # of our SETTINGS
-        self._pings: list[bytes] = []  # to be acknowledged
+        self.pings: list[bytes] = []  # to be acknowledged
         self._ping_answered_at = now - 1.0
         self._out.control(greeting)
         if (more := limits.connection_window_bytes - INITIAL_WINDOW_BYTES) > 0:
@@ -131,25 +131,21 @@ class Control:
     def _ping(self, stream_id: int, payload: bytes, now: float) -> None:
         self.acked(stream_id, payload)
         self._budgets.spend(Kind.PINGS, now)
-        self._pings.append(payload)
+        self.pings.append(payload)
         self.answer_pings(now)
 
     def answer_pings(self, now: float) -> float:
         """Acknowledge what is due; in how many seconds there will be more, 0 for never."""
-        if not self._pings:
+        if not self.pings:
             return 0.0
         wait = self._ping_answered_at + self._limits.ping_answer_s - now
         if wait > 0:
             return wait
-        for payload in self._pings:
+        for payload in self.pings:
             self._out.control(frames.ping(payload, ack=True))
-        self._pings.clear()
+        self.pings.clear()
         self._ping_answered_at = now
         return 0.0
-
-    @property
-    def owes_pings(self) -> bool:
-        return bool(self._pings)
 
     def probe(self) -> None:
         """Ask for a sign of life."""

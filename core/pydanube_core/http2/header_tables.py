@@ -80,6 +80,8 @@ class HeaderReader:
         marks = (b"\x00", b"\x10", b"\x40")
         self._names = tuple(mark + name for name in written for mark in marks) if varying else ()
         self._name = 0  # which of them this peer uses
+        # The last block that was split: what stood before the value, and behind it, and what both say.
+        self._last: tuple[bytes, bytes, Any] | None = None
 
     def acked(self) -> None:
         """The peer has acknowledged our SETTINGS.
@@ -101,6 +103,9 @@ class HeaderReader:
         if self._known_at != table.changes:
             self._known.clear()
             self._known_at = table.changes
+            self._last = None
+        elif self._last is not None and (value := self._as_last(block)) is not None:
+            return self._last[2], value
         found = self._known.get(block)
         if found is not None:
             return found, None
@@ -112,6 +117,7 @@ class HeaderReader:
                 key = before + behind
                 found = self._known.get(key)
                 if found is not None:
+                    self._last = (before + self._names[self._name], behind, found)
                     return found, value
                 # Both decode by themselves, or the name was found inside of something else.
                 before_list, behind_list = self._try(before), self._try(behind)
@@ -141,6 +147,19 @@ class HeaderReader:
         if len(self._known) >= _REMEMBERED:
             self._known.clear()
         self._known[key] = made
+
+    def _as_last(self, block: bytes) -> bytes | None:
+        """The varying header's value, where that is all in which a block differs from the last that was split."""
+        assert self._last is not None
+        before, behind, _ = self._last
+        start = len(before)
+        if not block.startswith(before) or start >= len(block):
+            return None
+        size = block[start] & 0x7F
+        end = start + 1 + size
+        if size == 0x7F or end > len(block) or block[end:] != behind:
+            return None
+        return _text(block[start:end])
 
     def _split(self, block: bytes) -> tuple[bytes, bytes, bytes] | None:
         """The block before the varying header, its value, and the block behind it."""
@@ -202,7 +221,7 @@ class HeaderWriter:
         self._known_at = 0
         # The least and the last that the peer set since the last block
         self._sizes: tuple[int, int] | None = None
-        self._pair: tuple[Headers, Headers, bytes, bytes] | None = None
+        self._pair: tuple[Headers, Headers, tuple[bytes, bytes]] | None = None
         self._pair_at = -1
 
     def table_size(self, size: int) -> None:
@@ -236,7 +255,7 @@ class HeaderWriter:
         return block
 
     def write_pair(self, headers: Headers, trailers: Headers) -> tuple[bytes, bytes]:
-        """Both blocks of a whole response; for the pair of the last time they cost a comparison."""
+        """Both blocks of a whole response; for the pair of the last time they are the same object as then."""
         pair = self._pair
         if (
             pair is not None
@@ -245,10 +264,10 @@ class HeaderWriter:
             and self._pair_at == self._table.changes
             and self._sizes is None
         ):
-            return pair[2], pair[3]
+            return pair[2]
         blocks = self.write(headers), self.write(trailers)
         if headers in self._known and trailers in self._known:
-            self._pair, self._pair_at = (headers, trailers, *blocks), self._table.changes
+            self._pair, self._pair_at = (headers, trailers, blocks), self._table.changes
         return blocks
 
     def write_once(self, headers: Headers) -> bytes:

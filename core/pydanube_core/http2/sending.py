@@ -49,11 +49,15 @@ class Outbox:
         self.window = INITIAL_WINDOW_BYTES  # the connection's
         self.max_frame_bytes = 1 << 14  # the peer's
         self._out: list[bytes | memoryview] = []
-        self._out_bytes = 0
-        self._ready: deque[Stream] = deque()
+        self.held_bytes = 0  # of control frames and answers that were not taken yet
+        self.turns: deque[Stream] = deque()  # streams that wait for theirs
         self._waiting = 0  # streams that have something queued
         self.waiting_bytes = 0  # queued in streams
         self.answers_open = 0  # calls that will be answered as a whole
+        self._blocks: tuple[bytes, bytes] | None = (
+            None  # of the last whole answer, and the fronts of their frames
+        )
+        self._fronts = (b"", b"")
         #: streams that ended here, to be forgotten by the connection
         self.ended: list[Stream] = []
         #: streams whose users may go on
@@ -63,7 +67,7 @@ class Outbox:
 
     def control(self, frame: bytes) -> None:
         self._out.append(frame)
-        self._out_bytes += len(frame)
+        self.held_bytes += len(frame)
 
     def reset(self, stream: Stream, code: ErrorCode) -> None:
         """End a stream at once; what waits in it is dropped."""
@@ -113,21 +117,26 @@ class Outbox:
             self.data(stream, body)
             self.finish(stream, trailers, repeats=True)
             return
-        number = stream.id
-        head, tail = self.writer.write_pair(headers, trailers)
+        blocks = self.writer.write_pair(headers, trailers)
+        if blocks is not self._blocks:
+            head, tail = self._blocks = blocks
+            # of both frames what stands before the stream's number
+            self._fronts = (
+                _pack(len(head) >> 8, len(head) & 0xFF, _HEADERS, _END_HEADERS, 0)[:5],
+                _pack(len(tail) >> 8, len(tail) & 0xFF, _HEADERS, _LAST_HEADERS, 0)[:5],
+            )
+        number = stream.id.to_bytes(4, "big")
+        # size << 16: three bytes of length, DATA is 0, and no flag
         frame = b"".join(
             (
-                _pack(len(head) >> 8, len(head) & 0xFF, _HEADERS, _END_HEADERS, number),
-                head,
-                _pack(size >> 8, size & 0xFF, _DATA, 0, number),
-                body,
-                _pack(len(tail) >> 8, len(tail) & 0xFF, _HEADERS, _LAST_HEADERS, number),
-                tail,
+                self._fronts[0], number, blocks[0],
+                (size << 16).to_bytes(5, "big"), number, body,
+                self._fronts[1], number, blocks[1],
             )
-        )
+        )  # fmt: skip
         self.window -= size
         self._out.append(frame)
-        self._out_bytes += len(frame)
+        self.held_bytes += len(frame)
         stream.state = _CLOSED
         self.ended.append(stream)
 
@@ -143,10 +152,10 @@ class Outbox:
             and size <= self.max_frame_bytes
             and size <= stream.send_window
             and size <= self.window - (RESERVE_BYTES if self.answers_open else 0)
-            and self._out_bytes < self._limits.out_bytes
+            and self.held_bytes < self._limits.out_bytes
         ):
             self._out.append(_pack(size >> 8, size & 0xFF, _DATA, 0, stream.id) + body)
-            self._out_bytes += size + 9
+            self.held_bytes += size + 9
             self.window -= size
             stream.send_window -= size
             return
@@ -160,7 +169,7 @@ class Outbox:
             stream.full = True
         if not stream.ready and stream.send_window > 0:
             stream.ready = True
-            self._ready.append(stream)
+            self.turns.append(stream)
 
     def finish(self, stream: Stream, trailers: Headers | None, *, repeats: bool) -> None:
         """End a stream once its data has left: with trailers, or with a last DATA frame where there are none.
@@ -197,7 +206,7 @@ class Outbox:
         """The stream's window has grown."""
         if stream.queue is not None and not stream.ready and stream.send_window > 0:
             stream.ready = True
-            self._ready.append(stream)
+            self.turns.append(stream)
 
     def forget(self, stream: Stream) -> None:
         """A stream is gone: nothing of it is sent any more."""
@@ -210,12 +219,12 @@ class Outbox:
             self._waiting -= 1
         if stream.ready:
             stream.ready = False
-            if self._ready:
-                self._ready.remove(stream)
+            if self.turns:
+                self.turns.remove(stream)
 
     def clear(self) -> None:
         """The connection is over: streams have no more turns."""
-        self._ready.clear()
+        self.turns.clear()
 
     @property
     def overdue(self) -> bool:
@@ -223,40 +232,35 @@ class Outbox:
         return self.waiting_bytes > self._limits.unsent_bytes
 
     @property
-    def held_bytes(self) -> int:
-        """Of control frames and answers that were not taken yet."""
-        return self._out_bytes
-
-    @property
     def pending(self) -> bool:
         """Whether `take` would return something."""
-        return bool(self._out) or (bool(self._ready) and self._room() > 0)
+        return bool(self._out) or (bool(self.turns) and self._room() > 0)
 
     @property
     def starved(self) -> bool:
         """Whether streams wait for the connection's window."""
-        return bool(self._ready) and self._room() <= 0
+        return bool(self.turns) and self._room() <= 0
 
     def _room(self) -> int:
         return self.window - (RESERVE_BYTES if self.answers_open else 0)
 
     def take(self) -> bytes:
         """What may be sent now."""
-        if self._ready:
+        if self.turns:
             self._fill()
         out = self._out
         if not out:
             return b""
         data = out[0] if len(out) == 1 else b"".join(out)
         self._out = []
-        self._out_bytes = 0
+        self.held_bytes = 0
         assert isinstance(data, bytes)
         return data
 
     def _fill(self) -> None:
         """Give the streams their turns, until enough is under way or the window is used up."""
-        ready, limit, turn = self._ready, self._limits.out_bytes, self._limits.turn_bytes
-        while ready and self._out_bytes < limit:
+        ready, limit, turn = self.turns, self._limits.out_bytes, self._limits.turn_bytes
+        while ready and self.held_bytes < limit:
             room = self._room()
             if room <= 0:
                 return
@@ -294,7 +298,7 @@ class Outbox:
                 size += len(piece)
             out.append(_pack(size >> 8, size & 0xFF, _DATA, 0, stream.id))
             out += frame
-            self._out_bytes += size + 9
+            self.held_bytes += size + 9
             sent += size
         self.window -= sent
         stream.send_window -= sent

@@ -6,6 +6,7 @@ import signal
 from pathlib import Path
 
 import anyio
+import anyio.lowlevel
 import grpc
 import psutil
 import pytest
@@ -155,6 +156,34 @@ async def test_messages_of_one_turn_become_one_batch_and_keep_their_order(
     assert batches is not None
     assert sum(batch.count for batch in batches) == 200
     assert [batch.count for batch in batches] == [200]
+
+
+async def test_the_next_group_is_on_its_way_to_the_disk_before_the_last_is_answered(
+    client: RawClient, broker: Broker
+) -> None:
+    producer = await client.create_producer("/default/t")
+    send = broker.official.hot["/danube.ProducerService/SendMessage"]
+    syncer, first, others = broker.journal._writer._syncer, Reply(), [Reply(), Reply()]
+    sync, answered = syncer.sync, list[int]()
+
+    def asked(slots: tuple[int, ...], lsn: int) -> None:
+        answered.append(len(first.answers))
+        sync(slots, lsn)
+
+    syncer.sync = asked  # type: ignore[method-assign]
+    try:
+        for number, reply in enumerate((first, *others)):
+            message = client.message("/default/t", producer, b"%d" % number, request_id=number)
+            send(message.SerializeToString(), reply)
+            if reply is first:
+                while not answered:
+                    await anyio.lowlevel.checkpoint()
+        while not all(reply.answers for reply in others):  # noqa: ASYNC110
+            await anyio.sleep(0.001)
+    finally:
+        syncer.sync = sync  # type: ignore[method-assign]
+    assert first.answers == [0]
+    assert answered[:2] == [0, 0], "the second sync is asked for before the first group hears of its own"
 
 
 async def test_messages_that_come_while_the_disk_works_become_one_batch(

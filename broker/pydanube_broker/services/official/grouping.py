@@ -214,6 +214,7 @@ class Grouping:
         for topic, gathering in due:
             gathering.due = False
             self._flush(topic, gathering)
+        due[-1][0].write_now()
 
     def _flush(self, topic: Topic, gathering: _Gathering) -> None:
         """Append what waits of a topic; forget the topic when nothing is left."""
@@ -249,8 +250,12 @@ class Grouping:
     ) -> None:
         gathering.in_flight -= 1
         if not gathering.in_flight and not gathering.due:
-            self._flush(topic, gathering)  # before the answers: the disk works while the loop does
-        self._answer(topic, group, error)
+            self._flush(topic, gathering)
+        if gathering.in_flight:
+            # What was appended is written first: the disk works while the loop answers.
+            self._loop.call_soon(self._answer, topic, group, error)
+        else:
+            self._answer(topic, group, error)
 
     def _answer(self, topic: Topic, group: Sequence[Pending], error: ClusterError | None) -> None:
         for pending in group:

@@ -357,7 +357,7 @@ def test_pings_are_acknowledged_ten_times_a_second_at_most() -> None:
     assert 9 <= acked <= 12
     peer.now += 1
     assert peer.server.control.answer_pings(peer.now) == 0.0
-    assert not peer.server.control.owes_pings
+    assert not peer.server.control.pings
 
 
 def test_streams_under_way_are_taken_until_the_peer_has_heard_of_the_end() -> None:
