@@ -75,9 +75,8 @@ log = logging.getLogger("pydanube.journal")
 
 Buffer = bytes | memoryview
 _T = TypeVar("_T")
-_SEGMENTS: Final = struct.Struct(
-    "<II"
-)  # head prefix: number of segments, reserved; then (base, valid end) each
+# head prefix: number of segments, reserved; then (base, valid end) each
+_SEGMENTS: Final = struct.Struct("<II")
 _SEGMENT: Final = struct.Struct("<QQ")
 END_MARK_BYTES: Final = HEADER_BYTES
 MARK_AFTER_S: Final = 1.0
@@ -145,6 +144,7 @@ class Journal(StoredBatches):
         self.recovered: Recovered | None = None
         self._owner = owner
         self._writer = GroupCommit(disk, syncer, on_durable=self._durable, on_failed=self._failed)
+        self.write_now = self._writer.write_now  # what was appended, before the loop turns
         self._active: SegmentFile | None = None
         self._room_end = 0  # where the last record of the active segment may end, its end mark left out
         self._next = 0
@@ -500,10 +500,6 @@ class Journal(StoredBatches):
         self._writer.put(lsn, [header, *body], HEADER_BYTES + body_bytes)
         self._last_kind = kind
         return self._next
-
-    def write_now(self) -> None:
-        """Write what was appended, not only when the loop turns."""
-        self._writer.write_now()
 
     # -- durable ---------------------------------------------------------------------------------------------
 
