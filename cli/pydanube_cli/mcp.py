@@ -61,10 +61,9 @@ def mcp(
 ) -> None:
     """Serve MCP. It starts while the broker is down; tools then answer UNAVAILABLE."""
     if print_config is not None:
-        arguments = _arguments(
-            transport=transport, profile=profile, read_only=read_only, confirm=confirm, connect=connect or []
-        )
-        _print_config(print_config, arguments, common)
+        arguments = _arguments(profile=profile, read_only=read_only, confirm=confirm, connect=connect or [])
+        url = f"http://{host}:{http_port}/mcp" if transport == "http" else None
+        _print_config(print_config, arguments, common, url=url)
         return
     if explain is not None:
         from pydanube_mcp import Profile
@@ -102,13 +101,9 @@ def mcp(
     run_http(listener, connections, protocol=patient_http(places().other), **options)
 
 
-def _arguments(
-    *, transport: str, profile: str | None, read_only: bool, confirm: str | None, connect: list[str]
-) -> list[str]:
+def _arguments(*, profile: str | None, read_only: bool, confirm: str | None, connect: list[str]) -> list[str]:
     """The flags that the assistant's program has to pass on."""
     words: list[str] = []
-    if transport != "stdio":
-        words += ["--transport", transport]
     if profile is not None:
         words += ["--profile", profile]
     if read_only:
@@ -120,7 +115,7 @@ def _arguments(
     return words
 
 
-def _print_config(client: str, arguments: list[str], common: Common) -> None:
+def _print_config(client: str, arguments: list[str], common: Common, *, url: str | None) -> None:
     from pydanube_mcp import print_config
 
     env: dict[str, str] = {}
@@ -128,4 +123,4 @@ def _print_config(client: str, arguments: list[str], common: Common) -> None:
         env["DANUBE_ADMIN_ENDPOINT"] = common.admin_url
     if common.principal is not None:
         env["DANUBE_PRINCIPAL"] = common.principal
-    print(print_config(client, arguments=arguments, env=env or None))
+    print(print_config(client, arguments=arguments, env=env or None, url=url))

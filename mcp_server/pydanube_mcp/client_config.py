@@ -67,6 +67,7 @@ def print_config(
     arguments: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
     program: Path | None = None,
+    url: str | None = None,
 ) -> str:
     """The text to paste, without a newline at its end.
 
@@ -75,9 +76,10 @@ def print_config(
         arguments: further ones of `danube mcp`, such as `["--read-only"]`.
         env: for the server's process, such as `DANUBE_ADMIN_ENDPOINT`.
         program: absolute path of `danube`; found if None.
+        url: of a server that runs already and is only connected to; then nothing of the above is used.
 
     Raises:
-        InvalidArgument: a client we do not know.
+        InvalidArgument: a client we do not know, or one that takes no address.
     """
     try:
         known = McpClient(client)
@@ -89,6 +91,8 @@ def print_config(
             f"--print-config {str(client)!r}: {hint}", field="print-config", value=str(client), allowed=names
         )
         raise error from None
+    if url is not None:
+        return _of_address(known, url)
     command = str(program or find_program())
     args = ["mcp", *arguments]
     entry: dict[str, object] = {"command": command, "args": args}
@@ -116,3 +120,22 @@ def print_config(
             return json.dumps({"servers": {SERVER_NAME: {"type": "stdio", **entry}}}, indent=2)
         case McpClient.CLAUDE_DESKTOP | McpClient.CURSOR | McpClient.WINDSURF:
             return json.dumps({"mcpServers": {SERVER_NAME: entry}}, indent=2)
+
+
+def _of_address(client: McpClient, url: str) -> str:
+    match client:
+        case McpClient.CLAUDE_CODE:
+            return shlex.join(["claude", "mcp", "add", "--transport", "http", SERVER_NAME, url])
+        case McpClient.CURSOR:
+            return json.dumps({"mcpServers": {SERVER_NAME: {"url": url}}}, indent=2)
+        case McpClient.WINDSURF:
+            return json.dumps({"mcpServers": {SERVER_NAME: {"serverUrl": url}}}, indent=2)
+        case McpClient.VSCODE:
+            return json.dumps({"servers": {SERVER_NAME: {"type": "http", "url": url}}}, indent=2)
+        case McpClient.CLAUDE_DESKTOP:
+            raise InvalidArgument(
+                "the file of Claude Desktop holds programs that it starts, no addresses: leave --transport http out, "
+                "or use the bundle of docs/ai-administration.md",
+                field="transport",
+                value="http",
+            )

@@ -42,6 +42,19 @@ def test_claude_code_is_a_command_that_survives_the_shell() -> None:
     ]
 
 
+def test_a_server_that_runs_already_is_given_by_its_address() -> None:
+    """Started by the client with --transport http, a server would serve a port and say nothing on stdout."""
+    url = "http://127.0.0.1:8766/mcp"
+    assert json.loads(print_config("cursor", url=url)) == {"mcpServers": {"danube": {"url": url}}}
+    assert json.loads(print_config("windsurf", url=url)) == {"mcpServers": {"danube": {"serverUrl": url}}}
+    assert json.loads(print_config("vscode", url=url)) == {
+        "servers": {"danube": {"type": "http", "url": url}}
+    }
+    assert print_config("claude-code", url=url) == f"claude mcp add --transport http danube {url}"
+    with pytest.raises(InvalidArgument, match="leave --transport http out"):
+        print_config("claude-desktop", url=url)
+
+
 def test_another_client_is_refused_with_the_one_that_was_meant() -> None:
     with pytest.raises(InvalidArgument, match="did you mean claude-desktop"):
         print_config("claude-destop", program=PROGRAM)
