@@ -91,6 +91,11 @@ class Clusters:
             raise self._unknown(name)
         return client, own, name
 
+    def in_arguments(self, arguments: Mapping[str, Any]) -> str | None:
+        """The cluster that a call names, if there are several and one has that name."""
+        name = arguments.get(CLUSTER)
+        return name if self.several and isinstance(name, str) and name in self._clients else None
+
     def _unknown(self, name: Any) -> ClusterError:
         known = ", ".join(self._clients)
         if name is None:

@@ -25,6 +25,7 @@ class Profile(StrEnum):
     FULL = "full"
 
 
+_CLUSTER: Final = "cluster"  # as in `clusters`, which brings along more than `--explain` needs
 _CHECKED_BEHIND: Final = frozenset(
     {"additionalProperties", "minLength", "maxLength", "pattern", "propertyNames"}
 )
@@ -121,11 +122,14 @@ def _step(step: dict[str, Any]) -> dict[str, Any]:
     if operation is None or operation.default_profile:
         return step
     arguments = dict(step.get("arguments") or {})
+    # Which cluster it is for is said to the tool that is called, not to the operation that this names.
+    where = {_CLUSTER: arguments.pop(_CLUSTER)} if _CLUSTER in arguments else {}
     token = arguments.pop("plan_token", "")
     if token:
-        return step | {"tool": "apply_plan", "arguments": {"plan_token": token}}
+        return step | {"tool": "apply_plan", "arguments": {**where, "plan_token": token}}
     arguments.pop("plan_only", None)
     general = "read_operation" if operation.effect is Effect.READ else "plan_operation"
     if operation.plans_itself or general not in TOOLS:
         return step
-    return step | {"tool": general, "arguments": {"operation": operation.name, "arguments": arguments}}
+    call = {**where, "operation": operation.name, "arguments": arguments}
+    return step | {"tool": general, "arguments": call}

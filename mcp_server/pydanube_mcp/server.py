@@ -68,7 +68,7 @@ from pydanube_mcp.resources import (
 from pydanube_mcp.skills import Skills
 from pydanube_mcp.stdin_lines import StdinLines
 from pydanube_mcp.tasks import OtherTools, Tasks, TaskView, hand_over
-from pydanube_mcp.tools import Profile, find_tool, tool_list
+from pydanube_mcp.tools import Profile, find_tool, on_a_cluster, tool_list
 
 __all__ = ["INSTRUCTIONS", "SERVER_NAME", "DanubeServer", "build_server"]
 
@@ -178,10 +178,15 @@ class DanubeServer(MCPServer[Any]):
         """Carry out an operation; what goes wrong is a result that says so, never a protocol error."""
         if any(tool.name == name for tool in await super().list_tools()):  # registered with the SDK
             return await super().call_tool(name, arguments, context)
-        asked = Asked(operation=None, arguments=arguments, profile=self.profile)
+        named = self.clusters.in_arguments(arguments)
+        asked = Asked(operation=None, arguments=arguments, profile=self.profile, cluster=named)
         try:
             operation = find_tool(name, profile=self.profile, read_only=self.read_only)
-            client, own, cluster = self.clusters.pick(arguments)
+            try:
+                client, own, cluster = self.clusters.pick(arguments)
+            except ClusterError as error:
+                names = error.details["did_you_mean"] or self.clusters.names
+                raise error.followed_by(*on_a_cluster(operation, arguments, names)) from error
             part = take_part(operation, own)
             asked = Asked(
                 operation=operation, arguments=own, profile=self.profile, cluster=cluster, part=part

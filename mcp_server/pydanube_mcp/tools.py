@@ -7,11 +7,14 @@ that read only text.
 
 from __future__ import annotations
 
-from typing import Any
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from mcp.types import Tool, ToolAnnotations
 from pydanube_admin.operation import Effect, Operation
-from pydanube_admin.registry import TOOLS
+from pydanube_admin.registry import OPERATIONS, TOOLS
 from pydanube_admin.spelling import shown
 from pydanube_core.errors import InvalidArgument, ReadOnly
 from pydanube_core.spelling import close_names
@@ -20,7 +23,12 @@ from pydanube_mcp.charts import TOOL_META
 from pydanube_mcp.clusters import CLUSTER, Clusters
 from pydanube_mcp.profiles import Profile, explain, is_listed, small_input, small_output
 
-__all__ = ["Profile", "find_tool", "tool_list"]
+__all__ = ["Profile", "find_tool", "on_a_cluster", "tool_list"]
+
+_FIND: Final = "find_operations"
+_WORDS: Final = re.compile(r"[A-Za-z][A-Za-z_]{1,40}\Z")
+_MOST_CLUSTERS: Final = 3  # that are proposed
+_MOST_CHARS: Final = 300  # of a call that is proposed
 
 
 def tool_list(profile: Profile, *, read_only: bool, clusters: Clusters) -> list[Tool]:
@@ -88,14 +96,20 @@ def find_tool(name: str, *, profile: Profile, read_only: bool) -> Operation:
     """
     operation = TOOLS.get(name)
     if operation is None:
-        close = close_names(name.replace(".", "_"), TOOLS)
+        meant = OPERATIONS.get(name)  # an operation's name in place of its tool's
+        close = [meant.tool] if meant is not None else close_names(name.replace(".", "_"), TOOLS)
+        steps = [TOOLS[known].next_call({}, "the tool of that name") for known in close]
+        if not steps and _WORDS.match(name):
+            # One word: what could be a sentence is left out of proposed calls.
+            word = max(name.split("_"), key=len)
+            steps = [TOOLS[_FIND].next_call({"query": word}, "finds operations by words")]
         raise InvalidArgument(
             f"{explain(name, profile, read_only=read_only)} The list of tools has the names; find_operations finds the "
             "others by words",
             field="tool",
             value=shown(name),
             did_you_mean=close,
-            next=[TOOLS[known].next_call({}, "the tool of that name") for known in close],
+            next=steps,
         )
     if read_only and operation.effect is not Effect.READ:
         raise ReadOnly(
@@ -105,3 +119,18 @@ def find_tool(name: str, *, profile: Profile, read_only: bool) -> Operation:
             value=name,
         )
     return operation
+
+
+def on_a_cluster(
+    operation: Operation, arguments: Mapping[str, Any], names: Sequence[str]
+) -> list[dict[str, Any]]:
+    """The same call for each of some clusters, where it named none that there is."""
+    own = {
+        name: value
+        for name, value in arguments.items()
+        if name in operation.request_names and isinstance(value, str | int)
+    }
+    if len(json.dumps(own)) > _MOST_CHARS:
+        own = {}
+    step = operation.next_call(own, "the same call on that cluster")
+    return [step | {"arguments": {CLUSTER: name, **own}} for name in names[:_MOST_CLUSTERS]]

@@ -288,8 +288,33 @@ async def test_several_clusters_are_told_apart_by_an_argument(admin_url: str, mo
                     "cluster": "staging",
                     "topic": "/default/staging-only",
                 }
+                # Whatever is proposed can be called as it stands.
+                for tool, arguments in (
+                    ("list_topics", {}),
+                    ("list_topics", {"cluster": "stagin"}),
+                    ("delete_topic", {"topic": "staging-only", "cluster": "staging"}),
+                    ("topics.list", {"cluster": "staging"}),
+                    ("no_such_thing", {"cluster": "staging"}),
+                ):
+                    error = body(await client.call_tool(tool, arguments), error=True)["error"]
+                    step = error["next"][-1]
+                    assert step["arguments"]["cluster"] == "staging", (tool, step)
+                    assert not (await client.call_tool(step["tool"], step["arguments"])).is_error, (
+                        tool,
+                        step,
+                    )
+                assert "/default/staging-only" not in [facts.topic for facts in await other.topics()]
+                other.add_topic("/default/staging-only")
                 read = await client.read_resource("danube://topic/default/staging-only?cluster=staging")
                 assert "staging-only" in str(read.contents[0])
+
+
+async def test_the_name_of_an_operation_leads_to_its_tool(admin_url: str, mode: str) -> None:
+    async with build_server(admin_url) as server, Client(server, mode=mode) as client:
+        error = body(await client.call_tool("topics.delete", {"topic": "orders"}), error=True)["error"]
+        assert error["details"]["did_you_mean"] == ["delete_topic"]
+        (step,) = error["next"]
+        assert (step["tool"], step["arguments"]["operation"]) == ("plan_operation", "topics.delete")
 
 
 async def test_a_tool_registered_with_the_sdk_is_served_beside_ours(admin_url: str, mode: str) -> None:
