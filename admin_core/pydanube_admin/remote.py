@@ -12,10 +12,8 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
-import grpc
-from grpc import aio
 from pydanube.principal import default_principal
 from pydanube_core.generated.danube_ops_pb2 import CallRequest, CallResponse
 from pydanube_core.ops_call import (
@@ -29,6 +27,9 @@ from pydanube_core.ops_call import (
 )
 
 from pydanube_admin.registry import OPERATIONS
+
+if TYPE_CHECKING:
+    from grpc import aio
 
 __all__ = ["DEFAULT_ADMIN_URL", "OPS_CALL", "OpsClient", "OpsEntry", "call_sync", "default_principal"]
 
@@ -120,6 +121,8 @@ class OpsClient:
         )
         if self._entry is not None:
             return call_result(await self._here(self._entry, request, operation, timeout_s))
+        from grpc import aio  # with the first call: an MCP server lists its tools without
+
         if self._channel is None:
             self._channel = aio.insecure_channel(self._target, options=CHANNEL_OPTIONS)
         method = self._channel.unary_unary(
@@ -178,6 +181,8 @@ def call_sync(
         face=face,
         plan_token=plan_token,
     )
+    import grpc
+
     with grpc.insecure_channel(call_target(admin_url), options=CHANNEL_OPTIONS) as channel:
         method = channel.unary_unary(
             OPS_CALL,
