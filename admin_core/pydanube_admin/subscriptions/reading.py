@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
 from collections.abc import Sequence
 from itertools import chain
 from typing import Final
@@ -107,13 +106,16 @@ async def list_subscriptions(context: Context, request: ListSubscriptionsRequest
         await context.port.lag_index(topic, None),
         lambda key: matches(key.subscription),
     )
-    together: defaultdict[tuple[str, str], list[LagKey]] = defaultdict(list)
-    for key in found:
-        together[key.topic, key.subscription].append(key)
+    names = {(key.topic, key.subscription) for key in found}  # one for all partitions
     await asyncio.sleep(0)  # each step over all subscriptions is a turn of its own
-    page = cut(together.items(), key=lambda entry: entry[0], operation="subscriptions.list", request=request)
+    page = cut(names, key=lambda name: name, operation="subscriptions.list", request=request)
+    await asyncio.sleep(0)
+    together: dict[tuple[str, str], list[LagKey]] = {name: [] for name in page.items}
+    for key in found:
+        if (logs := together.get((key.topic, key.subscription))) is not None:
+            logs.append(key)
     items = []
-    for index, ((name, subscription), logs) in enumerate(page.items, start=1):
+    for index, ((name, subscription), logs) in enumerate(together.items(), start=1):
         if index % ITEMS_A_TURN == 0:
             await asyncio.sleep(0)
         facts = [one for key in logs for one in await _of_log(context, key.log, subscription)]
