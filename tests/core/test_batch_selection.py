@@ -65,6 +65,31 @@ def test_a_selection_keeps_the_meaning_of_every_column(
 
 
 @steady
+@given(arguments=encodings(max_messages=40), alike=st.booleans(), data=st.data())
+def test_a_cut_of_an_arranged_batch_is_the_same(
+    arguments: dict[str, Any], alike: bool, data: st.DataObject
+) -> None:
+    """Neighbours of the arrangement, a part of them, and rows that are not neighbours there."""
+    if alike:  # what is laid out: payloads of one length, and no columns but these
+        known = {"payloads", "keys", "publish_times_ms", "codec", "first_sequence"}
+        arguments = {name: value for name, value in arguments.items() if name in known}
+        length = data.draw(st.integers(0, 9))
+        arguments["payloads"] = [bytes(payload[:length]).ljust(length) for payload in arguments["payloads"]]
+    batch = encode_batch(**arguments)
+    count = len(arguments["payloads"])
+    who = data.draw(st.lists(st.integers(0, 4), min_size=count, max_size=count))
+    seats = [[row for row in range(count) if who[row] == seat] for seat in range(4)]  # 4: in nobody's
+    arranged, plain = Cutter(batch, np.array([row for rows in seats for row in rows], np.intp)), Cutter(batch)
+    for rows in filter(None, seats):
+        assert arranged.select(rows) == plain.select(rows)
+        low = data.draw(st.integers(0, len(rows) - 1))
+        high = data.draw(st.integers(low + 1, len(rows)))
+        assert arranged.select(rows[low:high]) == plain.select(rows[low:high])
+    other = sorted(data.draw(st.sets(st.integers(0, count - 1), min_size=1)))
+    assert arranged.select(other) == plain.select(other)
+
+
+@steady
 @given(arguments=encodings(max_messages=40), data=st.data())
 def test_a_slice_is_the_selection_of_a_range(arguments: dict[str, Any], data: st.DataObject) -> None:
     batch, rows = encode_batch(**arguments), rows_given(arguments)

@@ -76,6 +76,9 @@ THIRD_PARTY: dict[str, set[str]] = {
 # Single modules which the base install holds and never imports (test_base_install blocks the extras): the broker
 # checks and cuts batches with the one, the benchmark starts brokers with the other.
 THIRD_PARTY_OF_MODULE: dict[str, set[str]] = {
+    "pydanube_core.batch.arranged": {"numpy"},
+    "pydanube_core.batch.crc": {"numpy"},
+    "pydanube_core.batch.gather": {"numpy"},
     "pydanube_core.batch.plain": {"numpy"},
     "pydanube_core.batch.select": {"numpy"},
     "pydanube_core.batch.validate": {"numpy"},

@@ -32,7 +32,7 @@ LONGER = {
     "pydanube_broker/journal/journal.py": 690,
     "pydanube_broker/serving/registry.py": 580,
     "pydanube_broker/subscription/key_slots.py": 520,
-    "pydanube_broker/subscription/subscription.py": 710,
+    "pydanube_broker/subscription/subscription.py": 720,
     "pydanube_broker/subscription/window.py": 690,
     "pydanube_broker/tier/tier.py": 530,
     "pydanube_core/diagnosis/subscription_rules.py": 660,

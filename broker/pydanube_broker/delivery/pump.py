@@ -607,18 +607,22 @@ class SubscriptionPump:
 
     def _route(self, core: Subscription, plan: Plan, batches: Sequence[CachedBatch]) -> bool:
         """Answer a plan that names no consumer: the core says who gets which message."""
-        part = gather(batches, plan, self._columns)
+        by_key = self.type is SubscriptionType.KEY_SHARED
+        part = gather(batches, plan, self._columns, whole=by_key)
+        slots = part.slots() if by_key else None
         selections = core.routed(
             plan,
             part.ranges,
             part.next_offset,
             self.engine.deadlines.now_ms(),
-            slots=part.slots() if self.type is SubscriptionType.KEY_SHARED else None,
+            slots=slots,
             keys=part.keys() if core.needs_keys else None,
             sizes=part.sizes(),
         )
         if selections is None:
             return True  # something changed meanwhile: plan again
+        if slots is not None and (seats := core.seats_of(slots)) is not None:
+            part.arrange(seats)
         for selection in selections:
             link = self.links.get(selection.consumer_id)
             if link is None:

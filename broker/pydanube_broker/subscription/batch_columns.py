@@ -36,8 +36,10 @@ class BatchColumns:
 
     def __init__(self, batch: CachedBatch) -> None:
         self.batch = batch
+        self._order: Ints | None = None
         part = read_producer_part(producer_bytes(batch), verify=False)
-        self.weight = max(batch.stored_bytes, part.raw_bytes)  # bytes that may be held by this
+        # Bytes that may be held by this: as it is stored, and arranged.
+        self.weight = 2 * max(batch.stored_bytes, part.raw_bytes)
 
     @cached_property
     def offsets(self) -> Ints:
@@ -62,9 +64,14 @@ class BatchColumns:
     def slots(self) -> npt.NDArray[np.uint16]:
         return key_slots(producer_bytes(self.batch)).astype(np.uint16)
 
+    def arrange(self, order: Ints) -> None:
+        """Cuts will be made of neighbours in this order of (some of) the messages; see `Cutter`."""
+        self._order = order
+        self.__dict__.pop("cutter", None)
+
     @cached_property
     def cutter(self) -> Cutter:
-        return Cutter(producer_bytes(self.batch))
+        return Cutter(producer_bytes(self.batch), self._order)
 
     @cached_property
     def sizes(self) -> Ints:

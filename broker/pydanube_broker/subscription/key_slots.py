@@ -240,6 +240,10 @@ class KeySlots:
                 self._route.set(slot, owner)
         self.recheck_held = True
 
+    def seats_of(self, slots: array[int]) -> bytearray | None:
+        """The seat of each free slot's owner, `NOBODY` for others; None with filters. For laying messages out."""
+        return None if self.filtered else self._route.look_up(slots)
+
     # -- routing unseen messages ----------------------------------------------------------------------------------
 
     def route(self, slots: array[int], keys: Sequence[str] | None) -> bytearray:

@@ -1,6 +1,6 @@
 """slot -> consumer index, one byte a slot, looked up for whole parts at once.
 
-The only module of the core that knows numpy, and it does without: with it a look-up costs some 2 ns a message,
+With `dealt` the only module of the core that knows numpy, and it does without: with it a look-up costs some 2 ns a message,
 without 40. The table takes 64 KiB, so it exists only while there are consumers and large parts.
 """
 

@@ -20,7 +20,8 @@ __all__ = ["KeptColumns", "RoutedPart", "gather", "pick"]
 
 Ints = npt.NDArray[Any]
 
-KEPT_BYTES: Final = 4 << 20
+KEPT_BYTES: Final = 8 << 20
+_MANY: Final = 64  # messages of a batch from which arranging them costs less than it saves
 
 
 class KeptColumns:
@@ -68,7 +69,7 @@ class RoutedPart:
         self.ranges = ranges
         self.next_offset = next_offset
 
-    def slots(self) -> Sequence[int]:
+    def slots(self) -> array[int]:
         """The key slot of each message."""
         found = array("H")
         for columns, indices in self.pieces:
@@ -77,9 +78,9 @@ class RoutedPart:
 
     def sizes(self) -> Sequence[int]:
         """Bytes of each message."""
-        found: list[int] = []
+        found = array("q")
         for columns, indices in self.pieces:
-            found += columns.sizes[indices].tolist()
+            found.frombytes(columns.sizes[indices].tobytes())
         return found
 
     def keys(self) -> Sequence[str]:
@@ -88,6 +89,16 @@ class RoutedPart:
         for columns, indices in self.pieces:
             found += map(columns.keys.__getitem__, indices.tolist())
         return found
+
+    def arrange(self, seats: bytes | bytearray) -> None:
+        """Lay each batch out by the seat its messages go to, one byte a message: then a cut for a seat is a slice."""
+        who = np.frombuffer(seats, np.uint8)
+        start = 0
+        for columns, indices in self.pieces:
+            end = start + len(indices)
+            if len(indices) >= _MANY:
+                columns.arrange(np.asarray(indices)[np.argsort(who[start:end], kind="stable")])
+            start = end
 
     def split(self, chosen: Sequence[int]) -> Iterator[tuple[BatchColumns, Ints]]:
         """The batches that hold the chosen messages, and which of their messages these are."""
@@ -159,8 +170,15 @@ def _offsets_of(mask: int, base: int) -> Ints:
     return found
 
 
-def gather(batches: Sequence[CachedBatch], plan: Plan, kept: KeptColumns | None = None) -> RoutedPart:
-    """The messages of the batches that lie in the plan's ranges, within its limits and at least one."""
+def gather(
+    batches: Sequence[CachedBatch], plan: Plan, kept: KeptColumns | None = None, *, whole: bool = False
+) -> RoutedPart:
+    """The messages of the batches that lie in the plan's ranges, within its limits and at least one.
+
+    Args:
+        whole: end before a batch that would have to be cut off, unless it is the first: all consumers would be sent
+            a small piece of it now and another later, and a piece costs more than its messages.
+    """
     kept = KeptColumns() if kept is None else kept
     pieces: list[tuple[BatchColumns, Ints]] = []
     taken: list[Ints] = []
@@ -180,6 +198,8 @@ def gather(batches: Sequence[CachedBatch], plan: Plan, kept: KeptColumns | None 
                 fitting = max(fitting, 0 if pieces else 1)
             left_bytes -= int(total[fitting - 1]) if fitting else 0
         cut = fitting < len(indices)
+        if cut and pieces and whole:
+            break
         if cut:
             next_offset = int(offsets[indices[fitting]])
             indices = indices[:fitting]

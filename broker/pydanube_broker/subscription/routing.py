@@ -65,12 +65,20 @@ def head_of(ranges: Sequence[Range], messages: int) -> list[Range]:
     return kept
 
 
-def affordable(consumer: Consumer, indices: Sequence[int], sizes: Sequence[int] | None) -> int:
-    """How many of a consumer's messages, from the first, its credit allows: always one while it has any."""
+def affordable(
+    consumer: Consumer, indices: Sequence[int], sizes: Sequence[int] | None, together: int | None = None
+) -> int:
+    """How many of a consumer's messages, from the first, its credit allows: always one while it has any.
+
+    Args:
+        together: the bytes of all of them, where they are known.
+    """
     if not consumer.has_credit:
         return 0
     fitting = min(len(indices), consumer.credit_messages)
     if sizes is None or consumer.credit_bytes is None:
+        return fitting
+    if together is not None and together <= consumer.credit_bytes:
         return fitting
     if sum(map(sizes.__getitem__, indices[:fitting])) <= consumer.credit_bytes:
         return fitting

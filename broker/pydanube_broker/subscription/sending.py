@@ -11,6 +11,7 @@ from pydanube_core.errors import InvalidArgument
 
 from pydanube_broker.subscription.chunk import Chunk
 from pydanube_broker.subscription.consumer import Consumer
+from pydanube_broker.subscription.dealt import bytes_by_seat, indices_of
 from pydanube_broker.subscription.key_slots import UNROUTED, KeySlots, pack_slots
 from pydanube_broker.subscription.members import Members, SubscriptionType
 from pydanube_broker.subscription.picked import Picked
@@ -279,12 +280,14 @@ class Sending:
         packed = pack_slots(slots)
         who = table.route(packed, keys)
         may_queue = not table.filtered and plan.delivery_count == 1
+        seat_bytes = bytes_by_seat(who, sizes)
         chosen: list[tuple[Consumer, list[int], int]] = []
         for consumer in self._members.consumers:
             if consumer.slot_index not in who:
                 continue
-            indices = indices_for(who, consumer.slot_index)
-            fitting = 0 if table.queues.has(consumer) else affordable(consumer, indices, sizes)
+            indices = indices_of(who, consumer.slot_index)
+            together = None if seat_bytes is None else seat_bytes[consumer.slot_index]
+            fitting = 0 if table.queues.has(consumer) else affordable(consumer, indices, sizes, together)
             if not may_queue:
                 for index in indices[fitting:]:
                     who[index] = NOBODY
@@ -299,7 +302,10 @@ class Sending:
         for consumer, indices, fitting in chosen:
             seat = consumer.slot_index
             if fitting == len(indices):
-                selections.append(self._launch(plan, placed, who, seat, indices, consumer, sizes, now_ms))
+                together = None if seat_bytes is None or not may_queue else seat_bytes[seat]
+                selections.append(
+                    self._launch(plan, placed, who, seat, indices, consumer, sizes, now_ms, together)
+                )
                 continue
             left = fitting
             for chunk, mask in masks_for(placed, who, seat):
@@ -347,16 +353,24 @@ class Sending:
         consumer: Consumer,
         sizes: Sequence[int] | None,
         now_ms: int,
+        size_bytes: int | None = None,
     ) -> Selection:
         for chunk, mask in masks_for(placed, who, index):
             self._window.launch(chunk, mask, consumer, now_ms)
-        return self._selected(plan, consumer, indices, sizes)
+        return self._selected(plan, consumer, indices, sizes, size_bytes)
 
     def _selected(
-        self, plan: Plan, consumer: Consumer, indices: list[int], sizes: Sequence[int] | None
+        self,
+        plan: Plan,
+        consumer: Consumer,
+        indices: list[int],
+        sizes: Sequence[int] | None,
+        size_bytes: int | None = None,
     ) -> Selection:
-        """Charge the messages to the consumer; they are in flight."""
-        consumer.launched(len(indices), 0 if sizes is None else sum(map(sizes.__getitem__, indices)))
+        """Charge the messages to the consumer; they are in flight. `size_bytes` is their sum where it is known."""
+        if size_bytes is None:
+            size_bytes = 0 if sizes is None else sum(map(sizes.__getitem__, indices))
+        consumer.launched(len(indices), size_bytes)
         if plan.delivery_count > 1:
             self.redelivered += len(indices)
         return Selection(

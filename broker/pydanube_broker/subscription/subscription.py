@@ -45,6 +45,7 @@ was exhausted and not yet dropped or dead-lettered at a restart is delivered onc
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
@@ -175,6 +176,10 @@ class Subscription:
     def needs_keys(self) -> bool:
         """Whether `routed` needs the keys: key-shared while a consumer has key filters."""
         return self._members.slots is not None and self._members.slots.filtered
+
+    def seats_of(self, slots: array[int]) -> bytearray | None:
+        """Key-shared without filters: the seat of each slot, one byte each, as far as known; a hint, see `KeySlots`."""
+        return None if self._members.slots is None else self._members.slots.seats_of(slots)
 
     def is_active(self, consumer_id: int) -> bool:
         """Whether messages go to the consumer: of a failover subscription the first, also after it took over its name."""

@@ -16,15 +16,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from itertools import pairwise
 from typing import Any, Final, NamedTuple, Protocol
 from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
 
+from pydanube_core.batch.arranged import Arranged
 from pydanube_core.batch.codec import compress, decompress
+from pydanube_core.batch.crc import crc32_each
 from pydanube_core.batch.encode import append_padded, seal
+from pydanube_core.batch.gather import gather
 from pydanube_core.batch.layout import PRODUCER_PART_BYTES, Codec, Column, padded
 from pydanube_core.batch.view import BatchView, read_producer_part
 from pydanube_core.errors import InvalidArgument
@@ -45,9 +47,6 @@ Ints = npt.NDArray[Any]
 
 KEY_SLOTS: Final = 65_536
 
-# A slice of one message costs as much as masking so many bytes: measured, 140 ns
-_BOOL_COST_BYTES: Final = 450
-
 
 class Cut(NamedTuple):
     """Some messages of a batch as a batch of their own.
@@ -60,19 +59,9 @@ class Cut(NamedTuple):
     last_delta: int
 
 
-# Beyond these a call of zlib's a key is cheaper.
-_SHORT_KEY_BYTES: Final = 32
-_MANY_KEYS: Final = 64
-
-
-def _crc_table() -> npt.NDArray[np.uint32]:
-    crc = np.arange(256, dtype=np.uint32)
-    for _ in range(8):
-        crc = np.where(crc & 1, np.uint32(0xEDB88320) ^ (crc >> 1), crc >> 1).astype(np.uint32)
-    return crc
-
-
-_CRC_TABLE: Final = _crc_table()
+# What an arrangement knows how to lay out; batches with anything else are cut row by row.
+_FEW_KEY_BYTES: Final = 32  # a key, on average: they are taken byte by byte
+_ARRANGED: Final = Column.PAYLOAD | Column.KEY | Column.PUBLISH_TIME | Column.PRODUCERS
 
 
 class _Pick(Protocol):
@@ -138,7 +127,7 @@ class _Rows:
 
     def ragged(self, offsets: Ints, data: Buffer) -> tuple[bytes, bytes]:
         starts, lengths, new = self._measure(offsets)
-        return new.tobytes(), _gather(data, starts, lengths)
+        return new.tobytes(), gather(data, starts, lengths)
 
     def entries(self, offsets: Ints) -> tuple[bytes, _Pick]:
         starts, lengths, new = self._measure(offsets)
@@ -154,44 +143,19 @@ class _Rows:
         return starts, lengths, new
 
 
-def _gather(data: Buffer, starts: Ints, lengths: Ints) -> bytes:
-    """The bytes [start, start + length) of each row, joined; rows ascend and do not overlap.
-
-    Three ways, because none is good at everything: equal lengths are rows of a matrix; short rows are masked out of
-    the bytes between first and last; for long ones a slice each is cheapest, neighbours taken together.
-    """
-    if not len(starts):
-        return b""
-    length = int(lengths[0])
-    if not np.count_nonzero(lengths != length):
-        if not length:
-            return b""
-        # overlapping windows one byte apart: a view, so taking a row copies just that row
-        windows = np.ndarray((len(data) - length + 1,), f"V{length}", data, strides=(1,))
-        return windows[starts].tobytes()
-    stops = starts + lengths
-    first, end = int(starts[0]), int(stops[-1])
-    if end - first < _BOOL_COST_BYTES * len(starts):
-        edges = np.empty(2 * len(starts) - 1, np.intp)  # length of row, gap, row, gap … row
-        edges[::2] = lengths
-        edges[1::2] = starts[1:] - stops[:-1]
-        taken = np.zeros(len(edges), np.bool_)
-        taken[::2] = True
-        return np.frombuffer(data, np.uint8, end - first, first)[np.repeat(taken, edges)].tobytes()
-    breaks = np.flatnonzero(starts[1:] != stops[:-1])
-    run_starts = [first, *starts[breaks + 1].tolist()]
-    run_stops = [*stops[breaks].tolist(), end]
-    source = memoryview(data)
-    return b"".join([source[a:b] for a, b in zip(run_starts, run_stops, strict=True)])
-
-
 class Cutter:
-    """Cuts one batch, as often as it has consumers: what every cut needs is found, and inflated, once."""
+    """Cuts one batch, as often as it has consumers: what every cut needs is found, and inflated, once.
 
-    def __init__(self, data: Buffer) -> None:
+    Args:
+        order: rows of the batch, each at most once, in an order in which those of one consumer follow each other, in
+            theirs; cuts of such neighbours are cheaper, and no other is dearer.
+    """
+
+    def __init__(self, data: Buffer, order: Ints | None = None) -> None:
         self._data = data
         self._part = read_producer_part(data, verify=False)
         self._view = BatchView(data, part=self._part)
+        self._order = order
 
     def select(self, indices: Sequence[int] | Ints) -> Cut:
         """The messages at `indices`, strictly ascending, as a batch of their own.
@@ -209,7 +173,100 @@ class Cutter:
             )
         if rows[-1] - rows[0] == len(rows) - 1:
             return self._cut(_Span(int(rows[0]), int(rows[-1]) + 1))
+        if self._order is not None and (arranged := self._arranged) is not None:
+            at = arranged.find(rows)
+            if at is not None:
+                return self._cut_arranged(arranged, rows, at)
         return self._cut(_Rows(rows))
+
+    @cached_property
+    def _arranged(self) -> Arranged | None:
+        """The order's layout; None where the batch has columns or payloads that take more."""
+        part, view = self._part, self._view
+        if self._order is None or not len(self._order) or part.columns & ~_ARRANGED:
+            return None
+        offsets, raw = self._payload
+        lengths = np.diff(offsets)
+        length = int(lengths[0])
+        if np.count_nonzero(lengths != length):
+            return None
+        keys = self._keys
+        if keys is not None and int(keys[1][-1]) > _FEW_KEY_BYTES * part.count:
+            return None
+        at = view.column_start(Column.PUBLISH_TIME)
+        return Arranged(
+            self._order,
+            count=part.count,
+            length=length,
+            payload=(offsets, raw),
+            keys=keys,
+            times=None if at is None else np.frombuffer(self._data, "<i4", part.count, at),
+        )
+
+    def _cut_arranged(self, arranged: Arranged, rows: Ints, at: int) -> Cut:
+        """What `_cut` makes of the same rows."""
+        part, count = self._part, len(rows)
+        columns, parts = int(Column.PAYLOAD), list[bytes]()
+        offsets, raw = arranged.payload(at, count)
+        codec, payload = self._packed(raw)
+        append_padded(parts, offsets)
+        append_padded(parts, payload)
+        if (keys := arranged.keys(at, count)) is not None:
+            columns |= Column.KEY
+            for piece in keys:
+                append_padded(parts, piece)
+        if (times := arranged.times(at, count)) is not None:
+            columns |= Column.PUBLISH_TIME
+            append_padded(parts, times)
+        if self._one_producer is not None:
+            columns |= Column.PRODUCERS
+            parts += self._one_producer
+        first, last = int(rows[0]), int(rows[-1])
+        # They are no run of the batch, so their numbers and offsets have holes.
+        columns |= Column.SEQUENCE | Column.OFFSET_DELTA
+        append_padded(parts, (rows + part.first_sequence).astype("<i8", copy=False).tobytes())
+        append_padded(parts, (rows - first).astype("<u4").tobytes())
+        return self._sealed(
+            parts, codec, count, columns, len(raw), len(payload), part.first_sequence + first, first, last
+        )
+
+    def _packed(self, raw: bytes) -> tuple[Codec, bytes]:
+        """Payloads as they are stored: uncompressed where that takes no more room than the batch did."""
+        part = self._part
+        if part.codec != Codec.NONE and len(raw) > part.stored_bytes:
+            packed = compress(raw, part.codec)
+            if len(packed) < len(raw):
+                return part.codec, packed
+        return Codec.NONE, raw
+
+    def _sealed(
+        self,
+        parts: Sequence[bytes],
+        codec: Codec,
+        count: int,
+        columns: int,
+        raw_bytes: int,
+        stored_bytes: int,
+        first_sequence: int,
+        first_delta: int,
+        last_delta: int,
+    ) -> Cut:
+        part = self._part
+        batch = seal(
+            parts,
+            codec=codec,
+            count=count,
+            columns=columns,
+            raw_bytes=raw_bytes,
+            stored_bytes=stored_bytes,
+            producer_id=part.producer_id,
+            producer_epoch=part.producer_epoch,
+            first_sequence=first_sequence,
+            first_publish_time_ms=part.first_publish_time_ms,
+            schema_id=part.schema_id,
+            schema_version=part.schema_version,
+        )
+        return Cut(batch, first_delta, last_delta)
 
     def slice(self, start: int, stop: int) -> Cut:
         """The messages [start, stop) by index: `select` of a range, cheaper.
@@ -254,10 +311,7 @@ class Cutter:
         n, columns, parts = part.count, int(Column.PAYLOAD), list[bytes]()
 
         new_offsets, raw = pick.ragged(*self._payload)
-        codec, payload = Codec.NONE, raw
-        if part.codec != Codec.NONE and len(raw) > part.stored_bytes:
-            payload = compress(raw, part.codec)
-            codec, payload = (part.codec, payload) if len(payload) < len(raw) else (Codec.NONE, raw)
+        codec, payload = self._packed(raw)
         append_padded(parts, new_offsets)
         append_padded(parts, payload)
 
@@ -303,21 +357,17 @@ class Cutter:
             columns |= Column.OFFSET_DELTA
             append_padded(parts, (deltas - first_delta).astype("<u4").tobytes())
 
-        batch = seal(
+        return self._sealed(
             parts,
-            codec=codec,
-            count=pick.count,
-            columns=columns,
-            raw_bytes=len(raw),
-            stored_bytes=len(payload),
-            producer_id=part.producer_id,
-            producer_epoch=part.producer_epoch,
-            first_sequence=first_sequence,
-            first_publish_time_ms=part.first_publish_time_ms,
-            schema_id=part.schema_id,
-            schema_version=part.schema_version,
+            codec,
+            pick.count,
+            columns,
+            len(raw),
+            len(payload),
+            first_sequence,
+            first_delta,
+            last_delta,
         )
-        return Cut(batch, first_delta, last_delta)
 
 
 def _offsets_at(data: Buffer, at: int, n: int) -> tuple[Ints, int]:
@@ -397,7 +447,7 @@ def key_slots(data: Buffer, slots: int = KEY_SLOTS, *, producer_name: str = "") 
     hashes = keyed = None
     if (column := _key_column(data, view)) is not None:
         bits, offsets, keys = column
-        hashes, keyed = _crc32_each(keys, offsets), bits.view(np.bool_)
+        hashes, keyed = crc32_each(keys, offsets), bits.view(np.bool_)
         if keyed.all():
             return hashes % np.uint32(slots)
     names = [name.encode() or str(number).encode() for number, name in view.producers()]
@@ -408,26 +458,6 @@ def key_slots(data: Buffer, slots: int = KEY_SLOTS, *, producer_name: str = "") 
     if hashes is not None and keyed is not None:
         result = np.where(keyed, hashes, result)
     return result % np.uint32(slots)
-
-
-def _crc32_each(data: Buffer, offsets: Ints) -> npt.NDArray[np.uint32]:
-    """zlib's CRC-32 of every row: a byte of all rows at a time while they are many and short."""
-    lengths = np.diff(offsets)
-    longest = int(lengths.max())
-    if longest > _SHORT_KEY_BYTES or len(lengths) < _MANY_KEYS:
-        view, edges = memoryview(data), offsets.tolist()
-        return np.array([crc32(view[a:b]) for a, b in pairwise(edges)], np.uint32)
-    octets = np.frombuffer(data, np.uint8)
-    shortest = int(lengths.min())
-    crc = np.full(len(lengths), 0xFFFFFFFF, np.uint32)
-    for at in range(longest):
-        if at < shortest:
-            crc = _CRC_TABLE[(crc ^ octets[offsets[:-1] + at]) & 0xFF] ^ (crc >> 8)
-        else:
-            live = np.flatnonzero(lengths > at)
-            some = crc[live]
-            crc[live] = _CRC_TABLE[(some ^ octets[offsets[live] + at]) & 0xFF] ^ (some >> 8)
-    return ~crc
 
 
 def message_sizes(data: Buffer) -> npt.NDArray[np.int64]:

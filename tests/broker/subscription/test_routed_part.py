@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from itertools import pairwise
 
 import pytest
@@ -10,10 +11,13 @@ from hypothesis import strategies as st
 from pydanube_broker.journal import CachedBatch
 from pydanube_broker.subscription.batch_columns import producer_bytes
 from pydanube_broker.subscription.chunk import Chunk
+from pydanube_broker.subscription.dealt import bytes_by_seat, indices_of
 from pydanube_broker.subscription.picked import Picked
 from pydanube_broker.subscription.plan import Plan
 from pydanube_broker.subscription.ranges import Range, digits_of, head_of_mask, normalise, ranges_of
+from pydanube_broker.subscription.route_table import LARGE_PART
 from pydanube_broker.subscription.routed_part import KEPT_BYTES, KeptColumns, gather, pick
+from pydanube_broker.subscription.routing import indices_for
 from pydanube_core.batch import BatchView, broker_part, read_producer_part
 from pydanube_core.batch.encode import encode_batch
 from pydanube_core.batch.select import slot_of
@@ -45,6 +49,46 @@ def plan(ranges: list[Range], *, messages: int = 1000, size_bytes: int | None = 
         delivery_count=1,
         fresh=False,
     )
+
+
+@settings(deadline=None)
+@given(messages=st.integers(1, 40), size_bytes=st.none() | st.integers(1, 3000))
+def test_a_part_of_whole_batches_ends_with_one(messages: int, size_bytes: int | None) -> None:
+    """A batch is cut off only if it is the first; what is left out is what the next part begins with."""
+    asked = plan([(0, 31)], messages=messages, size_bytes=size_bytes)
+    cut, part = gather(BATCHES, asked), gather(BATCHES, asked, whole=True)
+    end = cut.next_offset
+    if end > 10:
+        end = max(at for at in (10, 11, 31) if at <= end)
+    assert part.ranges == [(0, end)]
+    assert part.next_offset == end
+
+
+@settings(deadline=None)
+@given(who=st.binary(min_size=1, max_size=700), per_batch=st.integers(30, 300))
+def test_what_each_seat_gets_of_an_arranged_part_is_cut_as_before(who: bytes, per_batch: int) -> None:
+    seats = bytes(byte % 3 for byte in who)
+    batches = [stored(base, min(per_batch, len(who) - base)) for base in range(0, len(who), per_batch)]
+    part, plain = (gather(batches, plan([(0, len(who))])) for _ in range(2))
+    part.arrange(seats)
+    for seat in range(3):
+        chosen = indices_of(seats, seat)
+        assert chosen == indices_for(seats, seat) == [i for i, own in enumerate(seats) if own == seat]
+        pairs = zip(part.split(chosen), plain.split(chosen), strict=True)
+        for (columns, indices), (others, same) in pairs:
+            assert columns.cutter.select(indices) == others.cutter.select(same)
+
+
+@given(who=st.binary(min_size=1, max_size=600), data=st.data())
+def test_bytes_by_seat_are_the_sums_of_what_each_gets(who: bytes, data: st.DataObject) -> None:
+    sizes = [data.draw(st.integers(0, 1 << 30))] * len(who)
+    sizes[0] = data.draw(st.integers(0, 1 << 40))
+    found = bytes_by_seat(who, array("q", sizes))
+    assert bytes_by_seat(who, None) is None
+    assert (found is None) is (len(who) < LARGE_PART)
+    for seat in set(who):
+        if found is not None:
+            assert found[seat] == sum(sizes[i] for i in indices_for(who, seat))
 
 
 @settings(deadline=None)
@@ -85,7 +129,7 @@ def test_columns_of_batches_are_kept_for_the_next_part_within_a_bound() -> None:
     first = gather(BATCHES, plan([(0, 15)]), kept)
     again = gather([BATCHES[2]], plan([(15, 31)]), kept)
     assert again.pieces[0][0] is first.pieces[-1][0]
-    large = [stored(base, 1)._replace(stored_bytes=KEPT_BYTES // 2) for base in range(100, 104)]
+    large = [stored(base, 1)._replace(stored_bytes=KEPT_BYTES // 4) for base in range(100, 104)]
     for batch in large:
         kept.of(batch)
     assert len(kept) == 2
