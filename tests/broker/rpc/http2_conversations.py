@@ -46,7 +46,7 @@ def hold_a_conversation(given: bytes) -> None:
                     open_streams.clear()
         for number, stream in list(open_streams.items()):
             if number % 4 == steer[5:6].count(b"\1"):
-                peer.server.out.answer(stream, HEAD, message(b"x" * number), TRAILERS)
+                peer.server.out.answer(stream, HEAD, message(b"x" * min(number, 1 << 20)), TRAILERS)
             elif number % 4 == 2:
                 peer.server.reset(stream, 8)  # type: ignore[arg-type]
         for answer in peer.read():
