@@ -6,7 +6,7 @@ With numpy, which the broker always has, some nanoseconds a message; small parts
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import MutableSequence, Sequence
 
 try:
     import numpy as np
@@ -19,12 +19,12 @@ from pydanube_broker.subscription.routing import indices_for
 __all__ = ["bytes_by_seat", "indices_of"]
 
 
-def indices_of(who: bytes | bytearray, seat: int) -> list[int]:
-    """The messages of one seat, ascending."""
+def indices_of(who: bytes | bytearray, seat: int) -> MutableSequence[int]:
+    """The messages of one seat, ascending; of a large part as 64-bit numbers, which the shell need not convert."""
     if np is None or len(who) < LARGE_PART:
         return indices_for(who, seat)
-    found: list[int] = np.flatnonzero(np.frombuffer(who, np.uint8) == seat).tolist()
-    return found
+    found = np.flatnonzero(np.frombuffer(who, np.uint8) == seat)
+    return array("q", found.astype(np.int64, copy=False).tobytes())
 
 
 def bytes_by_seat(who: bytes | bytearray, sizes: Sequence[int] | None) -> Sequence[int] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import MutableSequence, Sequence
 from itertools import pairwise
 from operator import attrgetter
 from typing import Final
@@ -281,7 +281,7 @@ class Sending:
         who = table.route(packed, keys)
         may_queue = not table.filtered and plan.delivery_count == 1
         seat_bytes = bytes_by_seat(who, sizes)
-        chosen: list[tuple[Consumer, list[int], int]] = []
+        chosen: list[tuple[Consumer, MutableSequence[int], int]] = []
         for consumer in self._members.consumers:
             if consumer.slot_index not in who:
                 continue
@@ -349,7 +349,7 @@ class Sending:
         placed: list[tuple[Chunk, int]],
         who: bytearray,
         index: int,
-        indices: list[int],
+        indices: Sequence[int],
         consumer: Consumer,
         sizes: Sequence[int] | None,
         now_ms: int,
@@ -363,7 +363,7 @@ class Sending:
         self,
         plan: Plan,
         consumer: Consumer,
-        indices: list[int],
+        indices: Sequence[int],
         sizes: Sequence[int] | None,
         size_bytes: int | None = None,
     ) -> Selection:

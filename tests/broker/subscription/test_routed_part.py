@@ -73,7 +73,7 @@ def test_what_each_seat_gets_of_an_arranged_part_is_cut_as_before(who: bytes, pe
     part.arrange(seats)
     for seat in range(3):
         chosen = indices_of(seats, seat)
-        assert chosen == indices_for(seats, seat) == [i for i, own in enumerate(seats) if own == seat]
+        assert list(chosen) == indices_for(seats, seat) == [i for i, own in enumerate(seats) if own == seat]
         pairs = zip(part.split(chosen), plain.split(chosen), strict=True)
         for (columns, indices), (others, same) in pairs:
             assert columns.cutter.select(indices) == others.cutter.select(same)
