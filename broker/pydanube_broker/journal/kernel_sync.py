@@ -69,6 +69,7 @@ class KernelSyncer:
         self._lsn: int | None = None  # what it was asked for; None: it is answered
         self._asked_at = 0.0
         self._left = 0
+        self._under_way = 0  # requests that the kernel has, also those of a sync that has failed already
         self._closed = False
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._event, self._readable)
@@ -102,11 +103,12 @@ class KernelSyncer:
             )  # fmt: skip
         try:
             taken = 0
-            while taken < len(
-                slots
-            ):  # it stops at one that it cannot take, and says why when that is the first
+            # It stops at one that it cannot take, and says why when that is the first.
+            while taken < len(slots):
                 rest = ctypes.byref(self._addresses, taken * ctypes.sizeof(ctypes.c_void_p))
-                taken += self._call(self._submit, self._context, ctypes.c_long(len(slots) - taken), rest)
+                more = self._call(self._submit, self._context, ctypes.c_long(len(slots) - taken), rest)
+                self._under_way += more
+                taken += more
         except OSError as error:
             self._loop.call_soon(self._answer, self._number, error)
 
@@ -115,7 +117,9 @@ class KernelSyncer:
             os.eventfd_read(self._event)
         except BlockingIOError:
             return
-        for at in range(self._call(self._getevents, self._context, *self._fetch)):
+        found = self._call(self._getevents, self._context, *self._fetch)
+        self._under_way -= found
+        for at in range(found):
             number, _, result, _ = _ANSWER.unpack_from(self._answers, _ANSWER.size * at)
             self._answer(number, OSError(-result, os.strerror(-result)) if result < 0 else None)
 
@@ -134,7 +138,7 @@ class KernelSyncer:
             return
         self._closed = True
         self._loop.remove_reader(self._event)
-        if self._lsn is None:
+        if not self._under_way:  # it would wait for them, with the interpreter's lock
             self._call(self._destroy, self._context)
         os.close(self._event)
 
@@ -148,8 +152,8 @@ class KernelSyncer:
         """
         with tempfile.TemporaryFile(dir=folder) as file:
             _REQUEST.pack_into(self._requests, 0, 0, 0, 0, _FDSYNC, 0, file.fileno(), 0, 0, 0, 0, 0, 0)
-            self._call(self._submit, self._context, ctypes.c_long(1), self._addresses)
-            self._call(self._getevents, self._context, ctypes.c_long(1), *self._fetch[1:])
+            self._under_way = self._call(self._submit, self._context, ctypes.c_long(1), self._addresses)
+            self._under_way -= self._call(self._getevents, self._context, ctypes.c_long(1), *self._fetch[1:])
             result: int = _ANSWER.unpack_from(self._answers)[2]
             if result < 0:
                 raise OSError(-result, os.strerror(-result))

@@ -361,3 +361,30 @@ async def test_an_answer_of_the_kernel_that_nobody_waits_for_is_dropped(tmp_path
             syncer.close()
             for one in (fd, reading, writing):
                 os.close(one)
+
+
+@pytest.mark.usefixtures("open_descriptors")
+@pytest.mark.anyio
+@pytest.mark.skipif(not BY_KERNEL, reason="no asynchronous I/O of the kernel here")
+async def test_closing_does_not_wait_for_what_a_failed_sync_left_with_a_disk_that_hangs() -> None:
+    """The kernel takes the first of two, which never returns, and refuses the second."""
+    with anyio.fail_after(30):
+        said: list[tuple[int, int | None]] = []
+        syncer = KernelSyncer()
+        syncer.done = lambda lsn, error, seconds: said.append((lsn, error and error.errno))
+        real, asked = syncer._call, list[int]()
+
+        def call(number: int, *_: object) -> int:
+            asked.append(number)
+            if asked.count(syncer._submit) == 2:
+                raise OSError(errno.EAGAIN, "no room")
+            return 1
+
+        syncer._call = call  # type: ignore[method-assign]
+        syncer.open(1, 0)
+        syncer.open(2, 0)
+        syncer.sync((1, 2), 5)
+        await turns_until(lambda: said == [(5, errno.EAGAIN)])
+        syncer.close()
+        assert asked == [syncer._submit] * 2, "io_destroy would wait for the first"
+        real(syncer._destroy, syncer._context)

@@ -186,6 +186,28 @@ async def test_the_next_group_is_on_its_way_to_the_disk_before_the_last_is_answe
     assert answered[:2] == [0, 0], "the second sync is asked for before the first group hears of its own"
 
 
+async def test_groups_that_one_sync_commits_are_answered_in_their_order(
+    client: RawClient, broker: Broker
+) -> None:
+    producer = await client.create_producer("/default/t")
+    send = broker.official.hot["/danube.ProducerService/SendMessage"]
+    answered: list[int] = []
+    replies = [Reply() for _ in range(4)]
+    for number, reply in enumerate(replies):
+        reply.answers = answered
+        # publish times that do not fit into one batch
+        message = client.message(
+            "/default/t", producer, b"", request_id=number, publish_time=1 + number % 2 * 10**12
+        )
+        send(message.SerializeToString(), reply)
+    with anyio.fail_after(30):
+        while len(answered) < len(replies):  # noqa: ASYNC110
+            await anyio.sleep(0.001)
+    assert answered == [0, 1, 2, 3]
+    [topic] = broker.registry.topics
+    assert len(topic.read(0, 10, 1 << 20) or ()) == 4
+
+
 async def test_messages_that_come_while_the_disk_works_become_one_batch(
     client: RawClient, broker: Broker
 ) -> None:

@@ -161,13 +161,14 @@ def _groups(pending: Sequence[Pending]) -> Iterator[Sequence[Pending]]:
 class _Gathering:
     """What waits of one topic."""
 
-    __slots__ = ("due", "in_flight", "pending", "waiting_bytes")
+    __slots__ = ("answering", "due", "in_flight", "pending", "waiting_bytes")
 
     def __init__(self) -> None:
         self.pending: list[Pending] = []
         self.waiting_bytes = 0  # of `pending`
         self.in_flight = 0  # groups that are appended and not committed
         self.due = False  # appended when the loop turns
+        self.answering = 0  # groups that are committed and answered when the loop turns
 
     @property
     def full(self) -> bool:
@@ -251,11 +252,19 @@ class Grouping:
         gathering.in_flight -= 1
         if not gathering.in_flight and not gathering.due:
             self._flush(topic, gathering)
-        if gathering.in_flight:
-            # What was appended is written first: the disk works while the loop answers.
-            self._loop.call_soon(self._answer, topic, group, error)
+        if gathering.in_flight or gathering.answering:
+            # What was appended is written first: the disk works while the loop answers. A group that one sync
+            # committed with an earlier one stays behind it.
+            gathering.answering += 1
+            self._loop.call_soon(self._turn_to_answer, topic, gathering, group, error)
         else:
             self._answer(topic, group, error)
+
+    def _turn_to_answer(
+        self, topic: Topic, gathering: _Gathering, group: Sequence[Pending], error: ClusterError | None
+    ) -> None:
+        gathering.answering -= 1
+        self._answer(topic, group, error)
 
     def _answer(self, topic: Topic, group: Sequence[Pending], error: ClusterError | None) -> None:
         for pending in group:
