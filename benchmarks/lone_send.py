@@ -64,7 +64,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--danube", default=str(Path(sys.executable).with_name("danube")))
     parser.add_argument(
-        "--sync", choices=["auto", "process"], default="auto", help="the broker's journal.sync"
+        "--sync", choices=["process", "kernel"], default="process", help="the broker's journal.sync"
     )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -73,7 +73,7 @@ def main() -> None:
             "--metrics-port", "0", "--log-level", "warning",
         ]  # fmt: skip
         environment = dict(os.environ)
-        if options.sync != "auto":
+        if options.sync != "process":
             environment["DANUBE_JOURNAL__SYNC"] = options.sync
         broker = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment)
         try:

@@ -66,7 +66,7 @@ def _choice(*words: str) -> tuple[Choice, BeforeValidator, Kind]:
 
 
 Runtime = Annotated[str, *_choice("own", "grpcio")]
-SyncBy = Annotated[str, *_choice("auto", "process")]
+SyncBy = Annotated[str, *_choice("process", "kernel")]
 PoisonPolicy = Annotated[str, *_choice("dead_letter", "block", "drop")]
 Profile = Annotated[str, *_choice("default", "full")]
 Confirm = Annotated[str, *_choice("auto", "human")]
@@ -140,8 +140,8 @@ class Journal(Section):
         default=None, description="delete what is older than this; unset: never"
     )
     sync: SyncBy = Field(
-        default="auto",
-        description="who waits for fdatasync: auto is Linux's asynchronous I/O where it works, else a process of its own",
+        default="process",
+        description="who waits for fdatasync: a process of its own, or Linux's asynchronous I/O where it works",
     )
 
 

@@ -1,8 +1,8 @@
 """Syncs by the kernel's own asynchronous I/O (Linux): no process to wake, no thread that needs the interpreter's lock.
 
 `io_submit` hands an `fdatasync` to a worker of the kernel and returns; its answer is an event of the loop. What that saves
-against the helper process is a program that has gone cold on its way to the disk and back: 70 µs of a lone publish on an
-idle machine, more where all processors are in use (docs/design.md#4-the-journal). The standard library does not know these
+against the helper process is a program that has gone cold on its way to the disk and back, 0 to 0.1 ms of a lone publish; it is not
+the default, and why is in docs/design.md#4-the-journal. The standard library does not know these
 system calls, so they are made by number, through `ctypes`. Where they are not to be had (another system, a sandbox that
 refuses them, a file system without) `best_syncer` takes the helper process.
 """
@@ -160,8 +160,8 @@ class KernelSyncer:
 
 
 def best_syncer(folder: Path, by: str) -> Syncer:
-    """For files of this folder: `process` is the helper process, `auto` that which is quicker here."""
-    if by != "process":
+    """For files of this folder: `process` is the helper process, `kernel` this module where it works here."""
+    if by == "kernel":
         folder.mkdir(parents=True, exist_ok=True)
         try:
             syncer = KernelSyncer()

@@ -319,7 +319,7 @@ async def test_who_syncs_is_chosen_by_the_setting_and_by_what_the_machine_has(
     asked = best_syncer(tmp_path, "process")
     assert isinstance(asked, HelperSyncer)
     asked.close()
-    best = best_syncer(tmp_path / "new", "auto")
+    best = best_syncer(tmp_path / "new", "kernel")
     assert isinstance(best, KernelSyncer if BY_KERNEL else HelperSyncer)
     best.close()
 
@@ -327,7 +327,7 @@ async def test_who_syncs_is_chosen_by_the_setting_and_by_what_the_machine_has(
         raise OSError(errno.EPERM, "a sandbox")
 
     monkeypatch.setattr(KernelSyncer, "_call", refuse)
-    other = best_syncer(tmp_path, "auto")
+    other = best_syncer(tmp_path, "kernel")
     assert isinstance(other, HelperSyncer)
     other.close()
     assert os.listdir(tmp_path) == ["new"], "nothing is left behind by trying"
