@@ -31,9 +31,8 @@ SOURCE: Final = ROOT / "tools" / "conversations.md"
 MOST_CHARS: Final = 2000  # of one answer in the page
 POISON: Final = '{"amount": "twelve"}'
 SCHEMA: Final = {"type": "object", "properties": {"amount": {"type": "integer"}}}
-ASKED: list[
-    tuple[str, str]
-] = []  # questions to the person since the last call was recorded, and what was typed
+# questions to the person since the last call was recorded, and what was typed
+ASKED: list[tuple[str, str]] = []
 COMMENT: Final = (
     "<!-- Recorded by tools/record_conversations.py from tools/conversations.md; do not edit. -->"
 )

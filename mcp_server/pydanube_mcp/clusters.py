@@ -11,9 +11,10 @@ from pydanube_admin.spelling import shown
 from pydanube_core.errors import ClusterError, InvalidArgument
 from pydanube_core.spelling import close_names
 
-__all__ = ["CLUSTER", "Clusters", "parse_connections"]
+from pydanube_mcp.profiles import CLUSTER
 
-CLUSTER: Final = "cluster"  # the argument's name
+__all__ = ["Clusters", "parse_connections"]
+
 DEFAULT_NAME: Final = "default"
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")

@@ -12,9 +12,8 @@ from pydanube_admin.operation import Effect, Operation
 from pydanube_admin.spelling import shown
 from pydanube_core.errors import ClusterError, InvalidArgument
 
-from pydanube_mcp.clusters import CLUSTER
 from pydanube_mcp.fencing import fenced, is_plain
-from pydanube_mcp.profiles import Profile, reachable
+from pydanube_mcp.profiles import CLUSTER, Profile, reachable
 from pydanube_mcp.sizing import PART, REST, in_parts
 
 __all__ = ["Asked", "error_result", "ok_result", "take_part"]

@@ -17,7 +17,7 @@ from pydanube_admin.registry import LATER, TOOLS
 from pydanube_admin.spelling import shown
 from pydanube_core.spelling import close_names
 
-__all__ = ["Profile", "explain", "is_listed", "reachable", "small_input", "small_output"]
+__all__ = ["CLUSTER", "Profile", "explain", "is_listed", "reachable", "small_input", "small_output"]
 
 
 class Profile(StrEnum):
@@ -25,7 +25,7 @@ class Profile(StrEnum):
     FULL = "full"
 
 
-_CLUSTER: Final = "cluster"  # as in `clusters`, which brings along more than `--explain` needs
+CLUSTER: Final = "cluster"  # the argument that names one of several
 _CHECKED_BEHIND: Final = frozenset(
     {"additionalProperties", "minLength", "maxLength", "pattern", "propertyNames"}
 )
@@ -123,7 +123,7 @@ def _step(step: dict[str, Any]) -> dict[str, Any]:
         return step
     arguments = dict(step.get("arguments") or {})
     # Which cluster it is for is said to the tool that is called, not to the operation that this names.
-    where = {_CLUSTER: arguments.pop(_CLUSTER)} if _CLUSTER in arguments else {}
+    where = {CLUSTER: arguments.pop(CLUSTER)} if CLUSTER in arguments else {}
     token = arguments.pop("plan_token", "")
     if token:
         return step | {"tool": "apply_plan", "arguments": {**where, "plan_token": token}}

@@ -25,10 +25,10 @@ from pydanube_admin.registry import OPERATIONS
 from pydanube_core.errors import ClusterError, InvalidArgument, Retryable, TopicNotFound
 from pydanube_core.names import TopicName
 
-from pydanube_mcp.clusters import CLUSTER, Clusters
+from pydanube_mcp.clusters import Clusters
 from pydanube_mcp.fencing import fenced, is_plain
 from pydanube_mcp.presenting import Asked, body_of
-from pydanube_mcp.profiles import Profile
+from pydanube_mcp.profiles import CLUSTER, Profile
 
 __all__ = ["JSON_TYPE", "complete", "complete_topic", "read_resource", "resource_list", "template_list"]
 

@@ -97,6 +97,12 @@ async def http_face(
         )
 
 
+def _settle() -> None:
+    """What is loaded by now lives as long as the process: collections, which may be off until here, pass it over."""
+    gc.freeze()
+    gc.enable()
+
+
 def run_stdio(
     connections: Mapping[str, str] | str = DEFAULT_ADMIN_URL,
     *,
@@ -122,9 +128,7 @@ def run_stdio(
             ) as server,
             anyio.create_task_group() as group,
         ):
-            # What is loaded by now lives as long as the process: collections need not look through it.
-            gc.freeze()
-            gc.enable()
+            _settle()
             group.start_soon(_until_signal, group.cancel_scope)
             await server.run_stdio_async()
             group.cancel_scope.cancel()
@@ -169,8 +173,7 @@ def run_http(
             conformance=conformance,
             allowed_hosts=allowed_hosts,
         ) as app:
-            gc.freeze()
-            gc.enable()
+            _settle()
             with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
                 async with http_server(sock, app, grace_s=grace_s, protocol=protocol):
                     async for _ in signals:

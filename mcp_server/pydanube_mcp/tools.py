@@ -20,8 +20,8 @@ from pydanube_core.errors import InvalidArgument, ReadOnly
 from pydanube_core.spelling import close_names
 
 from pydanube_mcp.charts import TOOL_META
-from pydanube_mcp.clusters import CLUSTER, Clusters
-from pydanube_mcp.profiles import Profile, explain, is_listed, small_input, small_output
+from pydanube_mcp.clusters import Clusters
+from pydanube_mcp.profiles import CLUSTER, Profile, explain, is_listed, small_input, small_output
 
 __all__ = ["Profile", "find_tool", "on_a_cluster", "tool_list"]
 

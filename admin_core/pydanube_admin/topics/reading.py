@@ -7,7 +7,6 @@ as they are, one a partition.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pydanube_core.errors import TopicNotFound
@@ -68,7 +67,9 @@ class Topic:
 
     @property
     def owner_reason(self) -> str | None:
-        return _owner_reason(self.own)
+        if self.own.partitions:
+            return PARTITIONED
+        return UNASSIGNED if self.own.owner is None else None
 
 
 async def find_topic(context: Context, text: str) -> Topic:
@@ -123,7 +124,7 @@ async def list_topics(context: Context, request: ListTopicsRequest) -> Page[Topi
     page = cut(keys, key=lambda key: (key.topic,), operation="topics.list", request=request)
     found = await context.port.topic_facts([key.topic for key in page.items])
     return Page[TopicItem](
-        items=[_item(own, parts) for own, *parts in found],
+        items=[_item(Topic(own=own, parts=tuple(parts))) for own, *parts in found],
         next_page=page.next_page,
         total=page.total,
         as_of=format_time(context.now_ms()),
@@ -135,28 +136,19 @@ def _is_in(own: str, asked: str | None) -> bool:
     return own != SYSTEM_NAMESPACE if asked is None else own == asked
 
 
-def _item(own: TopicFacts, parts: Sequence[TopicFacts]) -> TopicItem:
-    logs = parts or (own,)
-    names = own.subscriptions if not parts else {name for log in parts for name in log.subscriptions}
-    unknown = _owner_reason(own)
+def _item(topic: Topic) -> TopicItem:
     return TopicItem(
-        topic=own.topic,
-        partitions=own.partitions,
-        dispatch_strategy=own.dispatch_strategy,
-        messages=sum([log.messages for log in logs]),
-        bytes=sum([log.bytes for log in logs]),
-        producers=sum([log.producers for log in logs]),
-        consumers=sum([log.consumers for log in logs]),
-        subscriptions=len(names),
-        owner=None if unknown else own.owner,
-        owner_reason=unknown,
+        topic=topic.own.topic,
+        partitions=topic.own.partitions,
+        dispatch_strategy=topic.own.dispatch_strategy,
+        messages=topic.messages,
+        bytes=topic.bytes,
+        producers=topic.producers,
+        consumers=topic.consumers,
+        subscriptions=len(topic.subscriptions),
+        owner=None if topic.owner_reason else topic.own.owner,
+        owner_reason=topic.owner_reason,
     )
-
-
-def _owner_reason(own: TopicFacts) -> str | None:
-    if own.partitions:
-        return PARTITIONED
-    return UNASSIGNED if own.owner is None else None
 
 
 async def describe_topic(context: Context, request: DescribeTopicRequest) -> TopicDescription:

@@ -1,10 +1,10 @@
 """Syncs by the kernel's own asynchronous I/O (Linux): no process to wake, no thread that needs the interpreter's lock.
 
 `io_submit` hands an `fdatasync` to a worker of the kernel and returns; its answer is an event of the loop. What that saves
-against the helper process is a program that has gone cold on its way to the disk and back, 0 to 0.1 ms of a lone publish; it is not
-the default, and why is in docs/design.md#4-the-journal. The standard library does not know these
-system calls, so they are made by number, through `ctypes`. Where they are not to be had (another system, a sandbox that
-refuses them, a file system without) `best_syncer` takes the helper process.
+against the helper process is a program that has gone cold on its way to the disk and back, 0 to 0.1 ms of a lone
+publish; it is not the default, and why is in docs/design.md#4-the-journal. The standard library does not know these
+system calls, so they are made by number, through `ctypes`. Where they are not to be had (another system, a sandbox
+that refuses them, a file system without) `best_syncer` takes the helper process.
 """
 
 from __future__ import annotations

@@ -53,22 +53,24 @@ class TopicsPart:
 
     async def topic(self, topic: str) -> Sequence[TopicFacts]:
         name = TopicName.parse(topic)
-        partitioned, parts = self._broker.registry.parts(name)
-        if not parts:
+        if not (facts := self._facts(name)):
             raise self._broker.registry.not_found(name)
-        facts = [self._topic(part) for part in parts]
-        return [self._parent(name, facts), *facts] if partitioned else facts
+        return facts
 
     async def topic_facts(self, topics: Sequence[str]) -> Sequence[Sequence[TopicFacts]]:
-        registry, slices, found = self._broker.registry, Slices(), []
+        slices, found = Slices(), []
         for topic in topics:
             await slices()
             _, namespace, name = topic.split("/")  # names that the index gave: they need no look
-            partitioned, parts = registry.parts(known := TopicName(namespace, name))
-            if parts:
-                facts = [self._topic(part) for part in parts]
-                found.append([self._parent(known, facts), *facts] if partitioned else facts)
+            if facts := self._facts(TopicName(namespace, name)):
+                found.append(facts)
         return found
+
+    def _facts(self, name: TopicName) -> list[TopicFacts]:
+        """The topic's own facts, and behind them its partitions'; none of an unknown one."""
+        partitioned, parts = self._broker.registry.parts(name)
+        facts = [self._topic(part) for part in parts]
+        return [self._parent(name, facts), *facts] if partitioned and parts else facts
 
     async def create_topic(
         self,

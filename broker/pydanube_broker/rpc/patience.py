@@ -71,9 +71,7 @@ class OneWrite:
             self._loop.call_soon(self._flush)
         self._held.append(data)
         self._size += len(data)
-        if (
-            self._size >= _TOGETHER_BYTES
-        ):  # flow control is the transport's own, and it must see what is written
+        if self._size >= _TOGETHER_BYTES:  # flow control is the transport's, which must see what is written
             self._flush()
 
     def _flush(self) -> None:

@@ -18,7 +18,6 @@ Ints = npt.NDArray[Any]
 _SHORT_KEY_BYTES: Final = 32
 _MANY_KEYS: Final = 64
 
-
 _WORD_BYTES: Final = 8
 
 

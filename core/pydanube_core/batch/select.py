@@ -59,8 +59,8 @@ class Cut(NamedTuple):
     last_delta: int
 
 
-# What an arrangement knows how to lay out; batches with anything else are cut row by row.
 _FEW_KEY_BYTES: Final = 32  # a key, on average: they are taken byte by byte
+# What an arrangement knows how to lay out; batches with anything else are cut row by row.
 _ARRANGED: Final = Column.PAYLOAD | Column.KEY | Column.PUBLISH_TIME | Column.PRODUCERS
 
 

@@ -54,9 +54,8 @@ class Outbox:
         self._waiting = 0  # streams that have something queued
         self.waiting_bytes = 0  # queued in streams
         self.answers_open = 0  # calls that will be answered as a whole
-        self._blocks: tuple[bytes, bytes] | None = (
-            None  # of the last whole answer, and the fronts of their frames
-        )
+        # of the last whole answer, and the fronts of their frames
+        self._blocks: tuple[bytes, bytes] | None = None
         self._fronts = (b"", b"")
         #: streams that ended here, to be forgotten by the connection
         self.ended: list[Stream] = []
