@@ -8,7 +8,9 @@ the server. Measured for each server:
 
 * raw: as many bytes as a call and its answer have, over TCP to an echo on uvloop: what the sockets alone take;
 * echo: `danube.HealthCheck`, 32 callers with a connection and a call in flight each, and the processor per call;
-* send 4, send 16: reliable, fsynced `SendMessage` of 1 KB, one in flight for each producer;
+* echo shared: the same by 64 callers that share one connection, as all that one official client does shares one;
+* send 4, send 16: reliable, fsynced `SendMessage` of 1 KB, one in flight for each producer, each with a connection;
+* send 4 shared, send 16 shared: the producers of one client, which share its connection;
 * drain: `ReceiveMessages` + `Ack` of what was sent before, by one exclusive consumer with one ack in flight, none lost;
 * fair: 16 producers at full speed and a shared group of 4 consumers beside them: the share of what was sent that arrived
   meanwhile.
@@ -37,6 +39,7 @@ import uvloop
 
 HERE = Path(__file__).parent
 ECHOES = 32
+SHARING_ECHOES = 64
 
 
 def build(folder: Path) -> Path:
@@ -160,12 +163,16 @@ def measure(it: Broker, program: Path, options: argparse.Namespace) -> dict[str,
             **{name: part[name] for name in ("p50_ms", "p99_ms", "server_us", "errors")},
         }
 
-    def echo() -> dict[str, Any]:
-        it.load(program, "-echo", "-producers", ECHOES, "-seconds", 0.5)
-        return rates(it.load(program, "-echo", "-producers", ECHOES, *span))
+    def echo(*options: object) -> Callable[[], dict[str, Any]]:
+        def work() -> dict[str, Any]:
+            it.load(program, "-echo", *options, "-seconds", 0.5)
+            return rates(it.load(program, "-echo", *options, *span))
 
-    def send(count: int) -> Callable[[], dict[str, Any]]:
-        return lambda: rates(it.load(program, "-producers", count, "-topic", f"/default/send{count}", *span))
+        return work
+
+    def send(count: int, *options: object) -> Callable[[], dict[str, Any]]:
+        topic = f"/default/send{count}" + "".join(map(str, options))
+        return lambda: rates(it.load(program, "-producers", count, "-topic", topic, *options, *span))
 
     def drain() -> dict[str, Any]:
         part = it.load(
@@ -191,7 +198,16 @@ def measure(it: Broker, program: Path, options: argparse.Namespace) -> dict[str,
             "lost": part["sent"] - part["received"],
         }
 
-    works = {"echo": echo, "send 4": send(4), "send 16": send(16), "drain": drain, "fair": fair}
+    works = {
+        "echo": echo("-producers", ECHOES),
+        "echo shared": echo("-producers", SHARING_ECHOES, "-shared"),
+        "send 4": send(4),
+        "send 4 shared": send(4, "-shared"),
+        "send 16": send(16),
+        "send 16 shared": send(16, "-shared"),
+        "drain": drain,
+        "fair": fair,
+    }
     for name, work in works.items():
         if not options.only or name in options.only:
             found[name] = work()
@@ -206,8 +222,10 @@ def ratios(result: dict[str, Any]) -> dict[str, float]:
             for key in ("per_s", "received_per_s"):
                 if part.get(key) and what in own:
                     found[f"{what}: own / {other}"] = round(own[what][key] / part[key], 2)
-            if what == "echo" and what in own:
-                found[f"processor: {other} / own"] = round(part["server_us"] / own[what]["server_us"], 2)
+            if what.startswith("echo") and what in own:
+                found[f"{what}: processor: {other} / own"] = round(
+                    part["server_us"] / own[what]["server_us"], 2
+                )
     return found
 
 
@@ -219,7 +237,7 @@ def main() -> None:
     parser.add_argument("--drain", type=int, default=10_000, help="messages of the drain")
     parser.add_argument("--runtimes", nargs="+", choices=["own", "grpcio"], default=["own", "grpcio"])
     parser.add_argument("--base", help="the `danube` of another environment, measured beside, on grpcio")
-    parser.add_argument("--only", nargs="*", help="raw, echo, send 4, send 16, drain, fair")
+    parser.add_argument("--only", nargs="*", help="raw, echo, echo shared, send 4, send 4 shared, …")
     parser.add_argument("--load", type=Path, help="the load generator, if it is built already")
     parser.add_argument(
         "--dir", default=None, help="where the brokers' data goes; the disk is part of what is measured"
@@ -253,10 +271,10 @@ def main() -> None:
         return
     print("machine", result.pop("machine"))
     for what, ratio in ratios(result).items():
-        print(f"{what:24} {ratio}")
+        print(f"{what:38} {ratio}")
     for name, found in result.items():
         for what, part in found.items():
-            print(f"{name:7} {what:8}", ", ".join(f"{key} {value}" for key, value in part.items()))
+            print(f"{name:7} {what:14}", ", ".join(f"{key} {value}" for key, value in part.items()))
 
 
 if __name__ == "__main__":

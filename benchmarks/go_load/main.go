@@ -99,6 +99,7 @@ func main() {
 	name := flag.String("topic", "/default/goload", "topic")
 	echo := flag.Bool("echo", false, "calls of danube.HealthCheck in place of sends: the smallest there is")
 	raw := flag.Bool("raw", false, "the bytes of such a call and its answer over plain TCP: what the sockets take")
+	shared := flag.Bool("shared", false, "producers share one connection, as those of one official client do")
 	drain := flag.Int("drain", 0, "send so many first, and only then receive and acknowledge them")
 	flag.Parse()
 	topic := []byte(*name)
@@ -163,6 +164,10 @@ func main() {
 			connection, err := net.Dial("tcp", *address)
 			must(nil, err)
 			plain[i] = connection
+			continue
+		}
+		if *shared && i > 0 {
+			connections[i] = connections[0]
 			continue
 		}
 		connections[i] = dial(*address)
