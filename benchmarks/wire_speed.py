@@ -70,6 +70,28 @@ def disk_ms(folder: Path) -> float:
     return round(sorted(taken)[100] * 1000, 3)
 
 
+def wake_us() -> float:
+    """Median of the way from one process to another that waits at a pipe: half of a round trip."""
+    there, here = os.pipe(), os.pipe()
+    other = subprocess.Popen(
+        [sys.executable, "-S", "-c", f"import os\nwhile os.read({there[0]}, 1): os.write({here[1]}, b'x')"],
+        pass_fds=(there[0], here[1]),
+    )
+    taken = []
+    try:
+        for _ in range(2000):
+            begun = time.perf_counter()
+            os.write(there[1], b"x")
+            os.read(here[0], 1)
+            taken.append(time.perf_counter() - begun)
+    finally:
+        other.kill()
+        other.wait()
+        for end in (*there, *here):
+            os.close(end)
+    return round(sorted(taken)[1000] * 1e6 / 2, 1)
+
+
 class Broker:
     """One broker under load, and the processor it used."""
 
@@ -259,6 +281,7 @@ def main() -> None:
                 "cpus": os.cpu_count(),
                 "load": os.getloadavg()[0],
                 "fdatasync_ms": disk_ms(Path(folder)),
+                "wake_us": wake_us(),
             }
         }
         if not options.only or "raw" in options.only:
