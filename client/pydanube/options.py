@@ -49,6 +49,9 @@ Compression = Literal["none", "lz4", "zstd"]
 CREDIT_MESSAGES: Final = 10_000
 CREDIT_BYTES: Final = 33_554_432
 SHARED_CREDIT_MESSAGES: Final = 2_000  # where others could do what waits here
+# Others may not do it while keys stay with their consumer; and a piece of a batch costs more than its messages, so
+# there is to be room for those of several batches at once, also while half of it was not granted again.
+KEYED_CREDIT_MESSAGES: Final = 8_000
 MAX_EXTEND_S: Final = 7 * 86_400
 MAX_LINGER_MS: Final = 60_000
 MOST_KEY_FILTERS: Final = 100  # more a broker does not take
@@ -155,8 +158,8 @@ class ConsumerOptions:
             partitions. So a consumer may come before the first producer.
         max_topics: of a consumer of several: how many it takes in at most, 1000 at most.
         refresh_s: of a consumer of several: how often it looks for topics that are new.
-        credit_messages: how many may be on their way and not taken, over all topics and partitions. None: 10 000, and
-            2 000 for shared and key-shared. What waits here is not late, and is given back when another consumer has
+        credit_messages: how many may be on their way and not taken, over all topics and partitions. None: 10 000, 8 000
+            for key-shared, and 2 000 for shared. What waits here is not late, and is given back when another consumer has
             nothing to do; for handlers of a second or more, a few are enough.
         credit_bytes: their bytes.
         ack_timeout_ms: when an unacknowledged message comes again, from the moment it is handed out; None: the
@@ -304,7 +307,9 @@ class ClientSide:
 
 
 def _usual_credit(type: SubscriptionType) -> int:
-    return SHARED_CREDIT_MESSAGES if type in ("shared", "key-shared") else CREDIT_MESSAGES
+    if type == "key-shared":
+        return KEYED_CREDIT_MESSAGES
+    return SHARED_CREDIT_MESSAGES if type == "shared" else CREDIT_MESSAGES
 
 
 def _position(text: str, field: str) -> str:

@@ -35,6 +35,8 @@ __all__ = ["Sending"]
 # One slice of a shared subscription: about one full batch, so that batches are seldom cut and turns are fair.
 SLICE_MESSAGES: Final = 4_096
 PLENTY_MESSAGES: Final = 256
+# Key-shared: one part that is routed. Each consumer gets its pieces of all its batches in one frame.
+ROUTED_MESSAGES: Final = 8_192
 # Key-shared: messages read but held for their consumer; more would make slow consumers expensive for fast ones.
 HELD_MESSAGES: Final = 16_384
 
@@ -145,7 +147,8 @@ class Sending:
             # What is read for those without credit is queued at little cost. Reading only as much as there is credit
             # would give one of four consumers a quarter of that, then a quarter of the rest: thirty parts for one.
             credit *= len(self._members.consumers)
-        limit = min(credit, room, max_messages or SLICE_MESSAGES, SLICE_MESSAGES)
+        most = SLICE_MESSAGES if self._members.slots is None else ROUTED_MESSAGES
+        limit = min(credit, room, max_messages or most, most)
         sizes = [c.credit_bytes for c in dealt]
         limited = [size for size in sizes if size is not None]
         plan = self._plan(None, ((window.next, end),), limit, window.fresh_count(), fresh=True)
