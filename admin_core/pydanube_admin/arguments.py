@@ -7,7 +7,7 @@ that callers see.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NoReturn
 
 from pydantic import ValidationError
@@ -24,6 +24,7 @@ __all__ = ["Call", "find_operation", "parse_call"]
 MAX_ARGUMENT_BYTES: Final = 4 * 1024 * 1024
 MAX_ENTRIES: Final = 1000  # of an object: looking at each costs some 50 µs, and an error lists those at fault
 MAX_FAULTS: Final = 10  # told in one answer
+MAX_TOLD_BYTES: Final = 2048  # of arguments that are said back
 
 
 def find_operation(name: str) -> Operation:
@@ -112,7 +113,7 @@ def parse_call(name: str, arguments: bytes | str | Mapping[str, Any]) -> Call:
     try:
         request = operation.request.model_validate(values)
     except ValidationError as error:
-        _refuse(operation, error)
+        _refuse(operation, values, error, plan_only=plan_only)
     return Call(
         operation=operation,
         request=request,
@@ -192,8 +193,10 @@ def _text(arguments: bytes | str) -> str:
     return arguments.decode("utf-8", "replace") if isinstance(arguments, bytes) else arguments
 
 
-def _refuse(operation: Operation, error: ValidationError) -> NoReturn:
-    """Say the first fault in full, and list the others."""
+def _refuse(
+    operation: Operation, values: Mapping[str, Any], error: ValidationError, *, plan_only: bool
+) -> NoReturn:
+    """Say the first fault in full, list the others, and name the call that was meant where that is plain."""
     found = error.errors(include_url=False, include_context=False)
     faults = [_fault(operation, fault["type"], fault["loc"], fault["input"]) for fault in found[:MAX_FAULTS]]
     first = faults[0]
@@ -204,7 +207,30 @@ def _refuse(operation: Operation, error: ValidationError) -> NoReturn:
         details["more_omitted"] = len(found) - MAX_FAULTS
     if operation.examples:
         details["example"] = dict(operation.examples[-1].arguments)
-    raise InvalidArgument(f"{operation.name}: {first['message']}", **details) from None
+    meant = _renamed(operation, values, faults)
+    if plan_only and meant is not None:
+        meant["plan_only"] = True
+    why = "the same call, with the names that exist"
+    steps = [] if meant is None else [operation.next_call(meant, why)]
+    raise InvalidArgument(f"{operation.name}: {first['message']}", next=steps, **details) from None
+
+
+def _renamed(
+    operation: Operation, values: Mapping[str, Any], faults: Sequence[Mapping[str, Any]]
+) -> dict[str, Any] | None:
+    """The arguments under the names that were meant; None unless that alone makes the call a good one."""
+    meant = dict(values)
+    for fault in faults:
+        given, close = fault["field"], fault.get("did_you_mean")
+        if close and given in meant and close[0] not in meant:
+            meant[close[0]] = meant.pop(given)
+    if meant.keys() == values.keys() or len(json.dumps(meant)) > MAX_TOLD_BYTES:
+        return None
+    try:
+        operation.request.model_validate(meant)
+    except ValidationError:
+        return None
+    return meant
 
 
 def _fault(operation: Operation, kind: str, place: tuple[int | str, ...], given: Any) -> dict[str, Any]:

@@ -26,6 +26,25 @@ def test_an_unknown_argument_is_named_with_the_one_that_was_meant() -> None:
     assert error.details["field"] == "partition"
     assert error.details["value"] == 3
     assert error.details["did_you_mean"] == ["partitions"]
+    [step] = error.next
+    assert step["arguments"] == {"topic": "x", "partitions": 3}
+    assert step["command"] == "danube topics create x --partitions 3"
+
+
+def test_the_call_that_was_meant_keeps_its_plan_and_is_only_told_when_it_is_good() -> None:
+    error = fault("topics.delete", {"topics": "/default/x", "plan_only": True})
+    assert [step["arguments"] for step in error.next] == [{"topic": "/default/x", "plan_only": True}]
+    for operation, arguments in (
+        ("topics.create", {"topic": "x", "partition": "three"}),  # a wrong value under a wrong name
+        ("topics.create", {"topic": "x", "partition": 3, "partitions": 4}),  # which of the two?
+        ("topics.create", {"partition": 3}),  # something is missing besides
+        (
+            "schemas.register",
+            {"subjet": "s", "schema_type": "json_schema", "schema_definition": "{}" + " " * 5000},
+        ),
+        ("topics.create", {"topic": "x", "colour": "red"}),
+    ):
+        assert fault(operation, arguments).next == []
 
 
 def test_a_missing_argument_says_what_it_is() -> None:
