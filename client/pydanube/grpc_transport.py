@@ -6,6 +6,7 @@ gRPC's own errors are translated here, once (`statuses`).
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, cast
 
@@ -15,6 +16,7 @@ from pydanube_core.errors import ClusterError, Unavailable
 
 from pydanube.endpoint import Tls, metadata_of, parse_url, read_pem
 from pydanube.statuses import error_of
+from pydanube.transport import listen_by_reading
 
 __all__ = ["GrpcTransport", "translate"]
 
@@ -72,6 +74,9 @@ class GrpcStream:
         finally:
             del failure  # its traceback holds this frame
 
+    def write_at_once(self, message: bytes) -> bool:
+        return False  # gRPC has no such thing
+
     async def read(self) -> bytes | None:
         try:
             message = await self._held().read()
@@ -83,6 +88,9 @@ class GrpcStream:
             raise failure
         finally:
             del failure
+
+    async def listen(self, take: Callable[[bytes], bool]) -> bool:
+        return await listen_by_reading(self, take)
 
     async def finish(self) -> None:
         with suppress(grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError):

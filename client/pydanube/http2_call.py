@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 from pydanube_core.errors import ClusterError, Unavailable
@@ -54,7 +55,19 @@ class CallLink(Protocol):
 class Call:
     """See the module. One task writes, one reads."""
 
-    __slots__ = ("_failure", "_held", "_link", "_messages", "_over", "_reader", "_room", "_stream", "_waiter")
+    __slots__ = (
+        "_failure",
+        "_held",
+        "_link",
+        "_messages",
+        "_over",
+        "_raised",
+        "_reader",
+        "_room",
+        "_stream",
+        "_take",
+        "_waiter",
+    )
 
     def __init__(self, link: CallLink, stream: Stream) -> None:
         self._link = link
@@ -62,7 +75,9 @@ class Call:
         self._reader: MessageReader | None = None  # once the answer has begun
         self._messages: deque[bytes] = deque()
         self._held = 0  # bytes of them
-        self._waiter: asyncio.Future[None] | None = None  # of whoever reads
+        self._waiter: asyncio.Future[None] | None = None  # of whoever reads or listens
+        self._take: Callable[[bytes], bool] | None = None  # of whoever listens
+        self._raised: Exception | None = None  # by it
         self._room: asyncio.Future[None] | None = None  # of whoever writes
         self._over = False
         self._failure: ClusterError | None = None
@@ -86,6 +101,46 @@ class Call:
                 await self._room
             finally:
                 self._room = None
+
+    def write_at_once(self, message: bytes) -> bool:
+        """Send one message now; False, and nothing done, when the call is over or too much is on its way."""
+        if self._over or self._stream.full:
+            return False
+        link = self._link
+        link.http.out.data(self._stream, frame(message))
+        link.send()
+        return True
+
+    async def listen(self, take: Callable[[bytes], bool]) -> bool:
+        """Call `take` with each message, from within the read of the connection, until it says False or raises.
+
+        Returns whether it was `take` that ended it; else the call ended with OK. Not beside `read`.
+
+        Raises:
+            ClusterError: how else the call ended.
+            Exception: what `take` raised.
+        """
+        while self._messages:
+            if not take(self._messages.popleft()):
+                return True
+        self._held = 0
+        if self._stream.paused:
+            self._link.http.resume(self._stream, self._link.loop.time())
+            self._link.send()
+        if not self._over:
+            self._take = take
+            self._waiter = self._link.loop.create_future()
+            try:
+                await self._waiter
+            finally:
+                listens, self._take, self._waiter = self._take is not None, None, None
+            if self._raised is not None:
+                raise self._raised
+            if not listens:
+                return True
+        if self._failure is None:
+            return False
+        raise copy_of(self._failure)
 
     async def read(self) -> bytes | None:
         """The next message, None when the call ended with OK.
@@ -154,7 +209,9 @@ class Call:
             self._link.http.reset(self._stream, ErrorCode.CANCEL)
             self._end(error_of(error.status.name, error.why, (), url=self._link.url))
             return
-        if messages:
+        if self._take is not None:
+            self._hand_over(messages, self._take)
+        elif messages:
             self._messages += messages
             self._held += sum(map(len, messages))
             if self._held > HIGH_WATER_BYTES:
@@ -162,6 +219,19 @@ class Call:
             self._wake()
         if ended:
             self._end(not_reached(self._link.url, "the answer ended without a status"))
+
+    def _hand_over(self, messages: Sequence[bytes], take: Callable[[bytes], bool]) -> None:
+        """To whoever listens; what comes after the last that it wanted is dropped."""
+        try:
+            for message in messages:
+                if not take(message):
+                    break
+            else:
+                return
+        except Exception as error:
+            self._raised = error  # it is the listener's task that has to know
+        self._take = None
+        self._wake()
 
     def on_reset(self, code: int, why: str) -> None:
         """The stream is gone."""

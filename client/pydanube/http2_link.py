@@ -106,6 +106,7 @@ class Link(asyncio.Protocol):
         self.reason = ""  # why it ended
         self._keepalive_s = keepalive_s
         self._transport: asyncio.Transport | None = None
+        self._greeted = False
         self._blocked = False  # the transport takes no more
         self._reading = False  # what is said now leaves when the read is done with
         self._turning = False  # something was sent in this turn of the loop already
@@ -182,7 +183,9 @@ class Link(asyncio.Protocol):
 
     def _turn(self) -> None:
         self._turning = False
-        self._flush()
+        out = self.http.out
+        if out.held_bytes or out.turns or out.ended or self.http.going or self.http.control.pings:
+            self._flush()
 
     def _flush(self) -> None:
         http, transport = self.http, self._transport
@@ -190,7 +193,7 @@ class Link(asyncio.Protocol):
             return
         while not self._blocked and (data := http.take(http.heard_at)):
             transport.write(data)
-            if not http.out.pending:
+            if not http.out.turns:
                 break
         if http.out.relieved:
             relieved, http.out.relieved = http.out.relieved, []
@@ -226,10 +229,11 @@ class Link(asyncio.Protocol):
                     self._other(event)
         finally:
             self._reading = False
-        if http.greeted and not self.greeting.done():
+        if not self._greeted and http.greeted and not self.greeting.done():
+            self._greeted = True
             self.greeting.set_result(None)
         out = http.out
-        if out.held_bytes or out.pending or http.going or out.ended:
+        if out.held_bytes or out.turns or http.going or out.ended:
             self._flush()
 
     def _other(self, event: AnswerEvent) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -38,9 +39,16 @@ class Http2Stream:
         call = self._call or await self._begin()
         await call.write(message)
 
+    def write_at_once(self, message: bytes) -> bool:
+        return self._call is not None and self._call.write_at_once(message)
+
     async def read(self) -> bytes | None:
         call = self._call or await self._begin()
         return await call.read()
+
+    async def listen(self, take: Callable[[bytes], bool]) -> bool:
+        call = self._call or await self._begin()
+        return await call.listen(take)
 
     async def finish(self) -> None:
         if self._call is not None:

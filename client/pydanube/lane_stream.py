@@ -92,14 +92,8 @@ class LaneStream:
 
     async def _read(self, stream: Stream) -> None:
         try:
-            reading = True
-            while reading:
-                data = await stream.read()
-                if data is None:
-                    raise Unavailable(
-                        f"the broker ended the stream of {self._concrete_topic}", topic=self._topic
-                    )
-                reading = self._take(data)
+            if not await stream.listen(self._take):
+                raise Unavailable(f"the broker ended the stream of {self._concrete_topic}", topic=self._topic)
         except ClusterError as error:
             self.error = error
         except Exception as error:

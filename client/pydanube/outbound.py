@@ -11,7 +11,7 @@ from collections.abc import Generator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from pydanube_core.batch import BatchView, Codec, encode_batch
+from pydanube_core.batch import BatchView, Codec, LoneBatches, encode_batch
 from pydanube_core.errors import ClusterError
 from pydanube_core.frames import PUBLISH_BATCH_FIELD, write_bytes_field
 
@@ -31,6 +31,7 @@ class Session:
     """A producer session as the broker opened it: whose sequence numbers the batches carry."""
 
     __slots__ = (
+        "_lone",
         "durability",
         "epoch",
         "next_sequence",
@@ -61,6 +62,15 @@ class Session:
         self.schema = schema
         self.token = token  # with the id: whose session it is
         self.topic_id = topic_id  # a topic made anew under the same name knows none of it
+        self._lone = LoneBatches(
+            producer_id=producer_id, producer_epoch=epoch, name=producer_name, schema=schema
+        )
+
+    def lone(self, payload: bytes, publish_time_ms: int) -> bytes:
+        """What `OutBatch.encode` makes of a batch of this payload; takes no sequence number yet."""
+        return write_bytes_field(
+            PUBLISH_BATCH_FIELD, self._lone.encode(payload, self.next_sequence, publish_time_ms)
+        )
 
 
 class OutBatch:
@@ -178,7 +188,8 @@ class OutBatch:
     # -- answered --------------------------------------------------------------------------------------------
 
     def store(self, base_offset: int, append_time_ms: int, durability: str, *, duplicate: bool) -> None:
-        assert not self.answered
+        assert self.base_offset < 0
+        assert self.error is None
         self.base_offset = base_offset
         self.append_time = from_ms(append_time_ms)
         self.durability = durability
@@ -191,7 +202,7 @@ class OutBatch:
         self._finish()
 
     def _finish(self) -> None:
-        self.count = len(self)
+        self.count = self.count or len(self.payloads)
         self.wire = b""
         self.payloads = []
         self.keys = self.attributes = None
@@ -203,7 +214,8 @@ class OutBatch:
 
     def waiter(self) -> asyncio.Future[None]:
         """A future of its own for each waiter, so that cancelling one leaves the others. Not for answered batches."""
-        assert not self.answered
+        assert self.base_offset < 0
+        assert self.error is None
         # not loop.create_future(): on asyncio's own loop that is one more Python frame for each awaited send
         waiter: asyncio.Future[None] = asyncio.Future(loop=asyncio.get_running_loop())
         if self._waiters is None:

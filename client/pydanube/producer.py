@@ -26,11 +26,12 @@ from pydanube_core.errors import (
 
 from pydanube.columns import chunks_of, columns_of
 from pydanube.facts import ClientEventKind, ProducerStatistics, Receipt, SchemaRef, SendSummary
+from pydanube.lane_options import LaneCounters, LaneOptions
 from pydanube.ledger import Ledger
 from pydanube.message import Message
 from pydanube.options import ClientSide, ProducerOptions
 from pydanube.outbound import MESSAGE_OVERHEAD_BYTES, OutBatch, PendingSend
-from pydanube.publish_lane import LaneCounters, LaneOptions, PublishLane
+from pydanube.publish_lane import PublishLane
 from pydanube.routing import Router, Routing, attributes_bytes, encode_key
 from pydanube.serialising import payload_of, serialiser
 from pydanube.tasks import TaskOwner
@@ -283,6 +284,13 @@ class Producer:
             # given back and taken again without a turn of the loop in between: the hot path does its own counting
             self._free_messages += 1
             self._free_bytes += size
+        elif key is None and attributes is None and type(payload) is bytes and self._only is not None:
+            alone = None if partition else self._only.send_alone(payload)
+            if alone is not None:
+                self._free_messages -= 1
+                self._free_bytes -= alone.bytes
+                await alone.waiter()
+                return alone.receipt(0)
         handle = self.send_nowait(payload, key=key, attributes=attributes, partition=partition)
         batch = handle._batch
         await batch.waiter()  # never answered already: nothing has been sent in this turn of the loop
@@ -567,11 +575,12 @@ class Producer:
 
     def _release(self, batch: OutBatch) -> None:
         """A batch was answered."""
-        self._taken_messages += len(batch)
+        count = batch.count  # set by now
+        self._taken_messages += count
         self._taken_bytes += batch.bytes
         if batch.error is not None:
             self._unseen.append(batch)
-        self._give_back(len(batch), batch.bytes)
+        self._give_back(count, batch.bytes)
 
     def _give_back(self, count: int, size: int) -> None:
         if self._shut is not None:

@@ -29,9 +29,7 @@ import asyncio
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from pydanube_core.batch import Codec
 from pydanube_core.errors import (
@@ -47,50 +45,20 @@ from pydanube_core.errors import (
 from pydanube_core.generated import danube_stream_pb2 as pb
 
 from pydanube.facts import ClientEventKind
+from pydanube.lane_options import LaneOptions
 from pydanube.lane_stream import LaneStream
-from pydanube.options import ProducerOptions
 from pydanube.outbound import MESSAGE_OVERHEAD_BYTES, OutBatch, Session
-from pydanube.retry import Retry
 from pydanube.schemas import schema_of
-from pydanube.transport import Stream, Transport, copy_of, gave_up
+from pydanube.transport import Stream, copy_of, gave_up
 
-__all__ = ["MAX_IN_FLIGHT", "LaneCounters", "LaneOptions", "PublishLane"]
+__all__ = ["MAX_IN_FLIGHT", "PublishLane"]
 
 MAX_IN_FLIGHT: Final = 5  # the broker remembers the last 8 batches of a session (docs/design.md#6-delivery)
 assert MAX_IN_FLIGHT < 8
+ALONE_BATCHES: Final = 4
 UNKNOWN_OFFSET: Final = (
     1 << 64
 ) - 1  # of a duplicate older than those 8, which only a defect can make us send
-
-
-@dataclass(slots=True, kw_only=True)
-class LaneCounters:
-    """Shared by the lanes of a producer."""
-
-    acknowledged_messages: int = 0
-    failed_messages: int = 0
-    duplicate_messages: int = 0
-    written_batches: int = 0
-    resent_batches: int = 0
-    reconnects: int = 0
-    sessions: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaneOptions:
-    """What a lane needs from its producer and its client."""
-
-    topic: str  # as the user knows it
-    partition: int | None
-    concrete_topic: str
-    producer: ProducerOptions
-    codec: Codec
-    retry: Retry
-    locate: Callable[[str], Coroutine[Any, Any, Transport]]
-    released: Callable[[OutBatch], None]  # the batch was answered: its room in the window is free again
-    died: Callable[[ClusterError], None]  # no message of this lane will ever go out again
-    emit: Callable[[ClientEventKind, str, int, str], None]
-    counters: LaneCounters = field(default_factory=LaneCounters)
 
 
 class PublishLane:
@@ -106,6 +74,10 @@ class PublishLane:
         self.opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._sealed: deque[OutBatch] = deque()
         self._in_flight: deque[OutBatch] = deque()
+        self._open_stream: Stream | None = None  # while batches may be written to it
+        # How often in a row a batch was one message and nothing else was under way when it was answered
+        self._alone = 0
+        self._may_be_alone = options.producer.linger_ms == 0 and options.codec is Codec.NONE
         self._logged_below = 0  # the log held every sequence below when this stream was opened
         self._unwritten = 0  # how many at the right end of in_flight this stream has not seen
         self._sleeper: asyncio.Future[None] | None = None
@@ -134,6 +106,35 @@ class PublishLane:
         self.gathering.publish_time_ms = time.time_ns() // 1_000_000
         if self.waker is not None:
             self.nudge()
+
+    def send_alone(self, payload: bytes) -> OutBatch | None:
+        """Send a batch of this message in this turn of the loop, where it has no company to wait for; else None.
+
+        It has none if the last ones had none: so the first of many coroutines that send in one turn does not leave
+        alone, with the others behind it.
+        """
+        session, stream = self.session, self._open_stream
+        if (
+            self._alone < ALONE_BATCHES
+            or self.waker is None  # set: nothing has gathered, and the session is in order
+            or self._in_flight
+            or stream is None
+            or session is None
+            or not self._may_be_alone
+            or len(payload) > self.max_message_bytes
+        ):
+            return None
+        now_ms = time.time_ns() // 1_000_000
+        wire = session.lone(payload, now_ms)
+        if not stream.write_at_once(wire):
+            return None
+        batch = OutBatch(self._options.topic, self._options.partition)
+        batch.bytes, batch.count, batch.publish_time_ms = len(payload) + MESSAGE_OVERHEAD_BYTES, 1, now_ms
+        batch.wire, batch.first_sequence, batch.writes = wire, session.next_sequence, 1
+        session.next_sequence += 1
+        self._in_flight.append(batch)
+        self._options.counters.written_batches += 1
+        return batch
 
     def nudge(self) -> None:
         """Wake the lane's task; it runs at the end of this loop tick."""
@@ -280,6 +281,13 @@ class PublishLane:
 
     async def _write(self, stream: Stream) -> None:
         self._unwritten = len(self._in_flight)
+        self._open_stream = stream
+        try:
+            await self._write_on(stream)
+        finally:
+            self._open_stream = None
+
+    async def _write_on(self, stream: Stream) -> None:
         counters = self._options.counters
         while True:
             if self._stream.error is not None:
@@ -347,7 +355,7 @@ class PublishLane:
 
     def _take_answer(self, data: bytes) -> bool:
         self._answer(pb.PublishResponse.FromString(data))
-        if self._sleeper is not None:
+        if self._sleeper is not None and (self._sealed or self._renew or self.gathering.payloads):
             self.nudge()
         return True
 
@@ -360,7 +368,11 @@ class PublishLane:
         kind = response.WhichOneof("kind")
         if kind == "receipt":
             receipt = response.receipt
-            batch = self._take(receipt.first_sequence)
+            sequence, in_flight = receipt.first_sequence, self._in_flight
+            if in_flight and in_flight[0].first_sequence == sequence and len(in_flight) > self._unwritten:
+                batch: OutBatch | None = in_flight.popleft()
+            else:
+                batch = self._take(sequence)
             if batch is None or batch.count != receipt.count:
                 raise Internal(
                     "the broker acknowledged a batch that is not in flight", sequence=receipt.first_sequence
@@ -388,6 +400,7 @@ class PublishLane:
                 duplicate=receipt.duplicate,
             )
             self._failed_since = None
+            self._alone = 0 if in_flight or batch.count > 1 or self.gathering.payloads else self._alone + 1
             self._options.released(batch)
         elif kind == "failure":
             error = ClusterError.from_json(response.failure.error.decode())

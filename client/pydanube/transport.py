@@ -8,11 +8,20 @@ conformance suite runs over both.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from pydanube_core.errors import ClusterError
 
-__all__ = ["Stream", "Transport", "TransportFactory", "copy_of", "gave_up", "say_goodbye"]
+__all__ = [
+    "Stream",
+    "Transport",
+    "TransportFactory",
+    "copy_of",
+    "gave_up",
+    "listen_by_reading",
+    "say_goodbye",
+]
 
 GOODBYE_S: Final = 0.5
 
@@ -24,8 +33,19 @@ class Stream(Protocol):
         """Send one message; returns when the transport took it. One write at a time."""
         ...
 
+    def write_at_once(self, message: bytes) -> bool:
+        """Send one message now, in this turn of the loop; False, and nothing done, where that takes waiting."""
+        ...
+
     async def read(self) -> bytes | None:
         """The next message, None when the other side ended the stream in order. One read at a time."""
+        ...
+
+    async def listen(self, take: Callable[[bytes], bool]) -> bool:
+        """Call `take` with each message that comes, as early as it is there, until it says False or raises.
+
+        True when `take` has said so, False when the other side ended the stream in order. Not beside `read`.
+        """
         ...
 
     async def finish(self) -> None:
@@ -62,6 +82,16 @@ class TransportFactory(Protocol):
     """Makes the transport to the broker at this url."""
 
     def __call__(self, url: str, /) -> Transport: ...
+
+
+async def listen_by_reading(stream: Stream, take: Callable[[bytes], bool]) -> bool:
+    """`Stream.listen` for a transport whose messages are fetched."""
+    while True:
+        message = await stream.read()
+        if message is None:
+            return False
+        if not take(message):
+            return True
 
 
 async def say_goodbye(stream: Stream, reader: asyncio.Task[None]) -> None:

@@ -125,6 +125,50 @@ async def serving(
 
 
 @CARRIERS
+async def test_who_listens_gets_every_message_until_it_has_enough(carrier: Carrier) -> None:
+    async with serving(carrier) as (_, _, transport):
+        stream = transport.publish()
+        sizes = [0, 1, 70_000, 3_000_000, 2]
+        await stream.write(b"first")
+        assert await stream.read() == b"first"
+        taken: list[int] = []
+
+        def take(message: bytes) -> bool:
+            taken.append(len(message))
+            return len(taken) < len(sizes)
+
+        async with asyncio.TaskGroup() as tasks:
+            listening = tasks.create_task(stream.listen(take))
+            for size in sizes:
+                if not stream.write_at_once(bytes(size)):
+                    await stream.write(bytes(size))
+        assert await listening is True
+        assert taken == sizes
+        await stream.aclose()
+        assert not stream.write_at_once(b"late")
+
+
+@CARRIERS
+async def test_listening_ends_as_the_stream_does_or_by_what_the_listener_raises(carrier: Carrier) -> None:
+    async with serving(carrier) as (_, _, transport):
+        ended, failed, broken = transport.publish(), transport.publish(), transport.publish()
+        await ended.write(b"end")
+        assert await ended.listen(lambda message: True) is False
+        await failed.write(b"fail")
+        with pytest.raises(TopicNotFound, match="raised"):
+            await failed.listen(lambda message: True)
+        await broken.write(b"x")
+
+        def refuse(message: bytes) -> bool:
+            raise Internal(f"cannot read {message!r}")
+
+        with pytest.raises(Internal, match="cannot read b'x'"):
+            await broken.listen(refuse)
+        for stream in (ended, failed, broken):
+            await stream.aclose()
+
+
+@CARRIERS
 async def test_calls_and_streams_of_every_size(carrier: Carrier) -> None:
     async with serving(carrier) as (broker, server, transport):
         for size in (0, 1, 70_000, 1_000_000):

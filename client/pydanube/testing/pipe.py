@@ -16,6 +16,8 @@ from typing import Protocol
 from pydanube_core.errors import ClusterError, Unavailable
 from pydanube_core.generated import danube_stream_pb2 as pb
 
+from pydanube.transport import listen_by_reading
+
 __all__ = ["Connections", "Pipe"]
 
 
@@ -63,10 +65,19 @@ class Pipe:
 
     async def write(self, message: bytes) -> None:
         self._check()
+        self._put(message)
+
+    def _put(self, message: bytes) -> None:
         self._inbound.append(message)
         if not self._pumping:
             self._pumping = True
             self.loop.call_soon(self._pump)
+
+    def write_at_once(self, message: bytes) -> bool:
+        if self._error is not None or self._closed:
+            return False
+        self._put(message)
+        return True
 
     async def read(self) -> bytes | None:
         while not self._outbound:
@@ -77,6 +88,9 @@ class Pipe:
             finally:
                 self._reader = None
         return self._outbound.popleft()
+
+    async def listen(self, take: Callable[[bytes], bool]) -> bool:
+        return await listen_by_reading(self, take)
 
     async def finish(self) -> None:
         self.cut(None)

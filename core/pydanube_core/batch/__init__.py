@@ -15,6 +15,7 @@ from pydanube_core.batch.layout import (
     Codec,
     Column,
 )
+from pydanube_core.batch.lone import LoneBatches
 from pydanube_core.batch.view import (
     BatchView,
     BrokerPart,
@@ -34,6 +35,7 @@ __all__ = [
     "BrokerPart",
     "Codec",
     "Column",
+    "LoneBatches",
     "ProducerPart",
     "broker_part",
     "encode_batch",

@@ -151,6 +151,32 @@ async def test_many_coroutines_may_await_one_send_each(cluster: Any) -> None:
         assert producer.statistics().written_batches < 64  # they shared batches
 
 
+async def test_sends_one_after_the_other_and_then_many_at_once_keep_order_and_offsets(cluster: Any) -> None:
+    """Those that have no company leave in the turn they are called in; nothing overtakes them, nor they others."""
+    topic = cluster.topic()
+    async with cluster.connect() as client:
+        async with client.producer(topic) as producer:
+            offsets = [(await producer.send(b"%d" % number)).offset for number in range(12)]
+            before = producer.statistics()
+            assert before.written_batches == before.acknowledged_messages == 12
+            alone = asyncio.ensure_future(producer.send(b"12"))
+            await asyncio.sleep(0)
+            handle = producer.send_nowait(b"13")
+            cancelled = asyncio.ensure_future(producer.send(b"14"))
+            await asyncio.sleep(0)
+            cancelled.cancel()
+            offsets += [(await alone).offset, (await handle).offset]
+            receipt = await producer.send(b"15", key="k")
+            with pytest.raises(asyncio.CancelledError):
+                await cancelled
+            many = await asyncio.gather(*(producer.send(b"%d" % number) for number in range(16, 80)))
+            assert producer.statistics().written_batches <= before.written_batches + 7
+            assert producer.statistics().waiting_messages == 0
+        assert [*offsets, 14, receipt.offset, *(each.offset for each in many)] == list(range(80))
+        async with client.reader(topic, start="earliest", stop="latest") as reader:
+            assert [message.payload async for message in reader] == [b"%d" % number for number in range(80)]
+
+
 async def test_leaving_the_block_stores_what_was_handed_over(cluster: Any) -> None:
     topic = cluster.topic()
     async with cluster.connect() as client:

@@ -1,0 +1,48 @@
+"""What a producer's lane is given, and what it counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydanube_core.batch import Codec
+from pydanube_core.errors import ClusterError
+
+from pydanube.facts import ClientEventKind
+from pydanube.options import ProducerOptions
+from pydanube.outbound import OutBatch
+from pydanube.retry import Retry
+from pydanube.transport import Transport
+
+__all__ = ["LaneCounters", "LaneOptions"]
+
+
+@dataclass(slots=True, kw_only=True)
+class LaneCounters:
+    """Shared by the lanes of a producer."""
+
+    acknowledged_messages: int = 0
+    failed_messages: int = 0
+    duplicate_messages: int = 0
+    written_batches: int = 0
+    resent_batches: int = 0
+    reconnects: int = 0
+    sessions: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneOptions:
+    """What a lane needs from its producer and its client."""
+
+    topic: str  # as the user knows it
+    partition: int | None
+    concrete_topic: str
+    producer: ProducerOptions
+    codec: Codec
+    retry: Retry
+    locate: Callable[[str], Coroutine[Any, Any, Transport]]
+    released: Callable[[OutBatch], None]  # the batch was answered: its room in the window is free again
+    died: Callable[[ClusterError], None]  # no message of this lane will ever go out again
+    emit: Callable[[ClientEventKind, str, int, str], None]
+    counters: LaneCounters = field(default_factory=LaneCounters)

@@ -1,0 +1,53 @@
+"""A batch of one message, the way a program sends that awaits each: the same bytes as `encode_batch` makes, in five calls.
+
+Between two of them the processor has forgotten the code, so it is their number that counts, not what they do.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+from zlib import crc32
+
+from pydanube_core.batch.encode import encode_batch
+from pydanube_core.batch.layout import PRODUCER_MAGIC, PRODUCER_PART, PRODUCER_PART_BYTES, VERSION, Codec
+
+__all__ = ["LoneBatches"]
+
+# The producer part without its checksum, and the offsets of the payload column, which stand behind that
+_FRONT: Final = struct.Struct(PRODUCER_PART.format[:-1])
+_OFFSETS: Final = struct.Struct("<II")
+_OFFSETS_BYTES: Final = 8
+_PLAIN: Final = int(Codec.NONE)
+
+assert _FRONT.size == PRODUCER_PART_BYTES - 4
+
+
+class LoneBatches:
+    """Batches of one payload each, without key and attributes, plain, of one producer and one schema."""
+
+    __slots__ = ("_columns", "_epoch", "_producer_id", "_schema", "_tails")
+
+    def __init__(self, *, producer_id: int, producer_epoch: int, name: str, schema: tuple[int, int]) -> None:
+        self._producer_id = producer_id
+        self._epoch = producer_epoch
+        self._schema = schema
+        whole = encode_batch([bytes(8)], producers=((producer_id, name),))
+        self._columns = PRODUCER_PART.unpack_from(whole)[5]
+        behind = whole[PRODUCER_PART_BYTES + _OFFSETS_BYTES + 8 :]
+        self._tails = tuple(bytes(-size & 7) + behind for size in range(8))
+
+    def encode(self, payload: bytes, first_sequence: int, publish_time_ms: int) -> tuple[bytes, bytes, bytes]:
+        """The batch, in three pieces.
+
+        The payload has no more bytes than a batch takes.
+        """
+        size = len(payload)
+        front = _FRONT.pack(
+            PRODUCER_MAGIC, VERSION, _PLAIN, 0, 1, self._columns, size, size, self._producer_id, self._epoch, 0,
+            first_sequence, publish_time_ms, *self._schema,
+        )  # fmt: skip
+        body = _OFFSETS.pack(0, size) + payload
+        tail = self._tails[size & 7]
+        crc = crc32(tail, crc32(body, crc32(front)))
+        return front + crc.to_bytes(4, "little"), body, tail
