@@ -12,11 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from pydanube_core.batch import (
-    BROKER_PART_BYTES,
-    broker_part,
-    read_broker_part,
-)
+from pydanube_core.batch import broker_part
 from pydanube_core.batch.select import Cut
 from pydanube_core.frames import encode_delivery
 
@@ -41,10 +37,6 @@ class Taken:
     stored_bytes: int
     end: int
     ranges: Sequence[tuple[int, int]]
-
-
-def _head(batch: CachedBatch) -> Buffer:
-    return batch.buffers[0] if len(batch.buffers) == 2 else memoryview(batch.buffers[0])[:BROKER_PART_BYTES]
 
 
 class Frame(Protocol):
@@ -93,8 +85,9 @@ class FrameBuilder:
         if messages * 2 >= batch.count or batch is self._last:
             cost = self._whole(batch, first, end, messages, delivery_count)
         else:
-            cut = BatchColumns(batch).cutter.slice(start, start + messages)
-            cost = self._cut(batch, cut, messages, delivery_count)
+            columns = BatchColumns(batch)
+            cut = columns.cutter.slice(start, start + messages)
+            cost = self._cut(columns, cut, messages, delivery_count)
         return Taken(messages, cost, end, ranges)
 
     def add_selected(self, columns: BatchColumns, indices: Sequence[int] | Ints, delivery_count: int) -> int:
@@ -108,7 +101,7 @@ class FrameBuilder:
             if isinstance(indices, range)
             else cutter.select(indices)
         )
-        return self._cut(batch, cut, len(indices), delivery_count)
+        return self._cut(columns, cut, len(indices), delivery_count)
 
     def _whole(self, batch: CachedBatch, first: int, end: int, messages: int, delivery_count: int) -> int:
         again = batch is self._last
@@ -119,9 +112,9 @@ class FrameBuilder:
         self.stored_bytes += cost
         return cost
 
-    def _cut(self, batch: CachedBatch, cut: Cut, messages: int, delivery_count: int) -> int:
-        head = read_broker_part(_head(batch))
-        base, last = batch.base + cut.first_delta, batch.base + cut.last_delta
+    def _cut(self, columns: BatchColumns, cut: Cut, messages: int, delivery_count: int) -> int:
+        head, base = columns.head, columns.batch.base
+        base, last = base + cut.first_delta, base + cut.last_delta
         sealed = broker_part(
             base_offset=base,
             last_offset=last,

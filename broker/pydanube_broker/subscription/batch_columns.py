@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from pydanube_core.batch import BROKER_PART_BYTES, BatchView, read_producer_part
-from pydanube_core.batch.select import Cutter, key_slots, message_sizes
+from pydanube_core.batch import BROKER_PART_BYTES, BatchView, BrokerPart, read_broker_part, read_producer_part
+from pydanube_core.batch.select import Cutter
 
 from pydanube_broker.journal.tail_cache import CachedBatch
 
@@ -36,10 +36,17 @@ class BatchColumns:
 
     def __init__(self, batch: CachedBatch) -> None:
         self.batch = batch
-        self._order: Ints | None = None
         part = read_producer_part(producer_bytes(batch), verify=False)
         # Bytes that may be held by this: as it is stored, and arranged.
         self.weight = 2 * max(batch.stored_bytes, part.raw_bytes)
+
+    @cached_property
+    def head(self) -> BrokerPart:
+        """What the broker wrote before the batch."""
+        buffers = self.batch.buffers
+        return read_broker_part(
+            buffers[0] if len(buffers) == 2 else memoryview(buffers[0])[:BROKER_PART_BYTES]
+        )
 
     @cached_property
     def offsets(self) -> Ints:
@@ -62,20 +69,19 @@ class BatchColumns:
 
     @cached_property
     def slots(self) -> npt.NDArray[np.uint16]:
-        return key_slots(producer_bytes(self.batch)).astype(np.uint16)
+        return self.cutter.slots().astype(np.uint16)
 
     def arrange(self, order: Ints) -> None:
         """Cuts will be made of neighbours in this order of (some of) the messages; see `Cutter`."""
-        self._order = order
-        self.__dict__.pop("cutter", None)
+        self.cutter.arrange(order)
 
     @cached_property
     def cutter(self) -> Cutter:
-        return Cutter(producer_bytes(self.batch), self._order)
+        return Cutter(producer_bytes(self.batch))
 
     @cached_property
     def sizes(self) -> Ints:
-        return message_sizes(producer_bytes(self.batch))
+        return self.cutter.sizes()
 
     @cached_property
     def keys(self) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import Any, Final
 
 import numpy as np
@@ -68,19 +69,20 @@ class RoutedPart:
         self.pieces = pieces
         self.ranges = ranges
         self.next_offset = next_offset
+        self._edges = [0, *accumulate(len(indices) for _, indices in pieces)]
 
     def slots(self) -> array[int]:
         """The key slot of each message."""
         found = array("H")
         for columns, indices in self.pieces:
-            found.frombytes(columns.slots[indices].tobytes())
+            found.frombytes(_of(columns, columns.slots, indices).tobytes())
         return found
 
     def sizes(self) -> Sequence[int]:
         """Bytes of each message."""
         found = array("q")
         for columns, indices in self.pieces:
-            found.frombytes(columns.sizes[indices].tobytes())
+            found.frombytes(_of(columns, columns.sizes, indices).tobytes())
         return found
 
     def keys(self) -> Sequence[str]:
@@ -103,13 +105,18 @@ class RoutedPart:
     def split(self, chosen: Sequence[int]) -> Iterator[tuple[BatchColumns, Ints]]:
         """The batches that hold the chosen messages, and which of their messages these are."""
         wanted = np.asarray(chosen, dtype=np.int64)
-        start = 0
-        for columns, indices in self.pieces:
-            end = start + len(indices)
-            low, high = np.searchsorted(wanted, (start, end))
+        cuts = np.searchsorted(wanted, self._edges).tolist()
+        for (columns, indices), start, low, high in zip(
+            self.pieces, self._edges, cuts, cuts[1:], strict=False
+        ):
             if low < high:
-                yield columns, indices[wanted[low:high] - start]
-            start = end
+                rows = wanted[low:high] - start
+                yield columns, rows if len(indices) == columns.batch.count else indices[rows]
+
+
+def _of(columns: BatchColumns, column: Ints, indices: Ints) -> Ints:
+    """The column's values of these messages."""
+    return column if len(indices) == columns.batch.count else column[indices]
 
 
 def pick(
@@ -192,11 +199,13 @@ def gather(
         indices = _inside(offsets, starts, ends)
         fitting = min(len(indices), left)
         if left_bytes is not None and fitting:
-            total = np.cumsum(columns.sizes[indices[:fitting]])
-            if total[-1] > left_bytes:
-                fitting = int(np.searchsorted(total, left_bytes, side="right"))
+            sizes = _of(columns, columns.sizes, indices[:fitting])
+            size_bytes = int(sizes.sum())
+            if size_bytes > left_bytes:
+                fitting = int(np.searchsorted(np.cumsum(sizes), left_bytes, side="right"))
                 fitting = max(fitting, 0 if pieces else 1)
-            left_bytes -= int(total[fitting - 1]) if fitting else 0
+                size_bytes = int(sizes[:fitting].sum())
+            left_bytes -= size_bytes
         cut = fitting < len(indices)
         if cut and pieces and whole:
             break

@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pydanube_core.batch.gather import equal_rows
-
 __all__ = ["Arranged"]
 
 Buffer = bytes | memoryview
@@ -18,17 +16,23 @@ Ints = npt.NDArray[Any]
 class Arranged:
     """Rows of a batch in another order: those that follow each other there are cut by slicing.
 
-    One permuted gather for all consumers of a batch, in place of one each.
+    One permuted gather for all consumers of a batch, in place of one each; a cut copies nothing, its columns are views.
+
+    Args:
+        length: of every payload.
+        payload: offset of the first payload, and the bytes of all.
     """
 
     __slots__ = (
         "_bits",
+        "_deltas",
         "_key_offsets",
         "_keys",
         "_length",
         "_offsets",
         "_payload",
         "_place",
+        "_sequences",
         "_times",
         "rows",
     )
@@ -39,52 +43,68 @@ class Arranged:
         *,
         count: int,
         length: int,
-        payload: tuple[Ints, Buffer],
+        payload: tuple[int, Buffer],
         keys: tuple[Ints, Ints, Buffer] | None,
         times: Ints | None,
+        first_sequence: int,
     ) -> None:
         self.rows = rows
         self._place = np.full(count, -1, np.intp)
         self._place[rows] = np.arange(len(rows))
         self._length = length
-        self._offsets = (np.arange(len(rows) + 1) * length).astype("<i4")
-        offsets, raw = payload
-        self._payload = equal_rows(raw, offsets[rows], length)
-        self._times = None if times is None else times[rows]
-        self._keys = self._key_offsets = self._bits = None
+        self._offsets = _octets((np.arange(len(rows) + 1) * length).astype("<i4"))
+        self._payload = memoryview(b"")
+        if length:
+            start, raw = payload
+            self._payload = _octets(np.frombuffer(raw, f"V{length}", count, start).take(rows))
+        self._times = None if times is None else _octets(times.take(rows))
+        self._sequences = _octets((rows + first_sequence).astype("<i8", copy=False))
+        self._deltas = rows.astype("<u4")
+        self._keys = memoryview(b"")
+        self._bits = self._key_offsets = None
         if keys is not None:
             bits, key_offsets, stored = keys
-            self._bits = bits[rows]
-            starts = key_offsets[rows]
-            lengths = key_offsets[1:][rows] - starts
+            self._bits = bits.take(rows)
+            starts = key_offsets.take(rows)
+            lengths = key_offsets[1:].take(rows) - starts
             self._key_offsets = np.zeros(len(rows) + 1, "<i4")
             np.add.accumulate(lengths, out=self._key_offsets[1:])
-            where = np.repeat(starts - self._key_offsets[:-1], lengths)
+            where = (starts - self._key_offsets[:-1]).repeat(lengths)
             where += np.arange(len(where), dtype=where.dtype)
-            self._keys = np.frombuffer(stored, np.uint8)[where].tobytes()
+            self._keys = _octets(np.frombuffer(stored, np.uint8).take(where))
 
     def find(self, rows: Ints) -> int | None:
         """Where these rows follow each other, if they do."""
         at = int(self._place[rows[0]])
-        if at < 0 or not np.array_equal(self.rows[at : at + len(rows)], rows):
+        if at < 0:
             return None
-        return at
+        own = self.rows[at : at + len(rows)]
+        return at if len(own) == len(rows) and bool((own == rows).all()) else None
 
-    def payload(self, at: int, count: int) -> tuple[bytes, bytes]:
+    def payload(self, at: int, count: int) -> tuple[Buffer, Buffer]:
         """Offsets and bytes of the payloads."""
-        return self._offsets[: count + 1].tobytes(), self._payload[
-            at * self._length : (at + count) * self._length
-        ]
+        length = self._length
+        return self._offsets[: 4 * (count + 1)], self._payload[at * length : (at + count) * length]
 
-    def keys(self, at: int, count: int) -> tuple[bytes, bytes, bytes] | None:
+    def keys(self, at: int, count: int) -> tuple[Buffer, Buffer, Buffer] | None:
         """The bits, offsets and bytes of the keys, if there are any."""
-        if self._keys is None or self._key_offsets is None or self._bits is None:
+        if self._key_offsets is None or self._bits is None:
             return None
         offsets = self._key_offsets[at : at + count + 1]
         first, end = int(offsets[0]), int(offsets[-1])
-        bits = np.packbits(self._bits[at : at + count], bitorder="little").tobytes()
-        return bits, (offsets - offsets[0]).tobytes(), self._keys[first:end]
+        bits = np.packbits(self._bits[at : at + count], bitorder="little")
+        return bits.data, _octets(offsets - offsets[0]), self._keys[first:end]
 
-    def times(self, at: int, count: int) -> bytes | None:
+    def times(self, at: int, count: int) -> Buffer | None:
         """The publish times, if there are any."""
-        return None if self._times is None else self._times[at : at + count].tobytes()
+        return None if self._times is None else self._times[4 * at : 4 * (at + count)]
+
+    def numbers(self, at: int, count: int) -> tuple[Buffer, Buffer]:
+        """The sequences, and the rows counted from the first of them."""
+        deltas = self._deltas[at : at + count]
+        return self._sequences[8 * at : 8 * (at + count)], _octets(deltas - deltas[0])
+
+
+def _octets(values: Ints) -> memoryview:
+    """The bytes of a fresh array."""
+    return values.view(np.uint8).data

@@ -31,7 +31,7 @@ def parse_codec(name: str) -> Codec:
         ) from None
 
 
-def compress(data: bytes, codec: Codec) -> bytes:
+def compress(data: bytes | memoryview, codec: Codec) -> bytes | memoryview:
     """The bytes as stored. Nothing stays nothing, whatever the codec: `decompress` insists on it."""
     if not data:
         return data

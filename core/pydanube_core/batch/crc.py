@@ -45,18 +45,21 @@ def crc32_each(data: Buffer, offsets: Ints) -> npt.NDArray[np.uint32]:
     Counted from their ends all rows look alike, whatever their lengths: what is before a row's beginning is zero, and
     zeros add nothing.
     """
-    lengths = np.diff(offsets)
+    lengths = offsets[1:] - offsets[:-1]
     longest = int(lengths.max())
     if longest > _SHORT_KEY_BYTES or len(lengths) < _MANY_KEYS:
         view, edges = memoryview(data), offsets.tolist()
         return np.array([crc32(view[a:b]) for a, b in pairwise(edges)], np.uint32)
     padded_data = bytes(_WORD_BYTES) + bytes(data)  # so that a word ends with every byte
     words = np.ndarray((len(padded_data) - _WORD_BYTES + 1,), "<u8", padded_data, strides=(1,))
-    crc: npt.NDArray[np.uint32] = _CRC_OF_ZEROS[lengths]
+    crc: npt.NDArray[np.uint32] = _CRC_OF_ZEROS.take(lengths)
     for behind in range(0, longest, _WORD_BYTES):
-        inside = np.clip(lengths - behind, 0, _WORD_BYTES)
-        word = words[np.maximum(offsets[1:] - behind, 0)] & _LAST_BYTES[inside]
-        octets = word.view(np.uint8).reshape(-1, _WORD_BYTES)
+        inside, ends = lengths, offsets[1:]
+        if behind:
+            inside, ends = np.maximum(lengths - behind, 0), np.maximum(ends - behind, 0)
+        word = words[ends]
+        word &= _LAST_BYTES.take(np.minimum(inside, _WORD_BYTES))
+        octets = word.view(np.uint8).reshape(-1, _WORD_BYTES).T.astype(np.intp)
         for at in range(behind, min(longest, behind + _WORD_BYTES)):
-            crc ^= _CRC_OF_BYTE[at].take(octets[:, _WORD_BYTES - 1 - at + behind])
+            crc ^= _CRC_OF_BYTE[at].take(octets[_WORD_BYTES - 1 - at + behind])
     return crc

@@ -31,10 +31,12 @@ from pydanube_core.errors import BatchTooLarge, InvalidArgument
 
 __all__ = ["append_padded", "broker_part", "encode_batch", "seal"]
 
+Buffer = bytes | memoryview
+
 _PAD: Final = tuple(bytes(n) for n in range(8))
 
 
-def append_padded(parts: list[bytes], data: bytes) -> None:
+def append_padded(parts: list[Buffer], data: Buffer) -> None:
     """Append bytes, and zeros up to the next multiple of 8."""
     parts.append(data)
     if rest := -len(data) & 7:
@@ -56,13 +58,13 @@ def _offsets(items: Sequence[bytes] | Sequence[str]) -> bytes:
     )  # a third faster than array("i", …)
 
 
-def _ragged(parts: list[bytes], items: Sequence[bytes]) -> None:
+def _ragged(parts: list[Buffer], items: Sequence[bytes]) -> None:
     """Append one variable-length column: offsets, pad, bytes, pad."""
     append_padded(parts, _offsets(items))
     append_padded(parts, b"".join(items))
 
 
-def _texts(parts: list[bytes], items: Sequence[str]) -> None:
+def _texts(parts: list[Buffer], items: Sequence[str]) -> None:
     """Append a column of text; ASCII, the usual, is encoded all at once."""
     text = "".join(items)
     data = text.encode()
@@ -73,7 +75,7 @@ def _texts(parts: list[bytes], items: Sequence[str]) -> None:
         _ragged(parts, [item.encode() for item in items])
 
 
-def _fixed(parts: list[bytes], code: str, values: Sequence[int], field: str) -> None:
+def _fixed(parts: list[Buffer], code: str, values: Sequence[int], field: str) -> None:
     append_padded(parts, _pack(code, values, field))
 
 
@@ -130,7 +132,7 @@ def encode_batch(
     stored = compress(raw, codec)
     if len(stored) >= len(raw):  # it did not help: spare every reader the inflating
         stored, codec = raw, Codec.NONE
-    parts: list[bytes] = []
+    parts: list[Buffer] = []
     append_padded(parts, _offsets(payloads))
     append_padded(parts, stored)
     if keys is not None:
@@ -207,7 +209,7 @@ def encode_batch(
 
 
 def seal(
-    columns_bytes: Sequence[bytes],
+    columns_bytes: Sequence[Buffer],
     *,
     codec: Codec,
     count: int,

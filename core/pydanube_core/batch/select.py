@@ -157,6 +157,11 @@ class Cutter:
         self._view = BatchView(data, part=self._part)
         self._order = order
 
+    def arrange(self, order: Ints) -> None:
+        """Another `order`."""
+        self._order = order
+        self.__dict__.pop("_arranged", None)
+
     def select(self, indices: Sequence[int] | Ints) -> Cut:
         """The messages at `indices`, strictly ascending, as a batch of their own.
 
@@ -186,7 +191,7 @@ class Cutter:
         if self._order is None or not len(self._order) or part.columns & ~_ARRANGED:
             return None
         offsets, raw = self._payload
-        lengths = np.diff(offsets)
+        lengths = self._lengths
         length = int(lengths[0])
         if np.count_nonzero(lengths != length):
             return None
@@ -198,15 +203,16 @@ class Cutter:
             self._order,
             count=part.count,
             length=length,
-            payload=(offsets, raw),
+            payload=(int(offsets[0]), raw),
             keys=keys,
             times=None if at is None else np.frombuffer(self._data, "<i4", part.count, at),
+            first_sequence=part.first_sequence,
         )
 
     def _cut_arranged(self, arranged: Arranged, rows: Ints, at: int) -> Cut:
         """What `_cut` makes of the same rows."""
         part, count = self._part, len(rows)
-        columns, parts = int(Column.PAYLOAD), list[bytes]()
+        columns, parts = int(Column.PAYLOAD), list[Buffer]()
         offsets, raw = arranged.payload(at, count)
         codec, payload = self._packed(raw)
         append_padded(parts, offsets)
@@ -224,13 +230,13 @@ class Cutter:
         first, last = int(rows[0]), int(rows[-1])
         # They are no run of the batch, so their numbers and offsets have holes.
         columns |= Column.SEQUENCE | Column.OFFSET_DELTA
-        append_padded(parts, (rows + part.first_sequence).astype("<i8", copy=False).tobytes())
-        append_padded(parts, (rows - first).astype("<u4").tobytes())
-        return self._sealed(
-            parts, codec, count, columns, len(raw), len(payload), part.first_sequence + first, first, last
-        )
+        sequences, deltas = arranged.numbers(at, count)
+        parts.append(sequences)
+        append_padded(parts, deltas)
+        sequence = part.first_sequence + first
+        return self._sealed(parts, codec, count, columns, len(raw), len(payload), sequence, first, last)
 
-    def _packed(self, raw: bytes) -> tuple[Codec, bytes]:
+    def _packed(self, raw: Buffer) -> tuple[Codec, Buffer]:
         """Payloads as they are stored: uncompressed where that takes no more room than the batch did."""
         part = self._part
         if part.codec != Codec.NONE and len(raw) > part.stored_bytes:
@@ -241,7 +247,7 @@ class Cutter:
 
     def _sealed(
         self,
-        parts: Sequence[bytes],
+        parts: Sequence[Buffer],
         codec: Codec,
         count: int,
         columns: int,
@@ -282,6 +288,51 @@ class Cutter:
             )
         return self._cut(_Span(start, stop))
 
+    def slots(self, slots: int = KEY_SLOTS, *, producer_name: str = "") -> npt.NDArray[np.uint32]:
+        """The slot of each message: `slot_of` its key or, where it has none, of its producer's name.
+
+        Args:
+            producer_name: of the producer of the whole batch, for batches without a table of producers; without it
+                their messages without keys go by the producer's id, in decimal.
+        """
+        part, view = self._part, self._view
+        hashes = keyed = None
+        if (column := self._keys) is not None:
+            bits, offsets, keys = column
+            hashes, keyed = crc32_each(keys, offsets), bits.view(np.bool_)
+            if keyed.all():
+                return hashes % np.uint32(slots)
+        names = [name.encode() or str(number).encode() for number, name in view.producers()]
+        names = names or [(producer_name or str(part.producer_id)).encode()]
+        of_names = np.array(list(map(crc32, names)), np.uint32)
+        index = view.producer_index()
+        result = np.full(part.count, of_names[0]) if index is None else of_names[np.array(index)]
+        if hashes is not None and keyed is not None:
+            result = np.where(keyed, hashes, result)
+        return result % np.uint32(slots)
+
+    def sizes(self) -> npt.NDArray[np.int64]:
+        """Bytes each message holds: raw payload, key, attribute keys and values."""
+        data, n = self._data, self._part.count
+        sizes: npt.NDArray[np.int64] = self._lengths.astype(np.int64)
+        if (column := self._keys) is not None:
+            offsets = column[1]
+            sizes += offsets[1:] - offsets[:-1]
+        if (at := self._view.column_start(Column.ATTRIBUTES)) is not None:
+            entries, keys_at = _offsets_at(data, at, n)
+            total = int(entries[n])
+            keys, start = _offsets_at(data, keys_at, total)
+            values, _ = _offsets_at(data, start + padded(int(keys[total])), total)
+            sizes += np.diff(keys[entries]) + np.diff(values[entries])
+        return sizes
+
+    @cached_property
+    def _lengths(self) -> Ints:
+        """Of the payloads."""
+        offsets, _ = _offsets_at(self._data, PRODUCER_PART_BYTES, self._part.count)
+        lengths: Ints = offsets[1:] - offsets[:-1]
+        return lengths
+
     @cached_property
     def _payload(self) -> tuple[Ints, Buffer]:
         """Offsets and bytes of the payloads."""
@@ -297,18 +348,18 @@ class Cutter:
         return _key_column(self._data, self._view)
 
     @cached_property
-    def _one_producer(self) -> list[bytes] | None:
+    def _one_producer(self) -> list[Buffer] | None:
         """The table of producers where it has a single row, which every cut has whole."""
         at = self._view.column_start(Column.PRODUCERS)
         if at is None or self._view.column_start(Column.PRODUCER_INDEX) is not None:
             return None
-        parts: list[bytes] = []
+        parts: list[Buffer] = []
         _producers(parts, self._data, at, self._view, _Span(0, self._part.count))
         return parts
 
     def _cut(self, pick: _Pick) -> Cut:
         data, part, view = self._data, self._part, self._view
-        n, columns, parts = part.count, int(Column.PAYLOAD), list[bytes]()
+        n, columns, parts = part.count, int(Column.PAYLOAD), list[Buffer]()
 
         new_offsets, raw = pick.ragged(*self._payload)
         codec, payload = self._packed(raw)
@@ -357,16 +408,9 @@ class Cutter:
             columns |= Column.OFFSET_DELTA
             append_padded(parts, (deltas - first_delta).astype("<u4").tobytes())
 
+        sizes = len(raw), len(payload)
         return self._sealed(
-            parts,
-            codec,
-            pick.count,
-            columns,
-            len(raw),
-            len(payload),
-            first_sequence,
-            first_delta,
-            last_delta,
+            parts, codec, pick.count, columns, *sizes, first_sequence, first_delta, last_delta
         )
 
 
@@ -386,7 +430,7 @@ def _key_column(data: Buffer, view: BatchView) -> tuple[Ints, Ints, Buffer] | No
     return bits, offsets, memoryview(data)[start : start + int(offsets[n])]
 
 
-def _ragged(parts: list[bytes], data: Buffer, at: int, n: int, pick: _Pick) -> int:
+def _ragged(parts: list[Buffer], data: Buffer, at: int, n: int, pick: _Pick) -> int:
     """Append the rows taken of a variable-length column; where the column ends."""
     offsets, start = _offsets_at(data, at, n)
     end = start + int(offsets[n])
@@ -396,7 +440,7 @@ def _ragged(parts: list[bytes], data: Buffer, at: int, n: int, pick: _Pick) -> i
     return start + padded(end - start)
 
 
-def _producers(parts: list[bytes], data: Buffer, at: int, view: BatchView, pick: _Pick) -> int:
+def _producers(parts: list[Buffer], data: Buffer, at: int, view: BatchView, pick: _Pick) -> int:
     """Append the rows of the producers' table in use, and the index if there are two or more; its column bit or 0."""
     rows, index_at = int.from_bytes(data[at : at + 4], "little"), view.column_start(Column.PRODUCER_INDEX)
     used, index = np.zeros(1, np.intp), None
@@ -412,7 +456,7 @@ def _producers(parts: list[bytes], data: Buffer, at: int, view: BatchView, pick:
     return int(Column.PRODUCER_INDEX)
 
 
-def _schemas(parts: list[bytes], data: Buffer, at: int, n: int, pick: _Pick) -> None:
+def _schemas(parts: list[Buffer], data: Buffer, at: int, n: int, pick: _Pick) -> None:
     rows = int.from_bytes(data[at : at + 4], "little")
     versions_at = at + 8 + 8 * rows
     index_at = versions_at + padded(4 * rows)
@@ -436,44 +480,13 @@ def slot_of(key: bytes, slots: int = KEY_SLOTS) -> int:
 
 
 def key_slots(data: Buffer, slots: int = KEY_SLOTS, *, producer_name: str = "") -> npt.NDArray[np.uint32]:
-    """The slot of each message: `slot_of` its key or, where it has none, of its producer's name.
-
-    Args:
-        producer_name: of the producer of the whole batch, for batches without a table of producers; without it their
-            messages without keys go by the producer's id, in decimal.
-    """
-    part = read_producer_part(data, verify=False)
-    view, n = BatchView(data, part=part), part.count
-    hashes = keyed = None
-    if (column := _key_column(data, view)) is not None:
-        bits, offsets, keys = column
-        hashes, keyed = crc32_each(keys, offsets), bits.view(np.bool_)
-        if keyed.all():
-            return hashes % np.uint32(slots)
-    names = [name.encode() or str(number).encode() for number, name in view.producers()]
-    names = names or [(producer_name or str(part.producer_id)).encode()]
-    of_names = np.array(list(map(crc32, names)), np.uint32)
-    index = view.producer_index()
-    result = np.full(n, of_names[0]) if index is None else of_names[np.array(index)]
-    if hashes is not None and keyed is not None:
-        result = np.where(keyed, hashes, result)
-    return result % np.uint32(slots)
+    """`Cutter.slots` of a batch."""
+    return Cutter(data).slots(slots, producer_name=producer_name)
 
 
 def message_sizes(data: Buffer) -> npt.NDArray[np.int64]:
-    """Bytes each message holds: raw payload, key, attribute keys and values."""
-    part = read_producer_part(data, verify=False)
-    view, n = BatchView(data, part=part), part.count
-    sizes: npt.NDArray[np.int64] = np.diff(_offsets_at(data, PRODUCER_PART_BYTES, n)[0]).astype(np.int64)
-    if (at := view.column_start(Column.KEY)) is not None:
-        sizes += np.diff(_offsets_at(data, at + padded((n + 7) // 8), n)[0])
-    if (at := view.column_start(Column.ATTRIBUTES)) is not None:
-        entries, keys_at = _offsets_at(data, at, n)
-        total = int(entries[n])
-        keys, start = _offsets_at(data, keys_at, total)
-        values, _ = _offsets_at(data, start + padded(int(keys[total])), total)
-        sizes += np.diff(keys[entries]) + np.diff(values[entries])
-    return sizes
+    """`Cutter.sizes` of a batch."""
+    return Cutter(data).sizes()
 
 
 def index_of_offset(view: BatchView, offset: int) -> int:
