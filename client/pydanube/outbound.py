@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Generator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from pydanube_core.batch import BatchView, Codec, LoneBatches, encode_batch
 from pydanube_core.errors import ClusterError
@@ -251,9 +251,16 @@ class PendingSend:
 
     __slots__ = ("_batch", "_index")
 
-    def __init__(self, batch: OutBatch, index: int) -> None:
-        self._batch = batch
-        self._index = index
+    # Set by whoever makes one: an `__init__` would be a third of what `send_nowait` takes
+    _batch: OutBatch
+    _index: int
+
+    @classmethod
+    def of(cls, batch: OutBatch, index: int) -> Self:
+        handle = cls()
+        handle._batch = batch
+        handle._index = index
+        return handle
 
     def done(self) -> bool:
         """Whether the receipt, or the error, is there."""

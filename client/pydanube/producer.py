@@ -241,7 +241,10 @@ class Producer:
         payloads.append(payload)
         if not index:
             lane.first_message()
-        return PendingSend(batch, index)
+        handle = PendingSend()
+        handle._batch = batch
+        handle._index = index
+        return handle
 
     async def send(
         self,
@@ -422,7 +425,7 @@ class Producer:
             batch.attributes[index] = dict(attributes)
         if not index:
             lane.first_message()
-        return PendingSend(batch, index)
+        return PendingSend.of(batch, index)
 
     async def _send_within(
         self,

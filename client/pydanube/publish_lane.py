@@ -56,6 +56,9 @@ __all__ = ["MAX_IN_FLIGHT", "PublishLane"]
 MAX_IN_FLIGHT: Final = 5  # the broker remembers the last 8 batches of a session (docs/design.md#6-delivery)
 assert MAX_IN_FLIGHT < 8
 ALONE_BATCHES: Final = 4
+# With so many messages under way, what has gathered leaves with the next answer: a batch costs as much as some hundred
+# messages, on both sides, and the broker takes it no sooner. A full batch waits for nothing.
+CROWD_MESSAGES: Final = 512
 UNKNOWN_OFFSET: Final = (
     1 << 64
 ) - 1  # of a duplicate older than those 8, which only a defect can make us send
@@ -314,7 +317,7 @@ class PublishLane:
             return None
         if self._sealed:
             batch = self._sealed.popleft()
-        elif self.gathering.payloads and self._linger_left_s() <= 0:
+        elif self.gathering.payloads and self._linger_left_s() <= 0 and not self._crowded:
             batch = self.gathering
             self.gathering = OutBatch(self._options.topic, self._options.partition)
         else:
@@ -323,6 +326,10 @@ class PublishLane:
         batch.encode(self.session, self._options.codec)
         self._in_flight.append(batch)
         return batch
+
+    @property
+    def _crowded(self) -> bool:
+        return not self._hurry and sum(batch.count for batch in self._in_flight) >= CROWD_MESSAGES
 
     def _linger_left_s(self) -> float:
         if self._options.producer.linger_ms == 0 or self._hurry:
@@ -340,10 +347,10 @@ class PublishLane:
         self._sleeper = sleeper = loop.create_future()
         timer = None
         if len(self._in_flight) < MAX_IN_FLIGHT and not self._renew:
-            if self.gathering.payloads:
-                timer = loop.call_later(self._linger_left_s(), self.nudge)
-            else:
+            if not self.gathering.payloads:
                 self.waker = sleeper
+            elif not self._crowded:  # else the next answer wakes it
+                timer = loop.call_later(self._linger_left_s(), self.nudge)
         try:
             await sleeper
         finally:

@@ -177,6 +177,26 @@ async def test_sends_one_after_the_other_and_then_many_at_once_keep_order_and_of
             assert [message.payload async for message in reader] == [b"%d" % number for number in range(80)]
 
 
+async def test_behind_a_crowd_that_is_under_way_messages_gather_and_still_leave(cluster: Any) -> None:
+    topic = cluster.topic()
+    async with cluster.connect() as client, client.producer(topic) as producer:
+        for _ in range(20):
+            for _ in range(600):
+                handle = producer.send_nowait(b"one of a crowd")
+            await asyncio.sleep(0)
+        assert (await handle).offset == 11_999  # by answers alone: nothing else hurries it
+        first = producer.send_nowait(bytes(1000))
+        for _ in range(600):
+            producer.send_nowait(b"x")
+        await asyncio.sleep(0)
+        last = producer.send_nowait(b"y")
+        await producer.flush()
+        assert first.done()
+        assert last.done()
+        assert (await last).offset == 12_601
+        assert producer.statistics().written_batches <= 24
+
+
 async def test_leaving_the_block_stores_what_was_handed_over(cluster: Any) -> None:
     topic = cluster.topic()
     async with cluster.connect() as client:
