@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from google.protobuf.message import DecodeError
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pydanube_broker.services.official.hot_messages import (
     SentMessage,
@@ -100,6 +100,8 @@ def test_an_answer_is_read_as_the_generated_class_reads_it(answer: pb.AckRequest
     check_answer(answer.SerializeToString())
 
 
+@example([b"*\x01\xff", b"\x12\x06\x1a\x04a(b(", b"*\x010"], 0)  # a name twice, the first of them no text
+@example([b"\x1a\x01\xff", b"\x12\x00", b"\x1a\x010"], 0)  # an answer's subscription likewise
 @given(st.lists(FIELDS | MESSAGES.map(pb.StreamMessage.SerializeToString), max_size=4), st.integers(0, 60))
 def test_what_is_cut_unknown_or_malformed_is_read_alike_or_left_to_the_generated_class(
     fields: list[bytes], cut: int

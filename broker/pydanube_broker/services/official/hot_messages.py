@@ -118,6 +118,8 @@ def read_sent(data: bytes) -> SentMessage | None:
                 at = end
             elif tag == 0x2A:
                 end = at + value
+                if name:  # the first of two may be no text
+                    return None
                 name = data[at:end]
                 at = end
             elif tag == 0x08:
@@ -186,6 +188,8 @@ def read_answer(data: bytes) -> Answer | None:
                 ident = data[at : at + value]
                 at += value
             elif tag == 0x1A:
+                if subscription:
+                    return None
                 subscription = data[at : at + value]
                 at += value
             elif tag == 0x08:
