@@ -362,7 +362,7 @@ class PublishLane:
 
     def _take_answer(self, data: bytes) -> bool:
         self._answer(pb.PublishResponse.FromString(data))
-        if self._sleeper is not None and (self._sealed or self._renew or self.gathering.payloads):
+        if self.waker is None or self._renew:  # else the next message wakes the lane
             self.nudge()
         return True
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from pydanube import ClusterError, Message
+from pydanube.publish_lane import MAX_IN_FLIGHT
 from pydanube_core.errors import (
     ClosedResource,
     DispatchMismatch,
@@ -57,6 +58,20 @@ async def test_send_many_keeps_the_order_and_sums_up_where_everything_went(clust
         assert summary.count == 20_000
         assert [(r.partition, r.first_offset, r.last_offset) for r in summary.ranges] == [(None, 0, 19_999)]
         assert await payloads_of(client, topic) == sent
+
+
+async def test_a_producer_goes_on_after_as_many_batches_as_may_be_under_way(cluster: Any) -> None:
+    """All of them answered while nothing gathers: nobody but an answer wakes the lane then."""
+    async with cluster.connect() as client, client.producer(cluster.topic()) as producer:
+        await producer.send(b"first")
+        for number in range(20):
+            handles = []
+            for _ in range(MAX_IN_FLIGHT):
+                handles.append(producer.send_nowait(b"%d" % number))
+                await asyncio.sleep(0)  # a batch of its own
+            for handle in handles:
+                await handle
+        assert (await producer.send(b"last")).offset == 20 * MAX_IN_FLIGHT + 1
 
 
 async def test_send_many_keeps_keys_beside_payloads_across_batches_and_a_full_window(cluster: Any) -> None:
