@@ -55,7 +55,7 @@ class _Texts:
         found = np.frombuffer(offsets, np.int32, n + 1, 4 * array.offset)
         return cls(found, memoryview(b"") if data is None else memoryview(data))
 
-    def append(self, parts: list[bytes], first: int, end: int) -> None:
+    def append(self, parts: list[bytes | memoryview], first: int, end: int) -> None:
         """Add entries [first, end) as a column of a batch."""
         offsets = self.offsets[first : end + 1]
         append_padded(parts, (offsets - offsets[0]).astype("<i4").tobytes())
@@ -122,7 +122,7 @@ class _Rows:
     def batch(self, first: int, end: int, epoch: int) -> DecodedBatch:
         n = end - first
         rows = slice(first, end)
-        parts: list[bytes] = []
+        parts: list[bytes | memoryview] = []
         columns = int(Column.PAYLOAD)
         self.payload.append(parts, first, end)
         raw = int(self.payload.offsets[end] - self.payload.offsets[first])
@@ -176,7 +176,7 @@ class _Rows:
         )
         return DecodedBatch(base, last + 1, n, time_ms, head + sealed)
 
-    def _producers(self, parts: list[bytes], rows: slice) -> tuple[int, int]:
+    def _producers(self, parts: list[bytes | memoryview], rows: slice) -> tuple[int, int]:
         """Add the producers' columns where one id does not say it all; returns that id and the columns."""
         ids, codes = self.producer_id[rows], self.producer_name[rows]
         if bool((ids == ids[0]).all()) and bool((codes == codes[0]).all()):
@@ -192,7 +192,7 @@ class _Rows:
         append_padded(parts, index.astype("<i4").tobytes())
         return 0, Column.PRODUCERS | Column.PRODUCER_INDEX
 
-    def _schemas(self, parts: list[bytes], rows: slice) -> tuple[int, int, int]:
+    def _schemas(self, parts: list[bytes | memoryview], rows: slice) -> tuple[int, int, int]:
         ids, versions = self.schema_id[rows], self.schema_version[rows]
         if bool((ids == ids[0]).all()) and bool((versions == versions[0]).all()):
             return int(ids[0]), int(versions[0]), 0
@@ -206,7 +206,7 @@ class _Rows:
         return 0, 0, int(Column.SCHEMAS)
 
 
-def _table(parts: list[bytes], rows: list[tuple[int, str]]) -> None:
+def _table(parts: list[bytes | memoryview], rows: list[tuple[int, str]]) -> None:
     names = [name.encode() for _, name in rows]
     parts.append(len(rows).to_bytes(8, "little"))
     append_padded(parts, np.array([number for number, _ in rows], "<u8").tobytes())
