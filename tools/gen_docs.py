@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from pydanube_admin import LATER, OPERATIONS
-from pydanube_admin.operation import Argument, Effect, Operation
+from pydanube_admin.effect import Effect
+from pydanube_admin.operation import Argument, Operation
 from pydanube_broker.settings import Entry, Settings, sections
 from pydanube_cli import main as command_words
 from pydanube_cli.completion import table as completion_words

@@ -11,10 +11,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from pydanube.principal import default_principal
+
     from pydanube_admin.core import AdminCore
-    from pydanube_admin.operation import Argument, ArgumentType, Effect, Example, Operation
+    from pydanube_admin.effect import Effect
+    from pydanube_admin.operation import Argument, ArgumentType, Example, Operation
     from pydanube_admin.registry import LATER, OPERATIONS, TOOLS
-    from pydanube_admin.remote import OpsClient, call_sync, default_principal
+    from pydanube_admin.remote import OpsClient, call_sync
 
 __all__ = [
     "LATER",

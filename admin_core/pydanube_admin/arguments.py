@@ -19,8 +19,6 @@ from pydanube_admin.operation import Operation
 from pydanube_admin.registry import LATER, OPERATIONS, TOOLS
 from pydanube_admin.spelling import either, shown
 
-__all__ = ["Call", "find_operation", "parse_call"]
-
 MAX_ARGUMENT_BYTES: Final = 4 * 1024 * 1024
 MAX_ENTRIES: Final = 1000  # of an object: looking at each costs some 50 µs, and an error lists those at fault
 MAX_FAULTS: Final = 10  # told in one answer

@@ -9,8 +9,6 @@ from typing import Any
 from pydanube_admin.models import Request
 from pydanube_admin.operation import Operation
 
-__all__ = ["Call"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:

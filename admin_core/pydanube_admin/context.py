@@ -19,8 +19,6 @@ from pydanube_admin.plans.records import PlanRecord, Plans
 from pydanube_admin.tasks.detaching import Detachment
 from pydanube_admin.tasks.records import TaskRecord
 
-__all__ = ["Context", "NowMs", "PlanDesk", "TaskBook", "system_now_ms"]
-
 NowMs = Callable[[], int]  # milliseconds since 1970, by the clock that stamps append times
 
 

@@ -29,8 +29,6 @@ from pydanube_admin.effect import Effect
 from pydanube_admin.identifiers import CALL, new_id
 from pydanube_admin.plans.desk import AdminOptions, Desk
 
-__all__ = ["AdminCore", "AdminOptions"]
-
 _log = logging.getLogger("pydanube.admin")
 
 # Groups whose results quote settings and what stores answer, whose addresses may hold a password.

@@ -10,8 +10,6 @@ from typing import Any
 
 from pydanube_admin.effect import Effect
 
-__all__ = ["Forecast", "blast_radius", "changes", "entry", "radius_text"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:

@@ -29,8 +29,6 @@ from pydanube_core.extras import install_command
 from pydanube_admin.jsonrpc import JsonRpc
 from pydanube_admin.openrpc import openrpc_document
 
-__all__ = ["MAX_BODY_BYTES", "AsgiApp", "HttpFace", "http_server"]
-
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]

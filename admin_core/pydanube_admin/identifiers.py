@@ -5,8 +5,6 @@ from __future__ import annotations
 import secrets
 from typing import Final
 
-__all__ = ["CALL", "PLAN", "TASK", "is_id", "new_id"]
-
 CALL = "c"
 PLAN = "p"
 TASK = "t"

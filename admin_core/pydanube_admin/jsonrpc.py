@@ -25,8 +25,6 @@ from pydanube_admin.openrpc import openrpc_document
 from pydanube_admin.registry import LATER, OPERATIONS
 from pydanube_admin.spelling import shown
 
-__all__ = ["MAX_BATCH_CALLS", "Caller", "JsonRpc"]
-
 _log = logging.getLogger("pydanube.admin")
 
 MAX_BATCH_CALLS: Final = 100

@@ -13,23 +13,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from pydanube_admin.policy_names import PolicyName
 
-__all__ = [
-    "DEFAULT_LIMIT",
-    "MAX_FILTER_CHARS",
-    "MAX_LIMIT",
-    "Change",
-    "ItemT",
-    "ListRequest",
-    "OptionalTopic",
-    "Page",
-    "Policies",
-    "PoliciesArgument",
-    "Request",
-    "Result",
-    "SubscriptionArgument",
-    "TopicArgument",
-]
-
 MAX_LIMIT = 1000
 
 

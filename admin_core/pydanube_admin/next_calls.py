@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pydanube_admin.operation import Operation
 
-__all__ = ["announce", "every", "is_known", "known", "next_call"]
 
 _operations: dict[str, Operation] = {}
 

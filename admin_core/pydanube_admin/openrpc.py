@@ -12,8 +12,6 @@ from typing import Any, Final
 from pydanube_admin.operation import Operation
 from pydanube_admin.registry import OPERATIONS
 
-__all__ = ["openrpc_document", "package_version"]
-
 OPENRPC_VERSION: Final = "1.3.2"
 
 ERROR_SCHEMA: Final[dict[str, Any]] = {

@@ -18,8 +18,6 @@ from pydanube_admin.forecast import Forecast
 from pydanube_admin.models import Change, Request, Result
 from pydanube_admin.schema import input_schema, output_schema
 
-__all__ = ["Argument", "ArgumentType", "Effect", "Example", "Forecaster", "Handler", "Operation", "Undoer"]
-
 # What carries an operation out: of the Context (which knows of calls, and so of operations: here it is not named) and
 # the operation's own request, its own result.
 Handler = Callable[[Any, Any], Awaitable[Result]]

@@ -25,8 +25,6 @@ from pydanube_core.errors import PageInvalid
 
 from pydanube_admin.models import ListRequest
 
-__all__ = ["Key", "Slice", "begin_of", "chosen", "cut", "glob", "next_token"]
-
 Key = tuple[str | int, ...]
 T = TypeVar("T")
 

@@ -10,8 +10,6 @@ from pydanube_core.errors import InvalidArgument
 from pydanube_admin.models import Policies
 from pydanube_admin.policy_names import POLICIES
 
-__all__ = ["check_some", "plain", "restoring", "shortens_retention"]
-
 _KEPT: Final = ("retention_bytes", "retention_age_s")  # 0: everything
 
 

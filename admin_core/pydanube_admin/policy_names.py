@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-__all__ = ["POLICIES", "PolicyName"]
-
 PolicyName = Literal[
     "max_producers_per_topic",
     "max_subscriptions_per_topic",

@@ -40,7 +40,7 @@ from pydanube_admin.diagnosis.declarations import DIAGNOSIS_OPERATIONS
 from pydanube_admin.finding.declarations import FINDING_OPERATIONS
 from pydanube_admin.messages.declarations import MESSAGE_OPERATIONS
 from pydanube_admin.namespaces.declarations import NAMESPACE_OPERATIONS
-from pydanube_admin.next_calls import announce, next_call
+from pydanube_admin.next_calls import announce
 from pydanube_admin.objects.declarations import OBJECT_OPERATIONS
 from pydanube_admin.operation import Operation
 from pydanube_admin.plans.declarations import PLAN_OPERATIONS
@@ -50,8 +50,6 @@ from pydanube_admin.sessions.declarations import SESSION_OPERATIONS
 from pydanube_admin.subscriptions.declarations import SUBSCRIPTION_OPERATIONS
 from pydanube_admin.tasks.declarations import TASK_OPERATIONS
 from pydanube_admin.topics.declarations import TOPIC_OPERATIONS
-
-__all__ = ["LATER", "OPERATIONS", "TOOLS", "next_call"]
 
 _DECLARED: Final = (
     *TOPIC_OPERATIONS,

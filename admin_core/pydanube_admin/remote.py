@@ -31,7 +31,6 @@ from pydanube_admin.registry import OPERATIONS
 if TYPE_CHECKING:
     from grpc import aio
 
-__all__ = ["DEFAULT_ADMIN_URL", "OPS_CALL", "OpsClient", "OpsEntry", "call_sync", "default_principal"]
 
 OpsEntry = Callable[[bytes], Awaitable[bytes]]  # an encoded CallRequest to an encoded CallResponse
 

@@ -11,8 +11,6 @@ from typing import Any
 
 from pydantic import BaseModel
 
-__all__ = ["input_schema", "output_schema"]
-
 
 @cache
 def input_schema(model: type[BaseModel]) -> dict[str, Any]:

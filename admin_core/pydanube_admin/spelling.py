@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-__all__ = ["MAX_SHOWN_CHARS", "either", "shown"]
-
 MAX_SHOWN_CHARS: Final = 200  # of a refused value: enough to recognise it, too little to flood a model
 
 

@@ -13,8 +13,6 @@ import signal
 from enum import StrEnum
 from typing import Final
 
-__all__ = ["HOOK", "Step", "reached"]
-
 HOOK: Final = "PYDANUBE_TEST_KILL_AT"
 
 

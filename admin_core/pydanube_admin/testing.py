@@ -53,8 +53,6 @@ from pydanube_admin.remote import OPS_CALL
 from pydanube_admin.testing_history import two_moments
 from pydanube_admin.testing_state import FAILURE_POLICY, MemoryState, changed, index_of, resolve
 
-__all__ = ["BROKER_ID", "NOW_MS", "MemoryCluster", "serve_ops"]
-
 NOW_MS: Final = 1_800_000_000_000  # 2027-01-15T08:00:00Z
 BROKER_ID: Final = "10203040506070809"
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pydanube_core.cluster_port import ClusterPort, CursorHistory, TopicHistory
 
-__all__ = ["two_moments"]
-
 
 async def two_moments(
     port: ClusterPort, topic: str, subscription: str | None, *, most: int, now_ms: int

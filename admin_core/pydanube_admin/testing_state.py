@@ -10,8 +10,6 @@ from pydanube_core.errors import ClusterError, Conflict, InvalidArgument
 from pydanube_core.facts import LogLine, SettingFacts, StateItem, TopicFacts, TrafficFacts
 from pydanube_core.positions import Position, PositionKind
 
-__all__ = ["FAILURE_POLICY", "MemoryState", "changed", "index_of", "resolve"]
-
 FAILURE_POLICY: Final = {
     "max_redelivery_count": 5,
     "ack_timeout_ms": 30_000,

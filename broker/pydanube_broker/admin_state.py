@@ -19,8 +19,6 @@ from pydanube_storage.metadata import (
     Write,
 )
 
-__all__ = ["AdminState"]
-
 _PREFIX: Final = "/admin/"
 
 

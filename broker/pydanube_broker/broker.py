@@ -65,8 +65,6 @@ from pydanube_broker.topics.hub import Hub
 from pydanube_broker.topics.retention import JournalRetention
 from pydanube_broker.topics.topic import Topic, now_ms
 
-__all__ = ["Broker"]
-
 log = logging.getLogger("pydanube.broker")
 
 OpsHandler = Callable[[bytes], Awaitable[bytes]]

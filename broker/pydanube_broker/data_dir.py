@@ -27,7 +27,6 @@ if sys.platform != "win32":
 
 log = logging.getLogger("pydanube.broker")
 
-__all__ = ["FORMAT_VERSION", "DataDir"]
 
 FORMAT_VERSION: Final = 2
 # What a start that was killed before it wrote format.json may have left, and what a file system puts into an empty volume.

@@ -13,8 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TypeVar
 
-__all__ = ["GiveWay"]
-
 T = TypeVar("T")
 
 

@@ -15,8 +15,6 @@ from typing import Any, Final
 from pydanube_core.errors import ClusterError, DiskFull, Draining, JournalReadOnly, Unavailable
 from pydanube_core.facts import Reason
 
-__all__ = ["Health"]
-
 SAMPLE_S: Final = 1.0
 RELAXED_SHARE: Final = 20  # an unset min_free_bytes is at most a 20th of the disk, so that small disks work
 

@@ -18,8 +18,6 @@ from starlette.routing import Route
 
 from pydanube_broker.rpc.patience import patient_http
 
-__all__ = ["StatusServer"]
-
 
 class Shown(Protocol):
     """What the pages show."""

@@ -19,8 +19,6 @@ from typing import Any, Final, TextIO
 from pydanube_core.secrets import known_secrets, without_secrets
 from pydanube_core.units import format_time
 
-__all__ = ["EventFormatter", "configure_logging", "record_fields"]
-
 # What every record has; everything else came from `extra`.
 _STANDARD: Final = frozenset(vars(logging.LogRecord("", 0, "", 0, "", (), None))) | {
     "message",

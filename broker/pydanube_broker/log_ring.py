@@ -10,8 +10,6 @@ from pydanube_core.facts import LogLine
 
 from pydanube_broker.log import EventFormatter, record_fields
 
-__all__ = ["LEVELS", "LogRing"]
-
 LINES: Final = 2000
 MAX_CHARS: Final = 2000  # of a line
 LEVELS: Final = ("debug", "info", "warning", "error")

@@ -12,8 +12,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["LongWork", "Work"]
-
 
 @dataclass(slots=True)
 class Work:

@@ -23,8 +23,6 @@ from prometheus_client.core import (
 
 from pydanube_broker.slices import Slices
 
-__all__ = ["BrokerMetrics", "Gathered", "SubscriptionSample", "TopicSample"]
-
 OTHER: Final = "_other"
 FSYNC_BUCKETS_S: Final = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0)
 

@@ -25,8 +25,6 @@ from pydanube_broker.tier.tier import Tier
 from pydanube_broker.topics.hub import Hub
 from pydanube_broker.topics.retention import JournalRetention
 
-__all__ = ["BrokerParts"]
-
 log = logging.getLogger("pydanube.broker")
 
 

@@ -12,8 +12,6 @@ import os
 from pathlib import Path
 from typing import Final
 
-__all__ = ["Reserve"]
-
 METADATA_BYTES: Final = 16 << 20
 SHARE: Final = 20  # at most a 20th of the disk, as the guard
 PLENTY: Final = 4  # times what is kept free: then a stopped broker needs no reserve

@@ -38,27 +38,6 @@ from pydanube_broker.settings_values import (
     format_value,
 )
 
-__all__ = [
-    "Admin",
-    "Data",
-    "Delivery",
-    "Diagnosis",
-    "Entry",
-    "Journal",
-    "Log",
-    "Mcp",
-    "Metrics",
-    "Policies",
-    "Server",
-    "Settings",
-    "Source",
-    "SourceKind",
-    "Telemetry",
-    "Tier",
-    "Tls",
-    "Topics",
-]
-
 
 def _choice(*words: str) -> tuple[Choice, BeforeValidator, Kind]:
     choice = Choice(*words)

@@ -20,8 +20,6 @@ from pydanube_core.errors import InvalidArgument
 
 from pydanube_broker.settings import Journal, Section, Settings, Source, SourceKind, sections
 
-__all__ = ["FLAGS", "Problem", "key_lines", "load_settings", "variable_of"]
-
 # Flags that are not simply `--<key>` or exist at all; only for naming a source.
 FLAGS: Final = {
     "server.host": "--host",

@@ -17,23 +17,6 @@ from pydantic import BeforeValidator
 from pydanube_core.errors import InvalidArgument
 from pydanube_core.units import parse_bytes, parse_duration_s
 
-__all__ = [
-    "MEMORY_DIR",
-    "Choice",
-    "Count",
-    "DataDir",
-    "Duration",
-    "FilePath",
-    "Kind",
-    "Limit",
-    "Port",
-    "ShortDuration",
-    "Size",
-    "Switch",
-    "Text",
-    "format_value",
-]
-
 MEMORY_DIR: Final = ":memory:"
 MIN_SHORT_DURATION_S: Final = 0.1  # short, so that checks need not wait; below that a timer is a busy loop
 _TRUE: Final = frozenset({"true", "yes", "on", "1"})

@@ -6,8 +6,6 @@ import asyncio
 import time
 from typing import Final
 
-__all__ = ["Slices"]
-
 SLICE_S: Final = 0.005
 
 

@@ -15,8 +15,6 @@ from typing import Final
 
 from pydanube_storage.metadata import BootClock
 
-__all__ = ["HOLD_MS", "STEP_MS", "WallClock", "append_time"]
-
 log = logging.getLogger("pydanube.clock")
 
 STEP_MS: Final = 2_000  # more than that at once is a step

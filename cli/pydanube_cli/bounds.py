@@ -6,8 +6,6 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-__all__ = ["Bounds"]
-
 
 @dataclass(slots=True, kw_only=True)
 class Bounds:

@@ -30,7 +30,6 @@ from pydanube_cli.runtime import EXTRA_MODULES
 if TYPE_CHECKING:
     from pydanube_broker.settings import Settings
 
-__all__ = ["Finding", "Level", "examine"]
 
 SLOW_SYNC_MS: Final = 20.0
 FEW_FILES: Final = 1024

@@ -17,8 +17,6 @@ from pathlib import Path
 
 from pydanube_core.errors import InvalidArgument
 
-__all__ = ["Cluster", "clusters_file", "find_cluster"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:

@@ -18,8 +18,6 @@ from pydanube_core.units import parse_duration_s
 
 from pydanube_cli.overview import with_help
 
-__all__ = ["Command", "Common", "command", "epilog", "shared_parameters"]
-
 DEFAULT_BROKER: Final = "http://127.0.0.1:6650"
 TIMEOUT: Final = "10s"
 DEFAULT_ADMIN: Final = "http://127.0.0.1:50051"

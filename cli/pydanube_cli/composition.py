@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 from pydanube_admin.compat.methods import compat_methods
-from pydanube_admin.core import AdminCore, AdminOptions
+from pydanube_admin.core import AdminCore
+from pydanube_admin.plans.desk import AdminOptions
 from pydanube_broker.broker import Broker
 from pydanube_broker.log import configure_logging
 from pydanube_broker.rpc.caller import call_metadata
@@ -40,7 +41,6 @@ from pydanube_cli.runtime import run_async
 if TYPE_CHECKING:
     from pydanube_admin.remote import OpsEntry
 
-__all__ = ["serve"]
 
 _log = logging.getLogger("pydanube.command")
 

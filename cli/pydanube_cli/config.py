@@ -16,7 +16,6 @@ from pydanube_cli.render import print_json, print_table
 if TYPE_CHECKING:
     from pydanube_broker.settings import Entry
 
-__all__ = ["check", "commented_file", "init", "show"]
 
 ConfigOption = Annotated[
     Path | None, typer.Option("--config", "-c", metavar="FILE", help="Settings file (TOML).")

@@ -31,7 +31,6 @@ from pydanube_cli.runtime import run_async, terminate_like_interrupt
 if TYPE_CHECKING:
     from pydanube import Batch, Client, SubscriptionType
 
-__all__ = ["consume"]
 
 CREDIT_MESSAGES: Final = 20_000
 CREDIT_BYTES: Final = 16 << 20  # with what the process itself needs, far below the 300 MiB it may take

@@ -22,8 +22,6 @@ from pydanube_cli.checks import Finding, Level, examine
 from pydanube_cli.command import Common, command
 from pydanube_cli.render import print_json, print_table
 
-__all__ = ["doctor", "redacted"]
-
 MAX_LOG_BYTES: Final = 2 << 20
 _SECRET_NAME: Final = re.compile(r"token|secret|passw|credential|api_?key|auth", re.IGNORECASE)
 _URL_PASSWORD: Final = re.compile(r"(?<=://)[^/@\s]+@")

@@ -17,8 +17,6 @@ from typing import Final
 
 from pydanube_core.errors import ClusterError, Internal, InvalidArgument
 
-__all__ = ["EXIT_INTERRUPTED", "cluster_error", "guarded", "printable", "report", "wants_json"]
-
 EXIT_INTERRUPTED: Final = 130
 
 

@@ -9,8 +9,6 @@ from typing import Any, Final
 from pydanube_cli.failures import printable
 from pydanube_cli.render import cell
 
-__all__ = ["print_diagnosis"]
-
 WIDTH: Final = 80
 
 

@@ -16,8 +16,6 @@ from enum import StrEnum
 from functools import partial
 from typing import Any, Final, Protocol, assert_never
 
-__all__ = ["Format", "Received", "formatter", "json_object", "rfc3339"]
-
 # Anything a terminal might act on, and the line end that would make two lines of one message. \t is harmless.
 _CONTROL: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 

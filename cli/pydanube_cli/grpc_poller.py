@@ -14,8 +14,6 @@ from collections.abc import MutableMapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
-__all__ = ["EXPERIMENTS", "VARIABLE", "choose_grpc_poller"]
-
 VARIABLE: Final = "GRPC_EXPERIMENTS"
 EXPERIMENTS: Final = "-event_engine_client,-event_engine_listener"
 # Versions that were seen to know both names. gRPC means to remove them, and then complains of them on stderr.

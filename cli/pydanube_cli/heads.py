@@ -19,8 +19,6 @@ from pydanube_core.generated.danube_stream_pb2 import (
     ResolveResponse,
 )
 
-__all__ = ["Heads", "topic_heads"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heads:

@@ -8,8 +8,6 @@ from typing import Any, Final
 
 from pydanube_core.errors import ClusterError
 
-__all__ = ["ReplayAccount"]
-
 Ask = Callable[[str, Mapping[str, Any]], Mapping[str, Any]]
 
 _ATTRIBUTE: Final = "x-replayed-from"  # /namespace/topic@offset

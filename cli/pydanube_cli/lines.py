@@ -22,8 +22,6 @@ from typing import Final, Self
 
 from pydanube_core.errors import ClusterError, InvalidArgument, MessageTooLarge
 
-__all__ = ["Gathered", "LineSource", "file_pieces", "stdin_pieces", "text_pieces"]
-
 READ_BYTES: Final = 1 << 20
 MAX_GATHERED_BYTES: Final = 8 << 20
 MAX_GATHERED_LINES: Final = 200_000

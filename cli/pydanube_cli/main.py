@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from pydanube_cli.command import Command
 
-__all__ = ["COMMANDS", "GROUPS", "GROUP_SUMMARIES", "leaf_of", "main", "run"]
 
 # word → (module, attribute, summary). A value that is a dict is a group.
 _Leaf = tuple[str, str, str]

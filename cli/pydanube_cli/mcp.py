@@ -10,8 +10,6 @@ import typer
 
 from pydanube_cli.command import DEFAULT_ADMIN, Common, command
 
-__all__ = ["mcp"]
-
 
 @command(
     examples=[

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-__all__ = ["all_paths", "lines_of"]
-
 _PAGE: Final = 1000
 
 Ask = Callable[[dict[str, Any]], dict[str, Any]]

@@ -38,8 +38,6 @@ from pydanube_cli.progress import NO_DEADLINE_S, with_progress
 from pydanube_cli.render import print_json, print_pairs, print_table, prose
 from pydanube_cli.rows import row_of
 
-__all__ = ["command_of", "groups", "is_group", "run"]
-
 Caller = Callable[..., dict[str, Any]]
 
 # Words of the original tool that are another operation of ours: (operation, which argument its positional is).

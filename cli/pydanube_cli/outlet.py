@@ -18,8 +18,6 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-__all__ = ["Outlet"]
-
 
 class Outlet:
     """Writes whole pieces to a descriptor, in order. One `write` at a time."""

@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 
 from pydanube_core.errors import InvalidArgument
 
-__all__ = ["print_group", "print_overview", "unknown_word", "with_help"]
-
 _START = """\
 Usage: danube COMMAND [ARGUMENTS] [OPTIONS]
 

@@ -10,8 +10,6 @@ from pydanube_admin.operation import Operation
 
 from pydanube_cli.render import cell, human_bytes, print_json
 
-__all__ = ["consents", "describe", "show_plan"]
-
 MAX_DIFF_LINES: Final = 30
 
 

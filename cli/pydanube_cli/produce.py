@@ -25,7 +25,6 @@ from pydanube_cli.runtime import run_async, terminate_like_interrupt
 if TYPE_CHECKING:
     from pydanube import Message
 
-__all__ = ["Tally", "produce"]
 
 INTERRUPT_GRACE_S: Final = 5.0  # for what was handed over when Ctrl-C came
 RATE_TICK_S: Final = 0.05

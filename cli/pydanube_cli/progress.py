@@ -13,8 +13,6 @@ from typing import Any, Final, TypeVar
 
 from pydanube_core.errors import ClusterError
 
-__all__ = ["NO_DEADLINE_S", "progress_line", "with_progress"]
-
 T = TypeVar("T")
 
 NO_DEADLINE_S: Final = 7 * 86_400.0

@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["READY_FIELDS", "program_name", "ready_line", "ready_text", "write_ready_file"]
-
 # The ready line of docs/interface.md#3-starting-and-stopping, in its order.
 READY_FIELDS: Final = (
     "event",

@@ -18,16 +18,6 @@ from pydanube_cli.failures import printable
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = [
-    "cell",
-    "console",
-    "human_bytes",
-    "human_seconds",
-    "print_json",
-    "print_pairs",
-    "print_table",
-    "prose",
-]
 
 MAX_COLUMNS = 9
 

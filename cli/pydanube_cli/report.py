@@ -15,8 +15,6 @@ from pydanube_cli.command import Common, command
 from pydanube_cli.failures import printable
 from pydanube_cli.render import print_json, print_table
 
-__all__ = ["balance", "lag"]
-
 Since = Annotated[str, typer.Option("--since", metavar="TIME", help="A length before --until, or a time.")]
 Until = Annotated[str | None, typer.Option("--until", metavar="TIME", help="A time [default: now]")]
 Out = Annotated[

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-__all__ = ["row_of"]
-
 MOST_CHARS: Final = 60  # of a payload; `--json` has it whole
 
 

@@ -18,8 +18,6 @@ from pydanube_cli.outlet import Outlet
 from pydanube_cli.render import print_json
 from pydanube_cli.runtime import run_async
 
-__all__ = ["rpc"]
-
 MAX_LINE_BYTES: Final = 4 << 20  # as over HTTP
 
 

@@ -20,8 +20,6 @@ from pydanube_cli.command import Command, Common
 from pydanube_cli.plan_view import consents
 from pydanube_cli.render import cell, print_json, print_pairs, print_table
 
-__all__ = ["command_of_runbook", "runbook"]
-
 _ATTENTION: Final = "!"
 
 

@@ -14,8 +14,6 @@ import anyio
 from pydanube_core.errors import MissingExtra
 from pydanube_core.extras import install_command
 
-__all__ = ["EXTRA_MODULES", "require", "run_async", "terminate_like_interrupt"]
-
 T = TypeVar("T")
 
 # Distributions whose import name differs are named by the import.

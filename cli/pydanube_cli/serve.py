@@ -20,7 +20,6 @@ from pydanube_cli.runtime import require
 if TYPE_CHECKING:
     from pydanube_broker.settings import Settings
 
-__all__ = ["broker", "offset_ports", "settings_from_flags", "up"]
 
 LOADED_OBJECTS: Final = 1_000_000  # a start makes some 300 000
 _PORTS: Final = ("grpc_port", "admin_port", "metrics_port", "http_port")

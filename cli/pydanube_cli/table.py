@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 
 from rich.cells import cell_len
 
-__all__ = ["Column", "laid_out"]
-
 GAP = 2
 NARROWEST = 14  # a folded text narrower than this is no pleasure
 NAME = 40  # the first column says what the row is about: up to this width it stays whole

@@ -16,8 +16,6 @@ from pydanube_core.generated import danube_stream_pb2 as pb
 
 from pydanube.transport import copy_of
 
-__all__ = ["AckGatherer", "cut"]
-
 FEW_MESSAGES: Final = 16  # of a batch: ranges cost no more
 MAX_MASKS: Final = 512  # in one message to the broker, which takes 1 024
 RANGES_A_REQUEST: Final = 16_384  # a broker takes 65 536, and smaller ones hold up nobody

@@ -8,17 +8,6 @@ from typing import Any, Final, get_args
 
 from pydanube_core.errors import InvalidArgument
 
-__all__ = [
-    "MOST",
-    "check_choice",
-    "check_flag",
-    "check_number",
-    "check_text",
-    "check_texts",
-    "check_whole",
-    "shown",
-]
-
 MOST: Final = (1 << 53) - 1  # what JSON and every language of the wire can count to
 
 

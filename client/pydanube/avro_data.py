@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-__all__ = ["fault_of", "is_recursive"]
-
 Path = tuple[str | int, ...]
 
 

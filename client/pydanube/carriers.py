@@ -10,8 +10,6 @@ from pydanube_core.errors import InvalidArgument
 from pydanube.endpoint import Tls
 from pydanube.transport import Transport, TransportFactory
 
-__all__ = ["Carrier", "chosen", "transports"]
-
 
 class Carrier(StrEnum):
     OWN = "own"

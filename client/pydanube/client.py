@@ -21,7 +21,7 @@ from pydanube_core.services import STREAM
 
 from pydanube.carriers import chosen, transports
 from pydanube.client_metrics import ClosedCounts, Labels, exposition
-from pydanube.consumer import Consumer, Reader, Receiver
+from pydanube.consumer import Consumer, Reader
 from pydanube.endpoint import Tls, parse_url
 from pydanube.events import EventHub
 from pydanube.facts import (
@@ -44,13 +44,12 @@ from pydanube.options import (
 )
 from pydanube.outage import Outage, Waiter
 from pydanube.producer import Producer
+from pydanube.receiver import Receiver
 from pydanube.retry import Retry
 from pydanube.schemas import Schema, Schemas, schema_of
 from pydanube.topic_watch import Partitions, TopicChoice, TopicWatch
 from pydanube.tracing import Tracing
 from pydanube.transport import Transport, TransportFactory, gave_up
-
-__all__ = ["DEFAULT_URL", "Client", "connect"]
 
 DEFAULT_URL: Final = "http://127.0.0.1:6650"
 _RESOLVE_TIMEOUT_S: Final = 10.0

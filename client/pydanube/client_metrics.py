@@ -13,8 +13,6 @@ from typing import Any, Final
 
 from pydanube.facts import ClientStatistics, ConsumerStatistics, ProducerStatistics
 
-__all__ = ["MOST_SERIES", "ClosedCounts", "Labels", "exposition"]
-
 MOST_SERIES: Final = 1000
 _GAUGES: Final = {
     "waiting_messages", "waiting_bytes", "blocked_senders", "buffered_messages", "credit_messages", "credit_bytes",

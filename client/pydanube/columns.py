@@ -11,8 +11,6 @@ from pydanube_core.errors import InvalidArgument
 from pydanube.message import Message, columns_to_send
 from pydanube.routing import encode_key
 
-__all__ = ["chunks_of", "columns_of"]
-
 _CHUNK_MESSAGES: Final = 1024  # big enough to vanish in the mean, small enough for one turn of the loop
 
 

@@ -43,8 +43,6 @@ from pydanube.retry import Retry
 from pydanube.takings import Takings
 from pydanube.transport import Stream, Transport, copy_of, gave_up
 
-__all__ = ["ConsumeLane", "ConsumeOptions"]
-
 # Acks wait for company: each message to the broker costs both sides some 0.3 ms, whatever it holds. Longer than this
 # none waits, and no more messages than these; a consumer that has nothing more to do sends them at once.
 ACK_FLUSH_S: Final = 0.005

@@ -6,8 +6,6 @@ from pydanube_core.errors import Unavailable
 
 from pydanube.receiver import Receiver
 
-__all__ = ["Consumer", "Reader", "Receiver"]
-
 
 class Consumer(Receiver):
     """A consumer of a subscription. Leaving the block waits until the acks given are durable, 5 s at most.

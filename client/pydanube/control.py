@@ -15,8 +15,6 @@ from pydanube_core.generated import danube_stream_pb2 as pb
 
 from pydanube.transport import Stream, copy_of
 
-__all__ = ["ControlQueue"]
-
 
 class ControlQueue:
     """Control messages of one consumer's stream; lives on over reconnects, its contents do not."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["CreditAccount"]
-
 
 class CreditAccount:
     """Messages and stored bytes, each on its own; pure bookkeeping.

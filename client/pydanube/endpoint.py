@@ -8,8 +8,6 @@ from urllib.parse import urlsplit
 
 from pydanube_core.errors import InvalidArgument
 
-__all__ = ["Tls", "metadata_of", "parse_url", "read_pem"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tls:

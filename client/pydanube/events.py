@@ -10,8 +10,6 @@ from typing import Final
 
 from pydanube.facts import ClientEvent
 
-__all__ = ["EventHub"]
-
 _QUEUE: Final = 1000
 
 

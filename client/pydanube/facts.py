@@ -7,19 +7,6 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-__all__ = [
-    "ClientEvent",
-    "ClientEventKind",
-    "ClientStatistics",
-    "ConsumerStatistics",
-    "OffsetRange",
-    "ProducerStatistics",
-    "Receipt",
-    "SchemaRef",
-    "SendSummary",
-    "from_ms",
-]
-
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 

@@ -18,8 +18,6 @@ from pydanube.endpoint import Tls, metadata_of, parse_url, read_pem
 from pydanube.statuses import error_of
 from pydanube.transport import listen_by_reading
 
-__all__ = ["GrpcTransport", "translate"]
-
 _SERVICE: Final = "/danube.stream.Stream/"
 # A broker that is stopped or whose machine is gone closes nothing. While calls are open and nothing has come for
 # KEEPALIVE_MS, the connection is asked; without an answer for as long again it is given up, and the outage begins.

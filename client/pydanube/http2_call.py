@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from pydanube_core.http2 import ClientConnection, Stream
     from pydanube_core.http2.head import AnswerHead
 
-__all__ = ["MESSAGE_BYTES", "Call", "CallLink"]
 
 MESSAGE_BYTES: Final = 16 << 20
 #: unread messages of a stream, before the broker is held back; besides them there is what its window lets through

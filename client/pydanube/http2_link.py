@@ -34,7 +34,6 @@ from pydanube.statuses import not_reached
 if TYPE_CHECKING:
     from pydanube_core.http2 import AnswerEvent, Stream
 
-__all__ = ["Link", "open_link"]
 
 #: a consumer's credit bounds what is sent to it, so windows have only to be out of the way
 LIMITS: Final = Limits(

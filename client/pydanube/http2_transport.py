@@ -15,8 +15,6 @@ from pydanube.endpoint import Tls, metadata_of, parse_url, read_pem
 from pydanube.http2_call import Call
 from pydanube.http2_link import Link, open_link
 
-__all__ = ["Http2Stream", "Http2Transport"]
-
 _SERVICE: Final = "/danube.stream.Stream/"
 KEEPALIVE_S: Final = 10.0
 #: how long a broker that accepts may take to say hello: on a busy machine more than a second

@@ -9,8 +9,6 @@ from pydanube_core.names import TopicName
 
 from pydanube.consume_lane import ConsumeLane
 
-__all__ = ["lanes_of"]
-
 
 def lanes_of(
     lanes: Sequence[ConsumeLane], *, partition: int | None, topic: str | None

@@ -15,8 +15,6 @@ from pydanube.outbound import OutBatch
 from pydanube.retry import Retry
 from pydanube.transport import Transport
 
-__all__ = ["LaneCounters", "LaneOptions"]
-
 
 @dataclass(slots=True, kw_only=True)
 class LaneCounters:

@@ -16,8 +16,6 @@ from pydanube.facts import ClientEventKind
 from pydanube.tasks import TaskOwner
 from pydanube.transport import Stream, Transport, say_goodbye
 
-__all__ = ["LaneStream"]
-
 _REASON_S: Final = 1.0  # so long a failed write waits for the reader to say why
 
 

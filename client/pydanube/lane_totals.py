@@ -7,8 +7,6 @@ from dataclasses import dataclass, fields
 
 from pydanube.consume_lane import ConsumeLane
 
-__all__ = ["LaneTotals"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneTotals:

@@ -10,8 +10,6 @@ from pydanube.facts import OffsetRange, SendSummary
 from pydanube.outbound import OutBatch
 from pydanube.transport import copy_of
 
-__all__ = ["Ledger"]
-
 
 class Ledger:
     """Bounded by the window: what is answered is kept as ranges, which merge."""

@@ -26,8 +26,6 @@ from pydanube.acks import AckGatherer
 from pydanube.arguments import check_text, check_whole
 from pydanube.facts import SchemaRef, from_ms
 
-__all__ = ["Batch", "DecodedBatch", "Delivered", "Message", "columns_to_send"]
-
 T = TypeVar("T")
 
 

@@ -24,22 +24,6 @@ from pydanube.topic_watch import MOST_TOPICS, Partitions
 from pydanube.tracing import Tracing
 from pydanube.transport import Transport
 
-__all__ = [
-    "AccessMode",
-    "ClientSide",
-    "Compression",
-    "ConsumerArguments",
-    "ConsumerOptions",
-    "DispatchStrategy",
-    "ProducerArguments",
-    "ProducerOptions",
-    "ReaderArguments",
-    "ReaderOptions",
-    "ReceiverOptions",
-    "RoutingMode",
-    "SubscriptionType",
-]
-
 SubscriptionType = Literal["exclusive", "shared", "failover", "key-shared"]
 DispatchStrategy = Literal["reliable", "non_reliable"]
 AccessMode = Literal["shared", "exclusive", "named"]

@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-__all__ = ["NOTICE_S", "Outage", "Waiter"]
-
 NOTICE_S: Final = 1.0  # a broker that restarts, or a connection that breaks once, is not worth a line
 
 _log = logging.getLogger("pydanube")

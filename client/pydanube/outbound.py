@@ -18,8 +18,6 @@ from pydanube_core.frames import PUBLISH_BATCH_FIELD, write_bytes_field
 from pydanube.facts import Receipt, from_ms
 from pydanube.transport import copy_of
 
-__all__ = ["MESSAGE_OVERHEAD_BYTES", "OutBatch", "PendingSend", "Session"]
-
 # Its share of the offset columns; also what bounds a batch of empty messages
 MESSAGE_OVERHEAD_BYTES: Final = 16
 

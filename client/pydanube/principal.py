@@ -7,8 +7,6 @@ import os
 import socket
 from collections.abc import Mapping
 
-__all__ = ["default_principal"]
-
 
 def default_principal(environment: Mapping[str, str] = os.environ) -> str:
     """`DANUBE_PRINCIPAL`, else `<user>@<host>`."""

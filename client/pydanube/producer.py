@@ -39,8 +39,6 @@ from pydanube.tracing import Carried
 from pydanube.transport import copy_of
 from pydanube.value_shapes import Value
 
-__all__ = ["Payload", "Producer"]
-
 Payload = bytes | bytearray | memoryview
 
 _LEAVE_S: Final = 5.0  # how long leaving the block by an exception may take

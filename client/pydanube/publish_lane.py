@@ -51,8 +51,6 @@ from pydanube.outbound import MESSAGE_OVERHEAD_BYTES, OutBatch, Session
 from pydanube.schemas import schema_of
 from pydanube.transport import Stream, copy_of, gave_up
 
-__all__ = ["MAX_IN_FLIGHT", "PublishLane"]
-
 MAX_IN_FLIGHT: Final = 5  # the broker remembers the last 8 batches of a session (docs/design.md#6-delivery)
 assert MAX_IN_FLIGHT < 8
 ALONE_BATCHES: Final = 4

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 
 from pydanube.message import Delivered
 
-__all__ = ["without"]
-
 
 def without(
     delivered: Delivered, wanted: Sequence[tuple[int, int]], back: list[int]

@@ -38,8 +38,6 @@ from pydanube.tasks import TaskOwner, all_of
 from pydanube.topic_watch import Partitions, TopicWatch
 from pydanube.transport import copy_of
 
-__all__ = ["Receiver"]
-
 _LEAVE_S: Final = 5.0
 _NOTHING: Final[Iterator[Message]] = iter(())
 

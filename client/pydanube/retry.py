@@ -11,8 +11,6 @@ from dataclasses import dataclass
 
 from pydanube.arguments import check_number
 
-__all__ = ["Retry"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:

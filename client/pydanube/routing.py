@@ -13,8 +13,6 @@ from typing import Final
 
 from pydanube_core.errors import InvalidArgument
 
-__all__ = ["Router", "Routing", "attributes_bytes", "encode_key", "fnv1a_64"]
-
 _ATTRIBUTE_OVERHEAD_BYTES: Final = 8
 _BASIS: Final = 0xCBF29CE484222325
 _PRIME: Final = 0x100000001B3

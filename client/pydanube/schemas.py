@@ -25,8 +25,6 @@ from pydanube.avro_data import is_recursive
 from pydanube.facts import SchemaRef, from_ms
 from pydanube.value_shapes import built
 
-__all__ = ["Registered", "Schema", "SchemaLike", "Schemas", "schema_of"]
-
 TIMEOUT_S: Final = 30.0  # the compiler of a Protobuf schema may take its time
 _MOST_VERSION: Final = (1 << 32) - 1
 KEPT: Final = 256  # versions a client remembers

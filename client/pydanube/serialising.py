@@ -19,8 +19,6 @@ from pydanube.avro_data import fault_of, is_recursive
 from pydanube.schemas import Schema
 from pydanube.value_shapes import pointer, to_data, to_json_data
 
-__all__ = ["payload_of", "serialiser"]
-
 _FAULTS: Final = (ValueError, TypeError, KeyError, OverflowError, ArithmeticError, AttributeError)
 
 

@@ -21,8 +21,6 @@ from pydanube_core.errors import (
     error_for,
 )
 
-__all__ = ["error_of", "not_reached"]
-
 ERROR_METADATA: Final = "danube-error-bin"
 
 

@@ -26,7 +26,6 @@ from pydanube_core.errors import ClosedResource
 from pydanube import client as _client
 from pydanube.consumer import Consumer as _Consumer
 from pydanube.consumer import Reader as _Reader
-from pydanube.consumer import Receiver as _Receiver
 from pydanube.endpoint import Tls
 from pydanube.facts import (
     ClientEvent,
@@ -49,6 +48,7 @@ from pydanube.options import (
 from pydanube.outbound import PendingSend as _PendingSend
 from pydanube.producer import Payload
 from pydanube.producer import Producer as _Producer
+from pydanube.receiver import Receiver as _Receiver
 from pydanube.retry import Retry
 from pydanube.sync_loop import Loop, Pace
 from pydanube.sync_message import Acks, Batch, Message

@@ -10,8 +10,6 @@ from typing import Any, Final, TypeVar
 
 from pydanube_core.errors import ClosedResource
 
-__all__ = ["Loop", "Pace"]
-
 FETCH_S: Final = 0.05
 MOST_FETCHED: Final = 2_000
 

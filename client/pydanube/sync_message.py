@@ -12,8 +12,6 @@ from pydanube.message import Batch as _Batch
 from pydanube.message import Message as _Message
 from pydanube.sync_loop import Loop
 
-__all__ = ["Acks", "Batch", "Message"]
-
 T = TypeVar("T")
 
 

@@ -10,8 +10,6 @@ from pydanube.schemas import Registered, Schema
 from pydanube.schemas import Schemas as _Schemas
 from pydanube.sync_loop import Loop
 
-__all__ = ["Schemas"]
-
 
 class Schemas:
     """As `pydanube.Schemas`."""

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["REPORT_S", "Takings"]
-
 REPORT_S: Final = 0.2  # after a change; a quarter of the ack timeout where that is shorter
 HEARD_OF: Final = 4  # times in each ack timeout
 

@@ -12,8 +12,6 @@ import asyncio
 from collections.abc import Coroutine, Iterable
 from typing import Any
 
-__all__ = ["TaskOwner", "all_of"]
-
 
 class TaskOwner:
     """Owns asyncio tasks until they end or `aclose` ends them."""

@@ -16,8 +16,6 @@ from pydanube_core.errors import InvalidArgument, TopicNotFound
 from pydanube_core.names import TopicName
 from pydanube_core.topic_pattern import TopicPattern
 
-__all__ = ["MOST_TOPICS", "Partitions", "TopicChoice", "TopicWatch"]
-
 MOST_TOPICS: Final = 1000  # what one answer of a broker holds
 
 #: (index, concrete topic) of each; index None: the topic has no partitions

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from pydanube.facts import Receipt
 
-__all__ = ["Carried", "Tracing", "process"]
 
 SYSTEM: Final = "danube"
 

@@ -13,16 +13,6 @@ from typing import Final, Protocol
 
 from pydanube_core.errors import ClusterError
 
-__all__ = [
-    "Stream",
-    "Transport",
-    "TransportFactory",
-    "copy_of",
-    "gave_up",
-    "listen_by_reading",
-    "say_goodbye",
-]
-
 GOODBYE_S: Final = 0.5
 
 

@@ -14,8 +14,6 @@ from typing import Any, ClassVar, Protocol
 
 from pydanube_core.errors import PayloadInvalid
 
-__all__ = ["Value", "built", "pointer", "to_data", "to_json_data"]
-
 
 class DataclassValue(Protocol):
     __dataclass_fields__: ClassVar[dict[str, Any]]

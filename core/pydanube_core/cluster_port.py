@@ -30,24 +30,6 @@ from pydanube_core.facts import (
 )
 from pydanube_core.schema_facts import SchemasPort
 
-__all__ = [
-    "AuditPort",
-    "BrokersPort",
-    "ClusterPort",
-    "CursorHistory",
-    "DiagnosisPort",
-    "LagFacts",
-    "LagKey",
-    "MessagesPort",
-    "NamespacesPort",
-    "ObjectsPort",
-    "StatePort",
-    "SubscriptionsPort",
-    "TopicHistory",
-    "TopicKey",
-    "TopicsPort",
-]
-
 
 class TopicKey(NamedTuple):
     """A topic: what a page of topics is chosen by."""

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-__all__ = ["commit_offset"]
-
 
 def commit_offset(
     *,

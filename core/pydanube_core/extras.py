@@ -6,8 +6,6 @@ import sys
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-__all__ = ["install_command"]
-
 DISTRIBUTION = "pydanube"
 
 

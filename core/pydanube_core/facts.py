@@ -11,23 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = [
-    "BrokerFacts",
-    "ConsumerFacts",
-    "Grace",
-    "LogLine",
-    "MessageFacts",
-    "NamespaceFacts",
-    "PolicyFacts",
-    "Reason",
-    "SessionFacts",
-    "SettingFacts",
-    "StateItem",
-    "SubscriptionFacts",
-    "TopicFacts",
-    "TrafficFacts",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reason:

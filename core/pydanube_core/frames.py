@@ -22,8 +22,6 @@ from typing import Final
 
 from pydanube_core.errors import InvalidArgument
 
-__all__ = ["DeliveryPart", "decode_delivery", "encode_delivery", "read_bytes_field", "write_bytes_field"]
-
 Buffer = bytes | memoryview
 
 PUBLISH_BATCH_FIELD: Final = 2  # PublishRequest.batch

@@ -15,24 +15,6 @@ from functools import lru_cache
 from typing import Final
 from urllib.parse import quote, unquote_to_bytes
 
-__all__ = [
-    "HEAD",
-    "OK_TRAILERS",
-    "MessageReader",
-    "Status",
-    "Unpacker",
-    "WireError",
-    "decode_metadata",
-    "encode_metadata",
-    "frame",
-    "frame_gzip",
-    "percent_decode",
-    "percent_encode",
-    "timeout_s",
-    "trailers",
-    "unpack",
-]
-
 Headers = tuple[tuple[bytes, bytes], ...]
 
 PREFIX_BYTES: Final = 5

@@ -15,8 +15,6 @@ from enum import StrEnum
 
 from pydanube_core.facts import SubscriptionFacts
 
-__all__ = ["AgeQuality", "Lag", "LagReason", "measure_lag"]
-
 
 class AgeQuality(StrEnum):
     EXACT = "exact"

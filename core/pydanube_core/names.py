@@ -14,17 +14,6 @@ from typing import Final
 
 from pydanube_core.errors import InvalidArgument, InvalidName
 
-__all__ = [
-    "AUDIT_TOPIC",
-    "DEFAULT_NAMESPACE",
-    "MAX_PART_CHARS",
-    "SYSTEM_NAMESPACE",
-    "TopicName",
-    "check_client_name",
-    "check_namespace",
-    "check_subscription",
-]
-
 DEFAULT_NAMESPACE: Final = "default"
 SYSTEM_NAMESPACE: Final = "system"
 AUDIT_TOPIC: Final = "/system/audit"  # what every call of an operation leaves behind

@@ -14,8 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-__all__ = ["BrokerSample", "ConsumerSample", "CursorSample", "HeadSample", "Round", "RoundObserver"]
-
 
 class HeadSample(NamedTuple):
     """One log: a topic that is not partitioned, or a partition."""

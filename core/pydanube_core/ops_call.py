@@ -22,16 +22,6 @@ from pydanube_core.errors import (
 )
 from pydanube_core.generated.danube_ops_pb2 import CallRequest, CallResponse
 
-__all__ = [
-    "CHANNEL_OPTIONS",
-    "DEFAULT_ADMIN_URL",
-    "LONG_RUNNING_S",
-    "call_failed",
-    "call_request",
-    "call_result",
-    "call_target",
-]
-
 DEFAULT_ADMIN_URL: Final = "http://127.0.0.1:50051"
 # For operations that say so, where the caller says nothing; his leaving ends them sooner
 LONG_RUNNING_S: Final = 3600.0

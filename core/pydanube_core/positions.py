@@ -8,8 +8,6 @@ from enum import StrEnum
 from pydanube_core.errors import InvalidArgument
 from pydanube_core.units import format_time, parse_duration_s, parse_time_ms
 
-__all__ = ["Position", "PositionKind"]
-
 _FORMS = "write earliest, latest, offset:42, time:2026-01-31T12:00:00Z or time:-15m"
 
 

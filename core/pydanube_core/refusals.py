@@ -9,19 +9,6 @@ from __future__ import annotations
 from pydanube_core.errors import AlreadyExists, Conflict, InvalidArgument, NameReused, PermissionDenied
 from pydanube_core.names import TopicName
 
-__all__ = [
-    "audit_is_kept",
-    "changed_since",
-    "namespace_taken",
-    "policies_of_a_partition",
-    "replay_into_itself",
-    "reused",
-    "single_partition",
-    "skip_over_partitions",
-    "subscription_taken",
-    "topic_taken",
-]
-
 
 def audit_is_kept(topic: str) -> PermissionDenied:
     return PermissionDenied(

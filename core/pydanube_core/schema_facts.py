@@ -6,14 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-__all__ = [
-    "CompatibilityFacts",
-    "RegistrationFacts",
-    "SchemaFacts",
-    "SchemasPort",
-    "SubjectFacts",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaFacts:

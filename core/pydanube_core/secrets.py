@@ -12,8 +12,6 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-__all__ = ["REDACTED", "is_secret_name", "known_secrets", "without_passwords", "without_secrets"]
-
 REDACTED: Final = "redacted"
 MIN_KNOWN_CHARS: Final = 8  # a shorter value would be found in innocent texts
 

@@ -29,28 +29,6 @@ from pydanube_core.generated import (
     danube_stream_pb2,
 )
 
-__all__ = [
-    "AUTH_SERVICE",
-    "BROKER_ADMIN",
-    "CLUSTER_ADMIN",
-    "CONSUMER_SERVICE",
-    "DISCOVERY",
-    "HEALTH_CHECK",
-    "METHODS",
-    "NAMESPACE_ADMIN",
-    "OPS",
-    "PRODUCER_SERVICE",
-    "SCHEMA_REGISTRY",
-    "SECURITY_ADMIN",
-    "SERVICES",
-    "STORAGE_SERVICE",
-    "STREAM",
-    "TOPIC_ADMIN",
-    "Kind",
-    "Method",
-    "Service",
-]
-
 
 class Kind(StrEnum):
     """Which sides of a call are streams; the values are the names of grpcio's generic calls and handlers."""

@@ -9,8 +9,6 @@ from typing import Final
 
 from pydanube_core.names import TopicName
 
-__all__ = ["close_names", "close_topics"]
-
 # Likeness costs some 30 µs a name; of more than these only the likeliest are looked at.
 MOST_COMPARED: Final = 200
 MOST_LETTERS: Final = 256  # no name is longer than that

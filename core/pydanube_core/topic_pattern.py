@@ -10,8 +10,6 @@ from typing import Final
 from pydanube_core.errors import InvalidName
 from pydanube_core.names import DEFAULT_NAMESPACE, TopicName, check_namespace
 
-__all__ = ["MAX_PATTERN_CHARS", "TopicPattern"]
-
 MAX_PATTERN_CHARS: Final = 256
 _GLOB: Final = re.compile(r"[A-Za-z0-9_\-*?\[\]!]+\Z")
 _RULE: Final = (

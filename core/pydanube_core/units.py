@@ -8,8 +8,6 @@ from typing import Final
 
 from pydanube_core.errors import InvalidArgument
 
-__all__ = ["format_time", "parse_bytes", "parse_duration_s", "parse_time_ms"]
-
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _DURATION: Final = re.compile(r"\s*([0-9]{1,20}(?:\.[0-9]{1,20})?)\s*(ms|s|m|h|d)?\s*\Z")

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from pydanube_mcp.client_config import McpClient, find_program, print_config
     from pydanube_mcp.clusters import parse_connections
     from pydanube_mcp.late import late_http_face
+    from pydanube_mcp.profiles import Profile
     from pydanube_mcp.run import http_face, mcp_app, run_http, run_stdio
     from pydanube_mcp.server import DanubeServer, build_server
-    from pydanube_mcp.tools import Profile
 
 __all__ = [
     "DanubeServer",

@@ -26,8 +26,6 @@ from pydanube_core.errors import ClusterError
 
 from pydanube_mcp.clusters import Clusters
 
-__all__ = ["ALERTS_URI", "AlertWatch"]
-
 ALERTS_URI: Final = "danube://alerts"
 PAUSE_S: Final = 1.0
 TELL_S: Final = 0.5  # for a client to take a cue

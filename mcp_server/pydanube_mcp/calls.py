@@ -32,8 +32,6 @@ from pydanube_mcp.consent import (
 from pydanube_mcp.sizing import MAX_RESULT_BYTES, fewer, size_of
 from pydanube_mcp.tasks import TaskView, takes_tasks
 
-__all__ = ["Caller"]
-
 _APPLY: Final = "plans.apply"
 _READ_ANY: Final = "operations.read"
 

@@ -18,8 +18,6 @@ from pydanube_core.extras import install_command
 
 from pydanube_mcp.fencing import is_plain
 
-__all__ = ["MAX_PNG_BYTES", "draw_chart"]
-
 MAX_PNG_BYTES: Final = 100_000  # 20 kB is usual
 WIDTH: Final = 1200
 PANEL: Final = 330

@@ -21,8 +21,6 @@ from pydanube_core.errors import MissingExtra
 
 from pydanube_mcp.chart_image import draw_chart
 
-__all__ = ["CHART_URI", "TOOL_META", "chart_apps", "with_picture"]
-
 CHART: Final = "topics.chart"
 CHART_URI: Final = "ui://danube/chart"
 TOOL_META: Final[Mapping[str, Mapping[str, Any]]] = {

@@ -20,8 +20,6 @@ from pydanube_core.errors import ClusterError, InvalidArgument
 from pydanube_core.extras import install_command
 from pydanube_core.spelling import close_names
 
-__all__ = ["McpClient", "find_program", "print_config"]
-
 SERVER_NAME = "danube"
 
 

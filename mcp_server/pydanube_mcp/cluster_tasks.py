@@ -28,8 +28,6 @@ from pydanube_mcp.profiles import Profile
 from pydanube_mcp.requests import principal_of
 from pydanube_mcp.tasks import Request, TaskView
 
-__all__ = ["ClusterTasks", "is_task", "running_view", "waiting_view"]
-
 APPLIED: Final = ".apply"
 _RUNNING: Final = re.compile(r"t[0-9a-f]{24}\Z")
 _WAITING: Final = re.compile(r"p[0-9a-f]{24}\.[A-Za-z0-9_-]{1,64}(\.apply)?\Z")

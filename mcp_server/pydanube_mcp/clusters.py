@@ -13,8 +13,6 @@ from pydanube_core.spelling import close_names
 
 from pydanube_mcp.profiles import CLUSTER
 
-__all__ = ["Clusters", "parse_connections"]
-
 DEFAULT_NAME: Final = "default"
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")

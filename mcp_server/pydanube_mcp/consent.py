@@ -32,20 +32,6 @@ from pydanube_admin.forecast import radius_text
 from pydanube_admin.spelling import shown
 from pydanube_core.errors import PermissionDenied
 
-__all__ = [
-    "ASK_TIMEOUT_S",
-    "CONSENT",
-    "Answer",
-    "Confirm",
-    "Question",
-    "ask_now",
-    "can_ask",
-    "question_result",
-    "refusal",
-    "said",
-    "waits",
-]
-
 ASK_TIMEOUT_S: Final = 600.0  # as long as a plan lives by default
 _MODERN: Final = "2026-07-28"
 CONSENT: Final = "consent"  # the name of the question

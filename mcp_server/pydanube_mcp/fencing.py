@@ -19,8 +19,6 @@ from typing import Any, Final
 
 from pydanube_core.secrets import REDACTED, is_secret_name, without_secrets
 
-__all__ = ["MAX_UNTRUSTED_CHARS", "SEE", "UNTRUSTED", "fenced", "is_plain"]
-
 UNTRUSTED: Final = "untrusted"
 SEE: Final = "see untrusted"  # stands where a text was that moved
 MAX_UNTRUSTED_CHARS: Final = 262_144  # of one text; a result shows a part of it at a time (`sizing`)

@@ -22,8 +22,6 @@ from pydanube_admin.http import AsgiApp, HttpFace
 from pydanube_admin.jsonrpc import JsonRpc
 from pydanube_admin.remote import OpsClient, OpsEntry
 
-__all__ = ["LateApp", "late_http_face"]
-
 _log = logging.getLogger("pydanube.mcp")
 
 T = TypeVar("T")

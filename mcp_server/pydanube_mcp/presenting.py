@@ -8,15 +8,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from mcp.types import CallToolResult, TextContent
-from pydanube_admin.operation import Effect, Operation
+from pydanube_admin.effect import Effect
+from pydanube_admin.operation import Operation
 from pydanube_admin.spelling import shown
 from pydanube_core.errors import ClusterError, InvalidArgument
 
 from pydanube_mcp.fencing import fenced, is_plain
 from pydanube_mcp.profiles import CLUSTER, Profile, reachable
 from pydanube_mcp.sizing import PART, REST, in_parts
-
-__all__ = ["Asked", "error_result", "ok_result", "take_part"]
 
 _MAX_PART: Final = 100_000
 _FIND: Final = "operations.find"  # answers with our own texts only: names, summaries, schemas

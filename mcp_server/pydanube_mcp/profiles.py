@@ -12,12 +12,11 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, Final
 
-from pydanube_admin.operation import Effect, Operation
+from pydanube_admin.effect import Effect
+from pydanube_admin.operation import Operation
 from pydanube_admin.registry import LATER, TOOLS
 from pydanube_admin.spelling import shown
 from pydanube_core.spelling import close_names
-
-__all__ = ["CLUSTER", "Profile", "explain", "is_listed", "reachable", "small_input", "small_output"]
 
 
 class Profile(StrEnum):

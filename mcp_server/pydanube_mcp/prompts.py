@@ -13,8 +13,6 @@ from pydanube_core.spelling import close_names
 
 from pydanube_mcp.fencing import is_plain
 
-__all__ = ["choices_of", "get_prompt", "is_prompt", "prompt_list"]
-
 MAX_VALUE_CHARS = 512
 
 

@@ -12,8 +12,6 @@ from typing import Any, Final
 
 from pydanube_admin.http import AsgiApp
 
-__all__ = ["PlainRefusals"]
-
 _FOREIGN: Final = "alidation error"
 _PLAIN: Final = (
     'that is no JSON-RPC message: send one object with "jsonrpc": "2.0", an "id" that is a string or an integer, a '

@@ -6,8 +6,6 @@ from typing import Any
 
 from mcp.server.context import ServerRequestContext
 
-__all__ = ["principal_of"]
-
 
 def principal_of(request: ServerRequestContext[Any, Any]) -> str | None:
     """Whom an HTTP request claims to be for; the guard in front has checked its form. None over stdio."""

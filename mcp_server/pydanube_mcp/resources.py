@@ -30,8 +30,6 @@ from pydanube_mcp.fencing import fenced, is_plain
 from pydanube_mcp.presenting import Asked, body_of
 from pydanube_mcp.profiles import CLUSTER, Profile
 
-__all__ = ["JSON_TYPE", "complete", "complete_topic", "read_resource", "resource_list", "template_list"]
-
 MAX_COMPLETIONS: Final = 100  # the protocol's limit
 JSON_TYPE: Final = "application/json"
 

@@ -13,15 +13,14 @@ import anyio
 from mcp.server.transport_security import TransportSecuritySettings
 from pydanube_admin.http import MAX_BODY_BYTES, AsgiApp, HttpFace, http_server
 from pydanube_admin.jsonrpc import JsonRpc
-from pydanube_admin.remote import DEFAULT_ADMIN_URL, OpsClient
+from pydanube_admin.remote import OpsClient
+from pydanube_core.ops_call import DEFAULT_ADMIN_URL
 from starlette.applications import Starlette
 
 from pydanube_mcp.consent import Confirm
+from pydanube_mcp.profiles import Profile
 from pydanube_mcp.refusals import PlainRefusals
 from pydanube_mcp.server import DanubeServer, build_server
-from pydanube_mcp.tools import Profile
-
-__all__ = ["http_face", "mcp_app", "run_http", "run_stdio", "serving"]
 
 # Sessions are of the 2025 protocol only: each holds its streams, about 100 kB. The next one is refused with 503.
 MAX_SESSIONS: Final = 256

@@ -46,8 +46,8 @@ from mcp.types import (
 )
 from pydantic import AnyUrl
 from pydanube_admin.openrpc import package_version
-from pydanube_admin.remote import DEFAULT_ADMIN_URL
 from pydanube_core.errors import ClusterError
+from pydanube_core.ops_call import DEFAULT_ADMIN_URL
 
 from pydanube_mcp.alerts import MAX_CUES, MAX_LISTENERS, AlertWatch
 from pydanube_mcp.calls import Caller
@@ -56,6 +56,7 @@ from pydanube_mcp.cluster_tasks import ClusterTasks
 from pydanube_mcp.clusters import Clusters
 from pydanube_mcp.consent import Confirm
 from pydanube_mcp.presenting import Asked, error_result, ok_result, take_part
+from pydanube_mcp.profiles import Profile
 from pydanube_mcp.prompts import choices_of, get_prompt, prompt_list
 from pydanube_mcp.resources import (
     JSON_TYPE,
@@ -68,9 +69,7 @@ from pydanube_mcp.resources import (
 from pydanube_mcp.skills import Skills
 from pydanube_mcp.stdin_lines import StdinLines
 from pydanube_mcp.tasks import OtherTools, Tasks, TaskView, hand_over
-from pydanube_mcp.tools import Profile, find_tool, on_a_cluster, tool_list
-
-__all__ = ["INSTRUCTIONS", "SERVER_NAME", "DanubeServer", "build_server"]
+from pydanube_mcp.tools import find_tool, on_a_cluster, tool_list
 
 SERVER_NAME: Final = "danube"
 

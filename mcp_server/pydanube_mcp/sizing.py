@@ -16,8 +16,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-__all__ = ["MAX_RESULT_BYTES", "PART", "REST", "Part", "fewer", "in_parts", "size_of"]
-
 MAX_RESULT_BYTES: Final = 8_000  # of the JSON of a result
 PART: Final = "part"  # an argument of every read
 REST: Final = "rest"

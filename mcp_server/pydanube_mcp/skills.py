@@ -23,8 +23,6 @@ from pydanube_admin.runbooks.models import Runbook
 from pydanube_admin.runbooks.telling import text
 from pydanube_core.spelling import close_names
 
-__all__ = ["SKILLS", "Skill", "Skills", "all_skills"]
-
 SKILLS: Final = "io.modelcontextprotocol/skills"
 MANIFEST: Final = "SKILL.md"
 DATA: Final = "references/runbook.toml"

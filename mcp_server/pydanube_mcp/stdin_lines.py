@@ -15,8 +15,6 @@ from typing import Final
 import anyio
 from anyio.from_thread import BlockingPortal
 
-__all__ = ["MAX_LINE_BYTES", "StdinLines"]
-
 MAX_LINE_BYTES: Final = 8 * 1024 * 1024  # the admin core takes 4 MiB of arguments; JSON may escape them
 _CHUNK: Final = 65_536
 _WAITING: Final = 16  # lines that were read and not yet taken

@@ -22,8 +22,6 @@ from mcp.types import INVALID_PARAMS, CallToolRequestParams, RequestParams
 from mcp_types import HEADER_MISMATCH
 from pydantic import Field
 
-__all__ = ["TASKS", "Keeper", "OtherTools", "TaskView", "Tasks", "hand_over", "takes_tasks"]
-
 TASKS: Final = "io.modelcontextprotocol/tasks"
 MODERN: Final = frozenset({"2026-07-28"})
 POLL_MS: Final = 1000

@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from mcp.types import Tool, ToolAnnotations
-from pydanube_admin.operation import Effect, Operation
+from pydanube_admin.effect import Effect
+from pydanube_admin.operation import Operation
 from pydanube_admin.registry import OPERATIONS, TOOLS
 from pydanube_admin.spelling import shown
 from pydanube_core.errors import InvalidArgument, ReadOnly
@@ -22,8 +23,6 @@ from pydanube_core.spelling import close_names
 from pydanube_mcp.charts import TOOL_META
 from pydanube_mcp.clusters import Clusters
 from pydanube_mcp.profiles import CLUSTER, Profile, explain, is_listed, small_input, small_output
-
-__all__ = ["Profile", "find_tool", "on_a_cluster", "tool_list"]
 
 _FIND: Final = "find_operations"
 _WORDS: Final = re.compile(r"[A-Za-z][A-Za-z_]{1,40}\Z")

@@ -12,8 +12,6 @@ from urllib.parse import urlsplit
 
 from pydanube_core.errors import CODES, ClusterError, Internal, InvalidArgument, Unavailable, error_for
 
-__all__ = ["check_master", "failure_of", "reason_of", "start_failure"]
-
 _OURS: Final = re.compile(r"^pydanube_core\.errors\.\w+: ([A-Z_]+): (.+)$", re.MULTILINE)
 _JAVA_CLASS: Final = re.compile(r"^(?:Caused by: )?(?:[a-z_]\w*\.)+([A-Z]\w*)(?:: |$)")
 _NOISE: Final = re.compile(r"(An error occurred while calling|Traceback|at |File |:?\s*$)")

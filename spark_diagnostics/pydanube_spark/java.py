@@ -17,8 +17,6 @@ from typing import Final
 
 from pydanube_core.errors import MissingExtra
 
-__all__ = ["MIN_JAVA", "Java", "find_java", "version_in"]
-
 MIN_JAVA: Final = 17  # what Spark 4 asks for
 _ASK_S: Final = 20.0
 _FOLDERS: Final = ("/usr/lib/jvm", "/Library/Java/JavaVirtualMachines", "/opt/java")

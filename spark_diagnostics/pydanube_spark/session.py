@@ -13,8 +13,6 @@ from pydanube_spark.failures import check_master, start_failure
 from pydanube_spark.java import find_java
 from pydanube_spark.sources.registration import register
 
-__all__ = ["open_session"]
-
 _SETTINGS: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pydanube_admin import AdminCore
-from pydanube_admin.core import AdminOptions
+from pydanube_admin.plans.desk import AdminOptions
 from pydanube_broker.broker import Broker
 from pydanube_broker.settings import MEMORY_DIR
 from pydanube_broker.settings_load import load_settings

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import anyio
 import pytest
-from pydanube_admin.core import AdminOptions
+from pydanube_admin.plans.desk import AdminOptions
 from pydanube_admin.plans.records import MAX_PLANS_OF_ONE
 from pydanube_core.errors import ClusterError
 

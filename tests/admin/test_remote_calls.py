@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import anyio
 import anyio.to_thread
 import pytest
+from pydanube.principal import default_principal
 from pydanube_admin import AdminCore, OpsClient, call_sync
-from pydanube_admin.remote import default_principal
 from pydanube_admin.testing import serve_ops
 from pydanube_core.errors import (
     ClusterError,

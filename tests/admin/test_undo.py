@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 from pydanube_admin import OPERATIONS
-from pydanube_admin.core import AdminOptions
+from pydanube_admin.plans.desk import AdminOptions
 from pydanube_core.names import TopicName
 
 from tests.admin.real_broker import Administered, administered

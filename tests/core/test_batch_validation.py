@@ -22,8 +22,9 @@ from pydanube_core.batch import (
 )
 from pydanube_core.batch.encode import append_padded, seal
 from pydanube_core.batch.layout import MAX_INFLATED_BYTES, padded
+from pydanube_core.batch.plain import MAX_PUBLISH_TIME_MS
 from pydanube_core.batch.select import Cutter, key_slots, message_sizes
-from pydanube_core.batch.validate import MAX_PUBLISH_TIME_MS, validate_batch
+from pydanube_core.batch.validate import validate_batch
 from pydanube_core.errors import (
     BatchTooLarge,
     ChecksumMismatch,

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydanube_core.batch import PRODUCER_PART_BYTES, Codec, encode_batch, read_producer_part
-from pydanube_core.batch.plain import is_plain
-from pydanube_core.batch.validate import MAX_PUBLISH_TIME_MS, validate_batch, walk_columns
+from pydanube_core.batch.plain import MAX_PUBLISH_TIME_MS, is_plain
+from pydanube_core.batch.validate import validate_batch, walk_columns
 from pydanube_core.errors import ClusterError
 
 from tests.core.batches import patched, steady, summed

@@ -15,8 +15,6 @@ from typing import Any, Final
 
 from pydanube_core.secrets import REDACTED, is_secret_name, without_secrets
 
-__all__ = ["FIRST", "Break", "Head", "check_chain", "head_of", "linked", "redacted", "shortened"]
-
 GENESIS: Final = "0" * 64
 MAX_TEXT_CHARS: Final = 256  # of one value in a record: enough to recognise it
 MAX_STATE_BYTES: Final = 4096  # of `before` and `after`

@@ -8,8 +8,6 @@ from typing import Any, Final
 
 from pydanube_core.cluster_port import ClusterPort
 
-__all__ = ["calls_without_outcome"]
-
 LOOKED_AT: Final = (
     2_000  # records from the end: changes are made one at a time, so the one cut off is among the last
 )

@@ -10,8 +10,6 @@ from pydanube_admin.effect import Effect
 from pydanube_admin.models import Page
 from pydanube_admin.operation import Example, Operation
 
-__all__ = ["AUDIT_OPERATIONS"]
-
 AUDIT_OPERATIONS: Final = (
     Operation(
         name="audit.query",

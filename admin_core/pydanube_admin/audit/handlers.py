@@ -24,8 +24,6 @@ from pydanube_admin.context import Context
 from pydanube_admin.models import Page
 from pydanube_admin.paging import begin_of, glob, next_token
 
-__all__ = ["query_audit", "verify_audit"]
-
 CHUNK: Final = 100  # records a turn of the loop: ten milliseconds
 MAX_LOOKED_AT: Final = 20_000  # records a page; a page may hold fewer items, or none, and go on
 DAMAGE: Final = ("CORRUPT_JOURNAL", "CORRUPT_OBJECT", "OBJECT_MISSING", "CHECKSUM_MISMATCH")

@@ -19,8 +19,6 @@ from pydanube_core.errors import AuditUnavailable, ClusterError
 
 from pydanube_admin.audit.chain import FIRST, Head, head_of, linked
 
-__all__ = ["HEAD_KEY", "AuditLog"]
-
 _log = logging.getLogger("pydanube.admin")
 
 HEAD_KEY: Final = "audit/head"

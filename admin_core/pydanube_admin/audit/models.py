@@ -8,8 +8,6 @@ from pydantic import Field
 
 from pydanube_admin.models import ListRequest, OptionalTopic, Request, Result
 
-__all__ = ["AuditRecord", "QueryAuditRequest", "VerifiedAudit", "VerifyAuditRequest"]
-
 
 class QueryAuditRequest(ListRequest):
     principal: Annotated[str | None, Field(max_length=256, description="Only of this principal")] = None

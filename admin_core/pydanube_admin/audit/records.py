@@ -14,8 +14,6 @@ from pydanube_admin.audit.chain import Head, redacted, shortened
 from pydanube_admin.context import Context
 from pydanube_admin.forecast import Forecast
 
-__all__ = ["Entry", "head_value"]
-
 
 @dataclass(slots=True, kw_only=True)
 class Entry:

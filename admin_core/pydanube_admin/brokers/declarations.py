@@ -38,8 +38,6 @@ from pydanube_admin.effect import Effect
 from pydanube_admin.models import Page
 from pydanube_admin.operation import Example, Operation
 
-__all__ = ["BROKER_OPERATIONS"]
-
 BROKER_OPERATIONS: Final = (
     Operation(
         name="brokers.status",

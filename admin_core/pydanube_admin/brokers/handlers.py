@@ -34,22 +34,6 @@ from pydanube_admin.models import Page
 from pydanube_admin.next_calls import next_call
 from pydanube_admin.paging import cut, glob
 
-__all__ = [
-    "activate_broker",
-    "broker_config",
-    "broker_logs",
-    "broker_metrics",
-    "broker_status",
-    "cluster_metrics",
-    "describe_broker",
-    "forecast_activate",
-    "forecast_unload",
-    "leader",
-    "list_brokers",
-    "metrics_of",
-    "unload_broker",
-]
-
 
 async def broker_status(context: Context, request: BrokerStatusRequest) -> BrokerStatus:
     facts = await context.port.status()

@@ -8,26 +8,6 @@ from pydantic import Field
 
 from pydanube_admin.models import Change, ListRequest, Request, Result
 
-__all__ = [
-    "BrokerChangeRequest",
-    "BrokerConfig",
-    "BrokerItem",
-    "BrokerLogs",
-    "BrokerMetricsResult",
-    "BrokerRequest",
-    "BrokerStatus",
-    "BrokerStatusRequest",
-    "ChangedBroker",
-    "ClusterMetrics",
-    "ClusterRequest",
-    "Leader",
-    "ListBrokersRequest",
-    "LogsRequest",
-    "Metrics",
-    "ReasonItem",
-    "SettingItem",
-]
-
 
 class BrokerStatusRequest(Request):
     pass

@@ -9,8 +9,6 @@ from pydanube_admin.changes.models import UndoChangeRequest, UndoneChange
 from pydanube_admin.effect import Effect
 from pydanube_admin.operation import Example, Operation
 
-__all__ = ["CHANGE_OPERATIONS"]
-
 CHANGE_OPERATIONS: Final = (
     Operation(
         name="changes.undo",

@@ -15,8 +15,6 @@ from pydanube_admin.forecast import Forecast, blast_radius, entry
 from pydanube_admin.next_calls import known, next_call
 from pydanube_admin.steps import Step, reached
 
-__all__ = ["forecast_undo", "undo_change"]
-
 
 async def _undoable(context: Context, call_id: str) -> ChangeRecord:
     found = await context.desk.changes.get(call_id)

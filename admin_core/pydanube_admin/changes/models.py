@@ -8,8 +8,6 @@ from pydantic import Field
 
 from pydanube_admin.models import Change, Request
 
-__all__ = ["UndoChangeRequest", "UndoneChange"]
-
 
 class UndoChangeRequest(Request):
     call_id: Annotated[

@@ -17,8 +17,6 @@ from pydanube_core.facts import StateItem
 
 from pydanube_admin.identifiers import is_id
 
-__all__ = ["APPLIED", "APPLYING", "INTERRUPTED", "PREFIX", "UNDOING", "UNDONE", "ChangeRecord", "Changes"]
-
 PREFIX: Final = "changes/"
 APPLYING, APPLIED, FAILED, INTERRUPTED, UNDONE = "applying", "applied", "failed", "interrupted", "undone"
 UNDOING: Final = "undoing"  # an undo was begun: whether the change still stands is not known

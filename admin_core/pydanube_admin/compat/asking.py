@@ -11,8 +11,6 @@ from pydanube_admin.compat.principal import principal_of
 from pydanube_admin.core import AdminCore
 from pydanube_admin.models import MAX_LIMIT
 
-__all__ = ["FACE", "Asking", "Metadata"]
-
 Metadata = Callable[[], Iterable[tuple[str, str | bytes]]]  # of the call that is under way
 
 FACE: Final = "danube_admin"

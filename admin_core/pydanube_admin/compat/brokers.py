@@ -10,8 +10,6 @@ from pydanube_core.generated import danube_admin_pb2 as pb
 
 from pydanube_admin.compat.asking import Asking
 
-__all__ = ["Brokers"]
-
 LEADER: Final = "Cluster_Leader"  # the word by which the tool's web gateway finds whom to ask
 
 

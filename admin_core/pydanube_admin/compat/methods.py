@@ -31,8 +31,6 @@ from pydanube_admin.compat.subscriptions import Subscriptions
 from pydanube_admin.compat.topics import Namespaces, Topics
 from pydanube_admin.core import AdminCore
 
-__all__ = ["Serve", "compat_methods"]
-
 Serve = Callable[[bytes], Awaitable[bytes]]
 
 

@@ -12,8 +12,6 @@ import json
 from collections.abc import Iterable
 from typing import Final
 
-__all__ = ["ANONYMOUS", "principal_of"]
-
 ANONYMOUS: Final = "anonymous"
 HEADER: Final = "danube-principal"
 MAX_TOKEN_CHARS: Final = 8192

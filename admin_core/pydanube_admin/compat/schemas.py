@@ -12,8 +12,6 @@ from pydanube_core.generated import danube_schema_pb2 as pb
 
 from pydanube_admin.compat.asking import Asking
 
-__all__ = ["SchemaChanges"]
-
 
 class SchemaChanges:
     """The methods that change something. The tool writes modes and policies in any case."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from google.protobuf.message import Message
 from pydanube_core.errors import NotImplementedYet
 
-__all__ = ["refuse"]
-
 
 async def refuse(_: Message) -> Message:
     """The answer of every method."""

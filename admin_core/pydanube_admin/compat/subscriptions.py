@@ -9,8 +9,6 @@ from pydanube_core.generated import danube_admin_pb2 as pb
 
 from pydanube_admin.compat.asking import Asking
 
-__all__ = ["Subscriptions"]
-
 BACKOFF: Final = {0: "fixed", 1: "exponential"}
 POISON: Final = {0: "dead_letter", 1: "block", 2: "drop"}
 TYPES: Final = ("exclusive", "shared", "failover", "key-shared")  # by the number they have on the wire

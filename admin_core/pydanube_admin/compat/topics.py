@@ -10,8 +10,6 @@ from pydanube_core.generated import danube_admin_pb2 as pb
 
 from pydanube_admin.compat.asking import Asking
 
-__all__ = ["Namespaces", "Topics", "dispatch_strategy"]
-
 # In the original's order; every one is an unsigned 32-bit number there, 0 for no limit.
 POLICIES: Final = (
     "max_producers_per_topic",

@@ -20,10 +20,9 @@ from pydanube_admin.diagnosis.models import (
     DiagnoseTopicRequest,
     DiagnosisResult,
 )
+from pydanube_admin.effect import Effect
 from pydanube_admin.models import Page
-from pydanube_admin.operation import Effect, Example, Operation
-
-__all__ = ["DIAGNOSIS_OPERATIONS"]
+from pydanube_admin.operation import Example, Operation
 
 DIAGNOSIS_OPERATIONS: Final = (
     Operation(

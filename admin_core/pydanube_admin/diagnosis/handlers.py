@@ -27,14 +27,6 @@ from pydanube_admin.models import Page
 from pydanube_admin.next_calls import is_known, next_call
 from pydanube_admin.paging import cut, glob
 
-__all__ = [
-    "diagnose_cluster",
-    "diagnose_producer",
-    "diagnose_subscription",
-    "diagnose_topic",
-    "list_alerts",
-]
-
 
 async def diagnose_cluster(context: Context, request: DiagnoseClusterRequest) -> DiagnosisResult:
     return await _result(context.port.diagnose_cluster(), request.fail_on)

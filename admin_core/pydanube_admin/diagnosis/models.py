@@ -8,19 +8,6 @@ from pydantic import Field
 
 from pydanube_admin.models import ListRequest, Request, Result, SubscriptionArgument, TopicArgument
 
-__all__ = [
-    "AlertItem",
-    "AlertsRequest",
-    "DiagnoseClusterRequest",
-    "DiagnoseProducerRequest",
-    "DiagnoseSubscriptionRequest",
-    "DiagnoseTopicRequest",
-    "DiagnosisResult",
-    "FindingItem",
-    "NextItem",
-    "RuledOutItem",
-]
-
 FailOn = Annotated[
     Literal["info", "warning", "critical"] | None,
     Field(description="passed is false (exit 6) from here on"),

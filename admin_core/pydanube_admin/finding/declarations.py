@@ -9,8 +9,6 @@ from pydanube_admin.finding.handlers import find_operations, read_operation
 from pydanube_admin.finding.models import FindRequest, FoundOperations, ReadRequest, ReadResult
 from pydanube_admin.operation import Example, Operation
 
-__all__ = ["FINDING_OPERATIONS"]
-
 FINDING_OPERATIONS: Final = (
     Operation(
         name="operations.find",

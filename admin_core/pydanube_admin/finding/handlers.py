@@ -19,8 +19,6 @@ from pydanube_admin.finding.models import (
 from pydanube_admin.next_calls import every, next_call
 from pydanube_admin.operation import Operation
 
-__all__ = ["find_operations", "read_operation"]
-
 ITSELF: Final = ("operations.read",)
 
 

@@ -8,8 +8,6 @@ from pydantic import Field
 
 from pydanube_admin.models import Request, Result
 
-__all__ = ["FindRequest", "FoundOperation", "FoundOperations", "ReadRequest", "ReadResult"]
-
 
 class FindRequest(Request):
     query: Annotated[str, Field(max_length=200, description="Words, such as: delete topic")]

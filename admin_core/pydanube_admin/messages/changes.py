@@ -28,14 +28,6 @@ from pydanube_admin.paging import cut, glob
 from pydanube_admin.subscriptions.reading import subscription_facts
 from pydanube_admin.topics.reading import find_topic
 
-__all__ = [
-    "forecast_publish",
-    "forecast_replay_dead_letters",
-    "list_dead_letters",
-    "publish_message",
-    "replay_dead_letters",
-]
-
 MAX_DEAD_LETTERS: Final = 10_000  # that are looked at
 MAX_REPLAYED: Final = 1000  # a call
 

@@ -28,8 +28,6 @@ from pydanube_admin.messages.reading import peek_messages, search_messages
 from pydanube_admin.models import Page
 from pydanube_admin.operation import Example, Operation
 
-__all__ = ["MESSAGE_OPERATIONS"]
-
 MESSAGE_OPERATIONS: Final = (
     Operation(
         name="messages.peek",

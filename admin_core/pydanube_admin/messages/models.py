@@ -16,20 +16,6 @@ from pydanube_admin.models import (
     TopicArgument,
 )
 
-__all__ = [
-    "DeadLetterItem",
-    "ListDeadLettersRequest",
-    "MessageItem",
-    "PeekRequest",
-    "PeekedMessages",
-    "PublishRequest",
-    "PublishedMessage",
-    "ReplayDeadLettersRequest",
-    "ReplayedDeadLetters",
-    "SearchPage",
-    "SearchRequest",
-]
-
 Begin = Annotated[
     str,
     Field(

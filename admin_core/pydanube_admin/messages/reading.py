@@ -23,8 +23,6 @@ from pydanube_admin.messages.models import (
 from pydanube_admin.paging import begin_of, glob, next_token
 from pydanube_admin.topics.reading import find_topic
 
-__all__ = ["fenced", "peek_messages", "search_messages"]
-
 MAX_PAYLOAD_BYTES: Final = 8192  # of one message in an answer
 MAX_SCANNED: Final = 50_000  # messages a page; a page may hold none and go on
 CHUNK: Final = 1000

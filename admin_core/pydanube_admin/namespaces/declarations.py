@@ -32,8 +32,6 @@ from pydanube_admin.namespaces.models import (
 )
 from pydanube_admin.operation import Example, Operation
 
-__all__ = ["NAMESPACE_OPERATIONS"]
-
 NAMESPACE_OPERATIONS: Final = (
     Operation(
         name="namespaces.list",

@@ -31,20 +31,6 @@ from pydanube_admin.next_calls import next_call
 from pydanube_admin.paging import cut, glob
 from pydanube_admin.policy_arguments import check_some, plain, restoring, shortens_retention
 
-__all__ = [
-    "create_namespace",
-    "delete_namespace",
-    "forecast_create_namespace",
-    "forecast_delete_namespace",
-    "forecast_set_namespace_policies",
-    "get_namespace_policies",
-    "list_namespaces",
-    "set_namespace_policies",
-    "undo_create_namespace",
-    "undo_delete_namespace",
-    "undo_set_namespace_policies",
-]
-
 
 async def list_namespaces(context: Context, request: ListNamespacesRequest) -> Page[NamespaceItem]:
     matches = glob(request.filter)

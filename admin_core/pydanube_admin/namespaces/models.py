@@ -8,19 +8,6 @@ from pydantic import Field
 
 from pydanube_admin.models import Change, ListRequest, Policies, PoliciesArgument, Request, Result
 
-__all__ = [
-    "ChangedNamespace",
-    "CreateNamespaceRequest",
-    "DeleteNamespaceRequest",
-    "DeletedNamespace",
-    "ListNamespacesRequest",
-    "NamespaceArgument",
-    "NamespaceItem",
-    "NamespacePoliciesRequest",
-    "NamespacePoliciesResult",
-    "SetNamespacePoliciesRequest",
-]
-
 NamespaceArgument = Annotated[str, Field(max_length=256, description="Name of the namespace")]
 
 

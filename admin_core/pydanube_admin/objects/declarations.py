@@ -38,8 +38,6 @@ from pydanube_admin.objects.models import (
 )
 from pydanube_admin.operation import Example, Operation
 
-__all__ = ["OBJECT_OPERATIONS"]
-
 OBJECT_OPERATIONS: Final = (
     Operation(
         name="objects.list",

@@ -34,22 +34,6 @@ from pydanube_admin.objects.models import (
 from pydanube_admin.paging import cut, glob
 from pydanube_admin.topics.reading import Topic, find_topic
 
-__all__ = [
-    "PERSON",
-    "collect_objects",
-    "compact_objects",
-    "describe_journal",
-    "export_objects",
-    "flush_objects",
-    "forecast_collect",
-    "forecast_compact",
-    "forecast_export",
-    "forecast_replay",
-    "list_objects",
-    "replay_topic",
-    "verify_objects",
-]
-
 MAX_SHOWN = 100  # objects in a plan; its blast radius counts all
 PERSON = "cli"  # the face whose caller sits at a keyboard, and may name any folder of this machine
 

@@ -8,27 +8,6 @@ from pydantic import ConfigDict, Field
 
 from pydanube_admin.models import Change, ListRequest, Request, Result, TopicArgument
 
-__all__ = [
-    "Begin",
-    "CollectedObjects",
-    "CompactedObjects",
-    "End",
-    "ExportObjectsRequest",
-    "ExportedObjects",
-    "FlushedObjects",
-    "JournalDescription",
-    "JournalRequest",
-    "ListObjectsRequest",
-    "ObjectItem",
-    "ObjectsRequest",
-    "RangeRequest",
-    "ReplayTopicRequest",
-    "ReplayedRange",
-    "ReplayedTopic",
-    "VerifiedObjects",
-    "VerifyObjectsRequest",
-]
-
 # `from` is a word of Python, so the field is `start`; on every face it is `from`.
 Begin = Annotated[
     str | None,

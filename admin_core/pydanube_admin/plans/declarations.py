@@ -20,8 +20,6 @@ from pydanube_admin.plans.models import (
     ShownPlan,
 )
 
-__all__ = ["PLAN_OPERATIONS"]
-
 _ID: Final = "p019b0c1d2e3f4a5b6c7d8e9f"
 
 PLAN_OPERATIONS: Final = (

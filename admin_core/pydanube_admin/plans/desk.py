@@ -47,8 +47,6 @@ from pydanube_admin.tasks.records import task_id_of
 from pydanube_admin.tasks.resuming import Resumption
 from pydanube_admin.tasks.tasks import Tasks
 
-__all__ = ["AdminOptions", "Desk", "shown_plan"]
-
 _log = logging.getLogger("pydanube.admin")
 
 MAX_RESULT_CHARS: Final = 16_384  # of a result that is kept for its undo

@@ -21,8 +21,6 @@ from pydanube_admin.plans.models import (
     ShownPlan,
 )
 
-__all__ = ["apply_plan", "create_plan", "discard_plan", "list_plans", "show_plan"]
-
 
 async def create_plan(context: Context, request: CreatePlanRequest) -> Plan:
     call = context.desk.parse(request.operation, request.arguments or {})

@@ -8,18 +8,6 @@ from pydantic import Field
 
 from pydanube_admin.models import ListRequest, Request, Result
 
-__all__ = [
-    "AppliedPlan",
-    "ApplyPlanRequest",
-    "CreatePlanRequest",
-    "DiscardedPlan",
-    "ListPlansRequest",
-    "Plan",
-    "PlanItem",
-    "PlanRequest",
-    "ShownPlan",
-]
-
 PlanId = Annotated[str, Field(min_length=1, max_length=64, description="Id of the plan")]
 
 

@@ -22,8 +22,6 @@ from pydanube_core.facts import StateItem
 
 from pydanube_admin.identifiers import is_id
 
-__all__ = ["MAX_PLANS", "PREFIX", "PlanRecord", "Plans", "digest_of"]
-
 PREFIX: Final = "plans/"
 MAX_PLANS: Final = 1000
 MAX_PLANS_OF_ONE: Final = 250  # one who asks for plans in a loop does not keep others from theirs

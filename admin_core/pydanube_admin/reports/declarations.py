@@ -9,8 +9,6 @@ from pydanube_admin.operation import Example, Operation
 from pydanube_admin.reports.handlers import run_balance_report, run_lag_report
 from pydanube_admin.reports.models import ReportRequest, ReportResult
 
-__all__ = ["REPORT_OPERATIONS"]
-
 REPORT_OPERATIONS: Final = (
     Operation(
         name="reports.lag",

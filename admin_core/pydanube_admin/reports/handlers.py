@@ -22,8 +22,6 @@ from pydanube_core.extras import install_command
 from pydanube_admin.context import Context
 from pydanube_admin.reports.models import ReportRequest, ReportResult
 
-__all__ = ["run_balance_report", "run_lag_report"]
-
 _NEEDED: Final = ("pyspark", "pyarrow", "pandas")
 _NOISE_LINES: Final = 20
 _LINE_BYTES: Final = 16 << 20

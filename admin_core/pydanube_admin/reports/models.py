@@ -8,8 +8,6 @@ from pydantic import Field
 
 from pydanube_admin.models import Request, Result
 
-__all__ = ["ReportRequest", "ReportResult"]
-
 
 class ReportRequest(Request):
     since: Annotated[

@@ -15,8 +15,6 @@ from pydanube_core.spelling import close_names
 from pydanube_admin.runbooks.models import Check, Parameter, Runbook, Step
 from pydanube_admin.spelling import shown
 
-__all__ = ["all_runbooks", "get", "parse_runbook"]
-
 RELATIONS: Final = frozenset(
     ("equals", "not_equals", "at_most", "at_least", "one_of", "none_of", "empty", "not_empty")
 )

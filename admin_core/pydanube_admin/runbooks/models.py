@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Check", "Parameter", "Runbook", "Step"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:

@@ -6,8 +6,6 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-__all__ = ["MISSING", "fill", "fill_arguments", "find", "spread"]
-
 _REFERENCE: Final = re.compile(r"\{([a-z_]+(?:\.[A-Za-z0-9_*]+)*)\}")
 
 

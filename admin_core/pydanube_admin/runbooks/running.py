@@ -16,8 +16,6 @@ from pydanube_admin.registry import OPERATIONS
 from pydanube_admin.runbooks.models import Check, Runbook, Step
 from pydanube_admin.runbooks.references import MISSING, fill, fill_arguments, find, spread
 
-__all__ = ["Outcome", "Verdict", "run", "values_of"]
-
 Call = Callable[
     [str, Mapping[str, Any]], dict[str, Any]
 ]  # an operation and its arguments; raises ClusterError

@@ -9,8 +9,6 @@ from pydanube_admin.registry import OPERATIONS
 from pydanube_admin.runbooks.models import Runbook, Step
 from pydanube_admin.runbooks.references import fill, fill_arguments
 
-__all__ = ["text"]
-
 
 def text(runbook: Runbook, values: Mapping[str, str], *, by_tools: bool = False) -> str:
     """The steps with the values put in; calls as MCP tools or as commands."""

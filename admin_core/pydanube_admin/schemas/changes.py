@@ -25,22 +25,6 @@ from pydanube_admin.schemas.models import (
 from pydanube_admin.schemas.reading import check_schema, get_compatibility, topic_schema_of
 from pydanube_admin.topics.reading import find_topic
 
-__all__ = [
-    "configure_topic_schema",
-    "delete_version",
-    "forecast_configure",
-    "forecast_delete_version",
-    "forecast_register",
-    "forecast_set_compatibility",
-    "forecast_set_policy",
-    "register_schema",
-    "set_compatibility",
-    "set_validation_policy",
-    "undo_delete_version",
-    "undo_set_compatibility",
-    "undo_topic_schema",
-]
-
 
 async def register_schema(context: Context, request: RegisterSchemaRequest) -> Registration:
     facts = await context.port.schemas.register(

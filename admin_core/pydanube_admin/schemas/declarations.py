@@ -56,8 +56,6 @@ from pydanube_admin.schemas.reading import (
     list_versions,
 )
 
-__all__ = ["SCHEMA_OPERATIONS"]
-
 _STRING: Final = '{"type": "string"}'
 
 SCHEMA_OPERATIONS: Final = (

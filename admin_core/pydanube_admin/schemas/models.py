@@ -8,43 +8,6 @@ from pydantic import Field
 
 from pydanube_admin.models import Change, ListRequest, Request, Result, TopicArgument
 
-__all__ = [
-    "ChangedCompatibility",
-    "ChangedTopicSchema",
-    "CheckSchemaRequest",
-    "CompatibilityRequest",
-    "CompatibilityResult",
-    "ConfigureTopicSchemaRequest",
-    "Definition",
-    "DeleteVersionRequest",
-    "DeletedVersion",
-    "Difference",
-    "GetSchemaByIdRequest",
-    "GetSchemaRequest",
-    "ListSubjectsRequest",
-    "Mode",
-    "PayloadArgument",
-    "Policy",
-    "PolicyArgument",
-    "Profile",
-    "ProfileArgument",
-    "RegisterSchemaRequest",
-    "Registration",
-    "SchemaResult",
-    "SetCompatibilityRequest",
-    "SetValidationPolicyRequest",
-    "SubjectArgument",
-    "SubjectItem",
-    "TopicSchemaRequest",
-    "TopicSchemaResult",
-    "Transitive",
-    "TypeArgument",
-    "Verdict",
-    "Version",
-    "VersionItem",
-    "VersionsRequest",
-]
-
 SubjectArgument = Annotated[str, Field(min_length=1, max_length=256, description="Name of the subject")]
 
 

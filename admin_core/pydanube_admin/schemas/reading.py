@@ -29,17 +29,6 @@ from pydanube_admin.schemas.models import (
 )
 from pydanube_admin.topics.reading import find_topic
 
-__all__ = [
-    "check_schema",
-    "get_compatibility",
-    "get_schema",
-    "get_schema_by_id",
-    "get_topic_schema",
-    "list_subjects",
-    "list_versions",
-    "topic_schema_of",
-]
-
 
 async def list_subjects(context: Context, request: ListSubjectsRequest) -> Page[SubjectItem]:
     matches = glob(request.filter)

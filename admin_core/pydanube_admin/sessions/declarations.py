@@ -23,8 +23,6 @@ from pydanube_admin.sessions.models import (
     ProducerItem,
 )
 
-__all__ = ["SESSION_OPERATIONS"]
-
 SESSION_OPERATIONS: Final = (
     Operation(
         name="producers.list",

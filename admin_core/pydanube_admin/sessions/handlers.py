@@ -22,15 +22,6 @@ from pydanube_admin.sessions.models import (
 )
 from pydanube_admin.topics.reading import find_topic
 
-__all__ = [
-    "disconnect_consumer",
-    "disconnect_producer",
-    "forecast_disconnect_consumer",
-    "forecast_disconnect_producer",
-    "list_consumers",
-    "list_producers",
-]
-
 
 async def _of_topic(
     context: Context, request: ListSessionsRequest, everywhere: Sequence[SessionFacts]

@@ -8,14 +8,6 @@ from pydantic import Field
 
 from pydanube_admin.models import Change, ListRequest, OptionalTopic, Request, Result
 
-__all__ = [
-    "ConsumerItem",
-    "DisconnectRequest",
-    "Disconnected",
-    "ListSessionsRequest",
-    "ProducerItem",
-]
-
 
 class ListSessionsRequest(ListRequest):
     topic: OptionalTopic = None

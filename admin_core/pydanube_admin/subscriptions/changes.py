@@ -38,26 +38,6 @@ from pydanube_admin.subscriptions.models import (
 from pydanube_admin.subscriptions.reading import subscription_facts
 from pydanube_admin.topics.reading import Topic, find_topic
 
-__all__ = [
-    "create_subscription",
-    "delete_subscription",
-    "forecast_create_subscription",
-    "forecast_delete_subscription",
-    "forecast_purge",
-    "forecast_seek",
-    "forecast_set_failure_policy",
-    "forecast_skip",
-    "get_failure_policy",
-    "purge_subscription",
-    "seek_subscription",
-    "set_failure_policy",
-    "skip_messages",
-    "undo_create_subscription",
-    "undo_delete_subscription",
-    "undo_move",
-    "undo_set_failure_policy",
-]
-
 
 async def _found(
     context: Context, request: SubscriptionRequest | CreateSubscriptionRequest

@@ -46,8 +46,6 @@ from pydanube_admin.subscriptions.models import (
 )
 from pydanube_admin.subscriptions.reading import consumer_lag, list_subscriptions
 
-__all__ = ["SUBSCRIPTION_OPERATIONS"]
-
 SUBSCRIPTION_OPERATIONS: Final = (
     Operation(
         name="subscriptions.list",

@@ -13,8 +13,6 @@ from pydanube_admin.subscriptions.models import (
 from pydanube_admin.subscriptions.reading import subscription_facts
 from pydanube_admin.topics.reading import find_topic
 
-__all__ = ["describe_subscription"]
-
 
 async def describe_subscription(context: Context, request: SubscriptionRequest) -> SubscriptionDescription:
     topic = (await find_topic(context, request.topic)).own.topic

@@ -16,26 +16,6 @@ from pydanube_admin.models import (
     TopicArgument,
 )
 
-__all__ = [
-    "ChangedFailurePolicy",
-    "CreateSubscriptionRequest",
-    "CreatedSubscription",
-    "CursorPlace",
-    "DeletedSubscription",
-    "FailurePolicyResult",
-    "LagItem",
-    "LagRequest",
-    "ListSubscriptionsRequest",
-    "MovedCursor",
-    "SeekSubscriptionRequest",
-    "SetFailurePolicyRequest",
-    "SkipMessagesRequest",
-    "SubscriptionDescription",
-    "SubscriptionItem",
-    "SubscriptionPart",
-    "SubscriptionRequest",
-]
-
 
 class ListSubscriptionsRequest(ListRequest):
     topic: OptionalTopic = None

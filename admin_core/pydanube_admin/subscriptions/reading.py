@@ -29,8 +29,6 @@ from pydanube_admin.subscriptions.models import (
 )
 from pydanube_admin.topics.reading import find_topic
 
-__all__ = ["consumer_lag", "list_subscriptions", "subscription_facts"]
-
 ITEMS_A_TURN: Final = 50
 
 

@@ -10,8 +10,6 @@ from pydanube_admin.operation import Example, Operation
 from pydanube_admin.tasks.handlers import cancel_task, forecast_cancel, get_task, list_tasks
 from pydanube_admin.tasks.models import CancelledTask, ListTasksRequest, Task, TaskItem, TaskRequest
 
-__all__ = ["TASK_OPERATIONS"]
-
 _ID: Final = "t019b0c1d2e3f4a5b6c7d8e9f"
 
 TASK_OPERATIONS: Final = (

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from pydanube_admin.tasks.records import TaskRecord
 
-__all__ = ["Detachment"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Detachment:

@@ -14,8 +14,6 @@ from pydanube_admin.tasks.models import CancelledTask, ListTasksRequest, Task, T
 from pydanube_admin.tasks.records import RUNNING, TaskRecord
 from pydanube_admin.tasks.telling import task_item, whole_task
 
-__all__ = ["cancel_task", "forecast_cancel", "get_task", "list_tasks"]
-
 
 async def list_tasks(context: Context, request: ListTasksRequest) -> Page[TaskItem]:
     matches = glob(request.filter)

@@ -8,8 +8,6 @@ from pydantic import Field
 
 from pydanube_admin.models import Change, ListRequest, Request, Result
 
-__all__ = ["CancelledTask", "ListTasksRequest", "Task", "TaskItem", "TaskRequest"]
-
 
 class ListTasksRequest(ListRequest):
     pass

@@ -10,20 +10,6 @@ from typing import Any, Final
 from pydanube_core.errors import Internal
 from pydanube_core.facts import StateItem
 
-__all__ = [
-    "CANCELLED",
-    "DONE",
-    "FAILED",
-    "INTERRUPTED",
-    "KEPT_MS",
-    "MAX_RESULT_BYTES",
-    "PREFIX",
-    "RUNNING",
-    "TaskRecord",
-    "cut_off",
-    "task_id_of",
-]
-
 PREFIX: Final = "tasks/"
 KEPT_MS: Final = 86_400_000
 MAX_RESULT_BYTES: Final = 128 * 1024  # a value of the store holds 200 KiB

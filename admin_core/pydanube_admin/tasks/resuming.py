@@ -21,8 +21,6 @@ from pydanube_admin.models import Result
 from pydanube_admin.tasks.records import TaskRecord, cut_off
 from pydanube_admin.tasks.tasks import Tasks
 
-__all__ = ["MAX_BEGUN_AGAIN", "Resumption"]
-
 _log = logging.getLogger("pydanube.admin")
 
 MAX_BEGUN_AGAIN: Final = 3

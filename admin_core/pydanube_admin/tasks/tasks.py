@@ -41,7 +41,6 @@ from pydanube_admin.tasks.telling import task_item
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-__all__ = ["Tasks"]
 
 _log = logging.getLogger("pydanube.admin")
 

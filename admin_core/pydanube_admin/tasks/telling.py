@@ -10,8 +10,6 @@ from pydanube_core.units import format_time
 from pydanube_admin.tasks.models import Task, TaskItem
 from pydanube_admin.tasks.records import DONE, KEPT_MS, MAX_RESULT_BYTES, RUNNING, TaskRecord
 
-__all__ = ["task_item", "whole_task"]
-
 
 def task_item(record: TaskRecord, work: Sequence[Mapping[str, Any]]) -> TaskItem:
     """One of a list: without its result."""

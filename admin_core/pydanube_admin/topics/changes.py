@@ -16,15 +16,6 @@ from pydanube_admin.next_calls import next_call
 from pydanube_admin.topics.models import CreatedTopic, CreateTopicRequest, DeletedTopic, DeleteTopicRequest
 from pydanube_admin.topics.reading import Topic, find_topic
 
-__all__ = [
-    "create_topic",
-    "delete_topic",
-    "forecast_create",
-    "forecast_delete",
-    "undo_create",
-    "undo_delete",
-]
-
 
 def _creation(request: CreateTopicRequest) -> tuple[str, str]:
     """Name and durability of the topic to create; refuses what does not go together."""

@@ -15,8 +15,6 @@ from pydanube_admin.spelling import shown
 from pydanube_admin.topics.models import ChartedSubscription, ChartTopicRequest, TopicChart
 from pydanube_admin.topics.reading import find_topic
 
-__all__ = ["MOST_POINTS", "MOST_SUBSCRIPTIONS", "chart_topic"]
-
 MOST_POINTS: Final = 31  # with the subscriptions below a result has some 4 KB
 MOST_SUBSCRIPTIONS: Final = 5  # more lines than these nobody tells apart
 

@@ -53,8 +53,6 @@ from pydanube_admin.topics.upkeep import (
     unload_topic,
 )
 
-__all__ = ["TOPIC_OPERATIONS"]
-
 TOPIC_OPERATIONS: Final = (
     Operation(
         name="topics.list",

@@ -17,31 +17,6 @@ from pydanube_admin.models import (
     TopicArgument,
 )
 
-__all__ = [
-    "ChangedTopicPolicies",
-    "ChartTopicRequest",
-    "ChartedSubscription",
-    "CreateTopicRequest",
-    "CreatedTopic",
-    "DeleteTopicRequest",
-    "DeletedTopic",
-    "DescribeTopicRequest",
-    "ListTopicsRequest",
-    "SetTopicPoliciesRequest",
-    "TopicChart",
-    "TopicDescription",
-    "TopicItem",
-    "TopicMetrics",
-    "TopicMetricsRequest",
-    "TopicPart",
-    "TopicPoliciesRequest",
-    "TopicPoliciesResult",
-    "TruncateTopicRequest",
-    "TruncatedTopic",
-    "UnloadTopicRequest",
-    "UnloadedTopic",
-]
-
 MAX_PARTITIONS = 1000
 
 

@@ -21,13 +21,6 @@ from pydanube_admin.topics.models import (
 )
 from pydanube_admin.topics.reading import Topic, find_topic
 
-__all__ = [
-    "forecast_set_topic_policies",
-    "get_topic_policies",
-    "set_topic_policies",
-    "undo_set_topic_policies",
-]
-
 
 async def get_topic_policies(context: Context, request: TopicPoliciesRequest) -> TopicPoliciesResult:
     topic = await find_topic(context, request.topic)

@@ -27,8 +27,6 @@ from pydanube_admin.topics.models import (
     TopicPart,
 )
 
-__all__ = ["PARTITIONED", "UNASSIGNED", "Topic", "describe_topic", "find_topic", "list_topics"]
-
 PARTITIONED = "partitioned"
 UNASSIGNED = "unassigned"
 

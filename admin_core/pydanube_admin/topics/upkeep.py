@@ -20,8 +20,6 @@ from pydanube_admin.topics.models import (
 )
 from pydanube_admin.topics.reading import Topic, find_topic
 
-__all__ = ["forecast_truncate", "forecast_unload", "topic_metrics", "truncate_topic", "unload_topic"]
-
 
 async def _cut(context: Context, request: TruncateTopicRequest) -> tuple[Topic, dict[str, int]]:
     Position.parse(request.before, now_ms=context.now_ms(), field="before")

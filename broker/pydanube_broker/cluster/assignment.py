@@ -38,17 +38,6 @@ from pydanube_broker.cluster.json_record import JsonRecord
 from pydanube_broker.cluster.membership import MemberRecord
 from pydanube_broker.cluster.records import TopicRecord
 
-__all__ = [
-    "Assigner",
-    "Assignment",
-    "AssignmentRecord",
-    "EpochCounter",
-    "EpochRecord",
-    "OfficeView",
-    "check_may_assign",
-    "take_stock",
-]
-
 _OPERATIONS_A_TOPIC: Final = 4  # two guards, two puts
 _TOPICS_A_TRANSACTION: Final = (
     MAX_OPERATIONS - 1

@@ -40,8 +40,6 @@ from pydanube_broker.cluster.ids import BrokerId, FencingToken, Incarnation
 from pydanube_broker.cluster.json_record import JsonRecord
 from pydanube_broker.cluster.membership import Registration
 
-__all__ = ["Election", "ElectionState", "LeaderRecord", "Leadership", "Move", "decide"]
-
 log = logging.getLogger("pydanube.cluster")
 _RESIGN_S: Final = 2.0
 _RETRY_MS: Final = 1_000

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NewType
 
-__all__ = ["BrokerId", "Epoch", "FencingToken", "Incarnation", "SubscriptionId", "TopicId"]
-
 TopicId = NewType("TopicId", int)
 """Create revision of the topic's key. A topic deleted and made anew has another."""
 

@@ -12,8 +12,6 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydanube_core.errors import ClusterError, FormatTooNew
 from pydanube_storage.metadata import CorruptMetadata
 
-__all__ = ["RECORD_VERSION", "JsonRecord"]
-
 RECORD_VERSION: Final = 1
 _HEAD: Final = b'{"version":%d,' % RECORD_VERSION
 

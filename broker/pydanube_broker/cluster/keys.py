@@ -32,49 +32,6 @@ from pydanube_storage.metadata import KeyRange
 
 from pydanube_broker.cluster.ids import BrokerId, SubscriptionId, TopicId
 
-__all__ = [
-    "ASSIGNMENTS",
-    "CLIENTS",
-    "EPOCHS",
-    "LEADER",
-    "MEMBERS",
-    "NAMESPACES",
-    "PARENT_TOMBSTONES",
-    "PARTITIONED",
-    "REGISTRY",
-    "SUBSCRIPTIONS",
-    "SUBSCRIPTION_TOMBSTONES",
-    "TOMBSTONES",
-    "TOPICS",
-    "TOPIC_TOMBSTONES",
-    "assignment_key",
-    "catalog_range",
-    "clients_range",
-    "consumer_client_key",
-    "consumer_clients_range",
-    "epoch_key",
-    "incarnation_key",
-    "member_key",
-    "namespace_key",
-    "namespace_of_key",
-    "number_in_key",
-    "only",
-    "parent_tombstone_key",
-    "partitioned_key",
-    "partitioned_range",
-    "partitions_range",
-    "producer_client_key",
-    "subscription_key",
-    "subscription_of_key",
-    "subscription_tombstone_key",
-    "subscription_tombstones_range",
-    "subscriptions_range",
-    "topic_key",
-    "topic_of_key",
-    "topic_tombstone_key",
-    "topics_range",
-]
-
 _NAMESPACES: Final = "/registry/namespaces/"
 _TOPICS: Final = "/registry/topics/"
 _PARTITIONED: Final = "/registry/partitioned/"

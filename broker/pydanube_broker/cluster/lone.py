@@ -24,8 +24,6 @@ from pydanube_broker.cluster.membership import BrokerIdentity, Membership, Regis
 from pydanube_broker.cluster.records import TopicRecord
 from pydanube_broker.cluster.topic_catalog import TopicCatalog
 
-__all__ = ["LoneBroker"]
-
 log = logging.getLogger("pydanube.cluster")
 
 

@@ -42,16 +42,6 @@ from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.ids import BrokerId, Incarnation
 from pydanube_broker.cluster.json_record import JsonRecord
 
-__all__ = [
-    "BrokerIdentity",
-    "BrokerState",
-    "IncarnationRecord",
-    "LeaseTerm",
-    "MemberRecord",
-    "Membership",
-    "Registration",
-]
-
 log = logging.getLogger("pydanube.cluster")
 
 _RETRY_MS: Final = 1_000  # pause after the store did not answer; doubled up to 5 s

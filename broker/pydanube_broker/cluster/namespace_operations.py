@@ -20,8 +20,6 @@ from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.records import NamespaceRecord, NamespaceSpec, Stage
 from pydanube_broker.cluster.registry_writer import RegistryWriter
 
-__all__ = ["BUILT_IN_NAMESPACES", "NamespaceOperations"]
-
 BUILT_IN_NAMESPACES: Final = (DEFAULT_NAMESPACE, SYSTEM_NAMESPACE)
 
 

@@ -19,23 +19,6 @@ from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.ids import SubscriptionId, TopicId
 from pydanube_broker.cluster.json_record import JsonRecord
 
-__all__ = [
-    "MAX_PARTITIONS",
-    "SUBSCRIPTION_TYPES",
-    "DispatchStrategy",
-    "Durability",
-    "NamespaceRecord",
-    "NamespaceSpec",
-    "PartitionedRecord",
-    "PartitionedSpec",
-    "Stage",
-    "SubscriptionRecord",
-    "SubscriptionSpec",
-    "TopicRecord",
-    "TopicSettings",
-    "TopicSpec",
-]
-
 MAX_PARTITIONS: Final = 1000  # each is a transaction at creation and a topic afterwards
 SUBSCRIPTION_TYPES: Final = ("exclusive", "shared", "failover", "key-shared")
 

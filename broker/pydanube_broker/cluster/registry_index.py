@@ -34,8 +34,6 @@ from pydanube_broker.cluster.records import (
     TopicSettings,
 )
 
-__all__ = ["RegistryIndex"]
-
 _NEVER: Final = (Revision(0), Revision(0))
 _NOTHING: Final[Mapping[str, SubscriptionRecord]] = {}
 

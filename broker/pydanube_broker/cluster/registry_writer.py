@@ -29,8 +29,6 @@ from pydanube_broker.cluster.ids import TopicId
 from pydanube_broker.cluster.records import PartitionedRecord, SubscriptionRecord, TopicRecord
 from pydanube_broker.cluster.registry_index import RegistryIndex
 
-__all__ = ["RegistryWriter"]
-
 P = ParamSpec("P")
 T = TypeVar("T")
 _ATTEMPTS: Final = 5

@@ -16,8 +16,6 @@ from pydanube_broker.cluster.ids import TopicId
 from pydanube_broker.cluster.records import SubscriptionRecord, SubscriptionSpec
 from pydanube_broker.cluster.registry_writer import RegistryWriter
 
-__all__ = ["SubscriptionOperations"]
-
 
 class SubscriptionOperations(RegistryWriter):
     """Create, change and delete subscriptions; look-ups are in `index`."""

@@ -44,8 +44,6 @@ from pydanube_broker.cluster.records import (
 )
 from pydanube_broker.cluster.registry_writer import RegistryWriter
 
-__all__ = ["ParentTombstone", "SubscriptionTombstone", "Tombstones", "TopicTombstone"]
-
 T = TypeVar("T")
 
 _WRITES: Final = 90  # of one transaction

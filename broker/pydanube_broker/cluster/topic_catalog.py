@@ -56,8 +56,6 @@ from pydanube_broker.cluster.records import (
 from pydanube_broker.cluster.subscription_operations import SubscriptionOperations
 from pydanube_broker.cluster.tombstones import ParentTombstone, Tombstones
 
-__all__ = ["TopicCatalog"]
-
 
 class TopicCatalog(NamespaceOperations, SubscriptionOperations, Tombstones):
     """The registry of one cluster through one store; look-ups in `index` are immediate.

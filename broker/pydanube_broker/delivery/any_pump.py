@@ -5,6 +5,4 @@ from typing import TypeAlias
 from pydanube_broker.delivery.non_reliable import LivePump
 from pydanube_broker.delivery.pump import SubscriptionPump
 
-__all__ = ["AnyPump"]
-
 AnyPump: TypeAlias = SubscriptionPump | LivePump

@@ -11,8 +11,6 @@ from typing import Final, Protocol
 
 from pydanube_core.errors import ClusterError, JournalReadOnly
 
-__all__ = ["CursorKeeper", "KeptCursor"]
-
 log = logging.getLogger("pydanube.delivery")
 
 FLUSH_S: Final = 0.1

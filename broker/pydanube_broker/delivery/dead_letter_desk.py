@@ -25,8 +25,6 @@ from pydanube_broker.subscription.subscription_policy import SubscriptionPolicy
 from pydanube_broker.topics.reading import read_once
 from pydanube_broker.topics.topic import Topic
 
-__all__ = ["DeadLetterDesk", "Origin"]
-
 log = logging.getLogger("pydanube.delivery")
 
 READ_BYTES: Final = 1 << 20

@@ -6,8 +6,6 @@ import asyncio
 import heapq
 from typing import Final, Protocol
 
-__all__ = ["Deadlines", "Ticked"]
-
 EARLY_S: Final = 0.001  # a millisecond late rather than ticked for nothing
 
 

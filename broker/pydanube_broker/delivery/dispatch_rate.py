@@ -6,8 +6,6 @@ from pydanube_broker.delivery.deadlines import Deadlines, Ticked
 from pydanube_broker.topics.rate_limit import TokenBucket
 from pydanube_broker.topics.topic import Topic
 
-__all__ = ["DispatchRate"]
-
 
 class DispatchRate:
     """Asked before each step; no bucket exists while there is no limit."""

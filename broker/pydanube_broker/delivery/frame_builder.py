@@ -20,8 +20,6 @@ from pydanube_broker.journal import CachedBatch
 from pydanube_broker.subscription.batch_columns import BatchColumns, view_of
 from pydanube_broker.subscription.ranges import runs_of
 
-__all__ = ["Frame", "FrameBuilder", "Taken"]
-
 Buffer = bytes | memoryview
 Ints = npt.NDArray[np.integer[Any]]
 

@@ -35,14 +35,13 @@ from pydanube_broker.subscription.cursor import CursorSnapshot
 from pydanube_broker.subscription.key_filters import key_pattern
 from pydanube_broker.subscription.live_queue import LiveQueue, all_of
 from pydanube_broker.subscription.live_routing import KeyOwners
+from pydanube_broker.subscription.members import SubscriptionType
 from pydanube_broker.subscription.policy import FailurePolicy
 from pydanube_broker.subscription.ranges import Range
-from pydanube_broker.subscription.subscription import SubscriptionStatistics, SubscriptionType
+from pydanube_broker.subscription.statistics import SubscriptionStatistics
 from pydanube_broker.subscription.subscription_policy import SubscriptionPolicy
 from pydanube_broker.topics.memory_topic import MemoryTopic
 from pydanube_broker.topics.topic import Committed
-
-__all__ = ["LiveConsumer", "LivePump", "LiveReader"]
 
 Ints = npt.NDArray[Any]
 

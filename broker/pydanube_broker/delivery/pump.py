@@ -36,23 +36,17 @@ from pydanube_broker.subscription.effects import (
     SessionEnded,
     SessionStarted,
 )
+from pydanube_broker.subscription.members import SubscriptionType
 from pydanube_broker.subscription.picked import Picked
 from pydanube_broker.subscription.plan import Plan
 from pydanube_broker.subscription.policy import PoisonPolicy
 from pydanube_broker.subscription.ranges import Range
 from pydanube_broker.subscription.routed_part import KeptColumns, gather, pick
-from pydanube_broker.subscription.statistics import Marks, WorstFailure
-from pydanube_broker.subscription.subscription import (
-    BlockedBy,
-    Subscription,
-    SubscriptionStatistics,
-    SubscriptionType,
-)
+from pydanube_broker.subscription.statistics import BlockedBy, Marks, SubscriptionStatistics, WorstFailure
+from pydanube_broker.subscription.subscription import Subscription
 from pydanube_broker.subscription.subscription_policy import SubscriptionPolicy
 from pydanube_broker.topics.log_state import encode_cursor_body
 from pydanube_broker.topics.topic import Committed, Topic, now_ms
-
-__all__ = ["ConsumerLink", "DeliveryEngine", "Departure", "Rewound", "SubscriptionPump"]
 
 log = logging.getLogger("pydanube.delivery")
 

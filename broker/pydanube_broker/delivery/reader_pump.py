@@ -14,8 +14,6 @@ from pydanube_broker.journal import CachedBatch
 from pydanube_broker.rpc.hot import StreamReply
 from pydanube_broker.topics.topic import Topic
 
-__all__ = ["FRAME_BYTES", "ReaderPump"]
-
 FRAME_BYTES: Final = 256 * 1024  # stored bytes of one frame, unless a single batch is larger
 
 

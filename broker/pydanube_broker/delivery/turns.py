@@ -13,8 +13,6 @@ import time
 from collections import deque
 from typing import Final, Protocol
 
-__all__ = ["Pump", "Turns"]
-
 log = logging.getLogger("pydanube.delivery")
 
 SLICE_S: Final = 0.0002

@@ -23,17 +23,6 @@ from zlib import crc32
 from pydanube_broker.journal.disk import Disk
 from pydanube_broker.journal.records import FILE_HEADER_BYTES
 
-__all__ = [
-    "CHECKPOINT_BODY",
-    "HEAD_SUFFIX",
-    "INLINE_BYTES",
-    "Checkpoints",
-    "checkpoint_path",
-    "new_number",
-    "read_checkpoint",
-    "write_checkpoint",
-]
-
 CHECKPOINT_BODY: Final = struct.Struct("<Q")  # of the record: the number of the file that belongs to it
 INLINE_BYTES: Final = 4 << 20  # a head up to here is written with the records: a few milliseconds of the disk
 HEAD_SUFFIX: Final = ".head"

@@ -10,8 +10,6 @@ from typing import Final
 
 from pydanube_broker.journal.sync_program import full_sync, rename_new
 
-__all__ = ["Disk"]
-
 _NOWAIT: Final = getattr(os, "RWF_NOWAIT", 0)
 _HAS_PWRITEV: Final = hasattr(os, "pwritev")  # macOS before 11 has none
 Buffer = bytes | bytearray | memoryview

@@ -20,8 +20,6 @@ from typing import Final
 from pydanube_broker.journal.disk import Disk
 from pydanube_broker.journal.helper import Syncer
 
-__all__ = ["GroupCommit", "WriterStatistics"]
-
 Buffer = bytes | memoryview
 
 IOV_MAX: Final = 1000  # Linux takes 1024

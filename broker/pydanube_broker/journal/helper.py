@@ -24,8 +24,6 @@ from pydanube_broker.journal.disk import Disk
 from pydanube_broker.journal.records import encode_file_header
 from pydanube_broker.journal.sync_program import MESSAGE
 
-__all__ = ["HelperPreparer", "HelperSyncer", "InlinePreparer", "InlineSyncer", "Preparer", "Syncer"]
-
 _PROGRAM: Final = str(Path(sync_program.__file__).resolve())
 
 #: called with (lsn that was asked for, None or the error, seconds the sync took)

@@ -29,8 +29,6 @@ import numpy.typing as npt
 from pydanube_broker.journal.records import HEADER_BYTES, Kind
 from pydanube_broker.journal.scan import Records
 
-__all__ = ["Entry", "Run", "SegmentIndex", "load_sidecar", "sidecar_path", "write_sidecar"]
-
 _HEAD: Final = struct.Struct("<8sIIQQII")
 _TOPIC: Final = struct.Struct("<QQ")
 _MAGIC: Final = b"DANUBEIX"

@@ -69,8 +69,6 @@ from pydanube_broker.journal.segments import SegmentFiles
 from pydanube_broker.journal.stored import JournalOptions, StoredBatches
 from pydanube_broker.journal.tail_cache import CachedBatch
 
-__all__ = ["Journal", "JournalOptions", "JournalOwner", "JournalStatistics"]
-
 log = logging.getLogger("pydanube.journal")
 
 Buffer = bytes | memoryview

@@ -23,8 +23,6 @@ from typing import Final
 
 from pydanube_broker.journal.helper import HelperSyncer, SyncDone, Syncer
 
-__all__ = ["KernelSyncer", "best_syncer"]
-
 #: machine → numbers of io_setup, io_destroy, io_submit, io_getevents
 _NUMBERS: Final = {"x86_64": (206, 207, 209, 208), "aarch64": (0, 1, 2, 4)}
 _FDSYNC: Final = 3

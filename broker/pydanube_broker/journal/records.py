@@ -29,28 +29,6 @@ from pydanube_core.batch import BROKER_PART_BYTES, read_broker_part, read_produc
 from pydanube_core.batch.layout import MAX_BATCH_BYTES
 from pydanube_core.errors import ClusterError
 
-__all__ = [
-    "FILE_HEADER_BYTES",
-    "HEADER_BYTES",
-    "HEADER_CRC_AT",
-    "MAX_BODY_BYTES",
-    "RULES",
-    "SECTOR",
-    "SEGMENT_STARTS",
-    "WITHOUT_TOPIC",
-    "Kind",
-    "KindRule",
-    "Place",
-    "RecordHeader",
-    "blank_sectors",
-    "encode_file_header",
-    "encode_header",
-    "read_file_header",
-    "read_header",
-    "record_bytes",
-    "verify_body",
-]
-
 Buffer = bytes | memoryview
 
 # magic, kind, flags, body bytes | lsn | synced lsn | topic id | body crc32, blank sectors | end magic, header crc32

@@ -42,8 +42,6 @@ from pydanube_broker.journal.records import (
 )
 from pydanube_broker.journal.scan import Records, scan
 
-__all__ = ["Recovered", "SegmentFile", "list_segments", "recover", "unreadable"]
-
 
 @dataclass(frozen=True, slots=True)
 class SegmentFile:

@@ -30,8 +30,6 @@ from pydanube_broker.journal.records import (
     record_bytes,
 )
 
-__all__ = ["Records", "scan"]
-
 Column = npt.NDArray[np.uint64]
 
 _CHUNK: Final = 8192  # records walked before they are looked at together: a column of them stays in the cache

@@ -23,8 +23,6 @@ from pydanube_broker.journal.helper import Preparer
 from pydanube_broker.journal.records import FILE_HEADER_BYTES, SECTOR
 from pydanube_broker.journal.recovery import Recovered, SegmentFile
 
-__all__ = ["SegmentFiles"]
-
 READY_TARGET: Final = 3  # two to go on in, since a fast load fills one while another is made, and the reserve
 RETRY_S: Final = 0.5
 OPEN_FILES: Final = 128

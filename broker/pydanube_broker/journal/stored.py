@@ -31,8 +31,6 @@ from pydanube_broker.journal.scan import scan
 from pydanube_broker.journal.segments import SegmentFiles
 from pydanube_broker.journal.tail_cache import CachedBatch, TailCache
 
-__all__ = ["JournalOptions", "StoredBatches"]
-
 MAX_SEGMENT_BYTES: Final = 1 << 30  # a start reads a segment as a whole
 MIN_SEGMENT_BYTES: Final = 16 << 10  # a head and a few records; what is sensible is for the settings to say
 READ_GAP_BYTES: Final = 4096  # bytes of other topics that are read along rather than asked for separately

@@ -10,8 +10,6 @@ from bisect import bisect_right
 from collections import deque
 from typing import Final, NamedTuple
 
-__all__ = ["CachedBatch", "TailCache"]
-
 # What the objects around a batch's bytes take, measured by tracemalloc: for lone small messages more than their bytes,
 # so that a cache which did not count them took twice its limit.
 _AROUND_BYTES: Final = 440

@@ -15,8 +15,6 @@ from pydanube_broker.observation.tracks import ACKNOWLEDGED
 from pydanube_broker.slices import Slices
 from pydanube_broker.topics.topic import Topic, now_ms
 
-__all__ = ["history_of"]
-
 Series = list[int | None]
 
 

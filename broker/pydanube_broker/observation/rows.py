@@ -11,8 +11,6 @@ from pydanube_broker.delivery.non_reliable import LivePump
 from pydanube_broker.observation.tracks import Row
 from pydanube_broker.topics.topic import Topic
 
-__all__ = ["consumer_samples", "cursor_sample", "head_sample", "row_of", "stamp_of"]
-
 
 def stamp_of(pump: AnyPump, commit: int, start_offset: int) -> Any:
     """What is compared with the last round's: it differs when anything happened."""

@@ -33,8 +33,6 @@ from pydanube_broker.observation.tracks import CursorTrack, LogTrack, Rises, Rou
 from pydanube_broker.parts import BrokerParts
 from pydanube_broker.topics.topic import Topic, now_ms
 
-__all__ = ["Sampler"]
-
 log = logging.getLogger("pydanube.observation")
 
 SLICE_S: Final = 0.002

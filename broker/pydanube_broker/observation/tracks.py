@@ -16,8 +16,6 @@ from typing import Final
 
 from pydanube_core.diagnosis.views import Count, Production
 
-__all__ = ["CursorTrack", "LogTrack", "Rounds", "Row"]
-
 MOST_ROWS: Final = 64
 SEGMENTS: Final = 8  # of a window, to compare its parts
 

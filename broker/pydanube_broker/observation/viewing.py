@@ -40,8 +40,6 @@ from pydanube_broker.parts import BrokerParts
 from pydanube_broker.subscription.batch_columns import BatchColumns
 from pydanube_broker.topics.topic import Topic, now_ms
 
-__all__ = ["Viewer"]
-
 SAMPLED_KEYS: Final = 2_000  # messages, of the oldest unread ones
 SAMPLED_BYTES: Final = 1 << 20
 

@@ -30,8 +30,6 @@ from pydanube_broker.observation.viewing import Viewer
 from pydanube_broker.parts import BrokerParts
 from pydanube_broker.topics.topic import Topic, now_ms
 
-__all__ = ["Observation"]
-
 log = logging.getLogger("pydanube.observation")
 
 SLICE_S: Final = 0.003

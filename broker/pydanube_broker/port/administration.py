@@ -22,8 +22,6 @@ from pydanube_broker.parts import BrokerParts
 from pydanube_broker.topics.stored_messages import append_durably, messages_between
 from pydanube_broker.topics.topic import Topic
 
-__all__ = ["AdministrationPart"]
-
 _READ_BYTES: Final = 4 * 1024 * 1024
 _AUDIT_ROOM_BYTES: Final = 64 * 1024  # of the journal, for a group of records
 _PROBE: Final = "probe"  # a key that is written to see whether writing works

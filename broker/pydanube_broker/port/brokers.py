@@ -20,8 +20,6 @@ from pydanube_broker.slices import Slices
 from pydanube_broker.tier.tier import Tier
 from pydanube_broker.topics.topic import CLOCK, Topic, now_ms
 
-__all__ = ["BrokersPart"]
-
 
 class BrokersPart:
     """Part of `BrokerPort`."""

@@ -21,8 +21,6 @@ from pydanube_broker.port.subscriptions import SubscriptionsPart
 from pydanube_broker.slices import Slices
 from pydanube_broker.topics.topic import Topic, now_ms
 
-__all__ = ["DiagnosisPart"]
-
 SHOWN_NAMES: Final = 20
 
 

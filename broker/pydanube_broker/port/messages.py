@@ -13,8 +13,6 @@ from pydanube_broker.topics.memory_topic import MemoryTopic
 from pydanube_broker.topics.stored_messages import append_durably, messages_between
 from pydanube_broker.topics.topic import Topic
 
-__all__ = ["MessagesPart"]
-
 
 class MessagesPart:
     """Part of `BrokerPort`. Topics are concrete ones."""

@@ -16,8 +16,6 @@ from pydanube_broker.tier.export import export_range
 from pydanube_broker.topics.replay import Replay
 from pydanube_broker.topics.topic import Topic, now_ms
 
-__all__ = ["ObjectsPart"]
-
 EXPORTS = "exports"  # folder of the data directory for what is exported by a bare name
 
 

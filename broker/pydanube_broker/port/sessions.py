@@ -12,8 +12,6 @@ from pydanube_core.secrets import REDACTED, is_secret_name, without_secrets
 from pydanube_broker.parts import BrokerParts
 from pydanube_broker.topics.topic import Topic
 
-__all__ = ["SessionsPart"]
-
 
 class SessionsPart:
     """Part of `BrokerPort`."""

@@ -21,8 +21,6 @@ from pydanube_broker.slices import Slices
 from pydanube_broker.tier.cold_lag import ColdPart
 from pydanube_broker.topics.topic import Topic, now_ms
 
-__all__ = ["SubscriptionsPart"]
-
 
 class SubscriptionsPart:
     """Part of `BrokerPort`."""

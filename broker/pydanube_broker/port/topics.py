@@ -20,8 +20,6 @@ from pydanube_broker.serving.administration import Administration
 from pydanube_broker.slices import Slices
 from pydanube_broker.topics.topic import Topic
 
-__all__ = ["TopicsPart"]
-
 
 class TopicsPart:
     """Part of `BrokerPort`."""

@@ -14,8 +14,6 @@ from urllib.parse import urlsplit
 
 from pydanube_core.errors import InvalidArgument
 
-__all__ = ["advertised_url", "check_advertised", "dialled_host"]
-
 # Documentation networks: nobody is there, and connecting a datagram socket sends nothing. It asks the routing table
 # from which of our addresses a packet would leave.
 _ELSEWHERE: Final = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))

@@ -14,8 +14,6 @@ from pydanube_core.http2 import Limits, ServerConnection
 
 from pydanube_broker.rpc.caller import Peer
 
-__all__ = ["CallConnection", "CalledMethod", "ConnectionServer", "HeadOfCall"]
-
 
 class CallConnection(Protocol):
     http: ServerConnection

@@ -7,8 +7,6 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Caller", "Peer", "call_metadata", "current_caller"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from pydanube_broker.rpc.call_host import CallConnection, CalledMethod, HeadOfCall
     from pydanube_broker.rpc.hot import ColdHandler, HotHandler
 
-__all__ = ["Call", "ColdCall", "HotCall", "Metadata", "OneRequest", "RefusedCall", "unexpected"]
 
 log = logging.getLogger("pydanube.rpc")
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from pydanube_broker.rpc.calls import Call
 
-__all__ = ["Deadlines"]
 
 SLOT_S: Final = 1 / 64
 LONGEST_S: Final = 86_400.0  # a caller that waits longer cancels by itself, or is seen to be gone

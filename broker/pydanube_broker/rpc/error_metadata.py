@@ -13,8 +13,6 @@ from urllib.parse import quote
 
 from pydanube_core.errors import ClusterError
 
-__all__ = ["MESSAGE_BYTES", "OBJECT_BYTES", "as_metadata"]
-
 MESSAGE_BYTES: Final = 1800  # of the status text, percent-encoded as it travels
 OBJECT_BYTES: Final = 3600  # of the JSON; base64 makes 4800 of it
 _TEXT: Final = 200

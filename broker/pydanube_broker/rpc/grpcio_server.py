@@ -26,8 +26,6 @@ from pydanube_broker.rpc.hot import (
 )
 from pydanube_broker.rpc.listening import listen, port_in_use
 
-__all__ = ["GrpcioServer"]
-
 log = logging.getLogger("pydanube.rpc")
 
 BUFFER_BYTES: Final = 1 << 20  # queued towards one client before its stream is told to wait

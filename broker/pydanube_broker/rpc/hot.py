@@ -15,19 +15,6 @@ from typing import Protocol
 
 from pydanube_core.errors import ClusterError
 
-__all__ = [
-    "ColdHandler",
-    "HotHandler",
-    "HotServerStream",
-    "HotStream",
-    "Route",
-    "ServerStreamOpener",
-    "ServerStreamReply",
-    "StreamOpener",
-    "StreamReply",
-    "UnaryReply",
-]
-
 
 class StreamReply(Protocol):
     """The way back to the client of one stream."""

@@ -7,8 +7,6 @@ import socket
 
 from pydanube_core.errors import InvalidArgument, PortInUse
 
-__all__ = ["listen", "port_in_use"]
-
 
 def port_in_use(host: str, port: int, *, flag: str, why: str) -> PortInUse:
     """The error that names the port and the flag that moves it (`grpc-port`)."""

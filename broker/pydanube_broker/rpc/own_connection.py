@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
     from pydanube_broker.rpc.call_host import ConnectionServer
 
-__all__ = ["OwnConnection"]
 
 log = logging.getLogger("pydanube.rpc")
 

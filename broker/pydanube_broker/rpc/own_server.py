@@ -21,8 +21,6 @@ from pydanube_broker.rpc.listening import listen
 from pydanube_broker.rpc.own_connection import OwnConnection
 from pydanube_broker.rpc.routing import methods_of, nothing
 
-__all__ = ["OwnServer", "Times"]
-
 log = logging.getLogger("pydanube.rpc")
 
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final, cast
 if TYPE_CHECKING:
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
-__all__ = ["REQUEST_S", "OneWrite", "Places", "patient_http", "places", "raise_limit"]
 
 REQUEST_S: Final = 20.0  # for the head of a request, and between two pieces of its body
 _KEPT_FOR_FILES: Final = 48

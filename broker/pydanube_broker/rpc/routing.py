@@ -13,8 +13,6 @@ from pydanube_broker.rpc.calls import Call, ColdCall, HotCall, RefusedCall
 from pydanube_broker.rpc.hot import Route
 from pydanube_broker.rpc.stream_calls import ServerStreamCall, StreamCall
 
-__all__ = ["CallHead", "Method", "methods_of", "nothing"]
-
 #: told to whoever speaks HTTP/2 here and not gRPC
 NO_GRPC: Final = b"This port speaks gRPC. Metrics and health pages are on the metrics port.\n"
 

@@ -7,8 +7,6 @@ from typing import Protocol
 
 from pydanube_broker.rpc.hot import Route
 
-__all__ = ["GrpcServer", "make_server"]
-
 
 class GrpcServer(Protocol):
     """A gRPC server on one address; it listens when it is made."""

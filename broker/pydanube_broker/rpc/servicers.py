@@ -24,8 +24,6 @@ from pydanube_core.grpc_wire import Status
 from pydanube_broker.rpc.hot import StreamOpener
 from pydanube_broker.rpc.stream_calls import StreamCall
 
-__all__ = ["ServicerContext", "Servicers"]
-
 log = logging.getLogger("pydanube.rpc")
 
 WAITING: Final = 16  # messages of a client that the servicer has not asked for

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from pydanube_broker.rpc.call_host import CallConnection, CalledMethod, HeadOfCall
     from pydanube_broker.rpc.hot import HotServerStream, HotStream, ServerStreamOpener, StreamOpener
 
-__all__ = ["ServerStreamCall", "StreamCall"]
-
 
 class _Streaming(Call):
     """A call that answers with any number of messages; the reply of its handler."""

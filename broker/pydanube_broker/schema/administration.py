@@ -13,8 +13,6 @@ from pydanube_broker.schema.records import SubjectRecord, VersionRecord, Version
 from pydanube_broker.schema.topic_schemas import TopicSchemas
 from pydanube_broker.schema.vocabulary import parse_mode, parse_policy, parse_profile, parse_type
 
-__all__ = ["SchemaAdministration"]
-
 
 class SchemaAdministration:
     def __init__(self, schemas: TopicSchemas) -> None:

@@ -12,8 +12,6 @@ from typing import Any, Final, Self
 
 from pydanube_broker.schema.vocabulary import ValidationPolicy
 
-__all__ = ["DEFAULT_POLICY", "Binding"]
-
 DEFAULT_POLICY: Final = ValidationPolicy.WARN  # of a topic whose subject a producer has set
 
 

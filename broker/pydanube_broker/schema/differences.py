@@ -15,8 +15,6 @@ from typing import Any, Final
 
 from pydanube_broker.schema.vocabulary import CompatibilityMode
 
-__all__ = ["Difference", "Direction", "Findings", "directions", "merged"]
-
 MAX_SHOWN_CHARS: Final = 400
 MAX_DIFFERENCES: Final = 200  # a schema that differs everywhere is not worth a longer answer
 

@@ -31,20 +31,6 @@ from pydanube_broker.schema.protobuf.model import ProtoFile, parse_descriptors
 from pydanube_broker.schema.protobuf.payload import ProtoPayload
 from pydanube_broker.schema.vocabulary import CompatibilityMode, JsonProfile, SchemaType
 
-__all__ = [
-    "MAX_DEFINITION_BYTES",
-    "AvroSchema",
-    "JsonSchema",
-    "ParsedSchema",
-    "PayloadCheck",
-    "PlainSchema",
-    "ProtobufSchema",
-    "admit_schema",
-    "differences_between",
-    "parse_schema",
-    "payload_check",
-]
-
 MAX_DEFINITION_BYTES: Final = 200_000  # a value of the metadata store holds 256 KiB, a transaction 512
 NUMBER_BYTES: Final = (4, 8)
 

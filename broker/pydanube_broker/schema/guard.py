@@ -32,8 +32,6 @@ from pydanube_broker.schema.payload_process import check_apart
 from pydanube_broker.schema.registry import SchemaRegistry
 from pydanube_broker.schema.vocabulary import SchemaType, ValidationPolicy
 
-__all__ = ["GuardCounters", "SchemaGuard"]
-
 log = logging.getLogger("pydanube.schema")
 
 LIGHT_BYTES: Final = 4096  # of payloads: ≈ 100 µs of JSON, the slowest of the formats

@@ -7,8 +7,6 @@ from pydanube_core.spelling import close_names
 
 from pydanube_broker.schema.records import SubjectRecord, VersionRecord
 
-__all__ = ["SchemaIndex"]
-
 
 class SchemaIndex:
     def __init__(self) -> None:

@@ -8,8 +8,6 @@ from typing import Any, Final, NoReturn
 
 from pydanube_core.errors import SchemaInvalid
 
-__all__ = ["MAX_SCHEMA_NESTING", "canonical", "loads_strict", "parse_definition", "value_key"]
-
 MAX_SCHEMA_NESTING: Final = 128  # brackets within brackets: who compares schemas goes down by recursion
 
 

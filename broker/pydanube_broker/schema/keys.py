@@ -18,19 +18,6 @@ from urllib.parse import quote, unquote
 
 from pydanube_storage.metadata import KeyRange
 
-__all__ = [
-    "DEFINITIONS",
-    "DESCRIPTORS",
-    "SUBJECTS",
-    "VERSIONS",
-    "definition_key",
-    "descriptors_key",
-    "identity_of_key",
-    "subject_key",
-    "version_key",
-    "versions_range",
-]
-
 _VERSIONS: Final = "/schemas/versions/"
 _DEFINITIONS: Final = "/schemas/definitions/"
 _DESCRIPTORS: Final = "/schemas/descriptors/"

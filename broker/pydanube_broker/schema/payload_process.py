@@ -18,8 +18,6 @@ from pydanube_broker.schema.json_schema.document import parse_json_schema
 from pydanube_broker.schema.json_schema.payload import JsonPayload
 from pydanube_broker.schema.json_text import loads_strict
 
-__all__ = ["LIMIT_S", "check_apart"]
-
 LIMIT_S: Final = 5.0
 WORKERS: Final = 2
 

@@ -15,17 +15,6 @@ from pydanube_broker.cluster.json_record import JsonRecord
 from pydanube_broker.schema import keys
 from pydanube_broker.schema.vocabulary import CompatibilityMode, JsonProfile, SchemaType
 
-__all__ = [
-    "SubjectRecord",
-    "SubjectSpec",
-    "VersionRecord",
-    "VersionSpec",
-    "check_subject",
-    "check_texts",
-    "removed",
-    "stored",
-]
-
 MAX_SUBJECT_CHARS: Final = 256
 MAX_DESCRIPTION_CHARS: Final = 4096
 MAX_CREATED_BY_CHARS: Final = 256

@@ -52,8 +52,6 @@ from pydanube_broker.schema.store import SchemaStore
 from pydanube_broker.schema.turns import Turns
 from pydanube_broker.schema.vocabulary import CompatibilityMode, JsonProfile, SchemaType
 
-__all__ = ["Compatibility", "Registration", "SchemaRegistry"]
-
 T = TypeVar("T")
 _ATTEMPTS: Final = 32  # each attempt that fails means that somebody else's registration was made
 _STORE_S: Final = 10.0

@@ -33,8 +33,6 @@ from pydanube_broker.schema.records import (
     stored,
 )
 
-__all__ = ["SchemaStore"]
-
 _STORE_S: Final = 10.0
 
 

@@ -24,8 +24,6 @@ from pydanube_broker.schema.records import VersionRecord
 from pydanube_broker.schema.registry import SchemaRegistry
 from pydanube_broker.schema.vocabulary import ValidationPolicy
 
-__all__ = ["ServedTopic", "TopicSchemas"]
-
 
 class ServedTopic(Protocol):
     """What is changed of a topic that this broker serves."""

@@ -13,8 +13,6 @@ from typing import Final
 import anyio
 from pydanube_core.errors import Overloaded
 
-__all__ = ["Turns"]
-
 MAX_WAITING: Final = 1_000  # for one subject; each holds a definition of up to 200 kB
 
 

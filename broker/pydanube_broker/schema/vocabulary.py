@@ -10,17 +10,6 @@ from typing import Final, TypeVar
 
 from pydanube_core.errors import InvalidArgument
 
-__all__ = [
-    "CompatibilityMode",
-    "JsonProfile",
-    "SchemaType",
-    "ValidationPolicy",
-    "parse_mode",
-    "parse_policy",
-    "parse_profile",
-    "parse_type",
-]
-
 
 class SchemaType(StrEnum):
     BYTES = "bytes"

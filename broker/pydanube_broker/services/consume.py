@@ -24,8 +24,6 @@ from pydanube_broker.subscription.key_filters import check_filter_sizes, check_k
 from pydanube_broker.topics.memory_topic import MemoryTopic
 from pydanube_broker.topics.topic import Topic, now_ms
 
-__all__ = ["ConsumeStream"]
-
 log = logging.getLogger("pydanube.consume")
 
 _ids = itertools.count(now_ms() * 1000)  # above those of an earlier life of this broker

@@ -10,8 +10,6 @@ from typing import Final
 
 from pydanube_broker.rpc.hot import HotHandler, UnaryReply
 
-__all__ = ["HealthService"]
-
 _SERVING: Final = bytes((0x08, 1))  # HealthCheckResponse.status = SERVING
 _NOT_SERVING: Final = bytes((0x08, 2))
 

@@ -30,8 +30,6 @@ from pydanube_broker.topics.gate import AccessMode
 from pydanube_broker.topics.producers import Appended, Opening, ProducerSession
 from pydanube_broker.topics.topic import ProducerLeft, Topic, now_ms
 
-__all__ = ["PublishStream"]
-
 log = logging.getLogger("pydanube.publish")
 
 _UNKNOWN_OFFSET: Final = (1 << 64) - 1

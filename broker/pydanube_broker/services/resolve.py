@@ -12,8 +12,6 @@ from pydanube_core.topic_pattern import TopicPattern
 
 from pydanube_broker.parts import BrokerParts
 
-__all__ = ["Match", "Resolve"]
-
 _MOST_TOPICS: Final = 1000
 _MOST_PATTERNS: Final = 1000
 

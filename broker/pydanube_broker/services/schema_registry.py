@@ -28,8 +28,6 @@ from pydanube_broker.schema.vocabulary import (
     parse_type,
 )
 
-__all__ = ["SchemaRegistryService"]
-
 M = TypeVar("M", bound=Message)
 
 

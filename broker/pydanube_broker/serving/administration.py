@@ -24,8 +24,6 @@ from pydanube_broker.subscription.subscription_policy import OPTION
 from pydanube_broker.topics.limits import check_policies, effective_policies
 from pydanube_broker.topics.topic import Topic, now_ms
 
-__all__ = ["Administration"]
-
 
 class Administration:
     """See the module."""

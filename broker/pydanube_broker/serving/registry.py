@@ -53,7 +53,7 @@ from pydanube_broker.delivery.pump import DeliveryEngine, SubscriptionPump
 from pydanube_broker.schema.registry import SchemaRegistry
 from pydanube_broker.schema.topic_schemas import TopicSchemas
 from pydanube_broker.settings import Settings
-from pydanube_broker.subscription.subscription import SubscriptionType
+from pydanube_broker.subscription.members import SubscriptionType
 from pydanube_broker.subscription.subscription_policy import OPTION, SubscriptionPolicy
 from pydanube_broker.topics.agreement import (
     LossAccepted,
@@ -66,8 +66,6 @@ from pydanube_broker.topics.limits import Limits
 from pydanube_broker.topics.log_state import starts_in
 from pydanube_broker.topics.memory_topic import MemoryTopic
 from pydanube_broker.topics.topic import Topic, now_ms
-
-__all__ = ["Registry"]
 
 log = logging.getLogger("pydanube.topics")
 

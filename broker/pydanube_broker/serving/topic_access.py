@@ -15,8 +15,6 @@ from pydanube_broker.serving.registry import Registry
 from pydanube_broker.settings import Settings
 from pydanube_broker.topics.topic import Topic
 
-__all__ = ["TopicAccess"]
-
 
 class TopicAccess:
     """See the module."""

@@ -19,14 +19,11 @@ from pydanube_broker.subscription.effects import (
     SessionReason,
     SessionStarted,
 )
+from pydanube_broker.subscription.members import SubscriptionType
 from pydanube_broker.subscription.plan import Plan, Selection
 from pydanube_broker.subscription.policy import Backoff, FailurePolicy, PoisonPolicy
-from pydanube_broker.subscription.subscription import (
-    BlockedBy,
-    Subscription,
-    SubscriptionStatistics,
-    SubscriptionType,
-)
+from pydanube_broker.subscription.statistics import BlockedBy, SubscriptionStatistics
+from pydanube_broker.subscription.subscription import Subscription
 
 __all__ = [
     "Activated",

@@ -12,8 +12,6 @@ from pydanube_core.batch.select import Cutter
 
 from pydanube_broker.journal.tail_cache import CachedBatch
 
-__all__ = ["BatchColumns", "producer_bytes", "view_of"]
-
 Buffer = bytes | memoryview
 Ints = npt.NDArray[Any]
 

@@ -8,8 +8,6 @@ from typing import Final, TypeAlias
 
 from pydanube_broker.subscription.consumer import Consumer
 
-__all__ = ["NOTHING_QUEUED", "NO_SLOTS", "Chunk", "Flight", "Poison", "Timer", "Wait"]
-
 NO_SLOTS: Final = array("H")  # shared by all chunks that need none
 NOTHING_QUEUED: Final[dict[int, int]] = {}  # the same
 

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from pydanube_broker.subscription.untaken import Untaken
 
-__all__ = ["Consumer", "ConsumerStatistics"]
-
 
 class Consumer:
     """Mutable state of one attachment; owned by its `Subscription`, read by nobody else.

@@ -15,8 +15,6 @@ from pydanube_core.errors import InvalidArgument
 
 from pydanube_broker.subscription.ranges import Range, normalise, subtract
 
-__all__ = ["Attempts", "CursorDelta", "CursorSnapshot", "apply_delta", "apply_deltas", "merge_attempts"]
-
 
 class _Counts(NamedTuple):
     start: int

@@ -18,8 +18,6 @@ from pydanube_core.errors import CorruptJournal, FormatTooNew, InvalidArgument
 from pydanube_broker.subscription.cursor import Attempts, CursorDelta, CursorSnapshot
 from pydanube_broker.subscription.ranges import Range
 
-__all__ = ["decode_delta", "decode_snapshot", "encode_delta", "encode_snapshot"]
-
 VERSION: Final = 1
 _HEAD: Final = struct.Struct("<ccBxHQQII")
 _ATTEMPTS: Final = struct.Struct("<QQII")

@@ -16,8 +16,6 @@ from pydanube_broker.journal.tail_cache import CachedBatch
 from pydanube_broker.subscription.batch_columns import producer_bytes, view_of
 from pydanube_broker.subscription.ranges import Range, runs_of
 
-__all__ = ["dead_letter_batches", "reason_of"]
-
 # A reason is a consumer's text and must not outgrow the message. With the other attributes of a copy it stays within the
 # 4 KiB that the largest message leaves free in its batch.
 MAX_REASON_BYTES: Final = 1000

@@ -16,8 +16,6 @@ except ImportError:  # the base install
 from pydanube_broker.subscription.route_table import LARGE_PART
 from pydanube_broker.subscription.routing import indices_for
 
-__all__ = ["bytes_by_seat", "indices_of"]
-
 
 def indices_of(who: bytes | bytearray, seat: int) -> MutableSequence[int]:
     """The messages of one seat, ascending; of a large part as 64-bit numbers, which the shell need not convert."""

@@ -8,18 +8,6 @@ from typing import TypeAlias
 
 from pydanube_broker.subscription.ranges import Range
 
-__all__ = [
-    "Activated",
-    "Blocked",
-    "DeadLetter",
-    "Dropped",
-    "Effect",
-    "Expired",
-    "SessionEnded",
-    "SessionReason",
-    "SessionStarted",
-]
-
 
 class SessionReason(StrEnum):
     """Why a consumer's session started or ended."""

@@ -11,8 +11,6 @@ from pydanube_broker.subscription.policy import FailurePolicy, PoisonPolicy
 from pydanube_broker.subscription.ranges import Range, normalise, ranges_of
 from pydanube_broker.subscription.window import Window
 
-__all__ = ["Failures"]
-
 ACK_TIMEOUT: Final = "ack timeout"
 MOST_REASONS: Final = 4  # kept for a chunk: a diagnosis shows one
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pydanube_broker.subscription.window import Window
 
-__all__ = ["check_window"]
-
 
 def check_window(window: Window) -> None:
     """Assert the invariants; O(everything), for tests."""

@@ -13,8 +13,6 @@ from typing import Final
 
 from pydanube_core.errors import InvalidArgument
 
-__all__ = ["check_filter_sizes", "check_key_filters", "key_pattern"]
-
 MAX_KEY_FILTERS: Final = 100
 MAX_FILTER_CHARS: Final = 256
 

@@ -15,8 +15,6 @@ from pydanube_broker.subscription.picked import Picked
 from pydanube_broker.subscription.ranges import head_of_mask
 from pydanube_broker.subscription.window import Window
 
-__all__ = ["KeyQueues"]
-
 
 class KeyQueues:
     """The queues of all seats of one subscription."""

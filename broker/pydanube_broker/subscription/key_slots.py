@@ -49,8 +49,6 @@ from pydanube_broker.subscription.route_table import RouteTable
 from pydanube_broker.subscription.routing import MAX_ROUTED, NOBODY
 from pydanube_broker.subscription.window import Window
 
-__all__ = ["SLOTS", "UNROUTED", "KeySlots", "pack_slots"]
-
 SLOTS: Final = 65_536
 UNROUTED: Final = 254  # nobody accepts the key
 _CACHED_KEYS: Final = 65_536  # keys whose filters have been tried; then the cache starts anew

@@ -14,8 +14,6 @@ import numpy.typing as npt
 
 from pydanube_broker.journal.tail_cache import CachedBatch
 
-__all__ = ["QUEUE_BYTES", "QUEUE_MESSAGES", "LiveQueue", "Piece", "all_of"]
-
 Ints = npt.NDArray[Any]
 Piece = tuple[CachedBatch, Ints]  # a batch, and which of its messages (indices, ascending)
 

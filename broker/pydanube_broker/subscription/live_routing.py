@@ -14,8 +14,6 @@ from zlib import crc32
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["BUCKETS", "KeyOwners"]
-
 Ints = npt.NDArray[Any]
 BUCKETS: Final = 4096  # a weight each and consumer: 32 KiB
 

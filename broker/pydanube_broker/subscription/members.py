@@ -18,8 +18,6 @@ from pydanube_broker.subscription.key_filters import check_key_filters
 from pydanube_broker.subscription.key_slots import KeySlots
 from pydanube_broker.subscription.window import Window
 
-__all__ = ["Members", "SubscriptionType"]
-
 
 class SubscriptionType(StrEnum):
     EXCLUSIVE = "exclusive"

@@ -12,8 +12,6 @@ from typing import overload
 from pydanube_broker.subscription.chunk import Chunk
 from pydanube_broker.subscription.ranges import Range, normalise, ranges_of
 
-__all__ = ["Picked"]
-
 
 class Picked(Sequence[Range]):
     """Messages by chunk, chunks ascending; at least one, and no mask is 0. Valid while the window does not change."""

@@ -9,8 +9,6 @@ from typing import NamedTuple
 from pydanube_broker.subscription.picked import Picked
 from pydanube_broker.subscription.ranges import Range
 
-__all__ = ["Plan", "Selection"]
-
 
 class Plan(NamedTuple):
     """A proposal: read the log inside `ranges` and send what is there. Nothing is reserved.

@@ -9,8 +9,6 @@ from pydanube_broker.subscription.ranges import Range, ranges_of
 from pydanube_broker.subscription.statistics import WorstFailure
 from pydanube_broker.subscription.window import Window
 
-__all__ = ["barrier", "deliveries_at", "first_blocked", "next_ready", "worst_failure"]
-
 MOST_CHUNKS: Final = 64  # looked at for failures: those at the front are what holds a subscription up
 
 

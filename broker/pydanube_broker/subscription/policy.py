@@ -15,8 +15,6 @@ from typing import assert_never
 
 from pydanube_core.errors import InvalidArgument
 
-__all__ = ["Backoff", "FailurePolicy", "PoisonPolicy"]
-
 
 class Backoff(StrEnum):
     FIXED = "fixed"

@@ -15,20 +15,6 @@ from typing import Final, TypeAlias
 
 from pydanube_core.errors import InvalidArgument
 
-__all__ = [
-    "Range",
-    "RangeSet",
-    "check_ranges",
-    "digits_of",
-    "head_of_mask",
-    "joined",
-    "normalise",
-    "ranges_of",
-    "runs_of",
-    "subtract",
-    "total",
-]
-
 Range: TypeAlias = tuple[int, int]
 
 _DIGIT: Final = bytes(1 if code == ord("1") else 0 for code in range(256))

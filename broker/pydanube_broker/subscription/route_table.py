@@ -16,8 +16,6 @@ except ImportError:  # the base install; the broker always has it
 
 from pydanube_broker.subscription.routing import NOBODY
 
-__all__ = ["LARGE_PART", "RouteTable"]
-
 _SLOTS: Final = 65_536
 # Messages of a part from which 64 KiB are worth it.
 LARGE_PART: Final = 256

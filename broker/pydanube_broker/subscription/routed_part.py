@@ -17,8 +17,6 @@ from pydanube_broker.subscription.picked import Picked
 from pydanube_broker.subscription.plan import Plan
 from pydanube_broker.subscription.ranges import Range
 
-__all__ = ["KeptColumns", "RoutedPart", "gather", "pick"]
-
 Ints = npt.NDArray[Any]
 
 KEPT_BYTES: Final = 8 << 20

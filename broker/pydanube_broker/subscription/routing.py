@@ -14,17 +14,6 @@ from pydanube_broker.subscription.chunk import Chunk
 from pydanube_broker.subscription.consumer import Consumer
 from pydanube_broker.subscription.ranges import Range, ranges_of
 
-__all__ = [
-    "MAX_ROUTED",
-    "NOBODY",
-    "affordable",
-    "head_of",
-    "indices_for",
-    "learn_keys",
-    "masks_for",
-    "round_robin",
-]
-
 NOBODY: Final = 255
 MAX_ROUTED: Final = 250  # consumers that one routed part can be spread over; one byte a message
 

@@ -30,8 +30,6 @@ from pydanube_broker.subscription.routing import (
 )
 from pydanube_broker.subscription.window import Window
 
-__all__ = ["Sending"]
-
 # One slice of a shared subscription: about one full batch, so that batches are seldom cut and turns are fair.
 SLICE_MESSAGES: Final = 4_096
 PLENTY_MESSAGES: Final = 256

@@ -8,8 +8,6 @@ from pydanube_broker.subscription.consumer import Consumer
 from pydanube_broker.subscription.members import Members, SubscriptionType
 from pydanube_broker.subscription.ranges import Range, head_of_mask, normalise, ranges_of
 
-__all__ = ["Recall", "next_recall"]
-
 RECALL_PAUSE_MS: Final = 100  # between two questions to the same consumer
 # In one question. A range a message in the worst case (key-shared); then the next question comes soon.
 RECALL_MESSAGES: Final = 8_192

@@ -11,8 +11,6 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final
 
-__all__ = ["CONSUMER_MOVES", "MESSAGE_MOVES", "ConsumerState", "MessageState"]
-
 
 class MessageState(StrEnum):
     """Where one message stands with one subscription. A message is in one state at a time."""

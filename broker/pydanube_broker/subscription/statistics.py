@@ -7,8 +7,6 @@ from typing import NamedTuple
 
 from pydanube_broker.subscription.consumer import ConsumerStatistics
 
-__all__ = ["BlockedBy", "Marks", "SubscriptionStatistics", "WorstFailure"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockedBy:

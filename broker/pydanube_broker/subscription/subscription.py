@@ -73,8 +73,6 @@ from pydanube_broker.subscription.statistics import (
 )
 from pydanube_broker.subscription.window import Window
 
-__all__ = ["BlockedBy", "Subscription", "SubscriptionStatistics", "SubscriptionType"]
-
 REFRESHES: Final = 8  # of the deadlines of what a consumer holds, in each ack timeout
 # Messages between floor and next. Several times the SDK's usual credit, and 8 KiB were it one bitmap.
 DEFAULT_SPAN_MESSAGES: Final = 65_536

@@ -18,8 +18,6 @@ from pydanube_core.names import MAX_PART_CHARS, TopicName
 
 from pydanube_broker.subscription.policy import Backoff, FailurePolicy, PoisonPolicy
 
-__all__ = ["FAILURE_POLICY_FIELDS", "OPTION", "SubscriptionPolicy", "default_dead_letter_topic"]
-
 OPTION: Final = "failure_policy"
 _COUNTS: Final = (
     "max_redelivery_count",

@@ -7,8 +7,6 @@ from typing import Final
 
 from pydanube_broker.subscription.chunk import Timer
 
-__all__ = ["SWEEP_ENTRIES", "Timers"]
-
 # Lists with dead entries are swept when these are at least so many and more than half of all.
 SWEEP_ENTRIES: Final = 64
 

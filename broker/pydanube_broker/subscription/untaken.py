@@ -11,8 +11,6 @@ from typing import Any, TypeAlias
 
 from pydanube_broker.subscription.ranges import head_of_mask
 
-__all__ = ["Untaken"]
-
 Place: TypeAlias = Any  # a `Chunk`; to import it would close a circle over `Consumer`, which has one of these
 
 

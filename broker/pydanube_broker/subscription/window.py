@@ -29,8 +29,6 @@ from pydanube_broker.subscription.cursor import Attempts, CursorDelta, CursorSna
 from pydanube_broker.subscription.ranges import Range, RangeSet, joined, normalise, ranges_of
 from pydanube_broker.subscription.timers import SWEEP_ENTRIES, Timers
 
-__all__ = ["StateListener", "Window"]
-
 # A chunk's masks are at most this long: 1 KiB an integer, so an operation stays near 0.1 µs.
 CHUNK_OFFSETS: Final = 8192
 # Trickling messages share a chunk up to this size; more would make the search through its flights slow.

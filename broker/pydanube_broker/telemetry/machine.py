@@ -9,8 +9,6 @@ import psutil
 
 from pydanube_broker.telemetry.rows import Machine
 
-__all__ = ["machine_of"]
-
 
 def machine_of(broker_id: str) -> Machine:
     """Processors that this process may use, and memory."""

@@ -13,8 +13,6 @@ from typing import Any
 from pydanube_core.observation import BrokerSample, ConsumerSample, CursorSample, HeadSample, Round
 from pydanube_core.telemetry.tables import HEADS_EVERY, LOAD_EVERY, told_age_ms
 
-__all__ = ["Machine", "RoundRows", "Row"]
-
 Row = tuple[Any, ...]
 
 

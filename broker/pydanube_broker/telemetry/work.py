@@ -11,8 +11,6 @@ from pydanube_storage.objects import ObjectStore
 from pydanube_storage.telemetry.upkeep import Keeping, look_after
 from pydanube_storage.telemetry.writing import encode, table_of_rows
 
-__all__ = ["TelemetryWork"]
-
 Answer: TypeAlias = tuple[dict[str, Any], bytes]
 
 

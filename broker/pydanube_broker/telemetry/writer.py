@@ -24,8 +24,6 @@ from pydanube_core.telemetry.files import DAY_MS, date_of
 
 from pydanube_broker.telemetry.rows import Machine, RoundRows, Row
 
-__all__ = ["TelemetryOptions", "TelemetryStatistics", "TelemetryWriter"]
-
 log = logging.getLogger("pydanube.telemetry")
 
 WAITING_BYTES: Final = 16 << 20  # about ten minutes of a thousand busy subscriptions

@@ -17,8 +17,6 @@ from pydanube_broker.tier.child import TierChild
 from pydanube_broker.tier.flushing import entry_of
 from pydanube_broker.topics.topic import Topic
 
-__all__ = ["adopt", "chain"]
-
 
 def chain(listed: Sequence[tuple[int, int, str]], there: Collection[str], tiered: int) -> list[ObjectName]:
     """The objects to be taken in, in order of their offsets. Pure.

@@ -21,8 +21,6 @@ from pydanube_broker.topics.hub import Hub
 from pydanube_broker.topics.log_state import LogState
 from pydanube_broker.topics.topic import Topic
 
-__all__ = ["BuriedTopics"]
-
 _SLICE: Final = 1000
 _AT_ONCE: Final = 50  # looked at for the first time: each asks the catalog
 

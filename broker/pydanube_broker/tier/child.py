@@ -20,8 +20,6 @@ from pydanube_storage.objects import StoreOptions
 
 from pydanube_broker.tier.messages import HEAD, encode_message
 
-__all__ = ["ChildDied", "TierChild"]
-
 log = logging.getLogger("pydanube.tier")
 
 _END_S: Final = 1.0  # what a process that was killed may take to be gone

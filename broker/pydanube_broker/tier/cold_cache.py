@@ -13,8 +13,6 @@ from dataclasses import dataclass
 
 from pydanube_broker.journal import CachedBatch
 
-__all__ = ["ColdCache", "ColdRange"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ColdRange:

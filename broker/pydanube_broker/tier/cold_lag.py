@@ -17,8 +17,6 @@ from pydanube_storage.catalog import CatalogEntry, ObjectCatalog
 from pydanube_broker.tier.child import TierChild
 from pydanube_broker.topics.topic import Topic
 
-__all__ = ["ColdLag", "ColdPart"]
-
 _EXACT_OBJECTS: Final = 500  # one page of the catalog
 _REMEMBERED: Final = 4096
 

@@ -24,8 +24,6 @@ from pydanube_broker.tier.cold_cache import ColdCache, ColdRange
 from pydanube_broker.tier.messages import unpack_batches
 from pydanube_broker.topics.topic import Topic
 
-__all__ = ["ColdReads"]
-
 log = logging.getLogger("pydanube.tier")
 
 CACHE_BYTES: Final = 64 << 20

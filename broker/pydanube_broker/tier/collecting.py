@@ -27,8 +27,6 @@ from pydanube_broker.tier.holding import StoreHold
 from pydanube_broker.tier.steps import Step, reached
 from pydanube_broker.topics.topic import Topic
 
-__all__ = ["GRACE_MS", "Collector"]
-
 log = logging.getLogger("pydanube.tier")
 
 GRACE_MS: Final = 300_000

@@ -15,8 +15,6 @@ from typing import Final
 
 from pydanube_core.errors import DiskFull
 
-__all__ = ["DiskRoom", "shares_disk"]
-
 FLUSH_SHARE: Final = 4  # flushes leave a quarter of the guard
 LEAST_BYTES: Final = 64 << 10  # an object for less frees nothing worth its write
 _MUCH: Final = 1 << 62

@@ -21,8 +21,6 @@ from pydanube_broker.tier.child import TierChild
 from pydanube_broker.tier.disk_room import DiskRoom
 from pydanube_broker.topics.topic import Topic
 
-__all__ = ["export_range"]
-
 _ABORT_DEADLINE_S = 5.0
 
 Where = Callable[[int, CatalogEntry], dict[str, Any]]

@@ -32,8 +32,6 @@ from pydanube_broker.tier.steps import Step, reached
 from pydanube_broker.topics.hub import Hub
 from pydanube_broker.topics.topic import Topic, now_ms
 
-__all__ = ["Due", "Failure", "Flusher"]
-
 log = logging.getLogger("pydanube.tier")
 
 _FIRST_PAUSE_MS: Final = 1_000

@@ -33,8 +33,6 @@ from pydanube_broker.tier.ownership import (
     write_known,
 )
 
-__all__ = ["LIFE_DIGITS", "StoreHold"]
-
 log = logging.getLogger("pydanube.tier")
 
 LIFE_DIGITS: Final = 8

@@ -9,8 +9,6 @@ from typing import Any, Final
 
 from pydanube_broker.journal import CachedBatch
 
-__all__ = ["HEAD", "encode_message", "pack_batches", "unpack_batches"]
-
 HEAD: Final = struct.Struct("<QIQ")  # number of the call, bytes of JSON, bytes behind it
 _COUNT: Final = struct.Struct("<I")
 _BATCH: Final = struct.Struct("<QQIqI")  # base, end, count, append time, bytes

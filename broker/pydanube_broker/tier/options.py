@@ -11,8 +11,6 @@ from pydanube_storage.objects import StoreOptions, check_url
 
 from pydanube_broker.settings import Settings
 
-__all__ = ["check_asked_for", "missing_extra", "store_options"]
-
 
 def store_options(settings: Settings, folder: Path) -> StoreOptions:
     """Where this broker's objects are."""

@@ -30,8 +30,6 @@ from pydanube_core.errors import StoreOwned
 from pydanube_storage.metadata import MetadataStore, Put
 from pydanube_storage.objects import OwnerMark
 
-__all__ = ["Known", "Verdict", "judge", "place_of", "read_known", "refusal", "write_known"]
-
 _KEY: Final = "/tier/owner"
 
 

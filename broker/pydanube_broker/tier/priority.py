@@ -19,8 +19,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-__all__ = ["READING", "URGENT", "WRITING", "Session", "nice_thread"]
-
 READING: Final = 0  # a consumer waits
 URGENT: Final = 4  # a backlog that must not grow for ever takes its share
 WRITING: Final = 19  # producers and consumers come first: 1/70 of what they get, or what they leave

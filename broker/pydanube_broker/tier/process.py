@@ -23,8 +23,6 @@ from pydanube_core.errors import ClusterError, Internal
 from pydanube_broker.tier.messages import HEAD, encode_message
 from pydanube_broker.tier.priority import READING, URGENT, WRITING, Session, nice_thread
 
-__all__ = ["main"]
-
 _READS: Final = (  # a consumer waits, or a start
     "read", "time", "when", "facts", "owner_newest", "owner_make",
 )  # fmt: skip

@@ -11,8 +11,6 @@ from pydanube_broker.tier.flushing import Flusher
 from pydanube_broker.tier.holding import StoreHold
 from pydanube_broker.tier.tending import Tending
 
-__all__ = ["reasons_of"]
-
 _SILENT_TIMES: Final = 2  # times `tier.timeout`
 _SILENT_S: Final = 30.0  # what writing an object may take beside, while everybody else comes first
 

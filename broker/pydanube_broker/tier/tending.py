@@ -23,8 +23,6 @@ from pydanube_broker.topics.hub import Hub
 from pydanube_broker.topics.retention import Keep
 from pydanube_broker.topics.topic import Topic
 
-__all__ = ["COMPACT_AT", "Tending", "Trouble"]
-
 log = logging.getLogger("pydanube.tier")
 
 COMPACT_AT: Final = 16  # small neighbours that are merged without being asked

@@ -44,8 +44,6 @@ from pydanube_broker.tier.upkeep import Upkeep
 from pydanube_broker.topics.hub import Hub
 from pydanube_broker.topics.topic import Topic, now_ms
 
-__all__ = ["Tier"]
-
 log = logging.getLogger("pydanube.tier")
 
 OBJECTS_PER_S: Final = 10.0

@@ -26,8 +26,6 @@ from pydanube_broker.tier.steps import Step, reached
 from pydanube_broker.topics.retention import Keep, slowest_cursor
 from pydanube_broker.topics.topic import Topic, now_ms
 
-__all__ = ["Upkeep", "expired", "neighbours"]
-
 
 def neighbours(
     entries: Sequence[CatalogEntry], *, object_bytes: int, at_least: int

@@ -36,8 +36,6 @@ from pydanube_broker.telemetry.work import TelemetryWork
 from pydanube_broker.tier.messages import pack_batches
 from pydanube_broker.tier.steps import Step, reached
 
-__all__ = ["TierWork"]
-
 Answer: TypeAlias = tuple[dict[str, Any], bytes]
 _READ_BYTES: Final = 4 << 20  # of a journal segment at once
 _GAP_BYTES: Final = 32 << 10  # reading on costs less than another read

@@ -29,16 +29,6 @@ from pydanube_storage.metadata import CorruptMetadata
 
 from pydanube_broker.topics.log_state import LogState
 
-__all__ = [
-    "LossAccepted",
-    "check_epoch",
-    "check_ids",
-    "check_journal_there",
-    "check_metadata_there",
-    "check_prefixes_there",
-    "newest_id",
-]
-
 log = logging.getLogger("pydanube.topics")
 
 _RESTORE: Final = (

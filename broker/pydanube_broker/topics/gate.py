@@ -16,8 +16,6 @@ from pydanube_core.errors import ClusterError, InvalidArgument, ProducerFenced, 
 from pydanube_broker.topics.limits import Limits
 from pydanube_broker.topics.rate_limit import TokenBucket
 
-__all__ = ["AccessMode", "AttachedProducer", "TopicGate"]
-
 BATCHES_A_SECOND: Final = 10  # of a topic with a publish rate, at the most
 
 

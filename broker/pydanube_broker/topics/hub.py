@@ -18,8 +18,6 @@ from pydanube_broker.journal import Journal, Kind, RecordHeader
 from pydanube_broker.topics.log_state import LogState, decode_head, encode_head, encode_trim_body
 from pydanube_broker.topics.topic import ColdReader, Topic
 
-__all__ = ["Hub"]
-
 log = logging.getLogger("pydanube.topics")
 
 Committed = Callable[[ClusterError | None], None]

@@ -12,8 +12,6 @@ from typing import Any, Final
 
 from pydanube_core.errors import InvalidArgument, LimitReached
 
-__all__ = ["LIMIT_KEYS", "POLICY_KEYS", "Limits", "check_policies", "effective_policies"]
-
 #: The original's seven.
 LIMIT_KEYS: Final = (
     "max_producers_per_topic",

@@ -26,17 +26,6 @@ from pydanube_broker.subscription.cursor import CursorDelta, CursorSnapshot, app
 from pydanube_broker.subscription.cursor_codec import decode_delta, decode_snapshot, encode_snapshot
 from pydanube_broker.topics.producers import Appended, Opening, Producers
 
-__all__ = [
-    "LogState",
-    "decode_head",
-    "encode_cursor_body",
-    "encode_head",
-    "encode_open_body",
-    "encode_session_body",
-    "encode_trim_body",
-    "starts_in",
-]
-
 _COUNT: Final = struct.Struct("<II")  # topics, format of the entries
 _ENTRY: Final = struct.Struct("<QQQQQqQQQII")
 _PRODUCER_1: Final = struct.Struct("<QIIQI")  # id, epoch, name bytes, next sequence, recent batches

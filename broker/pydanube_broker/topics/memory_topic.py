@@ -21,8 +21,6 @@ from pydanube_broker.topics.producers import Appended
 from pydanube_broker.topics.topic import Committed, Topic, TopicHub, now_ms
 from pydanube_broker.wall_clock import append_time
 
-__all__ = ["LiveSink", "MemoryTopic"]
-
 
 class LiveSink(Protocol):
     """A plain reader of a non-reliable topic."""

@@ -20,8 +20,6 @@ from typing import Final, NamedTuple
 
 from pydanube_core.errors import OutOfSequence, ProducerFenced, ProducerUnknown
 
-__all__ = ["Appended", "Opening", "ProducerSession", "Producers"]
-
 RECENT: Final = 8
 # Remembered a topic; the least recently used of those without a connection go first
 MAX_PRODUCERS: Final = 1000

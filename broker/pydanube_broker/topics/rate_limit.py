@@ -10,8 +10,6 @@ import math
 
 from pydanube_core.errors import InvalidArgument
 
-__all__ = ["TokenBucket"]
-
 
 class TokenBucket:
     """`rate_per_s` messages a second on average.

@@ -10,8 +10,6 @@ from pydanube_broker.give_way import GiveWay
 from pydanube_broker.journal import CachedBatch
 from pydanube_broker.topics.topic import Topic
 
-__all__ = ["batches_between", "read_once"]
-
 READ_BYTES: Final = 1 << 20
 
 

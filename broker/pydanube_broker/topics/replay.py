@@ -24,8 +24,6 @@ from pydanube_broker.subscription.batch_columns import producer_bytes, view_of
 from pydanube_broker.topics.reading import batches_between
 from pydanube_broker.topics.topic import Topic
 
-__all__ = ["ATTRIBUTE", "Replay", "copies_of"]
-
 ATTRIBUTE: Final = "x-replayed-from"
 # A copied batch, so bounded that it stays below the limit of batches with an attribute more in each message.
 _BATCH_MESSAGES: Final = 4096

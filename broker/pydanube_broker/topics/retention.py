@@ -16,8 +16,6 @@ from pydanube_broker.topics.hub import Hub
 from pydanube_broker.topics.limits import Limits
 from pydanube_broker.topics.topic import Topic, now_ms
 
-__all__ = ["JournalRetention", "Keep", "slowest_cursor"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keep:

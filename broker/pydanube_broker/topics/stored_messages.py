@@ -18,8 +18,6 @@ from pydanube_broker.subscription.batch_columns import producer_bytes, view_of
 from pydanube_broker.topics.reading import batches_between
 from pydanube_broker.topics.topic import Topic, now_ms
 
-__all__ = ["append_durably", "messages_between"]
-
 
 async def messages_between(
     topic: Topic, *, start: int, end: int, max_messages: int, max_bytes: int, give_way: GiveWay

@@ -33,8 +33,6 @@ from pydanube_broker.topics.log_state import (
 from pydanube_broker.topics.producers import Appended, Opening
 from pydanube_broker.wall_clock import WallClock, append_time
 
-__all__ = ["CLOCK", "ColdReader", "LogListener", "ProducerLeft", "Topic", "TopicHub"]
-
 #: called with None when the offset is committed, with the error when it never will be or nobody knows
 Committed = Callable[[ClusterError | None], None]
 #: called with batches, with nothing, or with an error

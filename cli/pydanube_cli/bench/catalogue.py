@@ -7,19 +7,6 @@ from typing import Final
 
 from pydanube_core.errors import InvalidArgument
 
-__all__ = [
-    "DEFAULT_KEYS",
-    "DEFAULT_MESSAGES",
-    "DEFAULT_PRODUCERS",
-    "DEFAULT_RUNS",
-    "LATER",
-    "MAX_ACK_DELAY_S",
-    "MAX_TOPICS",
-    "SUB_TYPES",
-    "WRITERS",
-    "Plan",
-]
-
 WRITERS: Final = 8
 
 DEFAULT_MESSAGES: Final = {

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from pydanube_cli.bench.catalogue import Plan
     from pydanube_cli.bench.fleet import RunningBroker
 
-__all__ = ["bench"]
 
 EXIT_DAMAGE = 5
 

@@ -11,8 +11,6 @@ from pydanube_cli.bench.payloads import Checker, percentiles_ms
 from pydanube_cli.bench.role import QUIET_S, Spec, Start, open_client, open_receiver
 from pydanube_cli.bench.tally import Tally
 
-__all__ = ["consume_batches", "consume_each", "consume_share"]
-
 EACH_CHECK: Final = 4096
 LOOK_S: Final = 0.02  # how often a consumer without messages looks whether all have been received
 SETTLE_S: Final = 0.3  # and how long it stays then, in case one comes again

@@ -15,8 +15,6 @@ from typing import Any, Final
 
 from pydanube_core.errors import InvalidArgument
 
-__all__ = ["Expression"]
-
 _ARITHMETIC: Final[dict[type[ast.operator], Callable[[Any, Any], Any]]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,

@@ -19,8 +19,6 @@ from typing import Any, Final, Self
 import psutil
 from pydanube_core.errors import ClusterError, DeadlineExceeded, Internal, Unavailable
 
-__all__ = ["Crew", "OwnBroker", "RunningBroker", "ServerCost", "Worker", "broker_at", "broker_of_our_own"]
-
 START_S: Final = 60.0
 STOP_S: Final = 15.0
 SAMPLE_S: Final = 0.1

@@ -16,8 +16,6 @@ from typing import Any, Final
 
 import numpy as np
 
-__all__ = ["MIN_SIZE", "Checker", "Part", "Verified", "key_of", "make_payloads", "merge", "percentiles_ms"]
-
 MIN_SIZE: Final = 8
 TIMED_SIZE: Final = 16
 _NUMBER_BITS: Final = 40

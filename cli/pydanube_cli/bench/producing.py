@@ -14,8 +14,6 @@ from pydanube_core.errors import WindowFull
 from pydanube_cli.bench.payloads import key_of, make_payloads, percentiles_ms
 from pydanube_cli.bench.role import Spec, Start, open_client, open_producer
 
-__all__ = ["produce_each", "produce_many", "send_await", "send_lone"]
-
 CHUNK_MESSAGES: Final = 8192  # made at a time; large enough that making them vanishes in the mean
 WARM_UP_PRODUCER: Final = 1 << 20  # no producer of the plan: such messages are not counted
 

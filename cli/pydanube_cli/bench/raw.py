@@ -18,8 +18,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-__all__ = ["crc32_mb_per_s", "fdatasync_reference", "grpc_reference", "raw_reference"]
-
 FILE_BYTES: Final = 16 << 20
 WRITE_BYTES: Final = 512  # a lone message with its headers
 SECONDS: Final = 1.0

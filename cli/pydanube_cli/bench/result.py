@@ -13,8 +13,6 @@ from importlib.metadata import PackageNotFoundError, version
 from statistics import median
 from typing import Any, Final
 
-__all__ = ["assemble", "machine"]
-
 FIGURES: Final = ("messages_per_s", "megabytes_per_s", "p50_ms", "p99_ms", "p999_ms", "max_ms")
 COUNTS: Final = ("sent", "received", "missing", "duplicates", "out_of_order")
 

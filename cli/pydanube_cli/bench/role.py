@@ -11,8 +11,6 @@ from pydanube import Retry, connect
 
 from pydanube_cli.lines import LineSource
 
-__all__ = ["QUIET_S", "Spec", "Start", "open_client", "open_producer", "open_receiver", "say"]
-
 QUIET_S: Final = 15.0  # a consumer that misses messages gives up after this long without one
 
 Spec: TypeAlias = dict[str, Any]

@@ -30,8 +30,6 @@ from pydanube_cli.bench.fleet import Crew, RunningBroker, ServerCost
 from pydanube_cli.bench.payloads import Part, merge, percentiles_ms
 from pydanube_cli.bench.tally import make_tally
 
-__all__ = ["SCENARIOS", "run"]
-
 WARM_UP_SENDS: Final = 200
 # Processes; grpcio's client is busier than the broker, and one alone would be measured
 UNARY_WORKERS: Final = 4

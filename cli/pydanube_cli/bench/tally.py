@@ -13,8 +13,6 @@ from typing import Final, Self
 
 import numpy as np
 
-__all__ = ["Tally", "make_tally"]
-
 _WORD: Final = 8
 
 

@@ -10,8 +10,6 @@ from typing import Any, Final
 from pydanube_cli.bench.payloads import Checker, make_payloads
 from pydanube_cli.bench.role import QUIET_S, Spec, Start, open_client
 
-__all__ = ["drain_topics", "fill_topics"]
-
 TOPICS_AT_ONCE: Final = 32
 SUBSCRIPTION: Final = "bench"
 

@@ -17,8 +17,6 @@ from pydanube_core.services import PRODUCER_SERVICE
 from pydanube_cli.bench.payloads import make_payloads, percentiles_ms
 from pydanube_cli.bench.role import Spec, Start, open_client, open_producer
 
-__all__ = ["send_unary"]
-
 WARM_UP_PRODUCER: Final = 1 << 20  # no producer of the plan: such messages are not counted
 
 

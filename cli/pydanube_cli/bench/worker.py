@@ -24,8 +24,6 @@ from pydanube_cli.failures import cluster_error
 from pydanube_cli.lines import LineSource, split_lines, stdin_pieces
 from pydanube_cli.runtime import run_async
 
-__all__ = ["ROLES", "run_role"]
-
 ROLES: Final[dict[str, Callable[[Spec, Start], Awaitable[dict[str, Any]]]]] = {
     role.__name__: role
     for role in (

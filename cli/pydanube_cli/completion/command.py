@@ -14,8 +14,6 @@ from pydanube_core.errors import InvalidArgument
 from pydanube_cli.command import Common, command
 from pydanube_cli.completion.scripts import SCRIPTS, install
 
-__all__ = ["completion", "install_completion"]
-
 
 @command(
     examples=[

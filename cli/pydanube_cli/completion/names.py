@@ -14,8 +14,6 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-__all__ = ["DEADLINE_S", "call", "names_of"]
-
 DEADLINE_S: Final = 0.25  # of the whole call, connecting too
 MAX_NAMES: Final = 500
 MAX_ANSWER_BYTES: Final = 4 << 20

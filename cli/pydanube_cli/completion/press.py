@@ -19,8 +19,6 @@ from typing import Final
 from pydanube_cli.completion.names import names_of
 from pydanube_cli.completion.words import FILES, FOLDERS, Wanted, load, split_line, wanted
 
-__all__ = ["complete"]
-
 DEFAULT_ADMIN: Final = "127.0.0.1:50051"
 
 

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-__all__ = ["SCRIPTS", "install"]
-
 _BASH: Final = r"""# Completion of danube in bash: source this file, or put  source <(danube completion bash)  in ~/.bashrc
 _danube() {
     local program=${COMP_WORDS[0]/#\~/$HOME} line todo= word

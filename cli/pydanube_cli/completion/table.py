@@ -18,8 +18,6 @@ from pydanube_cli.completion.words import FILES, FOLDERS, TEXT
 from pydanube_cli.operations import ALIASES, command_of
 from pydanube_cli.runbook import command_of_runbook
 
-__all__ = ["text"]
-
 Leaf = tuple[str, str, str]  # module, attribute, summary
 
 # Argument, as it is called -> the kind of name it takes.

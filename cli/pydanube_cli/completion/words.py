@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["FILES", "FOLDERS", "NAMES", "TEXT", "Wanted", "load", "split_line", "wanted"]
-
 TEXT: Final = "text"  # nothing is known of it
 FILES: Final = "files"
 FOLDERS: Final = "folders"

@@ -23,8 +23,6 @@ from pydanube_core.services import OPS
 from pydanube.admin.values import ResultT
 from pydanube.principal import default_principal
 
-__all__ = ["Caller", "SyncCaller"]
-
 FACE: Final = "python"
 
 

@@ -9,8 +9,6 @@ from pydanube.admin.calling import Caller, SyncCaller
 from pydanube.admin.generated.operations import Admin
 from pydanube.admin.generated.sync_operations import SyncAdmin
 
-__all__ = ["connect_admin", "connect_admin_sync"]
-
 
 @asynccontextmanager
 async def connect_admin(

@@ -8,8 +8,6 @@ from pydanube.admin.calling import Caller, SyncCaller
 from pydanube.admin.generated.results import DiscardedPlan, PlanDocument
 from pydanube.admin.values import ResultT
 
-__all__ = ["Plan", "SyncPlan"]
-
 
 class _Shown:
     """The fields of a plan that people look at; `document` has all."""

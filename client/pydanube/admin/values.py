@@ -6,8 +6,6 @@ from typing import Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
-__all__ = ["ItemT", "Page", "Result", "ResultT"]
-
 
 class Result(BaseModel):
     """Base of all results. What a newer broker adds is left aside."""

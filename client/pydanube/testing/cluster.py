@@ -20,8 +20,6 @@ from pydanube.testing.pipe import Pipe
 from pydanube.testing.producing import PublishServer
 from pydanube.tracing import Tracing
 
-__all__ = ["InMemoryCluster"]
-
 
 class InMemoryCluster:
     """Topics, subscriptions and producers in this process; `connect()` gives the real client.

@@ -13,8 +13,6 @@ from pydanube.testing.memory import MemoryState
 from pydanube.testing.pipe import Pipe
 from pydanube.testing.subscription import MemorySubscription, Part, build_frame, pairs
 
-__all__ = ["ConsumeServer"]
-
 
 class ConsumeServer:
     """A consumer's or reader's stream."""

@@ -18,8 +18,6 @@ from pydanube_core.errors import NotDelivered
 from pydanube.testing.log import MemoryTopic
 from pydanube.testing.subscription import Attached, MemorySubscription, Part
 
-__all__ = ["KeySharedSubscription"]
-
 _WAITING: Final = 16_384  # messages looked at and not sent, as in the broker
 
 Key = bytes | None

@@ -21,8 +21,6 @@ from pydanube_core.errors import (
 )
 from pydanube_core.positions import Position, PositionKind
 
-__all__ = ["MemoryTopic", "ProducerState", "Stored"]
-
 _REMEMBERED: Final = 8  # batches a producer, as in the broker
 
 

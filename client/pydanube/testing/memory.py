@@ -19,8 +19,6 @@ from pydanube.testing.pipe import Connections, Pipe
 from pydanube.testing.registry import MemoryRegistry
 from pydanube.testing.subscription import MemorySubscription
 
-__all__ = ["URL", "MemoryState"]
-
 URL: Final = "http://in-memory:6650"
 
 

@@ -18,8 +18,6 @@ from pydanube_core.generated import danube_stream_pb2 as pb
 
 from pydanube.transport import listen_by_reading
 
-__all__ = ["Connections", "Pipe"]
-
 
 class Server(Protocol):
     """What stands at the cluster's end of a pipe."""

@@ -11,8 +11,6 @@ from pydanube.testing.log import MemoryTopic
 from pydanube.testing.memory import MemoryState
 from pydanube.testing.pipe import Pipe
 
-__all__ = ["PublishServer"]
-
 
 class PublishServer:
     """A producer's stream."""

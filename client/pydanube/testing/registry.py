@@ -14,8 +14,6 @@ from pydanube_core.errors import InvalidArgument, NotImplementedYet, SchemaNotFo
 from pydanube_core.generated import danube_schema_pb2 as pb
 from pydanube_core.services import SCHEMA_REGISTRY
 
-__all__ = ["MemoryRegistry"]
-
 _TYPES: Final = ("bytes", "string", "number", "avro", "json_schema", "protobuf")
 
 

@@ -16,8 +16,6 @@ from pydanube_core.frames import encode_delivery
 
 from pydanube.testing.log import MemoryTopic
 
-__all__ = ["Attached", "MemorySubscription", "Part", "build_frame", "pairs"]
-
 _FRAME_BYTES: Final = 262_144
 
 Part = tuple[int, int, int]  # first offset, end, delivery count

@@ -24,8 +24,6 @@ from pydanube_core.balance.measures import Spread, robust_z, spread_of
 from pydanube_core.balance.plan import Move, Rejection, State, plan_moves
 from pydanube_core.diagnosis.skew import hot_parts
 
-__all__ = ["Assessment", "Deduction", "ResourceView", "Verdict", "WhatIf", "assess"]
-
 _WORST_RATIO: Final = 2.0  # max ÷ mean at which a resource loses all of its points
 _POINTS: Final = {
     "bottleneck": 30.0,

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-__all__ = ["BrokerLoad", "Policy", "Resource", "Snapshot", "TopicLoad"]
-
 MIB: Final = 1 << 20
 
 

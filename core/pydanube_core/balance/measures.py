@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
-__all__ = ["Spread", "gini", "robust_z", "spread_of"]
-
 _NORMAL: Final = 0.6745  # of a normal distribution's MAD: Iglewicz and Hoaglin, 1993
 
 

@@ -21,8 +21,6 @@ from typing import Final
 
 from pydanube_core.balance.facts import BrokerLoad, Policy, Resource, Snapshot, TopicLoad
 
-__all__ = ["Move", "Rejection", "State", "applied", "plan_moves"]
-
 _CANDIDATES: Final = 200  # topics of one broker that are looked at, the heaviest first
 _SWAPS: Final = 24  # of each side
 _ROUNDING: Final = 1e-9

@@ -11,8 +11,6 @@ from pydanube_core import zstd
 from pydanube_core.batch.layout import MAX_INFLATED_BYTES, Codec
 from pydanube_core.errors import InvalidArgument
 
-__all__ = ["compress", "decompress", "parse_codec"]
-
 # No batch has use for a larger window.
 _ZSTD_OPTIONS: Final[Mapping[int, int]] = {
     zstd.DecompressionParameter.window_log_max: MAX_INFLATED_BYTES.bit_length() - 1

@@ -9,8 +9,6 @@ from zlib import crc32
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["crc32_each"]
-
 Buffer = bytes | memoryview
 Ints = npt.NDArray[Any]
 

@@ -29,8 +29,6 @@ from pydanube_core.batch.layout import (
 )
 from pydanube_core.errors import BatchTooLarge, InvalidArgument
 
-__all__ = ["append_padded", "broker_part", "encode_batch", "seal"]
-
 Buffer = bytes | memoryview
 
 _PAD: Final = tuple(bytes(n) for n in range(8))

@@ -7,8 +7,6 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["equal_rows", "gather"]
-
 Buffer = bytes | memoryview
 Ints = npt.NDArray[Any]
 

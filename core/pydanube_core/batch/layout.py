@@ -34,21 +34,6 @@ import struct
 from enum import IntEnum
 from typing import Final
 
-__all__ = [
-    "BATCH_TARGET_BYTES",
-    "BROKER_PART",
-    "BROKER_PART_BYTES",
-    "FRAME_LIMIT_BYTES",
-    "MAX_BATCH_BYTES",
-    "MAX_BATCH_MESSAGES",
-    "MAX_INFLATED_BYTES",
-    "PRODUCER_PART",
-    "PRODUCER_PART_BYTES",
-    "Codec",
-    "Column",
-    "padded",
-]
-
 # magic, version, flags, base offset, last offset, owner epoch, append time ms, reserved, crc32 of the bytes before
 BROKER_PART: Final = struct.Struct("<4sHHQQQqII")
 BROKER_MAGIC: Final = b"DBrk"

@@ -12,8 +12,6 @@ from zlib import crc32
 from pydanube_core.batch.encode import encode_batch
 from pydanube_core.batch.layout import PRODUCER_MAGIC, PRODUCER_PART, PRODUCER_PART_BYTES, VERSION, Codec
 
-__all__ = ["LoneBatches"]
-
 # The producer part without its checksum, and the offsets of the payload column, which stand behind that
 _FRONT: Final = struct.Struct(PRODUCER_PART.format[:-1])
 _OFFSETS: Final = struct.Struct("<II")

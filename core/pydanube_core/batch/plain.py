@@ -16,8 +16,6 @@ import numpy as np
 from pydanube_core.batch.layout import PRODUCER_PART_BYTES, Column, padded
 from pydanube_core.batch.view import ProducerPart
 
-__all__ = ["MAX_PUBLISH_TIME_MS", "MAX_SEQUENCE", "is_plain"]
-
 Buffer = bytes | memoryview
 
 # The last millisecond of the year 9999: what a calendar can show

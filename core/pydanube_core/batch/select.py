@@ -31,17 +31,6 @@ from pydanube_core.batch.layout import PRODUCER_PART_BYTES, Codec, Column, padde
 from pydanube_core.batch.view import BatchView, read_producer_part
 from pydanube_core.errors import InvalidArgument
 
-__all__ = [
-    "KEY_SLOTS",
-    "Cut",
-    "Cutter",
-    "extent",
-    "index_of_offset",
-    "key_slots",
-    "message_sizes",
-    "slot_of",
-]
-
 Buffer = bytes | memoryview
 Ints = npt.NDArray[Any]
 

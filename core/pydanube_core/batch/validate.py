@@ -35,8 +35,6 @@ from pydanube_core.batch.plain import MAX_PUBLISH_TIME_MS, MAX_SEQUENCE, is_plai
 from pydanube_core.batch.view import ProducerPart, read_producer_part
 from pydanube_core.errors import BatchTooLarge, InvalidArgument, MessageTooLarge
 
-__all__ = ["MAX_PUBLISH_TIME_MS", "validate_batch"]
-
 Buffer = bytes | memoryview
 Ints = npt.NDArray[Any]
 

@@ -32,8 +32,6 @@ from pydanube_core.batch.layout import (
 )
 from pydanube_core.errors import ChecksumMismatch, InvalidArgument
 
-__all__ = ["BatchView", "BrokerPart", "ProducerPart", "read_broker_part", "read_producer_part"]
-
 Buffer = bytes | memoryview
 _CRC_AT: Final = PRODUCER_PART_BYTES - 4
 _CODECS: Final = tuple(Codec)  # by number: looking an enum up by its value costs 1 µs

@@ -17,8 +17,6 @@ from dataclasses import dataclass
 from pydanube_core.diagnosis.lag_window import LagWindow
 from pydanube_core.lag import AgeQuality
 
-__all__ = ["UnreadAge", "append_time_between", "unread_age"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnreadAge:

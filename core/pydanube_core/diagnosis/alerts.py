@@ -17,8 +17,6 @@ from typing import Any, Final
 from pydanube_core.diagnosis.findings import Finding, Severity
 from pydanube_core.diagnosis.options import DiagnosisOptions
 
-__all__ = ["Alert", "Alerts"]
-
 MOST_OPEN: Final = 10_000
 MOST_CLOSED: Final = 200
 

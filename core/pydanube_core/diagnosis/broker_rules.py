@@ -9,8 +9,6 @@ from pydanube_core.diagnosis.findings import Finding, NextCall, Outcome, Rule, R
 from pydanube_core.diagnosis.options import DiagnosisOptions
 from pydanube_core.diagnosis.views import BrokerView
 
-__all__ = ["BROKER_RULES"]
-
 NEAR_TIMES: Final = 2  # of the guard: from there on it is a matter of time
 SOON_S: Final = 86_400.0  # full within a day at the rate it fills
 SOON_SHARE: Final = 0.25  # of the disk: a rate says something about the near future only

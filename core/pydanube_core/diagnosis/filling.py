@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["AHEAD", "Filling", "filling"]
-
 AHEAD: Final = 10
 FEWEST: Final = 5  # samples
 

@@ -9,20 +9,6 @@ from typing import Any, TypeAlias
 
 from pydanube_core.diagnosis.options import DiagnosisOptions
 
-__all__ = [
-    "Check",
-    "Diagnosis",
-    "Finding",
-    "NextCall",
-    "Outcome",
-    "Rule",
-    "RuleArea",
-    "RuledOut",
-    "Severity",
-    "Verdict",
-    "verdict_of",
-]
-
 
 class Severity(IntEnum):
     """Ordered: the worst is the largest."""

@@ -32,15 +32,6 @@ from pydanube_core.diagnosis.lag_window import LagWindow
 from pydanube_core.diagnosis.options import DiagnosisOptions
 from pydanube_core.diagnosis.slopes import Slope, theil_sen
 
-__all__ = [
-    "LagJudgement",
-    "LagStatus",
-    "Rewind",
-    "StuckReason",
-    "eta_of_partitions",
-    "judge_lag",
-]
-
 FEWEST_SAMPLES: Final = 3
 GROWTH_SHARE: Final = 0.05  # of the lag: less growth in a window is noise
 POISON_FAILURES: Final = 3

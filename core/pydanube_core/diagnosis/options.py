@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["DiagnosisOptions"]
-
 SHORTEST_ALLOWED_AGE_S: Final = 1.0
 
 

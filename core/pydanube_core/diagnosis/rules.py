@@ -18,8 +18,6 @@ from pydanube_core.diagnosis.subscription_rules import SUBSCRIPTION_RULES
 from pydanube_core.diagnosis.topic_rules import TOPIC_RULES
 from pydanube_core.diagnosis.views import BrokerView, SubscriptionView, TopicView
 
-__all__ = ["MOST_FINDINGS", "RULES", "check_view", "diagnose", "ranked"]
-
 RULES: Final[Mapping[str, Rule]] = {
     rule.name: rule for rule in (*BROKER_RULES, *TOPIC_RULES, *SUBSCRIPTION_RULES)
 }

@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Final
 
-__all__ = ["hot_parts"]
-
 FEWEST_PARTS: Final = 3
 SHARE: Final = 2.0
 ROBUST_Z: Final = 3.5

@@ -15,8 +15,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["FEWEST_SAMPLES", "MOST_SAMPLES", "Slope", "theil_sen", "thinned"]
-
 FEWEST_SAMPLES: Final = 5  # below, the interval says nothing
 MOST_SAMPLES: Final = 24  # 276 pairs: 0.1 ms; the newest and the oldest are always among them
 _NORMAL_95: Final = 1.959964  # two-sided 95 % of the normal distribution

@@ -9,8 +9,6 @@ from pydanube_core.diagnosis.lag_status import POISON_FAILURES, LagStatus
 from pydanube_core.diagnosis.options import DiagnosisOptions
 from pydanube_core.diagnosis.views import ConsumerView, SubscriptionView
 
-__all__ = ["SUBSCRIPTION_RULES"]
-
 BURST_TIMES: Final = 3.0  # the typical part of the window
 BURST_SHARE: Final = 0.5  # of the lag: less does not explain it
 HOT_SHARE: Final = 0.5  # of the messages sampled

@@ -9,8 +9,6 @@ from pydanube_core.diagnosis.findings import Finding, NextCall, Outcome, Rule, R
 from pydanube_core.diagnosis.options import DiagnosisOptions
 from pydanube_core.diagnosis.views import NO_COUNT, Count, TopicView
 
-__all__ = ["SCHEMA_CODES", "THROTTLE_CODES", "TOPIC_RULES"]
-
 THROTTLE_CODES: Final = ("RATE_LIMITED",)
 SCHEMA_CODES: Final = ("SCHEMA_MISMATCH", "PAYLOAD_INVALID", "SCHEMA_NOT_FOUND")
 STEADY_SAMPLES: Final = 5  # a stretch shorter than so many samples is a burst or a batch, not a flow

@@ -12,19 +12,6 @@ from dataclasses import dataclass, field
 from pydanube_core.diagnosis.filling import Filling
 from pydanube_core.diagnosis.lag_status import LagJudgement, Rewind
 
-__all__ = [
-    "BrokerView",
-    "ConsumerView",
-    "Count",
-    "Departure",
-    "HeadOfLine",
-    "KeySample",
-    "ProducerView",
-    "Production",
-    "SubscriptionView",
-    "TopicView",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Count:

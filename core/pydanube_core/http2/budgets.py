@@ -15,8 +15,6 @@ from typing import Final
 
 from pydanube_core.http2.codes import ConnectionFailure, ErrorCode
 
-__all__ = ["BUDGETS", "Budgets", "Kind"]
-
 
 class Kind(StrEnum):
     """What is counted; the value is the reason in the log and in the metrics."""

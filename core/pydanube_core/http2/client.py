@@ -44,8 +44,6 @@ from pydanube_core.http2.sending import WINDOW_LIMIT, Outbox
 from pydanube_core.http2.streams import ACTS, NEXT, Act, Stream, StreamState
 from pydanube_core.http2.windows import ReceiveWindow
 
-__all__ = ["ClientConnection"]
-
 TABLE_BYTES: Final = 4096  # of the server's header table: what answers repeat becomes a byte or two
 _DATA, _HEADERS, _WINDOW_UPDATE = int(FrameType.DATA), int(FrameType.HEADERS), int(FrameType.WINDOW_UPDATE)
 _RECV_DATA, _RECV_END = int(Act.RECV_DATA), int(Act.RECV_END)

@@ -5,15 +5,6 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final
 
-__all__ = [
-    "PREFACE",
-    "ConnectionFailure",
-    "ErrorCode",
-    "FrameType",
-    "SettingId",
-    "StreamFailure",
-]
-
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 

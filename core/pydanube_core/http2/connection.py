@@ -42,8 +42,6 @@ from pydanube_core.http2.sending import WINDOW_LIMIT, Outbox
 from pydanube_core.http2.streams import ACTS, NEXT, Act, Stream, StreamState
 from pydanube_core.http2.windows import ReceiveWindow
 
-__all__ = ["ServerConnection"]
-
 _REMEMBERED: Final = 256  # streams that are closed, and how: frames of theirs may still be under way
 _MOST: Final = 320  # of them, before the oldest are forgotten
 #: of a window, in bytes: worth less than the frame that says it. Of no account where nothing waits for it: grpcio answers

@@ -13,8 +13,6 @@ from pydanube_core.http2.limits import Limits
 from pydanube_core.http2.sending import INITIAL_WINDOW_BYTES, WINDOW_LIMIT, Outbox
 from pydanube_core.http2.streams import Stream
 
-__all__ = ["LARGEST_ID", "Control"]
-
 LARGEST_ID: Final = (1 << 31) - 1
 _OUR_PING: Final = b"pydanube"
 _GOING_PING: Final = b"goingoff"

@@ -10,17 +10,6 @@ if TYPE_CHECKING:
     from pydanube_core.http2.head import AnswerHead, RequestHead
     from pydanube_core.http2.streams import Stream
 
-__all__ = [
-    "AnswerEvent",
-    "ConnectionEnded",
-    "DataReceived",
-    "Event",
-    "GoingAway",
-    "HeadReceived",
-    "PingAcked",
-    "RequestReceived",
-    "StreamReset",
-]
 
 # Not frozen: a frozen dataclass takes three times as long to make, and these are made for every frame.
 

@@ -8,24 +8,6 @@ from typing import Final
 
 from pydanube_core.http2.codes import ErrorCode, FrameType, SettingId
 
-__all__ = [
-    "ACK",
-    "END_HEADERS",
-    "END_STREAM",
-    "FRAME_HEADER",
-    "FRAME_HEADER_BYTES",
-    "PADDED",
-    "PRIORITIZED",
-    "SETTINGS_ACK",
-    "data_header",
-    "goaway",
-    "headers",
-    "ping",
-    "rst_stream",
-    "settings",
-    "window_update",
-]
-
 #: length (16 and 8 bits), type, flags, stream
 FRAME_HEADER: Final = Struct(">HBBBI")
 FRAME_HEADER_BYTES: Final = 9

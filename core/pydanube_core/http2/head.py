@@ -6,8 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-__all__ = ["AnswerHead", "Headers", "MalformedHead", "RequestHead", "check_trailers"]
-
 Headers = tuple[tuple[bytes, bytes], ...]
 
 #: section 8.2.2: of the connection, and HTTP/2 has its own ways for what they say

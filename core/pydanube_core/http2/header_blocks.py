@@ -8,8 +8,6 @@ from pydanube_core.http2 import frames
 from pydanube_core.http2.codes import ConnectionFailure, ErrorCode, FrameType
 from pydanube_core.http2.limits import Limits
 
-__all__ = ["PartialBlock", "unwrapped"]
-
 _LARGEST_ID: Final = (1 << 31) - 1
 
 

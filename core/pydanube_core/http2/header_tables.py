@@ -25,8 +25,6 @@ from hpack.table import HeaderTable
 from pydanube_core.http2.codes import ConnectionFailure, ErrorCode
 from pydanube_core.http2.head import Headers
 
-__all__ = ["HeaderReader", "HeaderWriter"]
-
 _REMEMBERED: Final = 64  # blocks of one connection; official clients have about ten kinds of calls
 _LARGEST_TABLE: Final = 4096  # of ours, whatever a peer offers
 _HUFFMAN: Final = HuffmanEncoder(REQUEST_CODES, REQUEST_CODES_LENGTH)

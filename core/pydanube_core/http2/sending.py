@@ -20,8 +20,6 @@ from pydanube_core.http2.header_tables import HeaderWriter
 from pydanube_core.http2.limits import Limits
 from pydanube_core.http2.streams import ACTS, NEXT, Act, Stream, StreamState
 
-__all__ = ["INITIAL_WINDOW_BYTES", "WINDOW_LIMIT", "Outbox"]
-
 INITIAL_WINDOW_BYTES: Final = 65_535  # section 6.9.2
 WINDOW_LIMIT: Final = (1 << 31) - 1
 RESERVE_BYTES: Final = 4096

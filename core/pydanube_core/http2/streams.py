@@ -16,8 +16,6 @@ from pydanube_core.http2.head import Headers
 from pydanube_core.http2.limits import Limits
 from pydanube_core.http2.windows import ReceiveWindow
 
-__all__ = ["TRANSITIONS", "Act", "Stream", "StreamState"]
-
 
 class StreamState(IntEnum):
     IDLE = 0

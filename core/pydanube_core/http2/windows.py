@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["ReceiveWindow"]
-
 FAST_S: Final = 0.1
 
 

@@ -21,8 +21,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, Self
 
-__all__ = ["DAY_MS", "HOUR_MS", "TelemetryFile", "date_of", "live_files", "telemetry_folder"]
-
 HOUR_MS: Final = 3_600_000
 DAY_MS: Final = 24 * HOUR_MS
 _FILE: Final = re.compile(r"(\d{1,15})-(\d{1,15})-(\d{1,20})-(\d)-([0-9a-f]+)\.parquet")

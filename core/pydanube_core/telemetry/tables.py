@@ -12,18 +12,6 @@ from typing import Final
 
 from pydanube_core.errors import InvalidArgument
 
-__all__ = [
-    "HEADS_EVERY",
-    "HOLD_ROUNDS",
-    "LOAD_EVERY",
-    "TABLES",
-    "Column",
-    "Kind",
-    "Table",
-    "table_named",
-    "told_age_ms",
-]
-
 HEADS_EVERY: Final = 12  # rounds between two rows of a head
 LOAD_EVERY: Final = 60  # of a topic's load, of a consumer
 # A cursor's row holds for at most that long: a heartbeat, and two rounds that were late

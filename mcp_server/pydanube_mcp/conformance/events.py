@@ -8,8 +8,6 @@ from typing import Final
 from mcp.server.streamable_http import EventCallback, EventId, EventMessage, EventStore, StreamId
 from mcp.types import JSONRPCMessage
 
-__all__ = ["EventsInMemory"]
-
 KEPT: Final = 1_000
 
 

@@ -25,8 +25,6 @@ from pydantic import Field
 
 from pydanube_mcp.conformance.questions import mount_questions
 
-__all__ = ["mount"]
-
 PNG: Final = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg=="
 )

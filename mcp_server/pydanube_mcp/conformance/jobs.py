@@ -30,8 +30,6 @@ from mcp.types import (
 
 from pydanube_mcp.tasks import TASKS, TaskView, takes_tasks
 
-__all__ = ["Jobs"]
-
 TTL_MS: Final = 600_000
 MAX_JOBS: Final = 1_000
 OPTIONAL: Final = frozenset({"slow_compute", "confirm_delete", "multi_input", "protocol_error_job"})

@@ -19,8 +19,6 @@ from mcp.types import (
     TextContent,
 )
 
-__all__ = ["mount_questions"]
-
 MISSING_CAPABILITY: Final = -32021
 Answer = CallToolResult | InputRequiredResult
 

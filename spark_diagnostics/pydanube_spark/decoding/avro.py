@@ -16,8 +16,6 @@ from typing import Any, Final
 from pydanube_spark.decoding.avro_schema import MAX_PRECISION, AvroTree, Node, branches, wide_type
 from pydanube_spark.decoding.fault import Fault, day_in_range, micros_in_range
 
-__all__ = ["AvroFormat"]
-
 _EMPTY_ITEMS: Final = 65_536  # items of a payload that take no bytes
 _FLOAT: Final = struct.Struct("<f")
 _DOUBLE: Final = struct.Struct("<d")

@@ -15,8 +15,6 @@ from pydanube_core.errors import MissingExtra
 
 from pydanube_spark.decoding.fault import Fault
 
-__all__ = ["MAX_PRECISION", "AvroTree", "Node", "branches", "wide_type"]
-
 MAX_PRECISION: Final = 38  # of a decimal in Spark
 
 #: a type with all that is said of it; `type` is the name of a type of Avro's own

@@ -12,8 +12,6 @@ from pydanube_core.errors import PayloadInvalid
 from pydanube_spark.decoding.fault import FAULTS
 from pydanube_spark.decoding.registry import Version, format_of, reading, version_of_id
 
-__all__ = ["DECODED_ROWS", "Decoding"]
-
 DECODED_ROWS: Final = 4096  # of one record batch: decoded rows are Python's before they are Arrow's
 _TEXT_CHARS: Final = 300
 

@@ -10,8 +10,6 @@ from typing import Any, Final, Protocol
 
 from google.protobuf.message import DecodeError
 
-__all__ = ["FAULTS", "Fault", "Format", "Plain", "day_in_range", "micros_in_range", "micros_of", "text"]
-
 _FIRST_US: Final = -62_135_596_800_000_000  # 0001-01-01, the first that Spark and Python both can tell
 _END_US: Final = 253_402_300_800_000_000  # 10000-01-01
 _DAY_US: Final = 86_400_000_000

@@ -18,8 +18,6 @@ import pyarrow as pa
 
 from pydanube_spark.decoding.fault import Fault, micros_in_range, micros_of, text
 
-__all__ = ["JsonFormat"]
-
 _TIME: Final = pa.timestamp("us", tz="UTC")
 _EPOCH_DAY: Final = datetime.date(1970, 1, 1).toordinal()
 _MAX_DEPTH: Final = 64  # of types in one another: deeper ones are JSON text

@@ -25,8 +25,6 @@ from pydanube_core.errors import Internal, MissingExtra
 
 from pydanube_spark.decoding.fault import Fault, micros_in_range, text
 
-__all__ = ["ProtobufFormat", "compiled"]
-
 _COMPILE_S: Final = 60.0
 _PLAIN: Final = {
     FieldDescriptor.CPPTYPE_INT32: pa.int32(),

@@ -17,8 +17,6 @@ from pydanube_core.errors import InvalidArgument, SchemaNotFound
 
 from pydanube_spark.decoding.fault import Fault, Format, Plain
 
-__all__ = ["Version", "format_of", "latest_version", "reading", "version_of", "version_of_id", "versions_of"]
-
 _KEPT = 256
 
 

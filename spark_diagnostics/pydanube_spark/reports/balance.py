@@ -26,8 +26,6 @@ from pydanube_spark.reports.loads import BROKER_COLUMNS, TOPIC_COLUMNS, Stretch,
 from pydanube_spark.reports.source import Telemetry, find_telemetry, topic_matches
 from pydanube_spark.sources.cluster import open_for_reading
 
-__all__ = ["BALANCE_SCHEMA", "DAMAGED", "Loads", "balance_table", "bucket_ms_of", "find_loads"]
-
 DAMAGED: Final = "DAMAGED"
 _BROKER_STEP_MS: Final = 60_000  # of a broker's samples one a minute is enough for a rate over an hour
 _COLUMNS: Final = (

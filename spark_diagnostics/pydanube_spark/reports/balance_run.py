@@ -18,8 +18,6 @@ from pydanube_spark.reports.page import Page, TableView
 from pydanube_spark.reports.progress import Progress, no_progress
 from pydanube_spark.reports.run import ReportRequest, span_of
 
-__all__ = ["balance_page", "days_to_full", "run_balance"]
-
 Row = Mapping[str, Any]
 FULL: Final = 0.8
 _DAY_S: Final = 86_400.0

@@ -9,8 +9,6 @@ from typing import Final
 
 from pydanube_spark.reports.markup import escaped
 
-__all__ = ["HEIGHT", "MARGIN", "WIDTH", "Chart", "Series", "labels_shown", "svg", "ticks", "top_of"]
-
 WIDTH: Final = 920
 HEIGHT: Final = 260
 MARGIN: Final = (58, 12, 26, 16)  # left, right, bottom, top

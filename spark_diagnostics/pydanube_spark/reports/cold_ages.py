@@ -16,8 +16,6 @@ from pydanube_storage.parquet.read import ObjectReader
 from pydanube_spark.sources.cluster import open_for_reading
 from pydanube_spark.sources.extent import ColdObject, cover_of
 
-__all__ = ["ColdAges"]
-
 
 class ColdAges:
     """One log's. Listed once, when first asked."""

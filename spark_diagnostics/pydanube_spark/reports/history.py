@@ -15,8 +15,6 @@ import numpy.typing as npt
 from pydanube_core.diagnosis import LagWindow, Retention
 from pydanube_core.telemetry.tables import HOLD_ROUNDS
 
-__all__ = ["ARRAYS", "Grid", "History", "LogFacts"]
-
 Ints = npt.NDArray[np.int64]
 # Columns of `cursors` that the rules need; an age that is null is -1.
 ARRAYS: Final = (

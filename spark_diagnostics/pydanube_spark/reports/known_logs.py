@@ -19,8 +19,6 @@ from pydanube_spark.reports.lag_rows import Span
 from pydanube_spark.reports.source import topic_matches
 from pydanube_spark.sources.cluster import open_for_reading
 
-__all__ = ["log_facts"]
-
 _COLUMNS: Final = (
     *("taken_at", "topic", "topic_id", "messages_in", "bytes_in"),
     *("retention_age_s", "retention_bytes", "drop_unread"),

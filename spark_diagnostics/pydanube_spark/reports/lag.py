@@ -22,8 +22,6 @@ from pydanube_spark.reports.known_logs import log_facts
 from pydanube_spark.reports.lag_rows import LagRow, Span, rows_of_history
 from pydanube_spark.reports.source import PACKED_DDL, Telemetry, find_telemetry, packed_samples, unpacked
 
-__all__ = ["DAMAGED", "LAG_SCHEMA", "LagQuestion", "find_cursors", "lag_table"]
-
 _KINDS: Final = {
     "int": (pa.int64(), "bigint"),
     "float": (pa.float64(), "double"),

@@ -18,8 +18,6 @@ from pydanube_core.telemetry.files import HOUR_MS
 
 from pydanube_spark.reports.history import Grid, History
 
-__all__ = ["LagRow", "Span", "rows_of_history"]
-
 _LONGEST: Final = (1 << 63) - 1  # what the column holds: a product of two counters may be anything
 #: offset of the oldest unread message → its append time, by the Parquet statistics of the cold tier; None: not there
 AppendTime = Callable[[int], int | None]

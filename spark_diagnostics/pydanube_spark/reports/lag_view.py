@@ -13,8 +13,6 @@ from pydanube_core.units import format_time
 from pydanube_spark.reports.charts import Chart, Series
 from pydanube_spark.reports.page import Page, TableView
 
-__all__ = ["STATUS_COLOURS", "age_text", "lag_page", "lag_summary", "offenders", "shown_row"]
-
 Row = Mapping[str, Any]
 
 #: worst first: what a report begins with

@@ -15,8 +15,6 @@ from typing import Any, Final
 from pydanube_core.balance import BrokerLoad, Resource, Snapshot, TopicLoad
 from pydanube_core.names import TopicName
 
-__all__ = ["BROKER_COLUMNS", "TOPIC_COLUMNS", "Stretch", "rate", "snapshot_of"]
-
 BROKER_COLUMNS: Final = (
     *("broker_id", "taken_at", "cpu_s", "cpus", "bytes_in", "bytes_out", "network_in_bytes_per_s"),
     *("network_out_bytes_per_s", "disk_free_bytes", "disk_total_bytes", "state"),

@@ -26,8 +26,6 @@ from pydanube_spark.reports.progress import Progress, say_progress
 from pydanube_spark.reports.run import ReportRequest, run_lag
 from pydanube_spark.sources.options import store_options
 
-__all__ = ["main", "request_of"]
-
 _REPORTS: dict[str, Callable[[ReportRequest, Progress], dict[str, Any]]] = {
     "lag": run_lag,
     "balance": run_balance,

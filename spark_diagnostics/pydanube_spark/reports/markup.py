@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from html import escape
 
-__all__ = ["escaped", "seen"]
-
 
 def seen(text: str) -> str:
     """Control characters, line ends and those that turn the direction of writing, as `\\x1b`, `\\n`, `\\u202e`."""

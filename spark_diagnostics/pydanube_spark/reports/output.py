@@ -19,8 +19,6 @@ from pydanube_core.errors import InvalidArgument
 
 from pydanube_spark.reports.page import Page, html, png
 
-__all__ = ["check_folder", "write_report"]
-
 
 def check_folder(folder: Path) -> None:
     """Make the folder, and see that it can be written: a report takes a minute, and this is known at once.

@@ -21,8 +21,6 @@ from pydanube_spark.reports.charts import (
 )
 from pydanube_spark.reports.markup import escaped, seen
 
-__all__ = ["COLOURS", "Page", "TableView", "html", "png"]
-
 #: name → (light, dark): good, bad and so on are told apart by lightness too, for those who see few colours
 COLOURS: Final[Mapping[str, tuple[str, str]]] = {
     "good": ("#2e9e6b", "#3fbf86"),

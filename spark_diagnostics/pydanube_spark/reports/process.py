@@ -18,8 +18,6 @@ from pydanube_core.extras import install_command
 
 from pydanube_spark.reports.progress import Progress, no_progress
 
-__all__ = ["check_installed", "run_in_process"]
-
 _NOISE_LINES: Final = 30
 _END_S: Final = 10.0
 

@@ -6,8 +6,6 @@ import json
 import sys
 from collections.abc import Callable
 
-__all__ = ["Progress", "no_progress", "say_progress"]
-
 #: told what is being done, and how far it is: 0 to 1
 Progress = Callable[[str, float], None]
 

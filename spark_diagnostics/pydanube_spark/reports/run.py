@@ -18,8 +18,6 @@ from pydanube_spark.reports.lag_view import lag_page, lag_summary, offenders, sh
 from pydanube_spark.reports.output import check_folder, write_report
 from pydanube_spark.reports.progress import Progress, no_progress
 
-__all__ = ["ReportRequest", "run_lag", "span_of"]
-
 _ROWS_SHOWN: Final = 1000
 
 

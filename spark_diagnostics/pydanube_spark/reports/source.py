@@ -24,8 +24,6 @@ from pydanube_storage.telemetry.reading import read_samples, stored_files
 from pydanube_spark.reports.history import ARRAYS
 from pydanube_spark.sources.cluster import cluster_folder, open_for_reading
 
-__all__ = ["PACKED_DDL", "Telemetry", "find_telemetry", "pack", "packed_samples", "topic_matches", "unpacked"]
-
 _SHORTEST_MS: Final = 100
 _LEVEL: Final = 1  # zstd
 

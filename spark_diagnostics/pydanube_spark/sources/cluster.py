@@ -18,8 +18,6 @@ from pydanube_storage.objects.names import ObjectName
 from pydanube_spark.sources.extent import ColdObject, Extent, cover_of
 from pydanube_spark.sources.options import DEFAULT_ADMIN_URL, TopicOptions, store_options
 
-__all__ = ["Located", "cluster_folder", "locate", "open_for_reading", "tier_of_broker"]
-
 _PAGE: Final = 1000
 _NOT_CLUSTERS: Final = ("exports",)
 

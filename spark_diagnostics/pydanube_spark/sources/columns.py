@@ -21,8 +21,6 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-__all__ = ["FILE_SCHEMA", "TOPIC_SCHEMA", "rows_of"]
-
 _TIME: Final = pa.timestamp("us", tz="UTC")
 _PRODUCER: Final = [pa.field("id", pa.int64()), pa.field("name", pa.string())]
 _COLUMNS: Final = [

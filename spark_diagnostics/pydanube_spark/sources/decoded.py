@@ -16,8 +16,6 @@ from pydanube_spark.decoding.registry import Version, format_of, latest_version,
 from pydanube_spark.sources.columns import TOPIC_SCHEMA
 from pydanube_spark.sources.options import TopicOptions
 
-__all__ = ["decoding_of", "schema_of"]
-
 
 def schema_of(options: TopicOptions) -> StructType:
     """The columns of the topic, and `value` and `_decode_error`.

@@ -12,8 +12,6 @@ from dataclasses import dataclass, replace
 
 from pydanube_storage.objects.names import ObjectName
 
-__all__ = ["ColdObject", "Extent", "Slice", "cover_of", "slices_of", "tails_of", "within"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColdObject:

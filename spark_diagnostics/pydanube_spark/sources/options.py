@@ -14,8 +14,6 @@ from pydanube_core.positions import Position
 from pydanube_core.units import parse_bytes
 from pydanube_storage.objects import StoreOptions
 
-__all__ = ["DEFAULT_ADMIN_URL", "DEFAULT_BROKER_URL", "TopicOptions", "store_options", "words_of"]
-
 DEFAULT_BROKER_URL: Final = "http://127.0.0.1:6650"
 DEFAULT_ADMIN_URL: Final = "http://127.0.0.1:50051"
 _STORE: Final = ("endpoint", "region", "path_style", "profile", "role", "anonymous")

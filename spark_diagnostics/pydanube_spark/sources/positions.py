@@ -11,8 +11,6 @@ from pydanube_spark.sources.extent import Extent, within
 from pydanube_spark.sources.options import TopicOptions
 from pydanube_spark.sources.reading import Times
 
-__all__ = ["between", "first_offsets"]
-
 
 def between(options: TopicOptions, located: Located) -> tuple[list[Extent], Times]:
     """What lies from `start` to `end`: the extents, and the times that rows must have."""

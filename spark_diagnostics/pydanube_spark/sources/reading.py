@@ -19,7 +19,6 @@ from pydanube_spark.sources.extent import Extent, Slice
 if TYPE_CHECKING:
     from pydanube.message import DecodedBatch
 
-__all__ = ["Times", "read_slices", "read_tail"]
 
 BATCH_ROWS: Final = 32_768  # of one record batch: what the JVM holds at once
 _TAIL_ROWS: Final = 16_384

@@ -7,8 +7,6 @@ from pyspark.sql import SparkSession
 from pydanube_spark.sources.telemetry_source import TelemetrySource
 from pydanube_spark.sources.topic_source import TopicSource
 
-__all__ = ["register"]
-
 
 def register(spark: SparkSession) -> None:
     """Make the formats `danube` and `danube_telemetry` known to a session, and let it push filters down to them."""

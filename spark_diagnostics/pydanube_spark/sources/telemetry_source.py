@@ -28,8 +28,6 @@ from pyspark.sql.types import (
 from pydanube_spark.sources.cluster import cluster_folder, open_for_reading, tier_of_broker
 from pydanube_spark.sources.options import store_options, words_of
 
-__all__ = ["TelemetrySource", "spark_schema"]
-
 _KNOWN: Final = (
     *("table", "tier", "broker", "admin", "cluster", "start", "end"),
     *("endpoint", "region", "path_style", "profile", "role", "anonymous"),

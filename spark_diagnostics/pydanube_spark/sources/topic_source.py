@@ -33,8 +33,6 @@ from pydanube_spark.sources.positions import between, first_offsets
 from pydanube_spark.sources.reading import Times, read_slices, read_tail
 from pydanube_spark.sources.wanted import Wanted, narrowed, wanted_by
 
-__all__ = ["TopicSource"]
-
 #: in a stream's offsets, beside the topics, whose names begin with a slash: which topic of that name it is
 TOPIC_ID: Final = "topic_id"
 TAIL_MESSAGES: Final = 1 << 20  # of the live tail for one task

@@ -24,8 +24,6 @@ from pydanube_spark.sources.positions import between
 from pydanube_spark.sources.reading import Times
 from pydanube_spark.sources.registration import register
 
-__all__ = ["read_topic"]
-
 _S3A: Final = "org.apache.hadoop.fs.s3a.S3AFileSystem"
 
 

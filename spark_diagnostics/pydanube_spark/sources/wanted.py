@@ -23,8 +23,6 @@ from pyspark.sql.datasource import (
 from pydanube_spark.sources.extent import Extent, within
 from pydanube_spark.sources.reading import Times
 
-__all__ = ["Wanted", "narrowed", "wanted_by"]
-
 _MAX: Final = 1 << 62
 
 

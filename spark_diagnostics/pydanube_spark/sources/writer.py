@@ -22,8 +22,6 @@ from pyspark.sql.types import BinaryType, MapType, StringType, StructType
 
 from pydanube_spark.sources.options import TopicOptions
 
-__all__ = ["TopicWriter", "check_columns"]
-
 _CHUNK: int = 4096
 
 

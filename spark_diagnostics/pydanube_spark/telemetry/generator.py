@@ -20,8 +20,6 @@ from pydanube_core.telemetry.tables import HEADS_EVERY, LOAD_EVERY
 from pydanube_storage.objects import ObjectStore
 from pydanube_storage.telemetry.writing import arrow_schema, encode
 
-__all__ = ["Behaviour", "Plan", "behaviour_of", "generate"]
-
 Ints = npt.NDArray[np.int64]
 MEAN_RATE: Final = 100.0  # messages a second of a middling topic
 MESSAGE_BYTES: Final = 400

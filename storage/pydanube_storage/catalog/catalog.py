@@ -41,8 +41,6 @@ from pydanube_storage.metadata import (
     read_all,
 )
 
-__all__ = ["MAX_CHANGED", "Committed", "ObjectCatalog"]
-
 MAX_CHANGED: Final = (
     MAX_OPERATIONS - 4
 )  # entries that one change may remove: beside them a guard, the head, one new

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pydanube_core.errors import Conflict
 
-__all__ = ["CatalogFenced"]
-
 
 class CatalogFenced(Conflict):
     """A later owner has taken the topic: whoever gets this must leave its objects alone."""

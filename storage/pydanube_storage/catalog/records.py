@@ -16,8 +16,6 @@ from pydanube_core.errors import FormatTooNew
 
 from pydanube_storage.metadata import CorruptMetadata
 
-__all__ = ["CatalogEntry", "CatalogHead", "Moment", "Resting", "Retired"]
-
 _VERSION: Final = 1
 _Json: TypeAlias = bytes  # the records have a field of that name
 

@@ -10,8 +10,6 @@ from typing import Final, Protocol
 
 import anyio
 
-__all__ = ["BootClock", "Clock", "ManualClock", "boot_id"]
-
 
 class Clock(Protocol):
     """Milliseconds that never go back, and a way to wait for a moment."""

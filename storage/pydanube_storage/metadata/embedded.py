@@ -31,8 +31,6 @@ from pydanube_storage.metadata.engine import DEFAULT_HISTORY_REVISIONS, Change, 
 from pydanube_storage.metadata.shell import StoreShell
 from pydanube_storage.metadata.sqlite_rows import SqliteRows, is_terminal, translate
 
-__all__ = ["EmbeddedStore"]
-
 T = TypeVar("T")
 # Bounds what one failed commit takes with it, and how long the first waits for the last
 _MAX_GROUP: Final = 64

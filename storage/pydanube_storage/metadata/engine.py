@@ -33,8 +33,6 @@ from pydanube_storage.metadata.model import (
     Write,
 )
 
-__all__ = ["DEFAULT_HISTORY_REVISIONS", "Change", "Counters", "Engine", "EngineFacts", "Place", "Rows"]
-
 # Watchers are in the same process or read at once; each may hold 100 events
 DEFAULT_HISTORY_REVISIONS: Final = 1000
 _FORGET_SLACK: Final = 4  # rows of a forgotten past are deleted in strides of history / 4, not at each commit

@@ -8,8 +8,6 @@ from pydanube_core.errors import Conflict, Fatal, Retryable
 
 from pydanube_storage.metadata.model import Absent, Guard, LeaseId, ModRevision, Revision
 
-__all__ = ["Compacted", "CorruptMetadata", "GuardFailed", "LeaseLost"]
-
 
 class GuardFailed(Conflict):
     """A guard of a transaction did not hold; nothing was changed.

@@ -16,8 +16,6 @@ from pydanube_core.errors import InvalidArgument
 from pydanube_storage.metadata.errors import LeaseLost
 from pydanube_storage.metadata.model import LeaseId
 
-__all__ = ["MAX_TTL_MS", "LeaseTable", "check_ttl"]
-
 MAX_TTL_MS: Final = 24 * 3600 * 1000
 
 

@@ -15,8 +15,6 @@ from pydanube_storage.metadata.engine import DEFAULT_HISTORY_REVISIONS, Counters
 from pydanube_storage.metadata.model import Event, KeyRange, KeyValue, LeaseId, Revision
 from pydanube_storage.metadata.shell import StoreShell
 
-__all__ = ["MemoryRows", "MemoryStore"]
-
 T = TypeVar("T")
 
 

@@ -18,31 +18,6 @@ from typing import Final, NewType, TypeAlias
 
 from pydanube_core.errors import InvalidArgument
 
-__all__ = [
-    "MAX_KEY_BYTES",
-    "MAX_OPERATIONS",
-    "MAX_PAGE_ITEMS",
-    "MAX_TRANSACTION_BYTES",
-    "MAX_VALUE_BYTES",
-    "Absent",
-    "Delete",
-    "DeleteRange",
-    "Event",
-    "EventKind",
-    "Guard",
-    "KeyRange",
-    "KeyValue",
-    "LeaseId",
-    "ModRevision",
-    "Page",
-    "Put",
-    "Revision",
-    "Write",
-    "check_key",
-    "check_limit",
-    "check_transaction",
-]
-
 Revision = NewType("Revision", int)
 LeaseId = NewType("LeaseId", int)
 

@@ -19,8 +19,6 @@ from pydanube_storage.metadata.model import (
     Write,
 )
 
-__all__ = ["MetadataStore", "StoreStatistics", "read_all"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreStatistics:

@@ -37,8 +37,6 @@ from pydanube_storage.metadata.model import (
 )
 from pydanube_storage.metadata.protocol import StoreStatistics
 
-__all__ = ["StoreShell"]
-
 T = TypeVar("T")
 _WATCH_READ_EVENTS: Final = 256
 

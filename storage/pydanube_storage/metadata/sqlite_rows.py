@@ -27,8 +27,6 @@ from pydanube_storage.metadata.engine import Counters, Place
 from pydanube_storage.metadata.errors import CorruptMetadata
 from pydanube_storage.metadata.model import Event, EventKind, KeyRange, KeyValue, LeaseId, Revision
 
-__all__ = ["METADATA_FORMAT_VERSION", "SqliteRows", "is_terminal", "translate"]
-
 METADATA_FORMAT_VERSION: Final = 1
 _APPLICATION_ID: Final = 0x44614E62  # "DaNb"
 

@@ -18,8 +18,6 @@ from pydanube_core.errors import CorruptObject, ObjectMissing, StoreUnavailable
 
 from pydanube_storage.objects.protocol import ObjectFact, check_key
 
-__all__ = ["LocalStore"]
-
 _SPOOL: Final = ".spool"
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 

@@ -11,8 +11,6 @@ import re
 from dataclasses import dataclass
 from typing import Final, Self
 
-__all__ = ["ObjectName", "topic_folder"]
-
 _FILE: Final = re.compile(r"(\d{20})-(\d+)-(\d+)-(\d+)-([0-9a-f]+)\.parquet")
 
 

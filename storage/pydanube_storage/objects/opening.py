@@ -16,8 +16,6 @@ from pydanube_storage.objects.protocol import ObjectStore
 from pydanube_storage.objects.remote import FsspecStore
 from pydanube_storage.objects.retrying import Retry
 
-__all__ = ["StoreOptions", "check_url", "open_store"]
-
 _CONNECT_TIMEOUT_S: Final = 5.0
 
 

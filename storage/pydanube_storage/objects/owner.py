@@ -15,8 +15,6 @@ from pydanube_core.errors import CorruptObject
 
 from pydanube_storage.objects.protocol import ObjectStore
 
-__all__ = ["OwnerMark", "make_mark", "newest_mark"]
-
 _VERSION: Final = 1
 _KEPT: Final = 8
 _MAX_BYTES: Final = 64 << 10

@@ -18,8 +18,6 @@ from typing import Protocol
 
 from pydanube_core.errors import InvalidArgument
 
-__all__ = ["ObjectFact", "ObjectStore", "check_key"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectFact:

@@ -21,8 +21,6 @@ from pydanube_core.errors import ClusterError, CorruptObject, ObjectMissing, Sto
 from pydanube_storage.objects.protocol import ObjectFact, check_key
 from pydanube_storage.objects.retrying import Retry
 
-__all__ = ["FsspecStore"]
-
 T = TypeVar("T")
 _SLOWEST_BYTES_PER_S: Final = 1 << 20
 _ATTEMPT_S: Final = 10.0  # beside the answer: the first call makes the client, connections are made

@@ -28,8 +28,6 @@ from typing import Any, Final, Self
 import pyarrow as pa
 from pydanube_core.errors import CorruptObject, FormatTooNew
 
-__all__ = ["FORMAT_VERSION", "SCHEMA", "Meta"]
-
 FORMAT_VERSION: Final = 1
 _PREFIX: Final = "danube."
 _TIME: Final = pa.timestamp("ms", tz="UTC")

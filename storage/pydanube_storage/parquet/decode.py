@@ -18,8 +18,6 @@ import pyarrow as pa
 from pydanube_core.batch import MAX_BATCH_MESSAGES, Codec, Column, broker_part
 from pydanube_core.batch.encode import append_padded, seal
 
-__all__ = ["BATCH_BYTES", "DecodedBatch", "batches_of"]
-
 Ints = npt.NDArray[Any]
 BATCH_BYTES: Final = 256 << 10  # payload bytes a batch is aimed at: what a delivery frame takes
 BATCH_MESSAGES: Final = 8192

@@ -25,8 +25,6 @@ from pydanube_core.batch.layout import padded
 
 from pydanube_storage.parquet.columns import ATTRIBUTES, PRODUCER, SCHEMA
 
-__all__ = ["RowGroup"]
-
 Buffer = bytes | memoryview
 Ints = npt.NDArray[Any]
 _ROW_BYTES: Final = 64  # what a row costs beside its texts

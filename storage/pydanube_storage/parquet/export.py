@@ -27,8 +27,6 @@ from pydanube_storage.parquet.columns import Meta
 from pydanube_storage.parquet.read import Expected, ObjectReader
 from pydanube_storage.parquet.write import ObjectWriter
 
-__all__ = ["ExportWork"]
-
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 

@@ -23,8 +23,6 @@ from pydanube_storage.objects.protocol import ObjectStore
 from pydanube_storage.parquet.columns import SCHEMA, Meta
 from pydanube_storage.parquet.write import WrittenObject
 
-__all__ = ["Expected", "ObjectReader", "digest_of"]
-
 _APPEND_TIME: Final = SCHEMA.get_field_index("append_time")
 _TAIL_BYTES: Final = 64 << 10
 _PIECE_BYTES: Final = 8 << 20

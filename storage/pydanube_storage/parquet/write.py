@@ -19,8 +19,6 @@ import pyarrow.parquet as pq
 from pydanube_storage.parquet.columns import SCHEMA, Meta
 from pydanube_storage.parquet.encode import Buffer, RowGroup
 
-__all__ = ["ROW_GROUP_BYTES", "ObjectWriter", "WrittenObject"]
-
 ROW_GROUP_BYTES: Final = 12 << 20  # raw; 8 to 16 MB: docs/design.md#5-the-cold-tier
 _MAX_ROW_GROUP_BYTES: Final = 16 << 20
 _DICTIONARY: Final = ["producer.id", "producer.name", "key", "schema_id", "schema_version"]

@@ -15,8 +15,6 @@ from pydanube_core.telemetry.files import DAY_MS, TelemetryFile, date_of
 from pydanube_storage.objects.protocol import ObjectStore
 from pydanube_storage.telemetry.writing import arrow_schema
 
-__all__ = ["read_samples", "stored_files"]
-
 
 def stored_files(
     store: ObjectStore, cluster: str, table: Table, *, start_ms: int = 0, end_ms: int = 1 << 62

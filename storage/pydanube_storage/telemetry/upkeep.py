@@ -24,8 +24,6 @@ from pydanube_storage.objects.protocol import ObjectStore
 from pydanube_storage.telemetry.reading import read_samples
 from pydanube_storage.telemetry.writing import encode
 
-__all__ = ["Keeping", "look_after", "thin"]
-
 GRACE_MS: Final = 10 * 60_000  # a reader that listed a folder has opened its files by then
 MINUTE_MS: Final = 60_000
 _EPOCH_DAYS: Final = np.datetime64("1970-01-01")

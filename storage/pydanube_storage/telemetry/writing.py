@@ -11,8 +11,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydanube_core.telemetry import Column, Kind, Table
 
-__all__ = ["arrow_schema", "encode", "table_of_rows"]
-
 _TYPES: Final = {
     Kind.INT: pa.int64(),
     Kind.FLOAT: pa.float64(),

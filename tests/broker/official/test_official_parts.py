@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from pydanube_broker.services.official.ids import MAX_ID, consumer_id, producer_id
 from pydanube_broker.services.official.takeover import LONGEST_DELAY_MS, QUIET_MS, Takeovers
 from pydanube_broker.subscription.cursor import CursorSnapshot
-from pydanube_broker.subscription.subscription import Subscription, SubscriptionType
+from pydanube_broker.subscription.members import SubscriptionType
+from pydanube_broker.subscription.subscription import Subscription
 
 
 @given(st.text(), st.text(), st.text())

@@ -12,8 +12,9 @@ from pydanube_broker.journal import Kind, RecordHeader
 from pydanube_broker.subscription import Attempts, CursorDelta, CursorSnapshot, apply_delta, apply_deltas
 from pydanube_broker.subscription.cursor import merge_attempts
 from pydanube_broker.subscription.cursor_codec import encode_delta
+from pydanube_broker.subscription.members import SubscriptionType
 from pydanube_broker.subscription.ranges import normalise, subtract
-from pydanube_broker.subscription.subscription import Subscription, SubscriptionType
+from pydanube_broker.subscription.subscription import Subscription
 from pydanube_broker.topics.log_state import LogState, encode_cursor_body
 
 SPAN = 30

@@ -5,21 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-__all__ = [
-    "Array",
-    "AvroType",
-    "Decimal",
-    "Enumeration",
-    "Field",
-    "Fixed",
-    "MapType",
-    "Named",
-    "Primitive",
-    "Record",
-    "Union",
-    "describe",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decimal:

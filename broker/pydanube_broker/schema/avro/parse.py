@@ -21,8 +21,6 @@ from pydanube_broker.schema.avro.model import (
     Union,
 )
 
-__all__ = ["MAX_DEPTH", "PRIMITIVES", "parse_avro"]
-
 PRIMITIVES: Final = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 MAX_DEPTH: Final = 64
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")

@@ -34,8 +34,6 @@ from pydanube_broker.schema.avro.resolution import resolve
 from pydanube_broker.schema.differences import Direction
 from pydanube_broker.schema.json_text import loads_strict
 
-__all__ = ["AvroPayload"]
-
 CONTAINER_MAGIC: Final = b"Obj\x01"
 SINGLE_OBJECT_MAGIC: Final = b"\xc3\x01"
 MAX_NESTING: Final = 200  # of data; static nesting is at most parse.MAX_DEPTH, the rest is recursion

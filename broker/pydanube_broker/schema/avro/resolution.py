@@ -34,8 +34,6 @@ from pydanube_broker.schema.avro.model import (
 from pydanube_broker.schema.avro.parse import branch_name
 from pydanube_broker.schema.differences import Difference, Direction, Findings
 
-__all__ = ["PROMOTIONS", "resolve"]
-
 MAX_STEPS: Final = 1_000_000  # types and branches looked at: about a second, in a thread
 
 # writer -> readers that take it, beside itself

@@ -18,8 +18,6 @@ from pydanube_core.errors import SchemaInvalid
 from pydanube_broker.schema.json_schema.cost import MAX_IN_PLACE, EndlessReference, TooManyLooks, looks
 from pydanube_broker.schema.json_schema.document import Document, pointer
 
-__all__ = ["admit", "matches", "weight"]
-
 _PATTERN_BYTES: Final = 256 << 10  # of a compiled expression: bounds the work for each character
 
 

@@ -18,22 +18,9 @@ import jsonschema_rs
 
 from pydanube_broker.schema.json_schema.admission import weight
 from pydanube_broker.schema.json_schema.budget import Budget, TooComplex
-from pydanube_broker.schema.json_schema.document import MAX_REFERENCES, Document, Schema, pointer
+from pydanube_broker.schema.json_schema.document import MAX_REFERENCES, Document, pointer
+from pydanube_broker.schema.json_schema.references import Schema
 from pydanube_broker.schema.json_text import value_key
-
-__all__ = [
-    "KINDS",
-    "Alternative",
-    "Judge",
-    "alternatives",
-    "finite_values",
-    "kind_of",
-    "kinds_of",
-    "listed",
-    "required_of",
-    "same",
-    "shown",
-]
 
 KINDS: Final = ("null", "boolean", "integer", "fraction", "string", "array", "object")
 MAX_ALTERNATIVES: Final = 64

@@ -6,8 +6,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Bound", "highest_count", "is_multiple", "lower_bound", "lowest_count", "upper_bound"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["MAX_WORK", "Budget", "TooComplex"]
-
 MAX_WORK: Final = 1_000_000  # steps of about a microsecond; in a thread
 
 

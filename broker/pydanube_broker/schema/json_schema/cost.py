@@ -18,9 +18,8 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, Final
 
-from pydanube_broker.schema.json_schema.document import Document, Schema
-
-__all__ = ["MAX_IN_PLACE", "EndlessReference", "TooManyLooks", "looks"]
+from pydanube_broker.schema.json_schema.document import Document
+from pydanube_broker.schema.json_schema.references import Schema
 
 MAX_IN_PLACE: Final = 20_000  # ≈ 0.5 ms a place of the instance
 MAX_PLACES: Final = 5_000

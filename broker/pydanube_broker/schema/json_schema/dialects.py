@@ -7,8 +7,6 @@ from typing import Any, Final
 
 from pydanube_broker.schema.json_schema.document import Document, pointer
 
-__all__ = ["changed_meanings"]
-
 # keyword → from which dialect on its meaning is one; None: different in every one
 _STABLE_SINCE: Final[Mapping[str, int | None]] = {
     "const": 6,

@@ -14,8 +14,6 @@ from pydanube_core.errors import SchemaInvalid
 
 from pydanube_broker.schema.json_schema.references import References, Schema
 
-__all__ = ["Document", "Schema", "parse_json_schema", "pointer"]
-
 # The first dialect that knows a keyword; in an older one it says nothing.
 _SINCE: Final = {
     "const": 6,

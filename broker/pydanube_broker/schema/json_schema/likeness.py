@@ -11,10 +11,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, TypeAlias
 
 from pydanube_broker.schema.json_schema.budget import Budget
-from pydanube_broker.schema.json_schema.document import Document, Schema
+from pydanube_broker.schema.json_schema.document import Document
+from pydanube_broker.schema.json_schema.references import Schema
 from pydanube_broker.schema.json_text import value_key
-
-__all__ = ["Likeness", "bare"]
 
 _REMARKS: Final = frozenset(
     {"title", "description", "default", "examples", "$comment", "deprecated", "readOnly", "writeOnly"}

@@ -14,9 +14,8 @@ from pydanube_broker.schema.json_schema.alternatives import (
     required_of,
     shown,
 )
-from pydanube_broker.schema.json_schema.document import Document, Schema, pointer
-
-__all__ = ["ObjectRules", "forbids", "of_property"]
+from pydanube_broker.schema.json_schema.document import Document, pointer
+from pydanube_broker.schema.json_schema.references import Schema
 
 
 class Prover(Protocol):

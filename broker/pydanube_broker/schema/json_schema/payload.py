@@ -8,8 +8,6 @@ from pydanube_core.errors import PayloadInvalid
 from pydanube_broker.schema.json_schema.document import pointer
 from pydanube_broker.schema.json_text import loads_strict
 
-__all__ = ["JsonPayload"]
-
 
 class JsonPayload:
     def __init__(self, validator: jsonschema_rs.Validator) -> None:

@@ -11,8 +11,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, TypeAlias
 from urllib.parse import unquote, urldefrag, urljoin
 
-__all__ = ["DYNAMIC", "References", "Schema", "inner_schemas"]
-
 Schema: TypeAlias = Mapping[str, Any] | bool
 
 DYNAMIC: Final = frozenset({"$dynamicRef", "$recursiveRef", "$recursiveAnchor", "$dynamicAnchor"})

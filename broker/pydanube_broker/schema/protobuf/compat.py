@@ -25,8 +25,6 @@ from pydanube_broker.schema.differences import Difference, Direction, Findings
 from pydanube_broker.schema.protobuf.model import ProtoFile, fields_of, label
 from pydanube_broker.schema.protobuf.reservations import Reserved, broken_reservations
 
-__all__ = ["compare_protobuf"]
-
 _F: Final = FieldDescriptor
 # "int32, uint32, int64, uint64, and bool are all compatible", enum "with int32, uint32, int64 and uint64 in terms
 # of wire format"; "sint32 and sint64 are compatible with each other"; fixed32 with sfixed32, fixed64 with sfixed64.

@@ -18,8 +18,6 @@ import anyio
 from pydanube_core.errors import MissingExtra, Overloaded, SchemaInvalid
 from pydanube_core.extras import install_command
 
-__all__ = ["compile_proto"]
-
 TIMEOUT_S: Final = 20.0
 _FILE: Final = "schema.proto"
 _PLACED: Final = re.compile(rf"^{re.escape(_FILE)}:(\d+):(\d+): (?!warning)(.*)$", re.MULTILINE)

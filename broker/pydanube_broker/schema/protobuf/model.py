@@ -12,8 +12,6 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 from pydanube_core.errors import SchemaInvalid
 
-__all__ = ["ProtoFile", "fields_of", "label", "parse_descriptors"]
-
 
 class ProtoFile:
     """`root` is the descriptor of the message that payloads are."""

@@ -15,8 +15,6 @@ from pydanube_core.errors import PayloadInvalid
 
 from pydanube_broker.schema.protobuf.model import ProtoFile
 
-__all__ = ["ProtoPayload"]
-
 
 class ProtoPayload:
     def __init__(self, file: ProtoFile) -> None:

@@ -6,8 +6,6 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Reserved", "broken_reservations"]
-
 Range = tuple[int, int]
 #: place below the message or enum, rule, before, after
 Broken = tuple[str, str, str | None, str | None]

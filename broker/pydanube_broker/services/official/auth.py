@@ -14,8 +14,6 @@ from pydanube_core.generated import danube_pb2 as pb
 
 from pydanube_broker.services.official.requests import parse
 
-__all__ = ["ANONYMOUS", "AuthService"]
-
 ANONYMOUS: Final = "anonymous"
 
 

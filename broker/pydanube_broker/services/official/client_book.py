@@ -35,8 +35,6 @@ from pydanube_broker.services.official.seat import RESTART_S, keep_seat
 from pydanube_broker.topics.gate import AccessMode
 from pydanube_broker.topics.topic import Topic
 
-__all__ = ["ClientBook"]
-
 log = logging.getLogger("pydanube.official")
 
 MAX_NAMES: Final = 4096  # producers of a topic, consumers of a subscription

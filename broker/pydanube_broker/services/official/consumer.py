@@ -30,8 +30,6 @@ from pydanube_broker.subscription.key_filters import check_filter_sizes
 from pydanube_broker.topics.memory_topic import MemoryTopic
 from pydanube_broker.topics.topic import Topic
 
-__all__ = ["ConsumerService"]
-
 TYPES: Final = ("exclusive", "shared", "failover", "key-shared")
 MAX_OFFSET: Final = (1 << 63) - 1
 

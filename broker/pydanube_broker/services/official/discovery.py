@@ -7,8 +7,6 @@ from pydanube_core.generated import danube_pb2 as pb
 from pydanube_broker.parts import BrokerParts
 from pydanube_broker.services.official.requests import parse, topic_name
 
-__all__ = ["DiscoveryService"]
-
 
 class DiscoveryService:
     def __init__(self, broker: BrokerParts) -> None:

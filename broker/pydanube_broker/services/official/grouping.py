@@ -26,7 +26,7 @@ from pydanube_core.batch import (
     encode_batch,
     read_producer_part,
 )
-from pydanube_core.batch.validate import MAX_PUBLISH_TIME_MS
+from pydanube_core.batch.plain import MAX_PUBLISH_TIME_MS
 from pydanube_core.errors import (
     ClusterError,
     Internal,
@@ -39,8 +39,6 @@ from pydanube_core.errors import (
 from pydanube_broker.rpc.hot import UnaryReply
 from pydanube_broker.services.official.hot_messages import SentMessage, request_id_only
 from pydanube_broker.topics.topic import Topic
-
-__all__ = ["Grouping", "Pending", "check_message", "encode_group"]
 
 log = logging.getLogger("pydanube.official")
 

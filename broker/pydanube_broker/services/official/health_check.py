@@ -16,8 +16,6 @@ from pydanube_broker.rpc.hot import UnaryReply
 from pydanube_broker.services.official.client_book import ClientBook
 from pydanube_broker.services.official.requests import parse
 
-__all__ = ["HealthCheckService"]
-
 OK: Final = pb.HealthCheckResponse(status=pb.HealthCheckResponse.ClientStatus.OK).SerializeToString()
 CLOSE: Final = pb.HealthCheckResponse(status=pb.HealthCheckResponse.ClientStatus.CLOSE).SerializeToString()
 _PRODUCER: Final = pb.HealthCheckRequest.ClientType.Producer

@@ -16,8 +16,6 @@ from typing import Final
 from google.protobuf.message import DecodeError
 from pydanube_core.generated import danube_pb2 as pb
 
-__all__ = ["Answer", "SentMessage", "encode_delivery", "read_answer", "read_sent", "request_id_only"]
-
 _BYTE: Final = tuple(bytes((value,)) for value in range(256))
 _LONG: Final = 1 << 32
 # Of the last of a number's bytes: nine of them for a number, four for a length. More is left to the generated classes.

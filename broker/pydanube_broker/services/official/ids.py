@@ -12,8 +12,6 @@ from __future__ import annotations
 from hashlib import blake2b
 from typing import Final
 
-__all__ = ["MAX_ID", "consumer_id", "producer_id"]
-
 MAX_ID: Final = (1 << 63) - 1
 
 

@@ -10,18 +10,9 @@ from pydanube_core.errors import ClusterError
 from pydanube_broker.cluster.json_record import JsonRecord
 from pydanube_broker.delivery.any_pump import AnyPump
 from pydanube_broker.services.official.takeover import Takeovers
-from pydanube_broker.subscription.subscription import SubscriptionType
+from pydanube_broker.subscription.members import SubscriptionType
 from pydanube_broker.topics.gate import AccessMode
 from pydanube_broker.topics.topic import Topic
-
-__all__ = [
-    "SWEEPS_WITHOUT_A_CALL",
-    "AttachedStream",
-    "ConsumerRecord",
-    "KnownConsumer",
-    "KnownProducer",
-    "ProducerRecord",
-]
 
 SWEEPS_WITHOUT_A_CALL: Final = 3  # 5 s apart, until a client counts as gone
 

@@ -33,8 +33,6 @@ from pydanube_broker.services.official.schema_gate import SchemaGate
 from pydanube_broker.topics.gate import AccessMode
 from pydanube_broker.topics.topic import Topic
 
-__all__ = ["ProducerService"]
-
 log = logging.getLogger("pydanube.official")
 
 STRATEGIES: Final = ("non_reliable", "reliable")

@@ -44,8 +44,6 @@ from pydanube_broker.services.official.stream_messages import DecodedBatches, Me
 from pydanube_broker.subscription.effects import SessionReason
 from pydanube_broker.topics.topic import now_ms
 
-__all__ = ["ReceiveStream"]
-
 log = logging.getLogger("pydanube.official")
 
 REFUSE_AFTER_S: Final = 0.3  # before an unknown id, or a taken place, is answered

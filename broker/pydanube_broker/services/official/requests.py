@@ -9,8 +9,6 @@ from google.protobuf.message import DecodeError, Message
 from pydanube_core.errors import InvalidArgument, InvalidName
 from pydanube_core.names import TopicName
 
-__all__ = ["MAX_NAME_CHARS", "check_name", "enum_value", "message_topic", "parse", "topic_name"]
-
 M = TypeVar("M", bound=Message)
 
 # The original restricts the names of producers and consumers in no way. Ours are stored, hence a length.

@@ -12,8 +12,6 @@ from pydanube_broker.schema.topic_schemas import TopicSchemas
 from pydanube_broker.services.official.hot_messages import SentMessage
 from pydanube_broker.topics.topic import Topic
 
-__all__ = ["NoSchemas", "RegistrySchemas", "SchemaGate"]
-
 
 class SchemaGate(Protocol):
     """Topics have a subject and a policy; messages are held against both."""

@@ -24,11 +24,9 @@ from pydanube_core.errors import ClusterError
 from pydanube_broker.delivery.any_pump import AnyPump
 from pydanube_broker.delivery.pump import SubscriptionPump
 from pydanube_broker.services.official.known_clients import KnownConsumer
-from pydanube_broker.subscription.subscription import SubscriptionType
+from pydanube_broker.subscription.members import SubscriptionType
 from pydanube_broker.topics.memory_topic import MemoryTopic
 from pydanube_broker.topics.topic import now_ms
-
-__all__ = ["RESTART_S", "Seat", "keep_seat", "seat_after_loss", "seat_after_subscribing"]
 
 log = logging.getLogger("pydanube.official")
 

@@ -23,8 +23,6 @@ from pydanube_broker.subscription.batch_columns import BatchColumns, view_of
 from pydanube_broker.subscription.ranges import runs_of
 from pydanube_broker.topics.topic import Topic
 
-__all__ = ["DecodedBatch", "DecodedBatches", "MessageFrame"]
-
 Ints = npt.NDArray[np.integer[Any]]
 CACHE_BYTES: Final = 32 << 20
 OBJECT_BYTES: Final = 200  # what a decoded message takes beside its bytes

@@ -12,8 +12,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["Takeovers"]
-
 QUIET_MS: Final = 10_000
 FIRST_DELAY_MS: Final = 250
 LONGEST_DELAY_MS: Final = 4_000
