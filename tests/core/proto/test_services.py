@@ -46,9 +46,9 @@ def test_every_service_of_every_proto_file_is_in_the_table() -> None:
     }
     assert {name: list(service.methods) for name, service in SERVICES.items()} == defined
     exported = {
-        getattr(services, name).full_name
-        for name in services.__all__
-        if isinstance(getattr(services, name), services.Service)
+        value.full_name
+        for name, value in vars(services).items()
+        if isinstance(value, services.Service) and not name.startswith("_")
     }
     assert exported == defined.keys()
 
