@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import anyio
-from pydanube.carriers import chosen, transports
+from pydanube.http2_transport import Http2Transport
 from pydanube_core.errors import ClusterError, DeadlineExceeded, Internal, Unavailable
 from pydanube_core.generated.danube_stream_pb2 import (
     ConsumeRequest,
@@ -34,7 +34,7 @@ async def topic_heads(url: str, topic: str, *, timeout_s: float) -> Heads:
         Unavailable: the broker does not answer.
         DeadlineExceeded: not within `timeout_s`.
     """
-    transport = transports(chosen())(url)
+    transport = Http2Transport(url)
     try:
         with anyio.fail_after(timeout_s):
             request = ResolveRequest(topic=topic).SerializeToString()
@@ -55,7 +55,7 @@ async def topic_heads(url: str, topic: str, *, timeout_s: float) -> Heads:
 
 
 async def _head(url: str, topic: str) -> int:
-    transport = transports(chosen())(url)
+    transport = Http2Transport(url)
     stream = transport.consume()
     try:
         opening = ConsumeRequest(open=OpenConsumer(topic=topic, start="latest"))

@@ -11,6 +11,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar, Unpack
 
@@ -19,7 +20,6 @@ from pydanube_core.generated import danube_stream_pb2 as pb
 from pydanube_core.names import TopicName, check_subscription
 from pydanube_core.services import STREAM
 
-from pydanube.carriers import chosen, transports
 from pydanube.client_metrics import ClosedCounts, Labels, exposition
 from pydanube.consumer import Consumer, Reader
 from pydanube.endpoint import Tls, parse_url
@@ -33,6 +33,7 @@ from pydanube.facts import (
     SchemaRef,
     from_ms,
 )
+from pydanube.http2_transport import Http2Transport
 from pydanube.options import (
     ClientSide,
     ConsumerArguments,
@@ -66,7 +67,6 @@ def connect(
     principal: str | None = None,
     retry: Retry | None = None,
     tracing: bool = False,
-    transport: str | None = None,
 ) -> Client:
     """A client of the cluster at `url`; use it as `async with connect() as client`.
 
@@ -79,7 +79,6 @@ def connect(
         principal: who acts, for the audit.
         retry: how long retryable failures are tried again; `Retry(max_elapsed_s=60)` by default.
         tracing: make OpenTelemetry spans of what is sent, see `pydanube.tracing`.
-        transport: what carries the bytes, `own` or `grpcio`; None: `DANUBE_TRANSPORT`, or `own`.
 
     Raises:
         MissingExtra: tracing without OpenTelemetry.
@@ -93,7 +92,7 @@ def connect(
     _check_kind("principal", principal, str, "text")
     _check_kind("retry", retry, Retry, "a pydanube.Retry")
 
-    make = transports(chosen(transport), token=token, tls=tls, principal=principal)
+    make = partial(Http2Transport, token=token, tls=tls, principal=principal)
     return Client(url, make, retry or Retry(), Tracing() if tracing else None)
 
 

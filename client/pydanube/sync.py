@@ -82,14 +82,11 @@ def connect(
     principal: str | None = None,
     retry: Retry | None = None,
     tracing: bool = False,
-    transport: str | None = None,
 ) -> Client:
     """As `pydanube.connect`, to be used as `with connect() as client`."""
 
     def make() -> _client.Client:
-        return _client.connect(
-            url, token=token, tls=tls, principal=principal, retry=retry, tracing=tracing, transport=transport
-        )
+        return _client.connect(url, token=token, tls=tls, principal=principal, retry=retry, tracing=tracing)
 
     make()  # bad arguments are refused here, not in the thread
     return Client(make)

@@ -1,4 +1,4 @@
-"""What carries the SDK's bytes, our own HTTP/2 and grpcio: the same answers and errors, and what only one of them does."""
+"""What carries the SDK's bytes: calls and streams over our own HTTP/2, their answers, errors and ends."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import pydanube
+import grpc
+import grpc.aio
 import pytest
 from hpack import Encoder
-from pydanube.carriers import Carrier, chosen, transports
 from pydanube.endpoint import Tls
+from pydanube.http2_transport import Http2Transport
 from pydanube.transport import Transport
 from pydanube_core.errors import (
     ClusterError,
@@ -34,7 +35,6 @@ from pydanube_broker.rpc.own_server import OwnServer, Times
 
 pytestmark = pytest.mark.anyio
 PUBLISH = "/danube.stream.Stream/Publish"
-CARRIERS = pytest.mark.parametrize("carrier", list(Carrier))
 
 
 class Broker:
@@ -108,7 +108,7 @@ class Said:
 
 @asynccontextmanager
 async def serving(
-    carrier: Carrier, *, tls: ssl.SSLContext | None = None, client_tls: Tls | None = None, **who: str
+    *, tls: ssl.SSLContext | None = None, client_tls: Tls | None = None, **who: str
 ) -> AsyncIterator[tuple[Broker, OwnServer, Transport]]:
     broker = Broker()
     server = OwnServer(
@@ -116,7 +116,7 @@ async def serving(
     )
     await server.start()
     scheme = "https" if tls is not None else "http"
-    transport = transports(carrier, tls=client_tls, **who)(f"{scheme}://localhost:{server.port}")  # type: ignore[arg-type]
+    transport = Http2Transport(f"{scheme}://localhost:{server.port}", tls=client_tls, **who)
     try:
         yield broker, server, transport
     finally:
@@ -124,9 +124,8 @@ async def serving(
         await server.stop(0)
 
 
-@CARRIERS
-async def test_who_listens_gets_every_message_until_it_has_enough(carrier: Carrier) -> None:
-    async with serving(carrier) as (_, _, transport):
+async def test_who_listens_gets_every_message_until_it_has_enough() -> None:
+    async with serving() as (_, _, transport):
         stream = transport.publish()
         sizes = [0, 1, 70_000, 3_000_000, 2]
         await stream.write(b"first")
@@ -148,9 +147,8 @@ async def test_who_listens_gets_every_message_until_it_has_enough(carrier: Carri
         assert not stream.write_at_once(b"late")
 
 
-@CARRIERS
-async def test_listening_ends_as_the_stream_does_or_by_what_the_listener_raises(carrier: Carrier) -> None:
-    async with serving(carrier) as (_, _, transport):
+async def test_listening_ends_as_the_stream_does_or_by_what_the_listener_raises() -> None:
+    async with serving() as (_, _, transport):
         ended, failed, broken = transport.publish(), transport.publish(), transport.publish()
         await ended.write(b"end")
         assert await ended.listen(lambda message: True) is False
@@ -168,9 +166,8 @@ async def test_listening_ends_as_the_stream_does_or_by_what_the_listener_raises(
             await stream.aclose()
 
 
-@CARRIERS
-async def test_calls_and_streams_of_every_size(carrier: Carrier) -> None:
-    async with serving(carrier) as (broker, server, transport):
+async def test_calls_and_streams_of_every_size() -> None:
+    async with serving() as (broker, server, transport):
         for size in (0, 1, 70_000, 1_000_000):
             assert await transport.call("/t.T/Ask", bytes(size), timeout_s=30) == bytes(size)
         stream = transport.publish()
@@ -185,9 +182,8 @@ async def test_calls_and_streams_of_every_size(carrier: Carrier) -> None:
         assert server.connections == 1
 
 
-@CARRIERS
-async def test_errors_are_the_brokers_own(carrier: Carrier) -> None:
-    async with serving(carrier) as (_, _, transport):
+async def test_errors_are_the_brokers_own() -> None:
+    async with serving() as (_, _, transport):
         with pytest.raises(TopicNotFound, match="no such topic: ü"):
             await transport.call("/t.T/Ask", b"fail", timeout_s=30)
         with pytest.raises(NotImplementedYet, match="is it a pydanube broker"):
@@ -203,9 +199,8 @@ async def test_errors_are_the_brokers_own(carrier: Carrier) -> None:
             await stream.write(b"more")
 
 
-@CARRIERS
-async def test_a_deadline_ends_the_call_on_both_sides(carrier: Carrier) -> None:
-    async with serving(carrier) as (broker, server, transport):
+async def test_a_deadline_ends_the_call_on_both_sides() -> None:
+    async with serving() as (broker, server, transport):
         assert await transport.call("/t.T/Ask", b"", timeout_s=30) == b""
         with pytest.raises(DeadlineExceeded):
             await transport.call("/t.T/Ask", b"wait", timeout_s=0.2)
@@ -214,17 +209,15 @@ async def test_a_deadline_ends_the_call_on_both_sides(carrier: Carrier) -> None:
         assert server.connections == 1
 
 
-@CARRIERS
-async def test_who_asks_goes_with_every_call(carrier: Carrier) -> None:
-    async with serving(carrier, token="secret", principal="ann") as (broker, _, transport):
+async def test_who_asks_goes_with_every_call() -> None:
+    async with serving(token="secret", principal="ann") as (broker, _, transport):
         await transport.call("/t.T/Who", b"", timeout_s=30)
         found = dict(broker.callers[0].metadata)
         assert (found["authorization"], found["danube-principal"]) == ("Bearer secret", "ann")
 
 
-@CARRIERS
-async def test_a_stream_that_is_closed_is_closed_there_too(carrier: Carrier) -> None:
-    async with serving(carrier) as (broker, _, transport):
+async def test_a_stream_that_is_closed_is_closed_there_too() -> None:
+    async with serving() as (broker, _, transport):
         stream = transport.publish()
         await stream.write(b"x")
         assert await stream.read() == b"x"
@@ -237,9 +230,8 @@ async def test_a_stream_that_is_closed_is_closed_there_too(carrier: Carrier) -> 
             await stream.read()
 
 
-@CARRIERS
-async def test_nobody_there_is_unavailable_and_says_so(carrier: Carrier) -> None:
-    async with serving(carrier) as (_, server, transport):
+async def test_nobody_there_is_unavailable_and_says_so() -> None:
+    async with serving() as (_, server, transport):
         await server.stop(0)
         stream = transport.publish()
 
@@ -253,9 +245,8 @@ async def test_nobody_there_is_unavailable_and_says_so(carrier: Carrier) -> None
             await transport.call("/t.T/Ask", b"", timeout_s=30)
 
 
-@CARRIERS
-async def test_a_broker_that_comes_back_is_found_again(carrier: Carrier) -> None:
-    async with serving(carrier) as (_, server, transport):
+async def test_a_broker_that_comes_back_is_found_again() -> None:
+    async with serving() as (_, server, transport):
         stream = transport.publish()
         await stream.write(b"x")
         assert await stream.read() == b"x"
@@ -280,7 +271,7 @@ async def test_a_broker_that_comes_back_is_found_again(carrier: Carrier) -> None
 
 
 async def test_a_broker_that_takes_no_more_calls_ends_those_it_has() -> None:
-    async with serving(Carrier.OWN) as (broker, server, transport):
+    async with serving() as (broker, server, transport):
         stream = transport.publish()
         await stream.write(b"x")
         assert await stream.read() == b"x"
@@ -297,7 +288,7 @@ async def test_a_broker_that_takes_no_more_calls_ends_those_it_has() -> None:
 
 
 async def test_a_writer_waits_for_a_broker_that_does_not_read() -> None:
-    async with serving(Carrier.OWN) as (broker, _, transport):
+    async with serving() as (broker, _, transport):
         stream = transport.publish()
         await stream.write(b"pause")
         written = 0
@@ -322,7 +313,7 @@ async def test_a_writer_waits_for_a_broker_that_does_not_read() -> None:
 
 
 async def test_what_nobody_reads_holds_the_broker_back() -> None:
-    async with serving(Carrier.OWN) as (broker, _, transport):
+    async with serving() as (broker, _, transport):
         stream = transport.publish()
         await stream.write(b"send 100")  # 10 MB, and a window of 4
         await broker.until(lambda: bool(broker.streams))
@@ -342,7 +333,7 @@ Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]
 async def answering(handler: Handler) -> AsyncIterator[Transport]:
     server = await asyncio.start_server(handler, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    transport = transports(Carrier.OWN)(f"http://127.0.0.1:{port}")
+    transport = Http2Transport(f"http://127.0.0.1:{port}")
     try:
         yield transport
     finally:
@@ -438,8 +429,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@CARRIERS
-async def test_tls_with_certificates_of_both_sides(carrier: Carrier, certificates: Path) -> None:
+async def test_tls_with_certificates_of_both_sides(certificates: Path) -> None:
     def file(name: str) -> str:
         return str(certificates / name)
 
@@ -448,34 +438,57 @@ async def test_tls_with_certificates_of_both_sides(carrier: Carrier, certificate
     context.set_alpn_protocols(["h2"])
     context.verify_mode = ssl.CERT_REQUIRED
     ours = Tls(ca=file("ca.pem"), cert=file("client.pem"), key=file("client.key"))
-    async with serving(carrier, tls=context, client_tls=ours) as (broker, server, transport):
+    async with serving(tls=context, client_tls=ours) as (broker, server, transport):
         assert await transport.call("/t.T/Who", bytes(200_000), timeout_s=30) == bytes(200_000)
         assert "client" in str(broker.callers[0].peer.certificate)
         for tls in (Tls(ca=file("ca.pem")), Tls()):  # no certificate; an authority that is not ours
-            stranger = transports(carrier, tls=tls)(f"https://localhost:{server.port}")
+            stranger = Http2Transport(f"https://localhost:{server.port}", tls=tls)
             with pytest.raises(Unavailable):
                 await stranger.call("/t.T/Ask", b"", timeout_s=10)
             await stranger.aclose()
 
 
-@CARRIERS
-def test_certificates_that_are_none_are_refused_at_once(carrier: Carrier, tmp_path: Path) -> None:
+def test_certificates_that_are_none_are_refused_at_once(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("no certificate")
     with pytest.raises(InvalidArgument, match="cannot read"):
-        transports(carrier, tls=Tls(ca=str(tmp_path / "nothing")))("https://localhost:1")
-    if carrier is Carrier.OWN:  # grpcio finds out when it connects
-        with pytest.raises(InvalidArgument, match="no certificate in PEM"):
-            transports(carrier, tls=Tls(ca=str(tmp_path / "text")))("https://localhost:1")
+        Http2Transport("https://localhost:1", tls=Tls(ca=str(tmp_path / "nothing")))
+    with pytest.raises(InvalidArgument, match="no certificate in PEM"):
+        Http2Transport("https://localhost:1", tls=Tls(ca=str(tmp_path / "text")))
 
 
-def test_which_one_it_is_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("DANUBE_TRANSPORT", raising=False)
-    assert chosen() is Carrier.OWN
-    monkeypatch.setenv("DANUBE_TRANSPORT", "grpcio")
-    assert chosen() is Carrier.GRPCIO
-    assert chosen("own") is Carrier.OWN
-    with pytest.raises(InvalidArgument, match="own or grpcio"):
-        pydanube.connect(transport="pigeon")
-    monkeypatch.setenv("DANUBE_TRANSPORT", "pigeon")
-    with pytest.raises(InvalidArgument, match="DANUBE_TRANSPORT"):
-        pydanube.connect()
+async def test_googles_server_understands_what_we_send_and_we_its_answers() -> None:
+    async def ask(request: bytes, context: Any) -> bytes:
+        if request == b"fail":
+            await context.abort(grpc.StatusCode.NOT_FOUND, "TOPIC_NOT_FOUND: no ü")
+        return request
+
+    async def echo(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+        async for request in requests:
+            yield request
+
+    server = grpc.aio.server(options=[("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", -1)])
+    methods = {
+        "/t.T/Ask": grpc.unary_unary_rpc_method_handler(ask),
+        PUBLISH: grpc.stream_stream_rpc_method_handler(echo),
+    }
+    for path, handler in methods.items():
+        _, service, name = path.split("/")
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {name: handler}),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    transport = Http2Transport(f"http://127.0.0.1:{port}")
+    try:
+        with anyio.fail_after(60):
+            for size in (0, 1, 70_000, 3_000_000):
+                assert await transport.call("/t.T/Ask", bytes(size), timeout_s=30) == bytes(size)
+            with pytest.raises(TopicNotFound, match="no ü"):
+                await transport.call("/t.T/Ask", b"fail", timeout_s=30)
+            stream = transport.publish()
+            for size in (0, 1, 70_000, 3_000_000):
+                await stream.write(bytes(size))
+                assert await stream.read() == bytes(size)
+            await stream.finish()
+            assert await stream.read() is None
+    finally:
+        await transport.aclose()
+        await server.stop(None)

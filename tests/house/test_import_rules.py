@@ -156,7 +156,6 @@ GENERATED_USERS = (
     "pydanube_core.services",  # the table of gRPC methods
     "pydanube_core.ops_call",  # danube.ops/Call: what both of its clients are made of
     "pydanube_broker.services.*",
-    "pydanube.grpc_transport",
     "pydanube.client",  # Resolve, before a stream is opened
     "pydanube.schemas",  # the registry's unary calls
     "pydanube.testing.*",  # the in-memory broker answers the same messages

@@ -63,7 +63,7 @@ def _severally(client: Client, patterns: bool) -> Client:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "cluster" in metafunc.fixturenames:
-        ways: list[Any] = ["memory", "broker", pytest.param("broker_by_grpcio", marks=pytest.mark.long)]
+        ways = ["memory", "broker"]
         if metafunc.module.__name__.rpartition(".")[2] in ("test_consuming", "test_taking"):
             ways += ["memory-several", "broker-several"]
         metafunc.parametrize("cluster", ways, indirect=True)
@@ -87,9 +87,7 @@ def _one(request: pytest.FixtureRequest, where: str) -> Cluster:
     broker = request.getfixturevalue("broker")
 
     def connect(*, retry: Retry | None = None) -> Client:
-        return pydanube.connect(
-            broker.url, retry=retry, transport="grpcio" if where == "broker_by_grpcio" else "own"
-        )
+        return pydanube.connect(broker.url, retry=retry)
 
     async def delete(topic: str) -> None:
         async with connect_admin(broker.admin_url) as admin:
