@@ -2,7 +2,7 @@
 
     .venv/bin/python benchmarks/mcp_server.py [--calls 400] [--side-by-side 16] [--rounds 3]
 
-Ours answers `list_topics` from an admin core on the other side of gRPC, each call in the audit; the bare server
+Ours answers `list_topics` from a broker in memory on the other side of gRPC, each call in the audit; the bare server
 answers a constant. Both take turns, so that a busy machine slows both.
 """
 
@@ -21,7 +21,10 @@ from mcp import Client, StdioServerParameters
 from mcp.server import MCPServer
 from pydanube_admin import AdminCore
 from pydanube_admin.http import http_server
-from pydanube_admin.testing import MemoryCluster, serve_ops
+from pydanube_broker.broker import Broker
+from pydanube_broker.settings import MEMORY_DIR
+from pydanube_broker.settings_load import load_settings
+from pydanube_core.errors import ClusterError
 from pydanube_mcp import http_face
 
 BARE = """
@@ -74,20 +77,27 @@ async def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         """Answer."""
         return {"total": 1}
 
-    cluster = MemoryCluster()
-    for number in range(10):
-        cluster.add_topic(f"/default/topic-{number}")
+    core = AdminCore()
+    free = {f"server.{name}": 0 for name in ("grpc_port", "admin_port", "metrics_port")}
+    settings = load_settings(None, {}, {"data.dir": MEMORY_DIR, **free})
     ours_sock, ours_url = bound()
     bare_sock, bare_url = bound()
     async with (
-        serve_ops(AdminCore(cluster).serve_call) as admin_url,
-        http_face(admin_url) as app,
+        Broker(settings, ops=core.serve_call) as broker,
+        http_face(broker.admin_url) as app,
         http_server(ours_sock, app, grace_s=1),
         http_server(bare_sock, bare.streamable_http_app(), grace_s=1),
     ):
+        core.attach(broker.port)
+        for number in range(10):
+            made = await core.call(
+                "topics.create", {"topic": f"topic-{number}"}, principal="bench", face="cli"
+            )
+            assert not isinstance(made, ClusterError), made
         for _ in range(arguments.rounds):
             for name, url, tool in (("bare", bare_url, "ping"), ("ours", ours_url, "list_topics")):
                 rates[name].append(await calls_per_s(url, tool, arguments.calls, arguments.side_by_side))
+        await core.aclose()
     start = {name: round(statistics.median(found), 3) for name, found in starts.items()}
     rate = {name: round(statistics.median(found), 1) for name, found in rates.items()}
     return {"start_s": start, "calls_per_s": rate, "share": round(rate["ours"] / rate["bare"], 3)}

@@ -4,7 +4,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 from pydanube_admin import AdminCore, OpsClient
-from pydanube_admin.testing import NOW_MS, MemoryCluster, serve_ops
+
+from tests.admin.real_broker import Administered, administered
+from tests.support.filled_cluster import add_subscription, add_topic, attached, emptied, parts_of, producing
 
 
 @pytest.fixture(scope="session")
@@ -18,37 +20,41 @@ async def one_loop(anyio_backend: str) -> AsyncIterator[None]:
     yield  # noqa: PT022  # as a generator it keeps the loop until the session ends
 
 
+@pytest.fixture(scope="session")
+async def shared(anyio_backend: str) -> AsyncIterator[Administered]:
+    """One broker in memory for all tests that want one with something in it."""
+    async with administered() as cluster:
+        yield cluster
+
+
 @pytest.fixture
-def cluster() -> MemoryCluster:
+async def cluster(shared: Administered) -> AsyncIterator[Administered]:
     """Two topics, one of them in three partitions, with a subscription that is behind and one that is not."""
-    cluster = MemoryCluster()
-    cluster.add_topic("/default/orders", start_offset=100, next_offset=500, bytes=4000)
-    cluster.add_subscription(
-        "/default/orders",
-        "billing",
-        next_unacked=460,
-        acked_above=5,
-        in_flight=7,
-        consumers=1,
-        lag_bytes=350,
-        oldest_unread_append_ms=NOW_MS - 90_500,
-    )
-    cluster.add_subscription("/default/orders", "audit", next_unacked=500)
-    cluster.add_topic("/shop/clicks", partitions=3, next_offset=10, bytes=100, producers=1)
-    for index in range(3):
-        cluster.add_subscription(f"/shop/clicks-part-{index}", "stats", next_unacked=index, consumers=1)
-    return cluster
+    await emptied(shared)
+    await add_topic(shared, "/default/orders", messages=500, trimmed=100)
+    await add_subscription(shared, "/default/orders", "billing", next_unacked=460)
+    await add_subscription(shared, "/default/orders", "audit", next_unacked=500)
+    await add_topic(shared, "/shop/clicks", partitions=3, messages=10)
+    await add_subscription(shared, "/shop/clicks", "stats")
+    _, *later = await parts_of(shared, "/shop/clicks")
+    for index, part in enumerate(later, 1):
+        await shared.broker.port.skip_messages(part, "stats", index)
+    async with (
+        attached(shared, "/default/orders", "billing", credit=12, acks=[(467, 472)]),
+        attached(shared, "/shop/clicks", "stats"),
+        producing(shared, "/shop/clicks"),
+    ):
+        yield shared
 
 
 @pytest.fixture
-def core(cluster: MemoryCluster) -> AdminCore:
-    return AdminCore(cluster, now_ms=lambda: NOW_MS)
+def core(cluster: Administered) -> AdminCore:
+    return cluster.core
 
 
 @pytest.fixture
-async def admin_url(core: AdminCore) -> AsyncIterator[str]:
-    async with serve_ops(core.serve_call) as url:
-        yield url
+def admin_url(cluster: Administered) -> str:
+    return cluster.url
 
 
 @pytest.fixture

@@ -26,6 +26,15 @@ class Administered:
         self.broker = broker
         self.core = core
 
+    @property
+    def broker_id(self) -> str:
+        return str(self.broker.data_dir.broker_id)
+
+    @property
+    def url(self) -> str:
+        """Where `danube.ops` answers."""
+        return self.broker.admin_url
+
     async def _call(self, name: str, arguments: Mapping[str, Any], principal: str) -> Any:
         return await self.core.call(name, arguments, principal=principal, face="cli")
 
@@ -67,8 +76,9 @@ async def administered(
     loaded = load_settings(
         None, {}, {"data.dir": str(data_dir), "server.grpc_runtime": "grpcio", **free, **settings}
     )
-    async with Broker(loaded) as broker:
-        core = AdminCore(broker.port, options=options)
+    core = AdminCore(options=options)
+    async with Broker(loaded, ops=core.serve_call) as broker:
+        core.attach(broker.port)
         try:
             yield Administered(broker, core)
         finally:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import anyio
 import anyio.lowlevel
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydanube_admin import AdminCore
 from pydanube_admin.audit.chain import FIRST, check_chain, linked, redacted
-from pydanube_admin.testing import MemoryCluster
-from pydanube_core.errors import ClusterError, DiskFull, JournalReadOnly
+from pydanube_core.errors import DiskFull, JournalReadOnly
 
 from tests.admin.real_broker import Administered, administered
 
@@ -93,46 +91,47 @@ async def test_the_audit_is_hidden_and_nobody_elses(cluster: Administered) -> No
     assert (await cluster("brokers.status"))["topics"] == 1
 
 
-async def test_without_an_audit_nothing_changes() -> None:
-    cluster = MemoryCluster()
-    core = AdminCore(cluster)
-    cluster.audit_error = JournalReadOnly("the journal is read-only")
-    for operation, arguments in (
-        ("topics.create", {"topic": "orders"}),
-        ("namespaces.create", {"namespace": "shop"}),
-    ):
-        error = await core.call(operation, arguments, principal="ann", face="cli")
-        assert isinstance(error, ClusterError)
-        assert (error.code, error.details["reason"]) == ("AUDIT_UNAVAILABLE", "JOURNAL_READ_ONLY")
-    assert await cluster.topics() == []
-    read = await core.call("topics.list", {}, principal="ann", face="cli")
-    assert not isinstance(read, ClusterError)
-    cluster.audit_error = None
-    made = await core.call("topics.create", {"topic": "orders"}, principal="ann", face="cli")
-    assert not isinstance(made, ClusterError)
-    await core.aclose()
-    operations = [json.loads(record)["operation"] for record in cluster.audit]
+async def test_without_an_audit_nothing_changes(
+    cluster: Administered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(payloads: Sequence[bytes]) -> None:
+        raise JournalReadOnly("the journal is read-only")
+
+    port = cluster.broker.port
+    monkeypatch.setattr("pydanube_admin.audit.log.RETRY_S", 0.01)
+    with monkeypatch.context() as patch:
+        patch.setattr(port, "append_audit", fails)
+        for operation, arguments in (
+            ("topics.create", {"topic": "orders"}),
+            ("namespaces.create", {"namespace": "shop"}),
+        ):
+            error = await cluster.refused(operation, **arguments)
+            assert (error.code, error.details["reason"]) == ("AUDIT_UNAVAILABLE", "JOURNAL_READ_ONLY")
+        assert [facts.topic for facts in await port.topics()] == ["/system/audit"]
+        await cluster("topics.list")
+    await cluster("topics.create", topic="orders")
+    await cluster.core.aclose()
+    _, records = await port.read_audit(start=0, max_messages=100)
+    operations = [json.loads(record)["operation"] for _, record in records]
     assert operations.count("topics.list") == 1  # the read of before was recorded when it could be
 
 
-async def test_an_altered_record_is_found() -> None:
-    cluster = MemoryCluster()
-    core = AdminCore(cluster)
+async def test_an_altered_record_is_found(cluster: Administered, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(10):
-        await core.call("topics.create", {"topic": f"t{number}"}, principal="ann", face="cli")
-    await core.aclose()
-    record = bytearray(cluster.audit[7])
-    record[record.index(b"t3")] ^= 1
-    cluster.audit[7] = bytes(record)
-    found = await core.call("audit.verify", {}, principal="ann", face="cli")
-    assert not isinstance(found, ClusterError)
-    body = found.model_dump()
-    assert (body["intact"], body["first_bad_seq"], body["records"]) == (False, 7, 7)
-    del cluster.audit[-4:]
-    cluster.audit[7] = bytes(record)
-    found = await core.call("audit.verify", {}, principal="ann", face="cli")
-    assert not isinstance(found, ClusterError)
-    await core.aclose()
+        await cluster("topics.create", topic=f"t{number}")
+    stored = cluster.broker.port.read_audit
+    altered = 7
+
+    async def read(*, start: int, max_messages: int) -> tuple[int, Sequence[tuple[int, bytes]]]:
+        first, records = await stored(start=start, max_messages=max_messages)
+        return first, [
+            (offset, record.replace(b"t3", b"u3") if offset == altered else record)
+            for offset, record in records
+        ]
+
+    monkeypatch.setattr(cluster.broker.port, "read_audit", read)
+    found = await cluster("audit.verify")
+    assert (found["intact"], found["first_bad_seq"], found["records"]) == (False, 7, 7)
 
 
 @given(

@@ -1,14 +1,10 @@
-"""What the admin core relies on in a `ClusterPort`: the in-memory one of tests and a real broker's, alike."""
+"""What the admin core relies on in a `ClusterPort`."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
 import pytest
-from pydanube_admin.testing import MemoryCluster
-from pydanube_broker.broker import Broker
-from pydanube_broker.settings import MEMORY_DIR
-from pydanube_broker.settings_load import load_settings
 from pydanube_core.cluster_port import ClusterPort
 from pydanube_core.errors import (
     AlreadyExists,
@@ -18,20 +14,23 @@ from pydanube_core.errors import (
     TopicNotFound,
 )
 
+from tests.admin.real_broker import Administered, administered
+from tests.support.filled_cluster import emptied
+
 pytestmark = pytest.mark.anyio
 
-PORTS = ("grpc_port", "admin_port", "metrics_port")
+
+@pytest.fixture(scope="module")
+async def untouched(anyio_backend: str) -> AsyncIterator[Administered]:
+    """A broker whose admin core nobody asks: it has no audit among its topics."""
+    async with administered() as cluster:
+        yield cluster
 
 
-@pytest.fixture(params=["memory", "broker"])
-async def port(request: pytest.FixtureRequest) -> AsyncIterator[ClusterPort]:
-    if request.param == "memory":
-        yield MemoryCluster()
-        return
-    free = {f"server.{name}": 0 for name in PORTS}
-    settings = load_settings(None, {}, {"data.dir": MEMORY_DIR, "server.grpc_runtime": "own", **free})
-    async with Broker(settings) as broker:
-        yield broker.port
+@pytest.fixture
+async def port(untouched: Administered) -> ClusterPort:
+    await emptied(untouched)
+    return untouched.broker.port
 
 
 async def create(port: ClusterPort, topic: str, partitions: int = 0) -> None:

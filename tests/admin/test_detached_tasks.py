@@ -10,20 +10,25 @@ from typing import Any
 import anyio
 import pytest
 from pydanube_admin import AdminCore
-from pydanube_admin.testing import NOW_MS, MemoryCluster
+from pydanube_core.cluster_port import ClusterPort
 from pydanube_core.errors import ClusterError, InvalidArgument
+
+from tests.admin.real_broker import Administered, administered
+from tests.support.filled_cluster import add_topic, emptied
 
 pytestmark = pytest.mark.anyio
 
 VERIFIED = {"checked": 3, "damaged": [], "missing": [], "gaps": [], "duplicates": []}
 
 
-class SlowCluster(MemoryCluster):
-    """Its long work waits for `go`; `begun` counts how often it began."""
+class SlowCluster:
+    """A broker whose long work waits for `go`; `begun` counts how often it began."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.add_topic("/default/orders", next_offset=500, bytes=4000)
+    def __init__(self, cluster: Administered, patch: pytest.MonkeyPatch) -> None:
+        self.cluster = cluster
+        self.port: ClusterPort = cluster.broker.port
+        for work in ("verify_objects", "flush_objects", "replay_topic", "orphans", "collect_objects"):
+            patch.setattr(self.port, work, getattr(self, work))
         self.begun: list[str] = []
         self.go = anyio.Event()
         self.damaged: list[dict[str, Any]] = []
@@ -61,7 +66,7 @@ class Life:
 
     def __init__(self, cluster: SlowCluster) -> None:
         self.cluster = cluster
-        self.core = AdminCore(cluster, now_ms=lambda: NOW_MS)
+        self.core = AdminCore(cluster.port)
 
     async def __call__(self, name: str, **arguments: Any) -> dict[str, Any]:
         found = await self.core.call(name, arguments, principal="ann", face="mcp")
@@ -80,19 +85,36 @@ class Life:
         """As SIGKILL: what it was about to write is not written any more."""
         for task in list(self.core._desk.tasks._detached):
             task.cancel()
-
-        async def lost(*changes: Any, **more: Any) -> int:
-            return 0
-
-        dead = MemoryCluster()
-        dead.write_state = lost  # type: ignore[method-assign]
+        dead: Any = Dead()
         self.core._desk.tasks._port = dead
         self.core._desk._audit._port = dead
 
 
+class Dead:
+    """The port of a broker that is gone: what is written there is lost."""
+
+    async def write_state(self, *changes: Any, **more: Any) -> int:
+        return 0
+
+    async def append_audit(self, payloads: Sequence[bytes]) -> None:
+        return None
+
+
+@pytest.fixture(scope="module")
+async def lasting(anyio_backend: str) -> AsyncIterator[Administered]:
+    """What outlives the lives of the admin core: the broker's store, topics and audit."""
+    async with administered() as cluster:
+        yield cluster
+
+
 @pytest.fixture
-def cluster() -> SlowCluster:
-    return SlowCluster()
+async def cluster(lasting: Administered, monkeypatch: pytest.MonkeyPatch) -> SlowCluster:
+    await emptied(lasting)
+    port = lasting.broker.port
+    for item in await port.list_state("tasks/"):
+        await port.write_state({item.key: None})
+    await add_topic(lasting, "/default/orders", messages=5)
+    return SlowCluster(lasting, monkeypatch)
 
 
 @asynccontextmanager
@@ -105,8 +127,9 @@ async def living(cluster: SlowCluster) -> AsyncIterator[Life]:
         await life.core.aclose()
 
 
-def outcomes(cluster: MemoryCluster, call_id: str) -> list[tuple[str, str]]:
-    records = [json.loads(each) for each in cluster.audit]
+async def outcomes(cluster: SlowCluster, call_id: str) -> list[tuple[str, str]]:
+    _, stored = await cluster.port.read_audit(start=0, max_messages=1000)
+    records = [json.loads(payload) for _, payload in stored]
     return [(each["phase"], each["decision"]) for each in records if each["call_id"] == call_id]
 
 
@@ -119,7 +142,7 @@ async def test_a_detached_call_is_answered_with_its_task_and_its_result_is_kept(
         done = await life.ended(task["task_id"])
         assert (done["state"], done["result"]) == ("done", VERIFIED)
         await life.core._audit.settled()
-        assert outcomes(cluster, task["of_call"]) == [("outcome", "allowed")]
+        assert (await outcomes(cluster, task["of_call"])) == [("outcome", "allowed")]
 
 
 async def test_a_result_beyond_the_bound_is_said_not_kept(cluster: SlowCluster) -> None:
@@ -133,7 +156,7 @@ async def test_a_result_beyond_the_bound_is_said_not_kept(cluster: SlowCluster) 
 
 
 async def test_an_error_is_kept_as_the_call_would_have_had_it(cluster: SlowCluster) -> None:
-    cluster.add_topic("/default/broken")
+    await add_topic(cluster.cluster, "/default/broken")
     async with living(cluster) as life:
         cluster.go.set()
         task = await life("objects.verify", topic="broken", detach=True)
@@ -213,7 +236,7 @@ async def test_killed_and_finished_by_the_next_life_under_the_same_id(
         assert (done["state"], done["of_call"]) == ("done", task["of_call"])
         assert len(cluster.begun) == 2
         await second.core._audit.settled()
-        assert outcomes(cluster, task["of_call"])[-1] == ("outcome", "allowed")
+        assert (await outcomes(cluster, task["of_call"]))[-1] == ("outcome", "allowed")
 
 
 @pytest.mark.parametrize(
@@ -232,7 +255,7 @@ async def test_killed_and_said_to_be_cut_off_where_it_would_not_come_to_the_same
         cut = await second("tasks.get", task_id=task["task_id"])
         assert (cut["state"], cut["error"]["details"]["interrupted"]) == ("interrupted", True)
         assert len(cluster.begun) == 1
-        assert outcomes(cluster, task["of_call"])[-1] == ("outcome", "interrupted")
+        assert (await outcomes(cluster, task["of_call"]))[-1] == ("outcome", "interrupted")
 
 
 async def test_stopped_in_order_it_is_taken_up_as_well(cluster: SlowCluster) -> None:
@@ -244,7 +267,7 @@ async def test_stopped_in_order_it_is_taken_up_as_well(cluster: SlowCluster) -> 
         cluster.go.set()
         assert (await second.ended(task["task_id"]))["state"] == "done"
         await second.core._audit.settled()
-        assert outcomes(cluster, task["of_call"]) == [("call", "allowed"), ("outcome", "allowed")]
+        assert (await outcomes(cluster, task["of_call"])) == [("call", "allowed"), ("outcome", "allowed")]
 
 
 async def test_one_that_ends_the_broker_does_not_do_so_for_ever(cluster: SlowCluster) -> None:

@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import json
+import os
+from datetime import UTC, datetime
 from typing import Any
 
 import anyio
 import pytest
 from pydanube_admin import AdminCore
-from pydanube_admin.testing import BROKER_ID, MemoryCluster
 from pydanube_core.errors import ClusterError, PlanRequired, StoreUnavailable
 
+from tests.admin.real_broker import Administered
+from tests.support.filled_cluster import add_topic
+
 pytestmark = pytest.mark.anyio
+
+OWNER = "BROKER_ID"  # stands for the id of the broker
+ORDERS_BYTES = 8160  # one batch of 500, of which the first hundred are trimmed
+CLICKS_BYTES = 3 * 320
+
+
+def age_s(time: str) -> float:
+    """How long ago a time of an answer was."""
+    return (datetime.now(UTC) - datetime.fromisoformat(time)).total_seconds()
 
 
 async def result(core: AdminCore, operation: str, face: str = "cli", **arguments: Any) -> dict[str, Any]:
@@ -34,8 +47,11 @@ async def refusal(core: AdminCore, operation: str, face: str = "cli", **argument
     return outcome
 
 
-async def test_topics_are_listed_with_partitions_taken_together(core: AdminCore) -> None:
+async def test_topics_are_listed_with_partitions_taken_together(
+    core: AdminCore, cluster: Administered
+) -> None:
     listed = await result(core, "topics.list")
+    assert 0 <= age_s(listed.pop("as_of")) < 60
     assert listed == {
         "items": [
             {
@@ -43,18 +59,18 @@ async def test_topics_are_listed_with_partitions_taken_together(core: AdminCore)
                 "partitions": 0,
                 "dispatch_strategy": "reliable",
                 "messages": 400,
-                "bytes": 4000,
+                "bytes": ORDERS_BYTES,
                 "producers": 0,
                 "consumers": 1,
                 "subscriptions": 2,
-                "owner": BROKER_ID,
+                "owner": cluster.broker_id,
             },
             {
                 "topic": "/shop/clicks",
                 "partitions": 3,
                 "dispatch_strategy": "reliable",
                 "messages": 30,
-                "bytes": 300,
+                "bytes": CLICKS_BYTES,
                 "producers": 3,
                 "consumers": 3,
                 "subscriptions": 1,
@@ -64,7 +80,6 @@ async def test_topics_are_listed_with_partitions_taken_together(core: AdminCore)
         ],
         "next_page": None,
         "total": 2,
-        "as_of": "2027-01-15T08:00:00.000Z",
     }
 
 
@@ -78,40 +93,43 @@ async def test_topics_are_listed_with_partitions_taken_together(core: AdminCore)
         ({"filter": "/shop/*"}, ["/shop/clicks"]),
         ({"filter": "shop/cl*"}, ["/shop/clicks"]),
         ({"filter": "Ord*"}, []),
-        ({"broker": BROKER_ID}, ["/default/orders", "/shop/clicks"]),
+        ({"broker": OWNER}, ["/default/orders", "/shop/clicks"]),
         ({"broker": "7"}, []),
     ],
 )
-async def test_topics_are_narrowed(core: AdminCore, arguments: dict[str, Any], expected: list[str]) -> None:
+async def test_topics_are_narrowed(
+    core: AdminCore, cluster: Administered, arguments: dict[str, Any], expected: list[str]
+) -> None:
+    arguments = {key: cluster.broker_id if value == OWNER else value for key, value in arguments.items()}
     listed = await result(core, "topics.list", **arguments)
     assert [item["topic"] for item in listed["items"]] == expected
     assert listed["total"] == len(expected)
 
 
-async def test_a_topic_is_described_whole(core: AdminCore) -> None:
+async def test_a_topic_is_described_whole(core: AdminCore, cluster: Administered) -> None:
     described = await result(core, "topics.describe", topic="orders")
+    assert 0 <= age_s(described.pop("created_at")) < 60
+    assert int(described.pop("topic_id")) > 0
+    assert int(described.pop("epoch")) > 0
     assert described == {
         "topic": "/default/orders",
-        "topic_id": "1",
         "partitions": 0,
         "dispatch_strategy": "reliable",
-        "durability": "fsynced",
+        "durability": "memory",
         "messages": 400,
-        "bytes": 4000,
+        "bytes": ORDERS_BYTES,
         "producers": 0,
         "consumers": 1,
         "subscriptions": ["audit", "billing"],
-        "owner": BROKER_ID,
-        "epoch": "1",
+        "owner": cluster.broker_id,
         "start_offset": 100,
         "next_offset": 500,
         "tiered_offset": None,
         "tiered_offset_reason": "no_cold_tier",
-        "journal_bytes": 4000,
+        "journal_bytes": ORDERS_BYTES,
         "object_bytes": 0,
         "policies": {},
         "schema": None,
-        "created_at": "2027-01-15T07:00:00.000Z",
         "parts": [],
     }
 
@@ -140,7 +158,7 @@ async def test_a_missing_topic_is_answered_with_names_spelled_alike_and_the_call
 async def test_a_created_topic_is_there_and_its_name_is_taken(core: AdminCore) -> None:
     created = await result(core, "topics.create", topic="new", partitions=2)
     assert created["topic"] == "/default/new"
-    assert (created["partitions"], created["durability"]) == (2, "fsynced")
+    assert (created["partitions"], created["durability"]) == (2, "memory")
     assert len((await result(core, "topics.describe", topic="new"))["parts"]) == 2
     error = await refusal(core, "topics.create", topic="/default/new")
     assert error.code == "ALREADY_EXISTS"
@@ -184,7 +202,7 @@ async def test_a_preview_shows_what_would_go_and_changes_nothing(core: AdminCore
         "subscriptions": 1,
         "consumers": 3,
         "messages": 30,
-        "bytes": 300,
+        "bytes": CLICKS_BYTES,
     }
     assert preview["reversible"] is True
     assert (await result(core, "topics.list"))["total"] == 2
@@ -223,11 +241,12 @@ async def test_subscriptions_are_listed_once_for_all_partitions(core: AdminCore)
         ("/default/orders", "billing", 0, 1, 35),
         ("/shop/clicks", "stats", 3, 3, 27),
     ]
-    assert listed["items"][0]["created_at"] == "2027-01-15T07:30:00.000Z"
+    assert 0 <= age_s(listed["items"][0]["created_at"]) < 60
 
 
 async def test_lag_has_the_fields_of_the_road(core: AdminCore) -> None:
     listed = await result(core, "subscriptions.lag", topic="orders", subscription="billing")
+    assert 0 < listed["items"][0].pop("oldest_unread_age_s") < 60
     assert listed["items"] == [
         {
             "topic": "/default/orders",
@@ -238,8 +257,7 @@ async def test_lag_has_the_fields_of_the_road(core: AdminCore) -> None:
             "next_offset": 500,
             "next_unacked": 460,
             "lag_messages": 35,
-            "lag_bytes": 350,
-            "oldest_unread_age_s": 90.5,
+            "lag_bytes": ORDERS_BYTES,
             "age_quality": "exact",
             "in_flight": 7,
             "redelivered": 0,
@@ -277,7 +295,7 @@ async def test_lag_of_a_partitioned_topic_is_one_item_a_partition(core: AdminCor
         ("/shop/clicks", 1, 9),
         ("/shop/clicks", 2, 8),
     ]
-    assert listed["items"][0]["oldest_unread_age_s_reason"] == "not_known"
+    assert 0 < listed["items"][0]["oldest_unread_age_s"] < 60
     one = await result(core, "subscriptions.lag", topic="/shop/clicks-part-2")
     assert [item["partition"] for item in one["items"]] == [2]
 
@@ -293,9 +311,9 @@ async def test_a_missing_subscription_names_where_it_is_and_what_is_spelled_alik
 
 
 async def test_a_topic_without_subscriptions_has_an_empty_list(
-    core: AdminCore, cluster: MemoryCluster
+    core: AdminCore, cluster: Administered
 ) -> None:
-    cluster.add_topic("/default/quiet")
+    await add_topic(cluster, "/default/quiet")
     for operation in ("subscriptions.list", "subscriptions.lag"):
         assert (await result(core, operation, topic="quiet"))["items"] == []
         assert (await refusal(core, operation, topic="nowhere")).code == "TOPIC_NOT_FOUND"
@@ -303,24 +321,29 @@ async def test_a_topic_without_subscriptions_has_an_empty_list(
 
 async def test_the_broker_shows_its_status(core: AdminCore) -> None:
     status = await result(core, "brokers.status")
-    assert (status["pid"], status["topics"], status["reasons"]) == (4242, 2, [])
+    assert (status["pid"], status["topics"], status["reasons"]) == (os.getpid(), 4, [])  # partitions counted
     assert (status["data_dir"], status["data_dir_reason"]) == (None, "memory_only")
 
 
-async def test_before_a_broker_is_attached_every_call_is_retryable(cluster: MemoryCluster) -> None:
+async def test_before_a_broker_is_attached_every_call_is_retryable(cluster: Administered) -> None:
     core = AdminCore()
     error = await refusal(core, "topics.list")
     assert (error.code, error.retryable) == ("UNAVAILABLE", True)
-    core.attach(cluster)
+    core.attach(cluster.broker.port)
     assert (await result(core, "topics.list"))["total"] == 2
+    await core.aclose()
 
 
 async def test_an_error_of_the_broker_is_passed_on_and_a_defect_is_not_shown(
-    core: AdminCore, cluster: MemoryCluster, caplog: pytest.LogCaptureFixture
+    core: AdminCore, cluster: Administered, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cluster.fail_with = StoreUnavailable("the metadata store does not answer")
+    failures = iter((StoreUnavailable("the metadata store does not answer"), KeyError("secret")))
+
+    async def fails() -> Any:
+        raise next(failures)
+
+    monkeypatch.setattr(cluster.broker.port, "topic_index", fails)
     assert (await refusal(core, "topics.list")).code == "STORE_UNAVAILABLE"
-    cluster.fail_with = KeyError("secret")
     error = await refusal(core, "topics.list")
     assert error.code == "INTERNAL"
     assert "secret" not in error.to_json()

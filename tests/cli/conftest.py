@@ -5,13 +5,13 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from anyio.from_thread import start_blocking_portal
-from pydanube_admin import AdminCore
-from pydanube_admin.testing import NOW_MS, MemoryCluster, serve_ops
+from anyio.from_thread import BlockingPortal, start_blocking_portal
 from pydanube_cli.main import run
 
+from tests.admin.real_broker import Administered, administered
 from tests.cli.running import Danube, Ran
 from tests.support.broker_process import BrokerProcess
+from tests.support.filled_cluster import add_subscription, add_topic, emptied
 
 
 @pytest.fixture(scope="session")
@@ -62,23 +62,36 @@ def live(danube: Danube, broker: BrokerProcess) -> Danube:
     return call
 
 
-@pytest.fixture
-def cluster() -> MemoryCluster:
-    cluster = MemoryCluster()
-    cluster.add_topic("/default/orders", next_offset=500, bytes=4000)
-    cluster.add_subscription("/default/orders", "billing", next_unacked=460, in_flight=7)
-    return cluster
+@pytest.fixture(scope="session")
+def portal() -> Iterator[BlockingPortal]:
+    """A loop in a thread of its own: commands run in this one."""
+    with start_blocking_portal() as portal:
+        yield portal
+
+
+@pytest.fixture(scope="session")
+def shared(portal: BlockingPortal) -> Iterator[Administered]:
+    """One broker in memory for all tests that want one with few things in it, known to the last."""
+    with portal.wrap_async_context_manager(administered()) as cluster:
+        yield cluster
 
 
 @pytest.fixture
-def admin_url(cluster: MemoryCluster) -> Iterator[str]:
-    """The real admin core behind a real gRPC port, without a broker."""
-    core = AdminCore(cluster, now_ms=lambda: NOW_MS)
-    with (
-        start_blocking_portal() as portal,
-        portal.wrap_async_context_manager(serve_ops(core.serve_call)) as url,
-    ):
-        yield url
+def cluster(portal: BlockingPortal, shared: Administered) -> Administered:
+    """A topic with a subscription that is behind."""
+
+    async def fill() -> None:
+        await emptied(shared)
+        await add_topic(shared, "/default/orders", messages=500)
+        await add_subscription(shared, "/default/orders", "billing", next_unacked=460)
+
+    portal.call(fill)
+    return shared
+
+
+@pytest.fixture
+def admin_url(cluster: Administered) -> str:
+    return cluster.url
 
 
 @pytest.fixture(scope="session")

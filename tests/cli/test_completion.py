@@ -16,14 +16,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pydanube_admin.testing import MemoryCluster
+from anyio.from_thread import BlockingPortal
 from pydanube_cli.completion import names
 from pydanube_cli.completion.press import complete
 from pydanube_cli.completion.scripts import SCRIPTS, install
 from pydanube_cli.completion.words import split_line
 
+from tests.admin.real_broker import Administered
 from tests.cli.running import Danube
 from tests.support.broker_process import BrokerProcess
+from tests.support.filled_cluster import add_subscription, add_topic
 
 BREAKS = " \t\n\"'@><=;|&(:"
 NOBODY = {"DANUBE_ADMIN_ENDPOINT": "http://127.0.0.1:1"}
@@ -106,10 +108,12 @@ def test_bash_gets_what_stands_behind_its_break_character() -> None:
     assert in_bash("danube subscriptions seek t s --to offset:") == ["words", ""]
 
 
-def test_names_of_every_kind_come_from_the_broker(cluster: MemoryCluster, admin_url: str) -> None:
-    cluster.add_topic("/default/orders-eu", next_offset=1)
-    cluster.add_topic("/sales/orders", next_offset=1)
-    cluster.add_subscription("/default/orders", "audit", next_unacked=0)
+def test_names_of_every_kind_come_from_the_broker(
+    portal: BlockingPortal, cluster: Administered, admin_url: str
+) -> None:
+    for topic in ("/default/orders-eu", "/sales/orders"):
+        portal.call(add_topic, cluster, topic)
+    portal.call(add_subscription, cluster, "/default/orders", "audit")
     env = {"DANUBE_ADMIN_ENDPOINT": admin_url}
     assert found("topics", "describe", "ord", env=env) == ["words", "orders", "orders-eu"]
     assert found("topics", "describe", "/sal", env=env) == ["words", "/sales/orders"]

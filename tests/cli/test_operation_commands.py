@@ -18,7 +18,7 @@ def test_list_is_the_raw_result_with_json_and_a_table_without(danube: Danube, ad
     assert ran.result["items"][0]["messages"] == 500
     table = danube("topics", "list", "--admin", admin_url)
     assert "/default/orders" in table.out
-    assert "3.9 KiB" in table.out
+    assert "8.0 KiB" in table.out
 
 
 def test_words_of_the_original_work(danube: Danube, admin_url: str) -> None:

@@ -26,7 +26,6 @@ LINES_MAX = 500
 LONGER = {
     "pydanube/consume_lane.py": 572,
     "pydanube/producer.py": 615,
-    "pydanube_admin/testing.py": 600,
     "pydanube_broker/delivery/non_reliable.py": 560,
     "pydanube_broker/delivery/pump.py": 710,
     "pydanube_broker/journal/journal.py": 690,

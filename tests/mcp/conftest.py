@@ -3,8 +3,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
-from pydanube_admin import AdminCore
-from pydanube_admin.testing import NOW_MS, MemoryCluster, serve_ops
+
+from tests.admin.real_broker import Administered, administered
+from tests.support.filled_cluster import add_subscription, add_topic, attached, emptied
 
 
 @pytest.fixture(scope="session")
@@ -18,25 +19,24 @@ async def one_loop(anyio_backend: str) -> AsyncIterator[None]:
     yield  # noqa: PT022  # as a generator it keeps the loop until the session ends
 
 
+@pytest.fixture(scope="session")
+async def shared(anyio_backend: str) -> AsyncIterator[Administered]:
+    """One broker in memory for all tests that want one with something in it."""
+    async with administered() as cluster:
+        yield cluster
+
+
 @pytest.fixture
-def cluster() -> MemoryCluster:
+async def cluster(shared: Administered) -> AsyncIterator[Administered]:
     """A topic that is being read too slowly, and one in two partitions."""
-    cluster = MemoryCluster()
-    cluster.add_topic("/default/orders", next_offset=500, bytes=4000)
-    cluster.add_subscription(
-        "/default/orders",
-        "billing",
-        next_unacked=460,
-        in_flight=7,
-        consumers=1,
-        lag_bytes=400,
-        oldest_unread_append_ms=NOW_MS - 90_500,
-    )
-    cluster.add_topic("/shop/clicks", partitions=2, next_offset=10, bytes=100)
-    return cluster
+    await emptied(shared)
+    await add_topic(shared, "/default/orders", messages=500)
+    await add_subscription(shared, "/default/orders", "billing", next_unacked=460)
+    await add_topic(shared, "/shop/clicks", partitions=2, messages=10)
+    async with attached(shared, "/default/orders", "billing", credit=7):
+        yield shared
 
 
 @pytest.fixture
-async def admin_url(cluster: MemoryCluster) -> AsyncIterator[str]:
-    async with serve_ops(AdminCore(cluster, now_ms=lambda: NOW_MS).serve_call) as url:
-        yield url
+def admin_url(cluster: Administered) -> str:
+    return cluster.url

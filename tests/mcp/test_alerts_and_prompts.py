@@ -15,11 +15,11 @@ from mcp.types import PromptReference
 from pydanube_admin.http import http_server
 from pydanube_admin.registry import TOOLS
 from pydanube_admin.runbooks.loading import all_runbooks
-from pydanube_admin.testing import serve_ops
 from pydanube_core.generated.danube_ops_pb2 import CallResponse
 from pydanube_mcp import build_server, http_face
 
 from tests.mcp.test_real_transports import bound
+from tests.support.filled_cluster import serve_ops
 
 pytestmark = [
     pytest.mark.anyio,

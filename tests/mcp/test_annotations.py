@@ -10,7 +10,6 @@ import pytest
 from mcp import Client
 from mcp.types import ToolAnnotations
 from pydanube_admin.registry import OPERATIONS, TOOLS
-from pydanube_admin.testing import serve_ops
 from pydanube_mcp import build_server
 from pydanube_storage.metadata import KeyRange
 
@@ -57,8 +56,7 @@ async def world() -> AsyncIterator[tuple[Administered, Client]]:
         await fill(cluster)
         await cluster("topics.configure_schema", topic="orders", schema_subject="orders-value")
         async with (
-            serve_ops(cluster.core.serve_call) as url,
-            build_server(url, profile="full") as server,
+            build_server(cluster.url, profile="full") as server,
             Client(server) as client,
         ):
             yield cluster, client

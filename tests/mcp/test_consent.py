@@ -13,13 +13,14 @@ import anyio
 import pytest
 from mcp import Client, StdioServerParameters
 from mcp.types import CallToolResult, ElicitRequestParams, ElicitResult
-from pydanube_admin import OPERATIONS, AdminCore, Effect
+from pydanube_admin import OPERATIONS, Effect
 from pydanube_admin.http import http_server
 from pydanube_admin.remote import OpsClient
-from pydanube_admin.testing import NOW_MS, MemoryCluster, serve_ops
 from pydanube_mcp import build_server, http_face
 
+from tests.admin.real_broker import Administered, administered
 from tests.mcp.test_real_transports import bound
+from tests.support.filled_cluster import add_subscription, add_topic
 
 pytestmark = pytest.mark.anyio
 
@@ -27,13 +28,13 @@ DESTROYS = sorted(each.name for each in OPERATIONS.values() if each.effect is Ef
 PRINCIPAL = "ann@ops"
 
 
-def prepared() -> MemoryCluster:
-    cluster = MemoryCluster()
-    cluster.add_topic("/default/orders", next_offset=500, bytes=4000)
-    cluster.add_subscription(
-        "/default/orders", "billing", next_unacked=460, lag_bytes=400, oldest_unread_append_ms=NOW_MS - 90_500
-    )
-    return cluster
+@asynccontextmanager
+async def prepared() -> AsyncIterator[Administered]:
+    """A broker with a topic that is being read too slowly, and an audit that nobody else writes."""
+    async with administered() as cluster:
+        await add_topic(cluster, "/default/orders", messages=500)
+        await add_subscription(cluster, "/default/orders", "billing", next_unacked=460)
+        yield cluster
 
 
 async def prepare(ops: OpsClient) -> None:
@@ -109,8 +110,10 @@ def structured(result: CallToolResult) -> dict[str, Any]:
 
 @pytest.fixture
 async def ops() -> AsyncIterator[OpsClient]:
-    core = AdminCore(prepared(), now_ms=lambda: NOW_MS)
-    async with serve_ops(core.serve_call) as url, OpsClient(url, principal=PRINCIPAL, timeout_s=30) as ops:
+    async with (
+        prepared() as cluster,
+        OpsClient(cluster.url, principal=PRINCIPAL, timeout_s=30) as ops,
+    ):
         await prepare(ops)
         yield ops
 

@@ -13,10 +13,8 @@ import pydanube_mcp.consent as consent_module
 import pytest
 from mcp import Client
 from mcp.types import ElicitResult
-from pydanube_admin import AdminCore
 from pydanube_admin.http import http_server
 from pydanube_admin.remote import OpsClient
-from pydanube_admin.testing import NOW_MS, serve_ops
 from pydanube_mcp import build_server, http_face
 
 from tests.admin.real_broker import administered
@@ -87,8 +85,10 @@ class Session:
 
 @pytest.fixture
 async def ops() -> AsyncIterator[OpsClient]:
-    core = AdminCore(prepared(), now_ms=lambda: NOW_MS)
-    async with serve_ops(core.serve_call) as url, OpsClient(url, principal="ann@ops", timeout_s=30) as ops:
+    async with (
+        prepared() as cluster,
+        OpsClient(cluster.url, principal="ann@ops", timeout_s=30) as ops,
+    ):
         yield ops
 
 
@@ -285,7 +285,7 @@ async def test_the_version_of_a_schema_goes_only_with_consent(mode: str) -> None
     """The one destroying operation that facts alone cannot stand in for."""
     definition = '{"type": "object", "properties": {"a": {"type": "string"}}}'
     version = {"subject": "orders-value", "version": 1}
-    async with administered() as cluster, serve_ops(cluster.core.serve_call) as url:
+    async with administered() as cluster:
         await cluster(
             "schemas.register",
             subject="orders-value",
@@ -294,10 +294,10 @@ async def test_the_version_of_a_schema_goes_only_with_consent(mode: str) -> None
         )
         with anyio.fail_after(60):
             person = Person(declines)
-            async with Client(build_server(url), mode=mode, elicitation_callback=person) as client:
+            async with Client(build_server(cluster.url), mode=mode, elicitation_callback=person) as client:
                 refused = structured(await client.call_tool("delete_schema_version", version))["error"]
                 assert (refused["code"], len(person.asked)) == ("PERMISSION_DENIED", 1)
-            async with Client(build_server(url), mode=mode) as client:
+            async with Client(build_server(cluster.url), mode=mode) as client:
                 refused = structured(await client.call_tool("delete_schema_version", version))["error"]
                 assert refused["code"] == "PLAN_REQUIRED"
                 assert len((await cluster("schemas.versions", subject="orders-value"))["items"]) == 1

@@ -19,9 +19,10 @@ import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 from pydanube_admin.http import http_server
-from pydanube_admin.testing import serve_ops
 from pydanube_core.generated.danube_ops_pb2 import CallRequest, CallResponse
 from pydanube_mcp import http_face
+
+from tests.support.filled_cluster import serve_ops
 
 pytestmark = pytest.mark.anyio
 

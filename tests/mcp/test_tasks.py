@@ -12,12 +12,12 @@ import httpx2
 import pytest
 from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
-from pydanube_admin import AdminCore
 from pydanube_admin.http import http_server
-from pydanube_admin.testing import NOW_MS, MemoryCluster, serve_ops
 from pydanube_mcp import build_server, http_face
 
+from tests.admin.real_broker import Administered
 from tests.mcp.test_real_transports import bound
+from tests.support.filled_cluster import add_topic, emptied
 from tests.support.task_client import TakesTasks, ask_task, ended
 
 pytestmark = pytest.mark.anyio
@@ -26,12 +26,16 @@ VERIFIED = {"checked": 3, "damaged": [], "missing": [], "gaps": [], "duplicates"
 TOPIC = {"topic": "orders"}
 
 
-class SlowCluster(MemoryCluster):
-    """Its long work waits for `go`."""
+class SlowCluster:
+    """A broker whose long work waits for `go`."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.add_topic("/default/orders", next_offset=500, bytes=4000)
+    def __init__(self, cluster: Administered, patch: pytest.MonkeyPatch) -> None:
+        def work(name: str) -> Any:
+            return lambda *args, **options: getattr(self, name)(*args, **options)
+
+        for name in ("verify_objects", "orphans", "collect_objects"):
+            patch.setattr(cluster.broker.port, name, work(name))
+        self.url = cluster.url
         self.go = anyio.Event()
         self.collected = 0
 
@@ -48,17 +52,20 @@ class SlowCluster(MemoryCluster):
 
 
 @pytest.fixture
-def slow() -> SlowCluster:
-    return SlowCluster()
+async def slow(shared: Administered, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SlowCluster]:
+    await emptied(shared)
+    await add_topic(shared, "/default/orders", messages=5)
+    slow = SlowCluster(shared, monkeypatch)
+    yield slow
+    slow.go.set()
+    with anyio.fail_after(30):
+        while any(task["state"] == "running" for task in (await shared("tasks.list"))["items"]):  # noqa: ASYNC110
+            await anyio.sleep(0.01)
 
 
 @pytest.fixture
-async def admin(slow: SlowCluster) -> AsyncIterator[str]:
-    core = AdminCore(slow, now_ms=lambda: NOW_MS)
-    async with serve_ops(core.serve_call) as url:
-        yield url
-        slow.go.set()
-        await core.aclose()
+def admin(slow: SlowCluster) -> str:
+    return slow.url
 
 
 async def never_asked(context: Any, params: Any) -> Any:

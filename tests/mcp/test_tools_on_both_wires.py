@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -12,12 +13,14 @@ import jsonschema
 import pytest
 from mcp import Client
 from mcp.types import CallToolResult, TextContent
-from pydanube_admin import OPERATIONS, AdminCore, Effect
+from pydanube_admin import OPERATIONS, Effect
 from pydanube_admin.registry import LATER
-from pydanube_admin.testing import BROKER_ID, MemoryCluster, serve_ops
 from pydanube_core.errors import InvalidArgument
 from pydanube_mcp import Profile, build_server, parse_connections
 from pydanube_mcp.profiles import explain, small_output
+
+from tests.admin.real_broker import Administered, administered
+from tests.support.filled_cluster import add_topic, topics_of
 
 pytestmark = pytest.mark.anyio
 
@@ -75,7 +78,8 @@ async def test_the_topic_and_its_lag_are_told(client: Client) -> None:
     topics = body(await client.call_tool("list_topics", {}))
     assert [item["topic"] for item in topics["items"]] == ["/default/orders", "/shop/clicks"]
     lag = body(await client.call_tool("get_consumer_lag", {"subscription": "billing"}))
-    assert (lag["items"][0]["lag_messages"], lag["items"][0]["oldest_unread_age_s"]) == (40, 90.5)
+    assert lag["items"][0]["lag_messages"] == 40
+    assert 0 < lag["items"][0]["oldest_unread_age_s"] < 60
 
 
 async def test_every_tool_answers_within_its_output_schema(client: Client) -> None:
@@ -158,17 +162,17 @@ async def test_argument_errors_are_ours(
     assert "pydantic" not in json.dumps(error)
 
 
-async def test_deletion_wants_a_plan_and_hands_it_over(client: Client, cluster: MemoryCluster) -> None:
+async def test_deletion_wants_a_plan_and_hands_it_over(client: Client, cluster: Administered) -> None:
     error = body(await client.call_tool("delete_topic", {"topic": "orders"}), error=True)["error"]
     assert error["code"] == "PLAN_REQUIRED"
-    assert len(await cluster.topics()) == 4
+    assert await topics_of(cluster) == ["/default/orders", "/shop/clicks"]
     step = error["next"][0]
     done = body(await client.call_tool(step["tool"], step["arguments"]))
     assert (done["messages"], done["undo_until"] is None) == (500, False)
-    assert len(await cluster.topics()) == 3
+    assert await topics_of(cluster) == ["/shop/clicks"]
 
 
-async def test_resources_are_read_and_their_names_completed(client: Client) -> None:
+async def test_resources_are_read_and_their_names_completed(client: Client, cluster: Administered) -> None:
     templates = {
         template.uri_template for template in (await client.list_resource_templates()).resource_templates
     }
@@ -186,7 +190,7 @@ async def test_resources_are_read_and_their_names_completed(client: Client) -> N
     }
     for uri, field, value in (
         ("danube://topic/default/orders", "topic", "/default/orders"),
-        (f"danube://broker/{BROKER_ID}", "pid", 4242),
+        (f"danube://broker/{cluster.broker_id}", "pid", os.getpid()),
         ("danube://subscription/default/orders/billing", "total", 1),
         ("danube://alerts", "next_page", None),
     ):
@@ -214,7 +218,7 @@ async def test_a_resource_that_is_not_there_is_invalid_params(client: Client, ur
     assert uri in str(getattr(caught.value, "data", ""))
 
 
-async def test_names_are_completed(client: Client) -> None:
+async def test_names_are_completed(client: Client, cluster: Administered) -> None:
     from mcp.types import ResourceTemplateReference
 
     async def complete(uri: str, name: str, value: str, given: dict[str, str] | None = None) -> list[str]:
@@ -231,7 +235,9 @@ async def test_names_are_completed(client: Client) -> None:
         "billing"
     ]
     assert await complete(subscription, "subscription", "", {"topic": "nowhere"}) == []
-    assert await complete("danube://broker/{broker_id}", "broker_id", "1") == [BROKER_ID]
+    assert await complete("danube://broker/{broker_id}", "broker_id", cluster.broker_id[0]) == [
+        cluster.broker_id
+    ]
 
 
 async def test_the_server_says_who_it_is_and_how_to_ask_for_lag(client: Client) -> None:
@@ -253,7 +259,7 @@ async def test_while_the_broker_is_down_tools_are_listed_and_calls_are_unavailab
 
 
 async def test_a_read_only_server_hides_and_refuses_what_changes(
-    admin_url: str, mode: str, cluster: MemoryCluster
+    admin_url: str, mode: str, cluster: Administered
 ) -> None:
     with anyio.fail_after(60):
         async with (
@@ -264,15 +270,14 @@ async def test_a_read_only_server_hides_and_refuses_what_changes(
             assert offered == {each.tool for each in OPERATIONS.values() if each.effect is Effect.READ}
             error = body(await client.call_tool("create_topic", {"topic": "x"}), error=True)["error"]
             assert error["code"] == "READ_ONLY"
-    assert len(await cluster.topics()) == 4
+    assert await topics_of(cluster) == ["/default/orders", "/shop/clicks"]
 
 
 async def test_several_clusters_are_told_apart_by_an_argument(admin_url: str, mode: str) -> None:
-    other = MemoryCluster()
-    other.add_topic("/default/staging-only")
     with anyio.fail_after(60):
-        async with serve_ops(AdminCore(other).serve_call) as other_url:
-            connections = parse_connections([f"prod={admin_url}", f"staging={other_url}"], admin_url="unused")
+        async with administered() as other:
+            await add_topic(other, "/default/staging-only")
+            connections = parse_connections([f"prod={admin_url}", f"staging={other.url}"], admin_url="unused")
             async with build_server(connections) as server, Client(server, mode=mode) as client:
                 for tool in (await client.list_tools()).tools:
                     assert tool.input_schema["properties"]["cluster"]["enum"] == ["prod", "staging"]
@@ -303,8 +308,8 @@ async def test_several_clusters_are_told_apart_by_an_argument(admin_url: str, mo
                         tool,
                         step,
                     )
-                assert "/default/staging-only" not in [facts.topic for facts in await other.topics()]
-                other.add_topic("/default/staging-only")
+                assert await topics_of(other) == []
+                await add_topic(other, "/default/staging-only")
                 read = await client.read_resource("danube://topic/default/staging-only?cluster=staging")
                 assert "staging-only" in str(read.contents[0])
 

@@ -10,7 +10,6 @@ import anyio
 import pytest
 from mcp import Client
 from pydanube_admin.registry import TOOLS
-from pydanube_admin.testing import serve_ops
 from pydanube_core.names import TopicName
 from pydanube_mcp import build_server
 
@@ -100,8 +99,7 @@ def calls() -> list[tuple[str, dict[str, Any]]]:
 async def crowded(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Administered, str, int]]:
     async with administered() as cluster:
         await crowd(cluster, request.param)
-        async with serve_ops(cluster.core.serve_call) as url:
-            yield cluster, url, request.param
+        yield cluster, cluster.url, request.param
 
 
 @pytest.mark.parametrize("profile", ["default", pytest.param("full", marks=pytest.mark.long)])
