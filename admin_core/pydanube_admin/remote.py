@@ -12,29 +12,26 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from pydanube.principal import default_principal
 from pydanube_core.generated.danube_ops_pb2 import CallRequest, CallResponse
 from pydanube_core.ops_call import (
-    CHANNEL_OPTIONS,
     DEFAULT_ADMIN_URL,
     LONG_RUNNING_S,
-    call_failed,
     call_request,
     call_result,
     call_target,
+    no_answer,
 )
 
 from pydanube_admin.registry import OPERATIONS
 
 if TYPE_CHECKING:
-    from grpc import aio
+    from pydanube.ops_channel import OpsChannel
 
 
 OpsEntry = Callable[[bytes], Awaitable[bytes]]  # an encoded CallRequest to an encoded CallResponse
-
-OPS_CALL: Final = "/danube.ops.Ops/Call"
 
 
 class OpsClient:
@@ -59,9 +56,9 @@ class OpsClient:
         self.face = face
         self.principal = principal or default_principal()
         self.timeout_s = timeout_s
-        self._target = call_target(admin_url)
+        call_target(admin_url)  # one of another form is refused here
         self._entry = entry
-        self._channel: aio.Channel | None = None
+        self._channel: OpsChannel | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -74,7 +71,7 @@ class OpsClient:
     async def aclose(self) -> None:
         channel, self._channel = self._channel, None
         if channel is not None:
-            await channel.close()
+            await channel.aclose()
 
     async def call(
         self,
@@ -120,26 +117,11 @@ class OpsClient:
         )
         if self._entry is not None:
             return call_result(await self._here(self._entry, request, operation, timeout_s))
-        from grpc import aio  # with the first call: an MCP server lists its tools without
-
         if self._channel is None:
-            self._channel = aio.insecure_channel(self._target, options=CHANNEL_OPTIONS)
-        method = self._channel.unary_unary(
-            OPS_CALL,
-            request_serializer=CallRequest.SerializeToString,
-            response_deserializer=CallResponse.FromString,
-        )
-        try:
-            response = await method(request, timeout=timeout_s)
-        except aio.AioRpcError as error:
-            raise call_failed(
-                error.code().name,
-                error.details(),
-                url=self.admin_url,
-                operation=operation,
-                timeout_s=timeout_s,
-            ) from error
-        return call_result(response)
+            from pydanube.ops_channel import OpsChannel  # an MCP server lists its tools without
+
+            self._channel = OpsChannel(self.admin_url)
+        return await self._channel.call(request, timeout_s=timeout_s)
 
     async def _here(
         self, entry: OpsEntry, request: CallRequest, operation: str, timeout_s: float
@@ -152,9 +134,7 @@ class OpsClient:
         except TimeoutError as error:
             if not deadline.expired():
                 raise
-            raise call_failed(
-                "DEADLINE_EXCEEDED", None, url=self.admin_url, operation=operation, timeout_s=timeout_s
-            ) from error
+            raise no_answer(url=self.admin_url, operation=operation, timeout_s=timeout_s) from error
 
 
 def _long_running(operation: str) -> bool:
@@ -173,28 +153,19 @@ def call_sync(
     plan_token: str = "",
 ) -> dict[str, Any]:
     """Call one operation without asyncio; raises as `OpsClient.call` does."""
-    request = call_request(
-        operation,
-        arguments,
-        principal=principal or default_principal(),
-        face=face,
-        plan_token=plan_token,
-    )
-    import grpc
+    from pydanube.sync_loop import Loop
 
-    with grpc.insecure_channel(call_target(admin_url), options=CHANNEL_OPTIONS) as channel:
-        method = channel.unary_unary(
-            OPS_CALL,
-            request_serializer=CallRequest.SerializeToString,
-            response_deserializer=CallResponse.FromString,
-        )
-        try:
-            response = method(request, timeout=timeout_s)
-        except grpc.RpcError as error:
-            raise call_failed(
-                error.code().name, error.details(), url=admin_url, operation=operation, timeout_s=timeout_s
-            ) from error
-    return _object(call_result(response))
+    client = OpsClient(admin_url, timeout_s=timeout_s, principal=principal, face=face)
+
+    async def once() -> dict[str, Any]:
+        async with client:
+            return await client.call(operation, arguments, plan_token=plan_token, timeout_s=timeout_s)
+
+    loop = Loop()
+    try:
+        return loop.call(once())
+    finally:
+        loop.close()
 
 
 def _object(body: bytes) -> dict[str, Any]:

@@ -1,7 +1,4 @@
-"""`danube.ops/Call` as its callers see it: request, answer, address and failures. Both clients of it are made of this.
-
-Who sends it, and over what, is theirs: the typed client (`pydanube.admin`) and the faces (`pydanube_admin.remote`).
-"""
+"""`danube.ops/Call` as its callers see it: request, answer, address and failures (`pydanube.ops_channel` carries it)."""
 
 from __future__ import annotations
 
@@ -11,34 +8,18 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from pydanube_core.errors import (
-    CODES,
     ClusterError,
     DeadlineExceeded,
     Internal,
     InvalidArgument,
     NotImplementedYet,
     Unavailable,
-    error_for,
 )
 from pydanube_core.generated.danube_ops_pb2 import CallRequest, CallResponse
 
 DEFAULT_ADMIN_URL: Final = "http://127.0.0.1:50051"
 # For operations that say so, where the caller says nothing; his leaving ends them sooner
 LONG_RUNNING_S: Final = 3600.0
-
-_MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024  # a page of 1 000 items with long names is under 1 MiB
-# Of a gRPC channel. One that could not connect waits before it tries again; here that wait is short, since a server that
-# was started before its broker must not answer UNAVAILABLE for minutes after the broker is up. Proxy settings of the
-# environment are ignored: the admin port is not reached through one.
-CHANNEL_OPTIONS: Final = (
-    ("grpc.enable_http_proxy", 0),
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    # How long a broker that accepts may take to say hello: on a busy machine more than the back-off's second.
-    ("grpc.min_reconnect_backoff_ms", 5000),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-    ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
-    ("grpc.max_send_message_length", _MAX_MESSAGE_BYTES),
-)
 
 
 def call_target(admin_url: str, *, field: str = "admin") -> str:
@@ -109,15 +90,12 @@ def call_result(response: CallResponse) -> bytes:
             raise Internal("danube.ops answered neither result nor error")
 
 
-def call_failed(
-    status: str, details: str | None, *, url: str, operation: str, timeout_s: float
-) -> ClusterError:
-    """A transport's status, by its name, as one of our errors."""
-    name, _, message = (details or "").strip().partition(":")
-    if name in CODES:  # a broker of ours refused before the admin core saw it: CODE: message
-        return error_for(name, message.strip())
-    match status:
-        case "UNAVAILABLE":
+def call_failed(error: ClusterError, *, url: str, operation: str, timeout_s: float) -> ClusterError:
+    """Return what failed on the way to the admin port, in words for whoever called the operation."""
+    match error:
+        case DeadlineExceeded():
+            return no_answer(url=url, operation=operation, timeout_s=timeout_s)
+        case Unavailable():
             return Unavailable(
                 f"no broker answers at {url}; start one with `danube up`, or name another with --admin "
                 "or DANUBE_ADMIN_ENDPOINT",
@@ -133,18 +111,21 @@ def call_failed(
                 retry_after_ms=1000,
                 url=url,
             )
-        case "DEADLINE_EXCEEDED":
-            return DeadlineExceeded(
-                f"{operation} at {url}: no answer within {timeout_s:g} s; a change may have been made "
-                "or not. Look before you repeat it, or allow more time with --timeout",
-                url=url,
-                timeout_s=timeout_s,
-            )
-        case "UNIMPLEMENTED":
+        case NotImplementedYet():
             return NotImplementedYet(
                 f"the server at {url} does not offer danube.ops; is this the admin port (50051) of a "
                 "pydanube broker?",
                 url=url,
             )
         case _:
-            return Internal(f"{operation} at {url} failed: {status}", url=url, status=status)
+            return Internal(f"{operation} at {url} failed: {error.message}", url=url)
+
+
+def no_answer(*, url: str, operation: str, timeout_s: float) -> DeadlineExceeded:
+    """Return the error of a call whose time is over."""
+    return DeadlineExceeded(
+        f"{operation} at {url}: no answer within {timeout_s:g} s; a change may have been made "
+        "or not. Look before you repeat it, or allow more time with --timeout",
+        url=url,
+        timeout_s=timeout_s,
+    )

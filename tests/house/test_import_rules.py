@@ -154,7 +154,7 @@ GENERATED_USERS = (
     "pydanube_core.generated",
     "pydanube_core.generated.*",
     "pydanube_core.services",  # the table of gRPC methods
-    "pydanube_core.ops_call",  # danube.ops/Call: what both of its clients are made of
+    "pydanube_core.ops_call",  # danube.ops/Call: its request and its answer
     "pydanube_broker.services.*",
     "pydanube.client",  # Resolve, before a stream is opened
     "pydanube.schemas",  # the registry's unary calls
@@ -163,7 +163,7 @@ GENERATED_USERS = (
     "pydanube.acks",  # ranges and masks become the message that says them
     "pydanube.*_lane",  # a stream to one broker each: messages become batches, answers receipts
     "pydanube_admin.compat.*",  # danube_admin and the registry's changes: translation is all they do
-    "pydanube.admin.calling",  # danube.ops/Call: the typed client
+    "pydanube.ops_channel",  # danube.ops/Call: what carries it
     "pydanube_admin.core",  # danube.ops/Call: the operation side
     "pydanube_admin.remote",  # danube.ops/Call: the calling side
     # Tolerated until they are moved into one of the above:

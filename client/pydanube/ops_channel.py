@@ -1,0 +1,49 @@
+"""`danube.ops/Call` to one admin port: what the typed client and every face of the operations call through."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pydanube_core.errors import ClusterError
+from pydanube_core.generated.danube_ops_pb2 import CallRequest, CallResponse
+from pydanube_core.ops_call import call_failed, call_result, call_target
+
+from pydanube.http2_transport import Http2Transport
+
+OPS_CALL: Final = "/danube.ops.Ops/Call"
+
+
+class OpsChannel:
+    """A connection to an admin port; made with the first call, in the loop of that call, and again when it was lost.
+
+    Args:
+        url: `http://host:port`.
+        field: the argument that an address of another form is blamed on.
+    """
+
+    def __init__(self, url: str, *, field: str = "admin") -> None:
+        self.url = url
+        self._transport = Http2Transport(f"http://{call_target(url, field=field)}")
+
+    async def call(self, request: CallRequest, *, timeout_s: float) -> bytes:
+        """Carry out one operation and return its result as JSON.
+
+        Cancelled, or after DEADLINE_EXCEEDED, a change may have been made or not.
+
+        Raises:
+            ClusterError: what the operation answered; `Unavailable` if nobody listens at the address;
+                `DeadlineExceeded` after `timeout_s`.
+        """
+        try:
+            answer = await self._transport.call(OPS_CALL, request.SerializeToString(), timeout_s=timeout_s)
+        except ClusterError as error:
+            if error.details.get("broker") != self._transport.url:  # the broker's own words
+                raise
+            raise call_failed(
+                error, url=self.url, operation=request.operation, timeout_s=timeout_s
+            ) from error
+        return call_result(CallResponse.FromString(answer))
+
+    async def aclose(self) -> None:
+        """Close the connection. May be called again."""
+        await self._transport.aclose()
