@@ -58,6 +58,11 @@ class TopicName:
         return f"/{self.namespace}/{self.name}"
 
     @property
+    def is_system(self) -> bool:
+        """Whether such a topic is the broker's own: others do not make it, and do not write it."""
+        return self.namespace == SYSTEM_NAMESPACE
+
+    @property
     def partition(self) -> int | None:
         """The partition's index, or None for a name without a partition suffix."""
         match = _PARTITION.match(self.name)

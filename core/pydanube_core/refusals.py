@@ -12,7 +12,17 @@ from pydanube_core.names import TopicName
 
 def audit_is_kept(topic: str) -> PermissionDenied:
     return PermissionDenied(
-        f"{topic} holds the audit: it cannot be deleted, cut or written by others", field="topic", value=topic
+        f"{topic} holds the audit: it cannot be deleted or cut", field="topic", value=topic
+    )
+
+
+def system_is_closed(topic: str, *, field: str = "topic") -> PermissionDenied:
+    """Somebody else than the broker would make or write a topic of the namespace `system`."""
+    return PermissionDenied(
+        f"{field}: {topic} is in the namespace system, whose topics only the broker makes and writes: name a topic of "
+        "another namespace",
+        field=field,
+        value=topic,
     )
 
 

@@ -8,8 +8,8 @@ from typing import Final
 
 from pydanube_core.errors import InvalidArgument, TopicNotFound
 from pydanube_core.facts import MessageFacts
-from pydanube_core.names import AUDIT_TOPIC, TopicName
-from pydanube_core.refusals import audit_is_kept
+from pydanube_core.names import TopicName
+from pydanube_core.refusals import system_is_closed
 from pydanube_core.units import format_time
 
 from pydanube_admin.context import Context
@@ -34,8 +34,8 @@ MAX_REPLAYED: Final = 1000  # a call
 
 async def _log_for(context: Context, request: PublishRequest) -> str:
     topic = await find_topic(context, request.topic)
-    if topic.own.topic == AUDIT_TOPIC:
-        raise audit_is_kept(AUDIT_TOPIC)
+    if TopicName.parse(topic.own.topic).is_system:
+        raise system_is_closed(topic.own.topic)
     chosen = (request.payload if request.key is None else request.key).encode()
     return topic.logs[zlib.crc32(chosen) % len(topic.logs)].topic
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydanube_core.errors import InvalidArgument
-from pydanube_core.names import AUDIT_TOPIC, TopicName
-from pydanube_core.refusals import audit_is_kept, replay_into_itself
+from pydanube_core.names import TopicName
+from pydanube_core.refusals import replay_into_itself, system_is_closed
 from pydanube_core.units import format_time
 
 from pydanube_admin.context import Context
@@ -197,8 +197,8 @@ async def _replayed(
     topic, to = await find_topic(context, request.topic), TopicName.parse(request.to)
     if to.base == TopicName.parse(topic.own.topic).base:
         raise replay_into_itself(str(to))
-    if str(to) == AUDIT_TOPIC:
-        raise audit_is_kept(AUDIT_TOPIC)
+    if to.is_system:
+        raise system_is_closed(str(to), field="to")
     return topic, str(to), await _ranges(context, topic, request)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydanube_core.errors import AlreadyExists, Conflict, InvalidArgument, InvalidName, TopicNotFound
 from pydanube_core.names import AUDIT_TOPIC, TopicName
-from pydanube_core.refusals import audit_is_kept, reused, single_partition, topic_taken
+from pydanube_core.refusals import audit_is_kept, reused, single_partition, system_is_closed, topic_taken
 from pydanube_core.units import format_time
 
 from pydanube_admin.context import Context
@@ -20,6 +20,8 @@ from pydanube_admin.topics.reading import Topic, find_topic
 def _creation(request: CreateTopicRequest) -> tuple[str, str]:
     """Name and durability of the topic to create; refuses what does not go together."""
     name = TopicName.parse(request.topic)
+    if name.is_system:
+        raise system_is_closed(str(name))
     if name.partition is not None:
         raise InvalidName(
             f"{name}: names that end in -part-<number> are those of partitions; create {name.base} with "

@@ -7,7 +7,6 @@ from contextlib import contextmanager, suppress
 from typing import Final
 
 from pydanube_core.errors import (
-    AlreadyExists,
     ClusterError,
     DiskFull,
     Draining,
@@ -16,7 +15,6 @@ from pydanube_core.errors import (
     Unavailable,
 )
 from pydanube_core.facts import StateItem
-from pydanube_core.names import AUDIT_TOPIC, TopicName
 
 from pydanube_broker.parts import BrokerParts
 from pydanube_broker.topics.stored_messages import append_durably, messages_between
@@ -51,7 +49,7 @@ class AdministrationPart:
     # -- audit -----------------------------------------------------------------------------------------------
 
     async def open_audit(self) -> tuple[int, bytes | None]:
-        topic = await self._audit_topic()
+        topic = await self._broker.registry.audit_topic()
         if topic.commit == topic.start_offset:
             return topic.commit, None
         last = await self._read(topic, topic.commit - 1, 1)
@@ -59,11 +57,11 @@ class AdministrationPart:
 
     async def append_audit(self, payloads: Sequence[bytes]) -> None:
         with self._noted("AUDIT_UNWRITABLE"):
-            topic = await self._audit_topic()
-            await append_durably(topic, payloads, producer="audit", reserve=True)
+            topic = await self._broker.registry.audit_topic()
+            await append_durably(topic, payloads, producer="audit", system=True)
 
     async def read_audit(self, *, start: int, max_messages: int) -> tuple[int, Sequence[tuple[int, bytes]]]:
-        topic = await self._audit_topic()
+        topic = await self._broker.registry.audit_topic()
         return topic.start_offset, await self._read(topic, max(start, topic.start_offset), max_messages)
 
     @contextmanager
@@ -87,19 +85,6 @@ class AdministrationPart:
             await self.write_state({_PROBE: b"{}"})
             self._broker.journal.check_room(_AUDIT_ROOM_BYTES)
             refused.pop("AUDIT_UNWRITABLE", None)
-
-    async def _audit_topic(self) -> Topic:
-        name = TopicName.parse(AUDIT_TOPIC)
-        found = self._broker.registry.find(name)
-        if found is None:
-            try:
-                (found,) = await self._broker.registry.create(
-                    name, partitions=0, dispatch_strategy="reliable"
-                )
-            except AlreadyExists:
-                found = self._broker.registry.find(name)
-                assert found is not None, "it is there, plain or not at all"
-        return found
 
     async def _read(self, topic: Topic, start: int, max_messages: int) -> list[tuple[int, bytes]]:
         found = await messages_between(

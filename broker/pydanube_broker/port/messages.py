@@ -9,6 +9,8 @@ from pydanube_core.facts import MessageFacts
 from pydanube_core.names import TopicName
 
 from pydanube_broker.parts import BrokerParts
+from pydanube_broker.rpc.caller import COLD_CALL
+from pydanube_broker.serving.topic_access import Action
 from pydanube_broker.topics.memory_topic import MemoryTopic
 from pydanube_broker.topics.stored_messages import append_durably, messages_between
 from pydanube_broker.topics.topic import Topic
@@ -49,8 +51,8 @@ class MessagesPart:
         self, topic: str, *, payload: bytes, key: str | None, attributes: Mapping[str, str]
     ) -> int:
         found = self._concrete(topic)
+        self._broker.access.check(COLD_CALL, Action.PRODUCE, found.options.topic)
         self._broker.health.check_publish()
-        self._broker.registry.check_strategy(found, "")
         return await append_durably(
             found,
             [payload],

@@ -12,6 +12,7 @@ from pydanube_core.positions import Position, PositionKind
 from pydanube_core.refusals import replay_into_itself
 
 from pydanube_broker.parts import BrokerParts
+from pydanube_broker.rpc.caller import COLD_CALL
 from pydanube_broker.tier.export import export_range
 from pydanube_broker.topics.replay import Replay
 from pydanube_broker.topics.topic import Topic, now_ms
@@ -152,9 +153,7 @@ class ObjectsPart:
             raise replay_into_itself(str(target))
         logs = [self._log(name) for name in ranges]
         broker.health.check_publish()
-        _, parts = await broker.access.topic_parts(
-            target, create=True, partitions=0, dispatch_strategy="reliable"
-        )
+        _, parts = await broker.access.parts_to_write(COLD_CALL, target, partitions=0, strategy="reliable")
         for part in parts:
             if part.options.dispatch_strategy.value != "reliable":
                 raise DispatchMismatch(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final, Protocol
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +42,26 @@ class Caller:
     metadata: tuple[tuple[str, str | bytes], ...] = field(default=())
 
 
+class Called(Protocol):
+    """A call or stream; who makes it is put together when it is asked for, which few do."""
+
+    @property
+    def caller(self) -> Caller: ...
+
+
 #: of the cold handler that runs; hot handlers find it at their reply
 current_caller: ContextVar[Caller | None] = ContextVar("current_caller", default=None)
+
+
+class _ColdCall:
+    """The cold call that is under way, as `Called`; outside of one this process itself calls."""
+
+    @property
+    def caller(self) -> Caller:
+        return current_caller.get() or Caller(peer=Peer(address=""))
+
+
+COLD_CALL: Final = _ColdCall()
 
 
 def call_metadata() -> tuple[tuple[str, str | bytes], ...]:

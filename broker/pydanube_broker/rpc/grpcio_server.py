@@ -65,6 +65,10 @@ class _Reply:
         self.finished = asyncio.Event()
         self.complete = False  # ended by us, and all of it has left
 
+    @property
+    def caller(self) -> Caller:
+        return _caller(self._context)
+
     def begin(self) -> None:
         self._headers = True
         self._wake()
@@ -135,12 +139,17 @@ class _Reply:
 class _UnaryReply:
     """One call's way back: the bytes or the error, and whoever waits for them."""
 
-    __slots__ = ("_done", "answer", "error")
+    __slots__ = ("_context", "_done", "answer", "error")
 
-    def __init__(self) -> None:
+    def __init__(self, context: Any) -> None:
+        self._context = context
         self.answer: bytes | None = None
         self.error: ClusterError | None = None
         self._done: asyncio.Future[None] | None = None
+
+    @property
+    def caller(self) -> Caller:
+        return _caller(self._context)
 
     def send(self, message: bytes) -> None:
         if not self.settled:
@@ -163,6 +172,11 @@ class _UnaryReply:
     async def wait(self) -> None:
         self._done = asyncio.get_running_loop().create_future()
         await self._done
+
+
+def _caller(context: Any) -> Caller:
+    metadata = tuple((key, value) for key, value in context.invocation_metadata() or ())
+    return Caller(peer=Peer(address=context.peer()), metadata=metadata)
 
 
 async def _abort(context: Any, error: ClusterError) -> None:
@@ -284,7 +298,7 @@ class GrpcioServer:
 
     def _hot_unary(self, path: str, handler: HotHandler) -> Any:
         async def handle(request: bytes, context: Any) -> bytes:
-            reply = _UnaryReply()
+            reply = _UnaryReply(context)
             try:
                 handler(request, reply)
             except ClusterError as error:
@@ -308,8 +322,7 @@ class GrpcioServer:
 
     def _unary(self, path: str, handler: ColdHandler) -> Any:
         async def handle(request: bytes, context: Any) -> bytes:
-            metadata = tuple((key, value) for key, value in context.invocation_metadata() or ())
-            current_caller.set(Caller(peer=Peer(address=context.peer()), metadata=metadata))
+            current_caller.set(_caller(context))
             try:
                 answer = await handler(request)
             except asyncio.CancelledError:

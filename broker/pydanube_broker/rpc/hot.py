@@ -15,8 +15,10 @@ from typing import Protocol
 
 from pydanube_core.errors import ClusterError
 
+from pydanube_broker.rpc.caller import Called
 
-class StreamReply(Protocol):
+
+class StreamReply(Called, Protocol):
     """The way back to the client of one stream."""
 
     def send(self, message: bytes) -> None:
@@ -53,7 +55,7 @@ class HotStream(Protocol):
         ...
 
 
-class UnaryReply(Protocol):
+class UnaryReply(Called, Protocol):
     """The way back to the client of one call. One of the two is called, once; later calls are ignored."""
 
     def send(self, message: bytes) -> None: ...
@@ -61,7 +63,7 @@ class UnaryReply(Protocol):
     def fail(self, error: ClusterError) -> None: ...
 
 
-class ServerStreamReply(Protocol):
+class ServerStreamReply(Called, Protocol):
     """The way back to the client of one server stream."""
 
     def begin(self) -> None:

@@ -20,6 +20,7 @@ from pydanube_broker.delivery.non_reliable import LiveReader
 from pydanube_broker.delivery.reader_pump import ReaderPump
 from pydanube_broker.parts import BrokerParts
 from pydanube_broker.rpc.hot import StreamReply
+from pydanube_broker.serving.topic_access import Action
 from pydanube_broker.subscription.key_filters import check_filter_sizes, check_key_filters
 from pydanube_broker.topics.memory_topic import MemoryTopic
 from pydanube_broker.topics.topic import Topic, now_ms
@@ -236,7 +237,7 @@ class ConsumeStream:
         if request.type:  # before a subscription is made that its maker cannot use
             check_key_filters(request.type, request.key_filters)
         check_filter_sizes(request.key_filters)
-        topic = await self._broker.access.consumer_topic(name)
+        topic = self._broker.access.topic(self._reply, Action.CONSUME, name)
         pump = await self._broker.access.subscription(
             topic, request.subscription, type=request.type, start=start, start_given=request.start_given
         )
@@ -272,7 +273,7 @@ class ConsumeStream:
         )
 
     async def _open_reader(self, name: TopicName, start: Position, request: pb.OpenConsumer) -> None:
-        topic = await self._broker.access.consumer_topic(name)
+        topic = self._broker.access.topic(self._reply, Action.CONSUME, name)
         topic.gate.check_consumer(topic.subscriptions.values(), topic.readers, 0)
         stop: int | None = None
         if request.stop == HEAD:

@@ -93,13 +93,20 @@ class PublishStream:
 
     async def _open_producer(self, request: pb.OpenProducer) -> None:
         try:
-            TopicName.parse(request.topic)
+            name = TopicName.parse(request.topic)
             if request.producer_name:
                 check_client_name(request.producer_name, field="producer_name")
             self._broker.health.check_publish()
             mode = AccessMode.parse(request.access_mode)
-            topic = await self._broker.access.producer_topic(request)
-            schema = await self._broker.access.producer_schema(topic, request)
+            access = self._broker.access
+            topic = await access.topic_to_write(
+                self._reply,
+                name,
+                strategy=request.dispatch_strategy,
+                create=request.create,
+                check_schema=lambda: access.check_schema(request.schema_subject, request.schema_version),
+            )
+            schema = await access.producer_schema(topic, request)
             if self.closed:
                 return
             if request.producer_id:
@@ -116,8 +123,8 @@ class PublishStream:
                 )
                 self._opened(topic, session, mode, schema)
             else:
-                name = request.producer_name or f"producer-{topic.state.producers.next_id}"
-                topic.gate.check_producer(name, mode, topic.producers_connected)
+                own = request.producer_name or f"producer-{topic.state.producers.next_id}"
+                topic.gate.check_producer(own, mode, topic.producers_connected)
                 opened: asyncio.Future[Opening] = asyncio.get_running_loop().create_future()
 
                 def done(opening: Opening, error: ClusterError | None) -> None:
@@ -128,13 +135,13 @@ class PublishStream:
                     else:
                         opened.set_exception(error)
 
-                topic.open_producer(name, done, exclusive=mode is not AccessMode.SHARED)
+                topic.open_producer(own, done, exclusive=mode is not AccessMode.SHARED)
                 opening = await opened
                 taken = False
                 try:
                     if self.closed:
                         return
-                    topic.gate.check_producer(name, mode, topic.producers_connected)
+                    topic.gate.check_producer(own, mode, topic.producers_connected)
                     session = topic.state.producers.open(opening)
                     taken = True
                 finally:

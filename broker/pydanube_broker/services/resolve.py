@@ -11,6 +11,8 @@ from pydanube_core.names import TopicName
 from pydanube_core.topic_pattern import TopicPattern
 
 from pydanube_broker.parts import BrokerParts
+from pydanube_broker.rpc.caller import COLD_CALL
+from pydanube_broker.serving.topic_access import Action
 
 _MOST_TOPICS: Final = 1000
 _MOST_PATTERNS: Final = 1000
@@ -32,12 +34,17 @@ class Resolve:
                 field="dispatch_strategy",
                 value=strategy,
             )
-        if request.create and request.schema_subject:
+        access = self._broker.access
+        if request.create:
             # No topic is left behind by a producer whose schema there is not.
-            self._broker.access.check_schema(request.schema_subject, request.schema_version)
-        partitioned, topics = await self._broker.access.topic_parts(
-            name, create=request.create, partitions=request.partitions, dispatch_strategy=strategy
-        )
+            access.check_schema(request.schema_subject, request.schema_version)
+            partitioned, topics = await access.parts_to_write(
+                COLD_CALL, name, partitions=request.partitions, strategy=strategy
+            )
+        else:
+            partitioned, topics = access.parts(COLD_CALL, Action.LOOK_UP, name)
+            if not topics:
+                raise self._broker.registry.not_found(name)
         return pb.ResolveResponse(
             topic=str(name),
             dispatch_strategy=strategy if not topics else topics[0].options.dispatch_strategy.value,
@@ -74,7 +81,7 @@ class Match:
         globs = [one for one in patterns if one.is_glob]
         found = sorted(
             str(name)
-            for name in self._broker.registry.names()
+            for name in self._broker.access.names(COLD_CALL)
             if name in plain or any(pattern.matches(name) for pattern in globs)
         )
         limit = min(request.limit or _MOST_TOPICS, _MOST_TOPICS)

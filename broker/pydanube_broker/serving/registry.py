@@ -20,7 +20,6 @@ from pydanube_core.errors import (
     AlreadyExists,
     ClusterError,
     Conflict,
-    DispatchMismatch,
     InvalidArgument,
     NotImplementedYet,
     StoreUnavailable,
@@ -30,7 +29,7 @@ from pydanube_core.errors import (
 from pydanube_core.facts import Grace
 from pydanube_core.names import AUDIT_TOPIC, TopicName
 from pydanube_core.positions import Position
-from pydanube_core.refusals import audit_is_kept
+from pydanube_core.refusals import audit_is_kept, system_is_closed
 from pydanube_core.spelling import close_topics
 from pydanube_storage.catalog import ObjectCatalog
 from pydanube_storage.metadata import MetadataStore
@@ -295,24 +294,6 @@ class Registry:
             why="creates it, if the name is meant so" if close else "creates it",
         )
 
-    def check_strategy(self, topic: Topic, strategy: str) -> None:
-        """Whether a producer may write the topic.
-
-        Raises:
-            DispatchMismatch: it asks for the other dispatch strategy.
-            PermissionDenied: only the broker writes it.
-        """
-        if topic.name == AUDIT_TOPIC:
-            raise audit_is_kept(topic.name)
-        actual = topic.options.dispatch_strategy.value
-        if strategy and strategy != actual:
-            raise DispatchMismatch(
-                f"topic {topic.name} is {actual}, the producer asks for {strategy}: use the topic's strategy",
-                field="dispatch_strategy",
-                value=strategy,
-                actual=actual,
-            )
-
     # -- changes ---------------------------------------------------------------------------------------------
 
     async def create(
@@ -325,7 +306,13 @@ class Registry:
         options: dict[str, Any] | None = None,
         must_be_new: bool = False,
     ) -> Sequence[Topic]:
-        """Create a topic. One that exists already is given back, unless `must_be_new`."""
+        """Create a topic. One that exists already is given back, unless `must_be_new`.
+
+        Raises:
+            PermissionDenied: it would be a system topic.
+        """
+        if name.is_system:
+            raise system_is_closed(str(name))
         strategy = _choice(DispatchStrategy, dispatch_strategy, "dispatch_strategy")
         level = _choice(
             Durability,
@@ -339,6 +326,16 @@ class Registry:
                 value=durability,
             )
         settings = TopicSettings(dispatch_strategy=strategy, durability=level, **(options or {}))
+        return await self._make(name, settings, partitions=partitions, must_be_new=must_be_new)
+
+    async def audit_topic(self) -> Topic:
+        """The audit's topic, made where there is none."""
+        name = TopicName.parse(AUDIT_TOPIC)
+        return self.find(name) or (await self._make(name, TopicSettings()))[0]
+
+    async def _make(
+        self, name: TopicName, settings: TopicSettings, *, partitions: int = 0, must_be_new: bool = False
+    ) -> Sequence[Topic]:
         # Shielded: once the catalog has the topic, this broker must own and know it, whoever stopped waiting.
         with anyio.CancelScope(shield=True):
             try:

@@ -1,48 +1,131 @@
-"""How a client's wish for a topic becomes a topic: found, made where that is allowed, or refused."""
+"""The one door to topics for those who bring messages or take them: found, made where that is allowed, or refused.
+
+Every service of the data plane comes this way when a session begins, with who calls, what he wants to do and the topic's
+name; `TopicAccess.check` alone decides. Sends within a session do not come here: what must hold for each of them is
+looked at where the topic appends.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from enum import StrEnum
 
-from pydanube_core.errors import TopicNotFound
+from pydanube_core.errors import DispatchMismatch, TopicNotFound
 from pydanube_core.generated import danube_stream_pb2 as pb
 from pydanube_core.names import TopicName
 from pydanube_core.positions import Position
+from pydanube_core.refusals import system_is_closed
 
 from pydanube_broker.delivery.any_pump import AnyPump
 from pydanube_broker.health import Health
+from pydanube_broker.rpc.caller import Called
 from pydanube_broker.serving.registry import Registry
 from pydanube_broker.settings import Settings
 from pydanube_broker.topics.topic import Topic
 
 
+class Action(StrEnum):
+    """What a caller wants to do with a topic."""
+
+    LOOK_UP = "look_up"  # where it is, which partitions it has
+    PRODUCE = "produce"  # write it; make it where there is none
+    CONSUME = "consume"  # read it, subscribe to it, acknowledge
+
+
 class TopicAccess:
-    """See the module."""
+    """See the module. Topics are concrete ones."""
 
     def __init__(self, registry: Registry, health: Health, settings: Settings) -> None:
         self._registry = registry
         self._health = health
         self._settings = settings
 
-    async def producer_topic(self, request: pb.OpenProducer) -> Topic:
-        """The topic of a producer, made if the request asks for it and the broker allows it."""
-        name = TopicName.parse(request.topic)
+    def check(self, called: Called, action: Action, name: TopicName) -> None:
+        """Raise `PermissionDenied` where who called may not do that. Permissions will be asked for here."""
+        if action is Action.PRODUCE and name.is_system:
+            raise system_is_closed(str(name))
+
+    def topic(self, called: Called, action: Action, name: TopicName) -> Topic:
+        """The topic of that name. Raises `PermissionDenied`, `TopicNotFound`."""
+        self.check(called, action, name)
         topic = self._registry.find(name)
-        if topic is None and request.create:
-            if request.schema_subject:  # as in `Resolve`
-                self.check_schema(request.schema_subject, request.schema_version)
-            _, parts = await self.topic_parts(
-                name, create=True, partitions=0, dispatch_strategy=request.dispatch_strategy or "reliable"
-            )
+        if topic is None:
+            raise self._registry.not_found(name)
+        return topic
+
+    def parts(self, called: Called, action: Action, name: TopicName) -> tuple[bool, Sequence[Topic]]:
+        """Whether the topic is partitioned, and its concrete topics in order; none of an unknown one."""
+        self.check(called, action, name)
+        return self._registry.parts(name)
+
+    def names(self, called: Called) -> Iterable[TopicName]:
+        """Every topic that who called may look up, by the name its users know."""
+        return self._registry.names()
+
+    async def topic_to_write(
+        self,
+        called: Called,
+        name: TopicName,
+        *,
+        strategy: str,
+        create: bool,
+        check_schema: Callable[[], None],
+    ) -> Topic:
+        """The topic of a producer, made where there is none if the producer asks for it and the broker allows it.
+
+        Args:
+            strategy: reliable or non_reliable; empty takes the topic as it is, and makes a reliable one.
+            check_schema: raises where the schema that the producer names is not there: no topic is made for it then.
+
+        Returns:
+            The topic, or the first partition of one that has partitions.
+
+        Raises:
+            PermissionDenied, TopicNotFound, DispatchMismatch.
+        """
+        self.check(called, Action.PRODUCE, name)
+        topic = self._registry.find(name)
+        if topic is None and create:
+            check_schema()
+            _, parts = await self.parts_to_write(called, name, partitions=0, strategy=strategy or "reliable")
             topic = parts[0]
         if topic is None:
             raise self._registry.not_found(name)
-        self._registry.check_strategy(topic, request.dispatch_strategy)
+        actual = topic.options.dispatch_strategy.value
+        if strategy and strategy != actual:
+            raise DispatchMismatch(
+                f"topic {topic.name} is {actual}, the producer asks for {strategy}: use the topic's strategy",
+                field="dispatch_strategy",
+                value=strategy,
+                actual=actual,
+            )
         return topic
 
+    async def parts_to_write(
+        self, called: Called, name: TopicName, *, partitions: int, strategy: str
+    ) -> tuple[bool, Sequence[Topic]]:
+        """As `parts`, for a producer: made where there is none, with that many partitions (0: a plain topic)."""
+        found = self.parts(called, Action.PRODUCE, name)
+        if found[1]:
+            return found
+        if not self._settings.topics.auto_create:
+            raise TopicNotFound(
+                f"topic {name} does not exist, and this broker does not make topics by itself "
+                "(topics.auto_create = false)",
+                field="topic",
+                value=str(name),
+            )
+        self._health.check_publish()
+        await self._registry.create(name, partitions=partitions, dispatch_strategy=strategy)
+        found = self._registry.parts(name)
+        if not found[1]:
+            raise self._registry.not_found(name)
+        return found
+
     def check_schema(self, subject: str, version: int) -> None:
-        """Raise `SchemaNotFound` where there is no such subject, or version (0: any)."""
-        self._registry.schemas.choose(subject, version=version or None)
+        """Raise `SchemaNotFound` where there is no such subject, or version (0: any); none named is good."""
+        if subject:
+            self._registry.schemas.choose(subject, version=version or None)
 
     async def producer_schema(self, topic: Topic, request: pb.OpenProducer) -> tuple[int, int]:
         """(schema id, version) the producer writes, bound to the topic; zeros for a producer without a schema."""
@@ -53,35 +136,8 @@ class TopicAccess:
         )
         return record.identity
 
-    async def consumer_topic(self, name: TopicName) -> Topic:
-        """The concrete topic of that name."""
-        topic = self._registry.find(name)
-        if topic is None:
-            raise self._registry.not_found(name)
-        return topic
-
     async def subscription(
         self, topic: Topic, name: str, *, type: str, start: Position, start_given: bool
     ) -> AnyPump:
         """The subscription, made if it does not exist."""
         return await self._registry.subscribe(topic, name, type=type, start=start, start_given=start_given)
-
-    async def topic_parts(
-        self, name: TopicName, *, create: bool, partitions: int, dispatch_strategy: str
-    ) -> tuple[bool, Sequence[Topic]]:
-        """Whether the topic is partitioned, and its concrete topics in order."""
-        found = self._registry.parts(name)
-        if not found[1] and create:
-            if not self._settings.topics.auto_create:
-                raise TopicNotFound(
-                    f"topic {name} does not exist, and this broker does not make topics by itself "
-                    "(topics.auto_create = false)",
-                    field="topic",
-                    value=str(name),
-                )
-            self._health.check_publish()
-            await self._registry.create(name, partitions=partitions, dispatch_strategy=dispatch_strategy)
-            found = self._registry.parts(name)
-        if not found[1]:
-            raise self._registry.not_found(name)
-        return found

@@ -15,6 +15,7 @@ from zlib import crc32
 
 from pydanube_core.errors import InvalidArgument
 from pydanube_core.names import MAX_PART_CHARS, TopicName
+from pydanube_core.refusals import system_is_closed
 
 from pydanube_broker.subscription.policy import Backoff, FailurePolicy, PoisonPolicy
 
@@ -76,8 +77,15 @@ class SubscriptionPolicy:
         return cls(failure=failure, dead_letter_topic=target)
 
     def check(self, topic: TopicName, subscription: str) -> None:
-        """Raise `InvalidArgument` where dead letters would go back into their own topic."""
+        """Whether dead letters may go where they would.
+
+        Raises:
+            InvalidArgument: it is their own topic.
+            PermissionDenied: it is a system topic, such as the default one of a subscription to the audit.
+        """
         target = self.target(topic, subscription)
+        if target.is_system and self._names_target:
+            raise system_is_closed(str(target), field="dead_letter_topic")
         if target == topic or target.base == topic.base:
             raise InvalidArgument(
                 f"dead_letter_topic: {target} is the topic itself, its dead letters would be delivered again and "
@@ -90,15 +98,19 @@ class SubscriptionPolicy:
         """Where the dead letters of this subscription go."""
         return self.dead_letter_topic or default_dead_letter_topic(topic, subscription)
 
+    @property
+    def _names_target(self) -> bool:
+        """Whether there are dead letters, or a topic for them was named."""
+        return self.dead_letter_topic is not None or self.failure.poison_policy is PoisonPolicy.DEAD_LETTER
+
     def as_fields(self, topic: TopicName, subscription: str) -> dict[str, Any]:
         """The seven fields; `dead_letter_topic` is None unless the policy is dead_letter or one was named."""
         failure = self.failure
-        named = self.dead_letter_topic is not None or failure.poison_policy is PoisonPolicy.DEAD_LETTER
         return {
             **{name: getattr(failure, name) for name in _COUNTS},
             "backoff_strategy": failure.backoff_strategy.value,
             "poison_policy": failure.poison_policy.value,
-            "dead_letter_topic": str(self.target(topic, subscription)) if named else None,
+            "dead_letter_topic": str(self.target(topic, subscription)) if self._names_target else None,
         }
 
 

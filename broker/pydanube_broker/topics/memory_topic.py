@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from pydanube_core.batch import ProducerPart, broker_part
 from pydanube_core.errors import ClusterError
 from pydanube_core.positions import Position
+from pydanube_core.refusals import system_is_closed
 
 from pydanube_broker.journal import CachedBatch, Kind
 from pydanube_broker.topics.limits import Limits
@@ -50,9 +51,11 @@ class MemoryTopic(Topic):
         part: ProducerPart,
         *,
         limited: bool = True,
-        reserve: bool = False,
+        system: bool = False,
     ) -> tuple[Appended, bool]:
         """Pass a validated batch on, or find the answer a retry was given before; as `Topic.append`."""
+        if self.is_system and not system:
+            raise system_is_closed(self.name)
         if self.closed is not None:
             raise self.closed
         state = self.state

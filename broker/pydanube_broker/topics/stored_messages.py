@@ -80,13 +80,13 @@ async def append_durably(
     attributes: Sequence[Mapping[str, str]] | None = None,
     producer: str,
     checked: bool = False,
-    reserve: bool = False,
+    system: bool = False,
 ) -> int:
     """Append messages as one batch and return the first one's offset, once all are on stable storage.
 
     Args:
         checked: hold them against the topic's schema and publish rate, as a producer's are.
-        reserve: they may use the journal's last segment, which publishes leave alone.
+        system: they are the audit's, as `Topic.append` has it.
     """
     now = now_ms()
     data = encode_batch(
@@ -99,7 +99,7 @@ async def append_durably(
     part = read_producer_part(data, verify=False)
     if checked and topic.schema is not None and not topic.schema.check_batch(data, part):
         await topic.schema.check_payloads(data, part)
-    appended, _ = topic.append(data, part, limited=checked, reserve=reserve)
+    appended, _ = topic.append(data, part, limited=checked, system=system)
     assert appended.base_offset is not None, "it is no duplicate: it has no producer's id"
     committed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 

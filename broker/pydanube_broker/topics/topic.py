@@ -17,7 +17,9 @@ from typing import Any, Final, Protocol
 from pydanube_core.batch import BROKER_PART_BYTES, ProducerPart, broker_part
 from pydanube_core.commit_point import commit_offset
 from pydanube_core.errors import ClusterError, InvalidArgument
+from pydanube_core.names import TopicName
 from pydanube_core.positions import Position, PositionKind
+from pydanube_core.refusals import system_is_closed
 
 from pydanube_broker.give_way import GiveWay
 from pydanube_broker.journal import CachedBatch, Journal, Kind
@@ -109,6 +111,7 @@ class Topic:
         "durability",
         "durable_offset",
         "gate",
+        "is_system",
         "listeners",
         "messages_in",
         "name",
@@ -135,6 +138,7 @@ class Topic:
         self.name = name
         self.state = state
         self.options = options  # the catalog's record of the topic
+        self.is_system = TopicName.parse(name).is_system
         self.durability = durability  # what a receipt promises
         self.gate = TopicGate(name, limits)
         # What publishes are held against; None: nothing, and at no cost
@@ -175,20 +179,24 @@ class Topic:
         part: ProducerPart,
         *,
         limited: bool = True,
-        reserve: bool = False,
+        system: bool = False,
     ) -> tuple[Appended, bool]:
         """Append a validated batch, or find the answer a retry was given before.
 
         Args:
             limited: False for the broker's own messages, which the publish rate does not hold up.
-            reserve: True for the audit's, which may begin the journal's last segment.
+            system: True for the audit's: a system topic takes no others, whatever road they come by, and they may
+                begin the journal's last segment.
 
         Returns:
             The batch's place, and whether it is a duplicate. Wait with `when_committed` before saying so to anyone.
 
         Raises:
-            ProducerUnknown, ProducerFenced, OutOfSequence, RateLimited, DiskFull, JournalReadOnly: nothing was stored.
+            PermissionDenied, ProducerUnknown, ProducerFenced, OutOfSequence, RateLimited, DiskFull, JournalReadOnly:
+                nothing was stored.
         """
+        if self.is_system and not system:
+            raise system_is_closed(self.name)
         if self.closed is not None:
             raise self.closed
         state = self.state
@@ -199,7 +207,7 @@ class Topic:
             if known is not None:
                 return known, True
         journal = self._hub.journal
-        if not reserve:
+        if not system:
             journal.check_room(len(data))
         if limited:
             self.gate.take(part.count)
@@ -256,6 +264,8 @@ class Topic:
         Whoever calls opens it with `state.producers.open`, or gives it up with `give_up_producer`: until then an
         exclusive producer of that name goes on.
         """
+        if self.is_system:
+            raise system_is_closed(self.name)
         if self.closed is not None:
             raise self.closed
         opening = self.state.producers.prepare(name, _new_token(), exclusive=exclusive)

@@ -11,6 +11,7 @@ import grpc
 import psutil
 import pytest
 from pydanube_broker.broker import Broker
+from pydanube_broker.services.official.ids import producer_id
 from pydanube_core.errors import ClusterError
 from pydanube_core.generated import danube_pb2 as pb
 
@@ -383,6 +384,33 @@ async def test_exclusive_producer_has_the_topic_for_itself(client: RawClient) ->
     )
 
 
+async def test_a_producer_that_was_not_let_in_cannot_send_by_an_id_it_computed(client: RawClient) -> None:
+    """Ids derive from names, so that clients may go on with theirs after a restart: the id alone opens nothing."""
+    exclusive = pb.ProducerAccessMode.Exclusive
+    holder = await client.create_producer("/default/t", "a", producer_access_mode=exclusive)
+    for name in ("b", "c"):
+        number = producer_id("/default/t", name)
+        assert await code_of(client.send("/default/t", number, b"x", name)) is Code.PERMISSION_DENIED
+    await client.send("/default/t", holder, b"x", "a")
+
+
+async def test_a_producer_of_an_earlier_life_comes_back_as_the_gate_allows(brokers: Brokers) -> None:
+    exclusive = pb.ProducerAccessMode.Exclusive
+    async with RawClient(brokers.broker.broker_url) as client:
+        ids = {name: await client.create_producer("/default/t", name) for name in ("a", "b")}
+    broker = await brokers.restart(policies__max_producers_per_topic=1)
+    async with RawClient(broker.broker_url) as client:
+        await client.send("/default/t", ids["a"], b"1", "a")
+        assert await code_of(client.send("/default/t", ids["b"], b"x", "b")) is Code.RESOURCE_EXHAUSTED
+    broker = await brokers.restart()
+    async with RawClient(broker.broker_url) as client:
+        await client.create_producer("/default/t", "new", producer_access_mode=exclusive)
+        for name, number in ids.items():
+            assert await code_of(client.send("/default/t", number, b"x", name)) is Code.PERMISSION_DENIED
+    [topic] = broker.registry.topics
+    assert topic.commit == 1
+
+
 async def test_limits_of_the_topic_hold_for_official_producers(brokers: Brokers) -> None:
     broker = await brokers.restart(policies__max_producers_per_topic=2, policies__max_publish_rate=5)
     async with RawClient(broker.broker_url) as client:
@@ -390,6 +418,8 @@ async def test_limits_of_the_topic_hold_for_official_producers(brokers: Brokers)
         await client.create_producer("/default/t", "b")
         await client.create_producer("/default/t", "a")  # it is there already
         assert await code_of(client.create_producer("/default/t", "c")) is Code.RESOURCE_EXHAUSTED
+        uninvited = producer_id("/default/t", "c")
+        assert await code_of(client.send("/default/t", uninvited, b"x", "c")) is Code.RESOURCE_EXHAUSTED
         assert broker.registry.topics[0].producers_connected == 2
         codes = [await code_of(client.send("/default/t", producer, b"x", "a")) for _ in range(20)]
         assert Code.OK in codes

@@ -11,6 +11,7 @@ from pydanube import Client
 from pydanube_broker import broker as broker_module
 from pydanube_broker.broker import Broker
 from pydanube_broker.cluster import registry_writer
+from pydanube_broker.rpc.caller import COLD_CALL
 from pydanube_core.errors import ClusterError, Conflict, StoreUnavailable, TopicNotFound
 from pydanube_core.names import TopicName
 
@@ -158,8 +159,8 @@ async def test_all_who_make_one_topic_at_once_get_the_same_whole_one(
         found: list[list[str]] = []
 
         async def make(partitions: int, name: TopicName = name, found: list[list[str]] = found) -> None:
-            _, topics = await broker.access.topic_parts(
-                name, create=True, partitions=partitions, dispatch_strategy="reliable"
+            _, topics = await broker.access.parts_to_write(
+                COLD_CALL, name, partitions=partitions, strategy="reliable"
             )
             found.append([topic.name for topic in topics])
 

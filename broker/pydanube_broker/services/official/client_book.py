@@ -117,18 +117,24 @@ class ClientBook:
             await self._write(key, ProducerRecord(name=name), self._old_producer(topic.topic_id))
             if topic.closed is not None:
                 raise topic.closed
-            known = self.attach_producer(topic, name)
-        known.admit(mode)
+            known = self.attach_producer(topic, name, mode)
+        else:
+            known.admit(mode)
         self._producers_of[topic.topic_id].move_to_end(number)
         known.touch()
         return known
 
-    def attach_producer(self, topic: Topic, name: str) -> KnownProducer:
-        """A producer known by what its message says of it: nothing is written down for it."""
+    def attach_producer(self, topic: Topic, name: str, mode: AccessMode) -> KnownProducer:
+        """The producer of that name, admitted by the topic's gate; nothing is written down for it.
+
+        Raises:
+            ProducerFenced, LimitReached: it may not come, and is not known afterwards.
+        """
         number = producer_id(topic.name, name)
         known = self.producer(number)
         if known is None:
             known = KnownProducer(producer_id=number, topic=topic, name=name)
+            known.admit(mode)
             self._put_producer(known)
         return known
 

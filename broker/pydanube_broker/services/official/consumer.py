@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from pydanube_core.errors import ClusterError, Internal, InvalidArgument
+from pydanube_core.errors import ClusterError, Internal, InvalidArgument, TopicNotFound
 from pydanube_core.generated import danube_pb2 as pb
 from pydanube_core.names import check_subscription
 from pydanube_core.positions import Position, PositionKind
 
 from pydanube_broker.delivery.any_pump import AnyPump
 from pydanube_broker.parts import BrokerParts
+from pydanube_broker.rpc.caller import COLD_CALL, Called
 from pydanube_broker.rpc.hot import ServerStreamReply, UnaryReply
 from pydanube_broker.services.official.client_book import ClientBook
 from pydanube_broker.services.official.hot_messages import Answer, read_answer, request_id_only
@@ -26,6 +27,7 @@ from pydanube_broker.services.official.requests import (
 )
 from pydanube_broker.services.official.seat import seat_after_subscribing
 from pydanube_broker.services.official.stream_messages import DecodedBatches
+from pydanube_broker.serving.topic_access import Action
 from pydanube_broker.subscription.key_filters import check_filter_sizes
 from pydanube_broker.topics.memory_topic import MemoryTopic
 from pydanube_broker.topics.topic import Topic
@@ -56,10 +58,7 @@ class ConsumerService:
         filters = list(request.key_filters)
         check_filter_sizes(filters)
         self._broker.health.check_consume()
-        registry = self._broker.registry
-        topic = registry.find(name)
-        if topic is None:
-            raise registry.not_found(name)
+        topic = self._broker.access.topic(COLD_CALL, Action.CONSUME, name)
         pump = await self._open(topic, request.subscription, wanted)
         kind = pump.type.value
         known = await self._book.remember_consumer(
@@ -85,7 +84,7 @@ class ConsumerService:
             return pump
         latest = Position(PositionKind.LATEST)
         try:
-            return await self._broker.registry.subscribe(
+            return await self._broker.access.subscription(
                 topic, name, type=type, start=latest, start_given=False
             )
         except InvalidArgument:  # made by somebody else in the same instant, with another type
@@ -109,7 +108,7 @@ class ConsumerService:
             request = parse(pb.AckRequest, data)
             name = message_topic(request)
             answer = Answer(request.request_id, name, request.msg_id.topic_offset, request.subscription_name)
-        pump, offset = self._answered(answer), answer.offset
+        pump, offset = self._answered(reply, answer), answer.offset
         if pump is not None and offset <= MAX_OFFSET:
             pump.ack_delivered([(offset, offset + 1)])
         reply.send(request_id_only(answer.request_id))
@@ -118,20 +117,20 @@ class ConsumerService:
         request = parse(pb.NackRequest, data)
         name = message_topic(request)
         offset = request.msg_id.topic_offset
-        pump = self._answered(Answer(request.request_id, name, offset, request.subscription_name))
+        pump = self._answered(reply, Answer(request.request_id, name, offset, request.subscription_name))
         if pump is not None and offset <= MAX_OFFSET:
             delay_ms = min(request.delay_ms, MAX_OFFSET)  # the policy's bound is far below
             pump.nack_delivered([(offset, offset + 1)], delay_ms, request.reason)
         reply.send(request_id_only(request.request_id))
 
-    def _answered(self, answer: Answer) -> AnyPump | None:
+    def _answered(self, called: Called, answer: Answer) -> AnyPump | None:
         """The subscription that an answer is about; None where nothing is ever awaited.
 
         Raises:
             Internal: no such topic or subscription. The original's status; NOT_FOUND would make Java subscribe and
                 acknowledge again without end.
         """
-        topic = self._topic(answer.topic_name)
+        topic = self._topic(called, answer.topic_name)
         pump: AnyPump | None = topic.subscriptions.get(answer.subscription_name)
         if pump is None and not isinstance(topic, MemoryTopic):
             raise Internal(
@@ -141,15 +140,14 @@ class ConsumerService:
             )
         return pump
 
-    def _topic(self, name: str) -> Topic:
-        registry = self._broker.registry
+    def _topic(self, called: Called, name: str) -> Topic:
         parsed = topic_name(name, field="msg_id.topic_name")
-        topic = registry.find(parsed)
-        if topic is None:
+        try:
+            return self._broker.access.topic(called, Action.CONSUME, parsed)
+        except TopicNotFound:
             raise Internal(
                 f"TOPIC_NOT_FOUND: topic {name} does not exist", field="msg_id.topic_name", value=name
-            )
-        return topic
+            ) from None
 
     def end(self, error: ClusterError) -> None:
         """The broker is shutting down: end every stream as retryable."""

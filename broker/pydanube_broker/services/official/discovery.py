@@ -5,7 +5,9 @@ from __future__ import annotations
 from pydanube_core.generated import danube_pb2 as pb
 
 from pydanube_broker.parts import BrokerParts
+from pydanube_broker.rpc.caller import COLD_CALL
 from pydanube_broker.services.official.requests import parse, topic_name
+from pydanube_broker.serving.topic_access import Action
 
 
 class DiscoveryService:
@@ -15,10 +17,7 @@ class DiscoveryService:
     async def topic_lookup(self, data: bytes) -> bytes:
         """One concrete topic. NOT_FOUND for an unknown one is the usual first answer to a producer."""
         request = parse(pb.TopicLookupRequest, data)
-        name = topic_name(request.topic, field="topic")
-        registry = self._broker.registry
-        if registry.find(name) is None:
-            raise registry.not_found(name)
+        self._broker.access.topic(COLD_CALL, Action.LOOK_UP, topic_name(request.topic, field="topic"))
         url = self._broker.broker_url
         return pb.TopicLookupResponse(
             request_id=request.request_id,
@@ -35,7 +34,8 @@ class DiscoveryService:
         must not move the others.
         """
         request = parse(pb.TopicLookupRequest, data)
-        _, topics = self._broker.registry.parts(topic_name(request.topic, field="topic"))
+        name = topic_name(request.topic, field="topic")
+        _, topics = self._broker.access.parts(COLD_CALL, Action.LOOK_UP, name)
         return pb.TopicPartitionsResponse(
             request_id=request.request_id, partitions=[topic.name for topic in topics]
         ).SerializeToString()

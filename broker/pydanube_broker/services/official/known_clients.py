@@ -67,6 +67,7 @@ class KnownProducer:
     name: str
     signs: int = 0
     here: bool = False  # counted in the topic's `producers_connected`
+    mode: AccessMode = AccessMode.SHARED  # as it last came
     admitted: AccessMode | None = None  # by the topic's gate
     fenced: ClusterError | None = None  # an exclusive producer has the topic for itself
 
@@ -89,7 +90,7 @@ class KnownProducer:
         else:
             gate.detach(self)
             gate.attach(self, self.name, mode, present)
-            self.admitted = mode
+            self.mode = self.admitted = mode
         self.fenced = None
 
     def end(self, error: ClusterError) -> None:

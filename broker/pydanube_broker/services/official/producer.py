@@ -13,9 +13,9 @@ from typing import Final
 
 from pydanube_core.errors import AlreadyExists, ClusterError, Internal, TopicNotFound, Unavailable
 from pydanube_core.generated import danube_pb2 as pb
-from pydanube_core.names import TopicName
 
 from pydanube_broker.parts import BrokerParts
+from pydanube_broker.rpc.caller import COLD_CALL, Called
 from pydanube_broker.rpc.hot import UnaryReply
 from pydanube_broker.services.official.client_book import ClientBook
 from pydanube_broker.services.official.grouping import Grouping, Pending, check_message
@@ -30,6 +30,7 @@ from pydanube_broker.services.official.requests import (
     topic_name,
 )
 from pydanube_broker.services.official.schema_gate import SchemaGate
+from pydanube_broker.serving.topic_access import Action
 from pydanube_broker.topics.gate import AccessMode
 from pydanube_broker.topics.topic import Topic
 
@@ -52,17 +53,23 @@ class ProducerService:
         name = topic_name(request.topic_name)
         check_name(request.producer_name, field="producer_name")
         self._broker.health.check_publish()
-        registry = self._broker.registry
-        topic = registry.find(name)
         strategy = enum_value(STRATEGIES, request.dispatch_strategy, field="dispatch_strategy")
-        names_schema = request.HasField("schema_ref") and bool(request.schema_ref.subject)
-        if topic is None:
-            if names_schema:
-                self._schemas.look_up(request.schema_ref)
-            topic = await self._create(name, strategy)
-        registry.check_strategy(topic, strategy)
-        if names_schema:
-            await self._schemas.bind(topic, request.schema_ref)
+        schema = request.schema_ref if request.HasField("schema_ref") and request.schema_ref.subject else None
+        topic = await self._broker.access.topic_to_write(
+            COLD_CALL,
+            name,
+            strategy=strategy,
+            create=True,
+            check_schema=lambda: None if schema is None else self._schemas.look_up(schema),
+        )
+        if topic.options.topic != name:
+            raise AlreadyExists(
+                f"{name} exists with partitions: produce to {name.part(0)} and its siblings",
+                field="topic_name",
+                value=str(name),
+            )
+        if schema is not None:
+            await self._schemas.bind(topic, schema)
         mode = enum_value(MODES, request.producer_access_mode, field="producer_access_mode")
         known = await self._book.remember_producer(topic, request.producer_name, AccessMode(mode))
         return pb.ProducerResponse(
@@ -70,26 +77,6 @@ class ProducerService:
             producer_id=known.producer_id,
             producer_name=request.producer_name,
         ).SerializeToString()
-
-    async def _create(self, name: TopicName, strategy: str) -> Topic:
-        registry = self._broker.registry
-        if not self._broker.settings.topics.auto_create:
-            raise TopicNotFound(
-                f"topic {name} does not exist, and this broker does not make topics by itself "
-                "(topics.auto_create = false)",
-                field="topic",
-                value=str(name),
-            )
-        if not registry.parts(name)[1]:
-            await registry.create(name, partitions=0, dispatch_strategy=strategy)
-        topic = registry.find(name)
-        if topic is None:
-            raise AlreadyExists(
-                f"{name} exists with partitions: produce to {name.part(0)} and its siblings",
-                field="topic_name",
-                value=str(name),
-            )
-        return topic
 
     def send_message(self, data: bytes, reply: UnaryReply) -> None:
         """The hot call."""
@@ -101,12 +88,14 @@ class ProducerService:
         name = message.topic_name
         known = self._book.producer(message.producer_id)
         if known is None or known.topic.name != name:
-            known = self._attach(message, name)
+            known = self._attach(reply, message, name)
         topic = known.topic
         try:
             self._broker.health.check_publish()
             if known.fenced is not None:
                 raise known.fenced
+            if known.admitted is None:  # it is back after a restart or a pause: it may come as it did, or not
+                known.admit(known.mode)
             check_message(message, len(data), topic)
             checking = self._schemas.check(topic, message)
             known.touch()
@@ -134,11 +123,15 @@ class ProducerService:
                 Internal("the broker failed to check the message against its schema; see its log")
             )
 
-    def _attach(self, message: SentMessage, name: str) -> KnownProducer:
+    def _attach(self, called: Called, message: SentMessage, name: str) -> KnownProducer:
         """A producer that was not created in this life of the broker."""
-        topic = self._broker.registry.find(topic_name(name, field="msg_id.topic_name"))
-        if topic is None:
-            raise TopicNotFound(f"topic {name} does not exist", field="msg_id.topic_name", value=name)
+        parsed = topic_name(name, field="msg_id.topic_name")
+        try:
+            topic = self._broker.access.topic(called, Action.PRODUCE, parsed)
+        except TopicNotFound:
+            raise TopicNotFound(
+                f"topic {name} does not exist", field="msg_id.topic_name", value=name
+            ) from None
         if producer_id(name, message.producer_name) != message.producer_id:
             raise Unavailable(
                 f"producer {message.producer_id} is not known on {name}: create it again",
@@ -146,4 +139,4 @@ class ProducerService:
                 value=str(message.producer_id),
                 retry_after_ms=200,
             )
-        return self._book.attach_producer(topic, message.producer_name)
+        return self._book.attach_producer(topic, message.producer_name, AccessMode.SHARED)

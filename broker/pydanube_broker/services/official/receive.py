@@ -41,6 +41,7 @@ from pydanube_broker.services.official.known_clients import KnownConsumer
 from pydanube_broker.services.official.requests import parse
 from pydanube_broker.services.official.seat import seat_after_loss
 from pydanube_broker.services.official.stream_messages import DecodedBatches, MessageFrame
+from pydanube_broker.serving.topic_access import Action
 from pydanube_broker.subscription.effects import SessionReason
 from pydanube_broker.topics.topic import now_ms
 
@@ -129,6 +130,7 @@ class ReceiveStream:
     def _attach(self, known: KnownConsumer, pump: AnyPump) -> None:
         taken_over = known.stream
         try:
+            self._broker.access.check(self._reply, Action.CONSUME, known.topic.options.topic)
             self._broker.health.check_consume()
             pump.join(
                 self,

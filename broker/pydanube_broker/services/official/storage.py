@@ -5,7 +5,9 @@ from __future__ import annotations
 from pydanube_core.generated import danube_pb2 as pb
 
 from pydanube_broker.parts import BrokerParts
+from pydanube_broker.rpc.caller import COLD_CALL
 from pydanube_broker.services.official.requests import parse, topic_name
+from pydanube_broker.serving.topic_access import Action
 
 
 class StorageService:
@@ -16,9 +18,7 @@ class StorageService:
         """Committed objects that begin behind an offset. They are Parquet, not the original's frames."""
         request = parse(pb.ListSegmentDescriptorsRequest, data)
         name = topic_name(request.topic, field="topic")
-        topic = self._broker.registry.find(name)
-        if topic is None:
-            raise self._broker.registry.not_found(name)
+        topic = self._broker.access.topic(COLD_CALL, Action.CONSUME, name)
         tier = self._broker.tier
         entries = tier.catalog.entries(topic.topic_id, start=request.after_offset)
         return pb.ListSegmentDescriptorsResponse(
