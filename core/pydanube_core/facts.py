@@ -55,6 +55,7 @@ class SessionFacts:
     subscription: str | None = None  # of a consumer
     in_flight: int | None = None
     connected_at_ms: int | None = None
+    standing: str = "answering"  # of a consumer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +108,7 @@ class ConsumerFacts:
     credit_messages: int
     in_flight: int
     connected_at_ms: int
+    standing: str = "answering"  # or set_aside, on_trial
     dropped: int = 0  # non-reliable topics: messages it was too slow for
 
 

@@ -69,6 +69,7 @@ async def list_consumers(context: Context, request: ListSessionsRequest) -> Page
                 consumer=each.name,
                 active=each.exclusive,
                 in_flight=each.in_flight or 0,
+                standing=each.standing,
                 connected_at=None if each.connected_at_ms is None else format_time(each.connected_at_ms),
                 connected_at_reason="not_known" if each.connected_at_ms is None else None,
             )

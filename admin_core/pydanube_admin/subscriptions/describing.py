@@ -47,6 +47,7 @@ async def describe_subscription(context: Context, request: SubscriptionRequest) 
                         "name": consumer.name,
                         "active": consumer.active,
                         "in_flight": consumer.in_flight,
+                        "standing": consumer.standing,
                         "credit_messages": consumer.credit_messages,
                         "connected_at": format_time(consumer.connected_at_ms),
                     }

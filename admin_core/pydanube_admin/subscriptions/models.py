@@ -212,7 +212,7 @@ class SubscriptionPart(Result):
     dead_lettered: int
     dropped: int
     blocked_by: str | None
-    consumers: list[dict[str, Any]]  # {id, name, active, in_flight, credit_messages, connected_at}
+    consumers: list[dict[str, Any]]  # {id, name, active, in_flight, standing, credit_messages, connected_at}
 
 
 class SubscriptionDescription(Result):

@@ -30,7 +30,7 @@ from pydanube_broker.delivery.reader_pump import FRAME_BYTES
 from pydanube_broker.delivery.turns import Turns
 from pydanube_broker.journal.tail_cache import CachedBatch
 from pydanube_broker.subscription.batch_columns import BatchColumns, producer_bytes, view_of
-from pydanube_broker.subscription.consumer import ConsumerStatistics
+from pydanube_broker.subscription.consumer import ConsumerStatistics, Standing
 from pydanube_broker.subscription.cursor import CursorSnapshot
 from pydanube_broker.subscription.key_filters import key_pattern
 from pydanube_broker.subscription.live_queue import LiveQueue, all_of
@@ -201,6 +201,9 @@ class LivePump:
                     credit_bytes=consumer.credit_bytes,
                     in_flight=consumer.queue.messages,
                     delivered=consumer.delivered,
+                    expired=0,
+                    standing=Standing.ANSWERING,
+                    standing_ms=None,
                     oldest_in_flight_age_ms=None,
                     slots=None,
                 )

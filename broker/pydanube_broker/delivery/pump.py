@@ -311,6 +311,8 @@ class SubscriptionPump:
     ) -> None:
         if self.core().ack(consumer_id, session, ranges, masks):
             self._changed()
+        else:
+            self.wake()  # an ack that comes too late shows that its consumer answers again
 
     def nack(
         self, consumer_id: int, session: int, ranges: Sequence[Range], delay_ms: int, reason: str

@@ -211,6 +211,9 @@ class Viewer:
                         oldest_in_flight_s=None if age_ms is None else age_ms / 1000,
                         heard_ms=link.heard_at_ms,
                         answered_ms=link.answered_at_ms,
+                        standing=one.standing.value,
+                        standing_s=None if one.standing_ms is None else one.standing_ms / 1000,
+                        expired=one.expired,
                     )
                 )
         return tuple(found)

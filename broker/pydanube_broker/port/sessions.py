@@ -41,6 +41,7 @@ class SessionsPart:
                             subscription=pump.name,
                             in_flight=consumer.in_flight,
                             connected_at_ms=None if link is None else link.connected_at_ms,
+                            standing=consumer.standing.value,
                         )
                     )
         return found

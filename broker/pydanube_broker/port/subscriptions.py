@@ -134,6 +134,7 @@ class SubscriptionsPart:
                     connected_at_ms=pump.links[consumer.consumer_id].connected_at_ms
                     if consumer.consumer_id in pump.links
                     else now_ms(),
+                    standing=consumer.standing.value,
                     dropped=pump.dropped_of(consumer.consumer_id) if isinstance(pump, LivePump) else 0,
                 )
                 for consumer in consumers

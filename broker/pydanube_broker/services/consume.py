@@ -59,7 +59,6 @@ class ConsumeStream:
         self._pump: AnyPump | None = None
         self._reader: ReaderPump | LiveReader | None = None
         self._opened = False
-        self._active = True
         self._unread = 0
         self.closed = False
 
@@ -339,11 +338,10 @@ class ConsumeStream:
     def session_changed(self, session: int, offset: int, reason: str) -> None:
         if self._opened:
             self._owe()
+            active = self._pump is None or self._pump.is_active(self.consumer_id)
             self._reply.send(
                 pb.ConsumeResponse(
-                    session=pb.SessionChanged(
-                        session=session, offset=offset, reason=reason, active=self._active
-                    )
+                    session=pb.SessionChanged(session=session, offset=offset, reason=reason, active=active)
                 ).SerializeToString()
             )
 

@@ -10,6 +10,7 @@ from pydanube_broker.subscription.consumer import Consumer
 
 NO_SLOTS: Final = array("H")  # shared by all chunks that need none
 NOTHING_QUEUED: Final[dict[int, int]] = {}  # the same
+NOT_FIRST: Final[dict[int, int]] = {}  # the same
 
 
 class Flight:
@@ -80,6 +81,7 @@ class Chunk:
         "history_dirty",
         "keyed",
         "keys",
+        "not_first",
         "open",
         "poisons",
         "queued",
@@ -103,6 +105,8 @@ class Chunk:
         self.history: dict[tuple[int, int], int] = {}
         self.dirty = 0  # acknowledged since the last delta
         self.history_dirty = False
+        # Shared: what came back from a consumer, by its id, until it is sent again: others are asked first.
+        self.not_first: dict[int, int] = NOT_FIRST
         # Key-shared: the slot of each offset (0 where there is no message); with filters the key of each bit, and
         # the mask of bits whose key is known.
         self.slots = NO_SLOTS
@@ -123,6 +127,16 @@ class Chunk:
         for part in self.history.values():
             mask |= part
         return mask
+
+    def came_back(self, consumer: Consumer, mask: int) -> None:
+        """Offer these messages to others before they go to this consumer again."""
+        if self.not_first is NOT_FIRST:
+            self.not_first = {}
+        self.not_first[consumer.consumer_id] = self.not_first.get(consumer.consumer_id, 0) | mask
+
+    def sent_again(self, mask: int) -> None:
+        left = {one: others for one, other in self.not_first.items() if (others := other & ~mask)}
+        self.not_first = left or NOT_FIRST
 
     def by_history(self, mask: int) -> Iterator[tuple[tuple[int, int], int]]:
         """Split `mask` by (deliveries, failures) so far; (0, 0) for what never came back."""

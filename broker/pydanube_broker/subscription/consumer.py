@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from pydanube_broker.subscription.untaken import Untaken
+
+
+class Standing(StrEnum):
+    """Whether a consumer does with messages what it is sent them for; see `set_aside`."""
+
+    ANSWERING = "answering"
+    SET_ASIDE = "set_aside"  # let everything expire: it is sent nothing
+    ON_TRIAL = "on_trial"  # was set aside; it is sent one message at a time until it answers
 
 
 class Consumer:
@@ -13,17 +22,20 @@ class Consumer:
     Credit is what may still be sent: messages, and bytes where `credit_bytes` is not None. Bytes may go below zero
     by one message that is larger than what was left, so that no message is withheld for ever. With
     `credit_returns` a message gives its credit back when it leaves flight (a window, for clients that grant
-    nothing themselves); otherwise only `grant` adds. `reports` says that it tells what its application takes. While `paused` (its connection is full) it has no credit,
-    whatever the numbers say.
+    nothing themselves); otherwise only `grant` adds. `reports` says that it tells what its application takes. While `paused` (its connection is full) or set aside
+    it has no credit, whatever the numbers say.
     """
 
     __slots__ = (
         "ack_timeout_ms",
+        "answered_at_ms",
         "consumer_id",
         "credit_bytes",
         "credit_messages",
         "credit_returns",
         "delivered",
+        "expired",
+        "has_answered",
         "in_flight",
         "key_filters",
         "max_extend_ms",
@@ -35,6 +47,10 @@ class Consumer:
         "session",
         "single",
         "slot_index",
+        "standing",
+        "standing_since_ms",
+        "trial_at_ms",
+        "trials",
         "untaken",
     )
 
@@ -71,6 +87,18 @@ class Consumer:
         self.untaken = Untaken()  # what waits in its buffer, if it reports
         self.recall_at_ms = 0  # not asked to give messages back before
         self.slot_index = -1  # key-shared: its place in the slot table
+        self.standing = Standing.ANSWERING
+        self.standing_since_ms: int | None = None  # of another standing than answering
+        self.trial_at_ms: int | None = None  # set aside: when it is tried again
+        self.trials = 0  # since it answered last
+        self.expired = 0  # messages it let expire since then
+        # Answers come without the time: that there was one is noted, and dated when something next tells the time.
+        self.has_answered = False
+        self.answered_at_ms = -1
+
+    @property
+    def set_aside(self) -> bool:
+        return self.standing is Standing.SET_ASIDE
 
     @property
     def has_credit(self) -> bool:
@@ -78,7 +106,26 @@ class Consumer:
             self.credit_messages > 0
             and not self.paused
             and (self.credit_bytes is None or self.credit_bytes > 0)
+            and (self.standing is Standing.ANSWERING or (not self.set_aside and not self.in_flight))
         )
+
+    @property
+    def room_messages(self) -> int:
+        """How many messages one plan may send it while it has credit."""
+        return self.credit_messages if self.standing is Standing.ANSWERING else 1
+
+    def takes_all_of(self, other: Consumer) -> bool:
+        """Whether it takes whatever `other` does. A place that is only kept has no credit, holds nothing, takes nothing."""
+        if not self.credit_messages and not self.in_flight:
+            return False
+        return not self.key_filters or self.key_filters == other.key_filters
+
+    def date_answers(self, now_ms: int) -> None:
+        """Answers since this was last called count as given now."""
+        if self.has_answered:
+            self.has_answered = False
+            self.answered_at_ms = now_ms
+            self.expired = 0
 
     def launched(self, messages: int, size_bytes: int) -> None:
         self.in_flight += messages
@@ -93,7 +140,9 @@ class Consumer:
         if self.credit_returns:
             self.credit_messages += messages
 
-    def statistics(self, *, active: bool, oldest_age_ms: int | None, slots: int | None) -> ConsumerStatistics:
+    def statistics(
+        self, now_ms: int, *, active: bool, oldest_age_ms: int | None, slots: int | None
+    ) -> ConsumerStatistics:
         """What is known of it, and what only the subscription knows."""
         return ConsumerStatistics(
             consumer_id=self.consumer_id,
@@ -104,6 +153,9 @@ class Consumer:
             credit_bytes=self.credit_bytes,
             in_flight=self.in_flight,
             delivered=self.delivered,
+            expired=0 if self.has_answered else self.expired,
+            standing=self.standing,
+            standing_ms=None if self.standing_since_ms is None else now_ms - self.standing_since_ms,
             oldest_in_flight_age_ms=oldest_age_ms,
             slots=slots,
         )
@@ -121,5 +173,8 @@ class ConsumerStatistics:
     credit_bytes: int | None  # None: bytes are not limited
     in_flight: int
     delivered: int
+    expired: int  # messages it let expire since it answered last
+    standing: Standing
+    standing_ms: int | None  # since when; None while it answers
     oldest_in_flight_age_ms: int | None  # None: nothing is in flight
     slots: int | None  # None: not key-shared

@@ -15,13 +15,14 @@ class SessionReason(StrEnum):
     JOINED = "joined"
     SEEK = "seek"
     TAKEN_OVER = "taken_over"
+    SET_ASIDE = "set_aside"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionStarted:
     """Tell the consumer its session id; what it holds from an older session is void.
 
-    After a seek `offset` is where delivery goes on, and the consumer's credit is what it was: it grants again what
+    After a seek, or when it was set aside, `offset` is where delivery goes on, and the consumer's credit is what it was: it grants again what
     it throws away.
     """
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, assert_never
 
-from pydanube_broker.subscription.chunk import Chunk, Flight, Poison, Wait
+from pydanube_broker.subscription.chunk import Chunk, Flight, Poison, Timer, Wait
+from pydanube_broker.subscription.consumer import Consumer
 from pydanube_broker.subscription.effects import Blocked, DeadLetter, Dropped, Effect, Expired
 from pydanube_broker.subscription.policy import FailurePolicy, PoisonPolicy
 from pydanube_broker.subscription.ranges import Range, normalise, ranges_of
+from pydanube_broker.subscription.set_aside import SettingAside
 from pydanube_broker.subscription.window import Window
 
 ACK_TIMEOUT: Final = "ack timeout"
@@ -19,6 +21,7 @@ class Failures:
     """Applies one policy to one window. What is poisoned in a call is collected and reported at its end."""
 
     __slots__ = (
+        "_aside",
         "_poisoned",
         "_window",
         "dead_lettered_messages",
@@ -29,8 +32,11 @@ class Failures:
         "random",
     )
 
-    def __init__(self, window: Window, policy: FailurePolicy, random: Callable[[], float]) -> None:
+    def __init__(
+        self, window: Window, policy: FailurePolicy, random: Callable[[], float], aside: SettingAside
+    ) -> None:
         self._window = window
+        self._aside = aside
         self.policy = policy
         self.random = random
         self._poisoned: list[tuple[Chunk, int, int, str]] = []
@@ -39,7 +45,17 @@ class Failures:
         self.expired = 0
         self.failed = 0  # given back, or not answered in time
 
-    def fail(self, chunk: Chunk, mask: int, now_ms: int, asked_ms: int, reason: str, random: float) -> None:
+    def fail(
+        self,
+        chunk: Chunk,
+        mask: int,
+        now_ms: int,
+        asked_ms: int,
+        reason: str,
+        random: float,
+        *,
+        at_once: bool = False,
+    ) -> None:
         """Messages in no state have failed: they wait for their retry, are ready, or are exhausted."""
         self.failed += mask.bit_count()
         _remember(chunk, mask, reason)
@@ -48,7 +64,7 @@ class Failures:
                 self.poison(chunk, part, deliveries, reason)
                 continue
             delay = self.policy.delay_ms(failures, asked_ms=asked_ms, random=random)
-            if delay:
+            if delay and not at_once:
                 self._window.wait(chunk, part, now_ms + delay, reason)
             else:
                 self._window.make_ready(chunk, part)
@@ -159,27 +175,38 @@ class Failures:
 
     def tick(self, now_ms: int) -> list[Effect]:
         """See `Subscription.tick`."""
+        self._aside.due(now_ms)
         due = self._window.due(now_ms)
         if not due:
             return []
+        silent = self._silent(due, now_ms)
         expired: dict[int, list[Range]] = {}
         random: float | None = None
         for timer in due:
             mask = timer.mask
+            if isinstance(timer, Flight) and timer.consumer in silent:
+                timer.consumer.expired += mask.bit_count()
             match timer:
                 case Flight() if not timer.taken:
                     # Not heard of for the whole time: others get what no application was handed. It has not failed,
                     # but counts as delivered: should the consumer come to itself, its late ack is one.
                     self._window.end_flight(timer, mask)
-                    self._window.count_return(timer.chunk, mask, failed=False)
-                    self._window.make_ready(timer.chunk, mask)
+                    timer.chunk.came_back(timer.consumer, mask)
+                    for part, deliveries, _ in self._window.count_return(timer.chunk, mask, failed=False):
+                        if silent.get(timer.consumer, True):
+                            self._window.make_ready(timer.chunk, part)
+                        else:  # there is nobody else
+                            delay = self.policy.delay_ms(deliveries, asked_ms=0, random=0.0)
+                            self._window.wait(timer.chunk, part, now_ms + delay, ACK_TIMEOUT)
                 case Flight():
                     random = self.random() if random is None else random
                     found = expired.setdefault(timer.consumer.consumer_id, [])
                     found += ranges_of(mask, timer.chunk.start)
                     self.expired += mask.bit_count()
                     self._window.end_flight(timer, mask)
-                    self.fail(timer.chunk, mask, now_ms, 0, ACK_TIMEOUT, random)
+                    timer.chunk.came_back(timer.consumer, mask)
+                    at_once = silent.get(timer.consumer, False)
+                    self.fail(timer.chunk, mask, now_ms, 0, ACK_TIMEOUT, random, at_once=at_once)
                 case Wait():
                     self._window.end_wait(timer, mask)
                     self._window.make_ready(timer.chunk, mask)
@@ -199,7 +226,20 @@ class Failures:
             Expired(consumer_id=consumer_id, ranges=tuple(normalise(ranges)))
             for consumer_id, ranges in expired.items()
         ]
+        effects += self._aside.let_expire(silent, now_ms)
         return effects + self.report()
+
+    def _silent(self, due: Sequence[Timer], now_ms: int) -> dict[Consumer, bool]:
+        """Who has answered nothing since it was handed what is due now, and whether somebody else takes its messages."""
+        silent: dict[Consumer, bool] = {}
+        for timer in due:
+            if isinstance(timer, Flight) and timer.consumer not in silent:
+                timer.consumer.date_answers(now_ms)
+                if timer.sent_at_ms >= timer.consumer.answered_at_ms:
+                    silent[timer.consumer] = timer.consumer.set_aside or self._aside.may_set_aside(
+                        timer.consumer
+                    )
+        return silent
 
 
 def _remember(chunk: Chunk, mask: int, reason: str) -> None:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import insort
+
+from pydanube_broker.subscription.key_slots import KeySlots, slots_of
+from pydanube_broker.subscription.members import Members
+from pydanube_broker.subscription.ranges import ranges_of
 from pydanube_broker.subscription.window import Window
 
 
@@ -39,3 +44,52 @@ def check_window(window: Window) -> None:
         assert window.floor <= low
         assert high <= window.next
         assert not any(c.open & c.local(low, high) for c in window.chunks)
+
+
+def check_members(members: Members, window: Window) -> None:
+    """Assert what must be so of those attached; for tests."""
+    if members.slots is not None:
+        check_slots(members.slots, window)
+    for consumer in members.consumers:
+        flights = [f for chunk in window.chunks for f in chunk.flights if f.consumer is consumer]
+        assert consumer.in_flight == sum(flight.mask.bit_count() for flight in flights)
+        assert consumer.credit_messages >= 0
+
+
+def check_slots(table: KeySlots, window: Window) -> None:
+    """Assert the invariants of key-shared; for tests."""
+    held: dict[int, int] = {}
+    stops: dict[int, list[int]] = {}
+    table.queues.check(window)
+    for chunk in window.chunks:
+        waiting = 0
+        for seat, mask in chunk.queued.items():
+            waiting |= mask
+            for slot in slots_of(chunk, mask):
+                assert table._owner[slot] == seat
+                assert not table._stuck(slot)
+        for slot in slots_of(chunk, chunk.ready ^ waiting):
+            held[slot] = held.get(slot, 0) + 1
+        stopping = [p.mask for p in chunk.poisons if p.blocked]
+        stopping += [w.mask for w in chunk.waits if table._stops_by_retry]
+        for mask in stopping:
+            for start, end in ranges_of(mask, 0):
+                for bit in range(start, end):
+                    insort(stops.setdefault(chunk.slots[bit], []), chunk.start + bit)
+    assert held == table._held
+    assert stops == table._stops
+    flying = table._in_flight(window)
+    for slot, count in table._draining.items():
+        assert flying[slot] == count
+    for chunk in window.chunks:
+        for flight in chunk.flights:
+            for slot in slots_of(chunk, flight.mask):
+                if slot not in table._draining and not table.filtered:
+                    assert table._owner[slot] == flight.consumer.slot_index
+    for slot, index in table._route.items():
+        assert not table._stuck(slot)
+        assert table._owner[slot] == index
+    counts = [0] * len(table._members)
+    for index in table._owner.values():
+        counts[index] += 1
+    assert counts == table._owned

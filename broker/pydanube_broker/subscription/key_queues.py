@@ -48,7 +48,7 @@ class KeyQueues:
             seat = consumer.slot_index
             if not (self._waiting[seat] and consumer.has_credit):
                 continue
-            left = min(limit, consumer.credit_messages)
+            left = min(limit, consumer.room_messages)
             found: list[tuple[Chunk, int]] = []
             for chunk in self._chunks.values():
                 mask = chunk.queued.get(seat)

@@ -73,6 +73,7 @@ class KeySlots:
 
     __slots__ = (
         "_accept",
+        "_aside",
         "_draining",
         "_held",
         "_members",
@@ -89,6 +90,7 @@ class KeySlots:
     def __init__(self, *, ordered_retry: bool) -> None:
         self._members: list[Consumer | None] = []  # by slot index
         self._patterns: list[re.Pattern[str] | None] = []
+        self._aside: set[int] = set()  # slot indices of members that are set aside
         self._owned: list[int] = []  # units owned, by slot index
         # A unit is a slot, or with filters slot + (accepting members << 16).
         self._owner: dict[int, int] = {}
@@ -145,9 +147,27 @@ class KeySlots:
         before = self.filtered
         self._dissolve()
         self._seat(old.slot_index, new)
+        if old.set_aside:
+            self.take_back(new, window)
         # With the same filters nobody's keys change: a neighbour that reconnects must not make others' keys drain.
-        if (before or self.filtered) and new.key_filters != old.key_filters:
+        elif (before or self.filtered) and new.key_filters != old.key_filters:
             self._forget_owners(window)
+        self.recheck_held = True
+
+    def set_aside(self, consumer: Consumer, window: Window) -> None:
+        """A consumer's slots go to others; call it before what it holds is made ready."""
+        self._dissolve()
+        self._aside.add(consumer.slot_index)
+        self._vacate(consumer.slot_index, window, filtered=self.filtered)
+
+    def take_back(self, consumer: Consumer, window: Window) -> None:
+        """A consumer that was set aside takes its share again."""
+        self._dissolve()
+        self._aside.discard(consumer.slot_index)
+        if self.filtered:
+            self._forget_owners(window)
+        else:
+            self._share(consumer.slot_index, window)
         self.recheck_held = True
 
     def remove(self, consumer: Consumer, window: Window) -> None:
@@ -157,7 +177,12 @@ class KeySlots:
         self._dissolve()
         self._members[index] = None
         self._patterns[index] = None
-        if before:
+        self._aside.discard(index)
+        self._vacate(index, window, filtered=before)
+
+    def _vacate(self, index: int, window: Window, *, filtered: bool) -> None:
+        """The slots of a seat are nobody's."""
+        if filtered:
             self._forget_owners(window)
         else:
             for slot in [s for s, owner in self._owner.items() if owner == index]:
@@ -176,7 +201,7 @@ class KeySlots:
 
     def _share(self, index: int, window: Window) -> None:
         """Move slots from the others until the new member has its share. O(slots + in flight)."""
-        members = sum(m is not None for m in self._members)
+        members = sum(m is not None for m in self._members) - len(self._aside)
         share = len(self._owner) // members
         if share == 0:
             return
@@ -212,7 +237,7 @@ class KeySlots:
         counts: dict[int, int] = {}
         for chunk in window.chunks:
             for flight in chunk.flights:
-                for slot, count in Counter(_slots_of(chunk, flight.mask)).items():
+                for slot, count in Counter(slots_of(chunk, flight.mask)).items():
                     counts[slot] = counts.get(slot, 0) + count
         return counts
 
@@ -293,11 +318,14 @@ class KeySlots:
         return self._assign(unit, accepting) if owner is None else owner
 
     def _assign(self, unit: int, accepting: int) -> int:
-        """Give an unseen unit to the acceptable member with the fewest; the earliest seat among equals."""
-        owner = min(
-            (i for i, m in enumerate(self._members) if m is not None and accepting >> i & 1),
-            key=self._owned.__getitem__,
-        )
+        """Give an unseen unit to the acceptable member with the fewest; the earliest seat among equals.
+
+        To one that is set aside only if nobody else accepts it: then it waits.
+        """
+        seats = [i for i, m in enumerate(self._members) if m is not None and accepting >> i & 1]
+        if self._aside:
+            seats = [seat for seat in seats if seat not in self._aside] or seats
+        owner = min(seats, key=self._owned.__getitem__)
         self._owner[unit] = owner
         self._owned[owner] += 1
         return owner
@@ -367,7 +395,7 @@ class KeySlots:
                         count = deliveries_at(chunk, bit)[0] if chunk.history else 0
                         if chosen is None and consumer.has_credit:
                             chosen, delivered = consumer, count
-                            limit = min(limit, consumer.credit_messages)
+                            limit = min(limit, consumer.room_messages)
                         if consumer is chosen and count == delivered:
                             if found and found[-1][1] == offset:
                                 found[-1] = (found[-1][0], offset + 1)
@@ -414,7 +442,7 @@ class KeySlots:
         self.recheck_held = True
 
     def _hold(self, chunk: Chunk, mask: int) -> None:
-        for slot, count in Counter(_slots_of(chunk, mask)).items():
+        for slot, count in Counter(slots_of(chunk, mask)).items():
             self._held[slot] = self._held.get(slot, 0) + count
             self._route.unset(slot)
 
@@ -423,7 +451,7 @@ class KeySlots:
             mask ^= self.queues.remove(chunk, mask)
             if not mask:
                 return
-        for slot, count in Counter(_slots_of(chunk, mask)).items():
+        for slot, count in Counter(slots_of(chunk, mask)).items():
             left = self._held[slot] - count
             if left:
                 self._held[slot] = left
@@ -459,7 +487,7 @@ class KeySlots:
             self.recheck_held = True
         if not self._draining:
             return
-        for slot, count in Counter(_slots_of(chunk, mask)).items():
+        for slot, count in Counter(slots_of(chunk, mask)).items():
             left = self._draining.get(slot)
             if left is None:
                 continue
@@ -469,46 +497,6 @@ class KeySlots:
                 del self._draining[slot]
                 self.recheck_held = True
 
-    # -- looking --------------------------------------------------------------------------------------------------
 
-    def check(self, window: Window) -> None:
-        """Assert the invariants; for tests."""
-        held: dict[int, int] = {}
-        stops: dict[int, list[int]] = {}
-        self.queues.check(window)
-        for chunk in window.chunks:
-            waiting = 0
-            for seat, mask in chunk.queued.items():
-                waiting |= mask
-                for slot in _slots_of(chunk, mask):
-                    assert self._owner[slot] == seat
-                    assert not self._stuck(slot)
-            for slot in _slots_of(chunk, chunk.ready ^ waiting):
-                held[slot] = held.get(slot, 0) + 1
-            stopping = [p.mask for p in chunk.poisons if p.blocked]
-            stopping += [w.mask for w in chunk.waits if self._stops_by_retry]
-            for mask in stopping:
-                for start, end in ranges_of(mask, 0):
-                    for bit in range(start, end):
-                        insort(stops.setdefault(chunk.slots[bit], []), chunk.start + bit)
-        assert held == self._held
-        assert stops == self._stops
-        flying = self._in_flight(window)
-        for slot, count in self._draining.items():
-            assert flying[slot] == count
-        for chunk in window.chunks:
-            for flight in chunk.flights:
-                for slot in _slots_of(chunk, flight.mask):
-                    if slot not in self._draining and not self.filtered:
-                        assert self._owner[slot] == flight.consumer.slot_index
-        for slot, index in self._route.items():
-            assert not self._stuck(slot)
-            assert self._owner[slot] == index
-        counts = [0] * len(self._members)
-        for index in self._owner.values():
-            counts[index] += 1
-        assert counts == self._owned
-
-
-def _slots_of(chunk: Chunk, mask: int) -> Iterable[int]:
+def slots_of(chunk: Chunk, mask: int) -> Iterable[int]:
     return compress(chunk.slots, digits_of(mask)) if mask else ()

@@ -120,7 +120,11 @@ class Members:
             max_extend_ms=max_extend_ms,
         )
         # A take-over keeps its place: a standby that reconnects does not go to the end of the line.
-        self.consumers.insert(len(self.consumers) if place is None else place, consumer)
+        # But one that was set aside stands behind whoever took over.
+        last = place is None or (
+            old is not None and old.set_aside and self._type is SubscriptionType.FAILOVER
+        )
+        self.consumers.insert(len(self.consumers) if last or place is None else place, consumer)
         if self.slots is not None:
             if old is None:
                 self.slots.add(consumer, self._window)
@@ -130,24 +134,28 @@ class Members:
             self._release(old)
         self._window.version += 1
         effects.append(self._session_started(consumer, SessionReason.JOINED))
-        if self._type is SubscriptionType.FAILOVER and self.consumers[0] is consumer:
+        if self._type is SubscriptionType.FAILOVER and self.active is consumer:
             effects.append(Activated(consumer_id=consumer_id))
         return effects
 
-    def leave(self, consumer_id: int) -> list[Effect]:
+    @property
+    def active(self) -> Consumer | None:
+        """Of exclusive and failover: the one that is sent messages; the first that is not set aside."""
+        for consumer in self.consumers:
+            if not consumer.set_aside:
+                return consumer
+        return None
+
+    def leave(self, consumer_id: int) -> None:
         """See `Subscription.leave`."""
         consumer = self.find(consumer_id)
         if consumer is None:
-            return []
-        was_active = self.consumers[0] is consumer
+            return
         self.consumers.remove(consumer)
         if self.slots is not None:
             self.slots.remove(consumer, self._window)
         self._release(consumer)
         self._window.version += 1
-        if self._type is SubscriptionType.FAILOVER and was_active and self.consumers:
-            return [Activated(consumer_id=self.consumers[0].consumer_id)]
-        return []
 
     def grant(self, consumer_id: int, messages: int, size_bytes: int) -> None:
         """See `Subscription.grant`."""
@@ -180,12 +188,18 @@ class Members:
 
     def renew_sessions(self) -> list[Effect]:
         """After a seek: every consumer gets a new session."""
-        effects: list[Effect] = []
-        for consumer in self.consumers:
-            consumer.session = self._next_session()
-            consumer.untaken.clear()
-            effects.append(self._session_started(consumer, SessionReason.SEEK))
-        return effects
+        return [self._renew(consumer, SessionReason.SEEK) for consumer in self.consumers]
+
+    def end_session(self, consumer: Consumer, reason: SessionReason) -> Effect:
+        """What a consumer holds is ready, its answers to it are void; it stays."""
+        self._release(consumer)
+        self._window.version += 1
+        return self._renew(consumer, reason)
+
+    def _renew(self, consumer: Consumer, reason: SessionReason) -> Effect:
+        consumer.session = self._next_session()
+        consumer.untaken.clear()
+        return self._session_started(consumer, reason)
 
     def _next_session(self) -> int:
         session = self._sessions

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from pydanube_broker.subscription.chunk import Chunk, Poison
+from pydanube_broker.subscription.consumer import Consumer
 from pydanube_broker.subscription.ranges import Range, ranges_of
 from pydanube_broker.subscription.statistics import WorstFailure
 from pydanube_broker.subscription.window import Window
@@ -26,6 +27,15 @@ def first_blocked(window: Window) -> tuple[int, Poison] | None:
         if found is not None:
             break
     return found
+
+
+def oldest_sent(window: Window) -> dict[Consumer, int]:
+    """When what each consumer holds was sent at the earliest. O(flights)."""
+    oldest: dict[Consumer, int] = {}
+    for chunk in window.chunks:
+        for flight in chunk.flights:
+            oldest[flight.consumer] = min(oldest.get(flight.consumer, flight.sent_at_ms), flight.sent_at_ms)
+    return oldest
 
 
 def worst_failure(window: Window) -> WorstFailure | None:
@@ -73,12 +83,23 @@ def barrier(window: Window, *, ordered_retry: bool) -> int | None:
     return None
 
 
-def next_ready(window: Window, *, limit: int, barrier: int | None) -> tuple[list[Range], int] | None:
+def first_ready(window: Window) -> tuple[Chunk, int] | None:
+    """The chunk and bit of the first message that is ready again. O(chunks before it)."""
+    for chunk in window.chunks:
+        if chunk.ready:
+            return chunk, 1 << lowest(chunk.ready)
+    return None
+
+
+def next_ready(
+    window: Window, *, limit: int, barrier: int | None, consumer_id: int | None = None
+) -> tuple[list[Range], int] | None:
     """The first messages that are ready again, in offset order, all with one delivery count.
 
     Args:
         limit: at most this many messages, from 1.
         barrier: nothing at or beyond this offset.
+        consumer_id: only up to what came back from this consumer.
 
     Returns:
         (ranges, how often they were delivered already), or None.
@@ -102,6 +123,8 @@ def next_ready(window: Window, *, limit: int, barrier: int | None) -> tuple[list
         elif delivered != count:
             break
         other = mask & ~alike
+        if consumer_id is not None:
+            other |= mask & chunk.not_first.get(consumer_id, 0)
         if other:
             mask &= (other & -other) - 1  # only up to the first message with another count
         for start, end in ranges_of(mask, chunk.start):

@@ -64,7 +64,7 @@ def affordable(
     """
     if not consumer.has_credit:
         return 0
-    fitting = min(len(indices), consumer.credit_messages)
+    fitting = min(len(indices), consumer.room_messages)
     if sizes is None or consumer.credit_bytes is None:
         return fitting
     if together is not None and together <= consumer.credit_bytes:
@@ -95,7 +95,7 @@ def round_robin(
     Returns:
         (who, next): `who` is shorter than `messages` when credit ran out; `next` is whose turn is next.
     """
-    left = [c.credit_messages for c in consumers]
+    left = [c.room_messages for c in consumers]
     bytes_left = [c.credit_bytes for c in consumers]
     who = bytearray()
     turn = 0

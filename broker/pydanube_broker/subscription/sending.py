@@ -10,13 +10,13 @@ from typing import Final
 from pydanube_core.errors import InvalidArgument
 
 from pydanube_broker.subscription.chunk import Chunk
-from pydanube_broker.subscription.consumer import Consumer
+from pydanube_broker.subscription.consumer import Consumer, Standing
 from pydanube_broker.subscription.dealt import bytes_by_seat, indices_of
 from pydanube_broker.subscription.key_slots import UNROUTED, KeySlots, pack_slots
 from pydanube_broker.subscription.members import Members, SubscriptionType
 from pydanube_broker.subscription.picked import Picked
 from pydanube_broker.subscription.plan import Plan, Selection
-from pydanube_broker.subscription.planning import barrier, next_ready
+from pydanube_broker.subscription.planning import barrier, first_ready, next_ready
 from pydanube_broker.subscription.ranges import Range, head_of_mask, normalise, subtract, total
 from pydanube_broker.subscription.routing import (
     MAX_ROUTED,
@@ -39,6 +39,12 @@ ROUTED_MESSAGES: Final = 8_192
 HELD_MESSAGES: Final = 16_384
 
 _held_by: Final = attrgetter("in_flight")
+
+
+def _came_back_from(consumer: Consumer, chunk: Chunk, bit: int) -> bool:
+    """Whether others are asked first to take a message that is ready again."""
+    on_trial = consumer.standing is not Standing.ANSWERING
+    return on_trial or bool(chunk.not_first.get(consumer.consumer_id, 0) & bit)
 
 
 class Sending:
@@ -83,24 +89,28 @@ class Sending:
         if self._members.slots is not None:
             return self._plan_by_key(self._members.slots, max_messages)
         window = self._window
+        again = None
         if self._type is SubscriptionType.SHARED:
-            consumer = self._whose_turn()
+            again = first_ready(window) if window.ready else None
+            consumer = self._whose_turn(again)
         else:
-            consumer = (
-                self._members.consumers[0]
-                if self._members.consumers and self._members.consumers[0].has_credit
-                else None
-            )
-        if consumer is None:
+            consumer = self._members.active
+        if consumer is None or not consumer.has_credit:
             return None
-        limit = consumer.credit_messages
+        limit = consumer.room_messages
         if self._type is SubscriptionType.SHARED:
             limit = min(limit, 1 if consumer.single else self._share(consumer))
         if max_messages is not None and max_messages < limit:
             limit = max_messages
         stop = barrier(window, ordered_retry=self._ordered_retry)
         if window.ready:
-            found = next_ready(window, limit=limit, barrier=stop)
+            others_first = again is not None and not _came_back_from(consumer, *again)
+            found = next_ready(
+                window,
+                limit=limit,
+                barrier=stop,
+                consumer_id=consumer.consumer_id if others_first else None,
+            )
             if found is not None:
                 return self._plan(consumer, tuple(found[0]), limit, found[1] + 1, fresh=False)
         if stop is not None:
@@ -140,7 +150,7 @@ class Sending:
         dealt = self._dealt()
         if not dealt or window.next >= end or room < 1:
             return None
-        credit = sum(c.credit_messages for c in dealt)
+        credit = sum(c.room_messages for c in dealt)
         if self._members.slots is not None and not self._members.slots.filtered:
             # What is read for those without credit is queued at little cost. Reading only as much as there is credit
             # would give one of four consumers a quarter of that, then a quarter of the rest: thirty parts for one.
@@ -183,11 +193,16 @@ class Sending:
         least = 1 if consumer.in_flight < PLENTY_MESSAGES else PLENTY_MESSAGES
         return min(SLICE_MESSAGES, max(least, fair - consumer.in_flight))
 
-    def _whose_turn(self) -> Consumer | None:
-        """Of those with credit the one that holds least; the next in turn among equals."""
+    def _whose_turn(self, again: tuple[Chunk, int] | None) -> Consumer | None:
+        """Of those with credit the one that holds least; the next in turn among equals.
+
+        A message that came back is for another consumer than it came from, and for none on trial, where there is one.
+        """
         consumers = self._members.consumers
-        turns = consumers[self._turn :] + consumers[: self._turn]
-        return min((one for one in turns if one.has_credit), key=_held_by, default=None)
+        turns = [one for one in consumers[self._turn :] + consumers[: self._turn] if one.has_credit]
+        if again is not None:
+            turns = [one for one in turns if not _came_back_from(one, *again)] or turns
+        return min(turns, key=_held_by, default=None)
 
     def sent(
         self, plan: Plan, ranges: Sequence[Range], size_bytes: int, next_offset: int, now_ms: int

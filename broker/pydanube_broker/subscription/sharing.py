@@ -30,15 +30,19 @@ def next_recall(type: SubscriptionType, members: Members, now_ms: int) -> Recall
     if type not in (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED):
         return None
     consumers = members.consumers
-    if len(consumers) < 2 or not any(map(_idle, consumers)):
+    aside = [
+        one for one in consumers if one.set_aside and one.untaken.messages and now_ms >= one.recall_at_ms
+    ]
+    if not aside and (len(consumers) < 2 or not any(map(_idle, consumers))):
         return None
-    holders = [one for one in consumers if one.untaken.messages and now_ms >= one.recall_at_ms]
+    holders = aside or [one for one in consumers if one.untaken.messages and now_ms >= one.recall_at_ms]
     if not holders:
         return None
     holder = max(holders, key=lambda one: one.untaken.messages)
     total = sum(one.untaken.messages for one in consumers)
     takers = sum(one.has_credit or one is holder for one in consumers)
-    wanted = min(holder.untaken.messages - total // takers, RECALL_MESSAGES)
+    fair = 0 if aside else total // takers
+    wanted = min(holder.untaken.messages - fair, RECALL_MESSAGES)
     if wanted < 1:
         return None
     holder.recall_at_ms = now_ms + RECALL_PAUSE_MS

@@ -62,7 +62,9 @@ class ConsumerState(StrEnum):
 
     ABSENT = "absent"
     ACTIVE = "active"  # may be sent messages, as far as its credit goes
-    STANDBY = "standby"  # failover: takes over when those before it are gone
+    STANDBY = "standby"  # failover: takes over when those before it are gone, or set aside
+    SET_ASIDE = "set aside"  # let everything expire; is sent nothing
+    ON_TRIAL = "on trial"  # was set aside; is sent one message at a time until it answers
 
 
 _C = ConsumerState
@@ -70,7 +72,15 @@ _C = ConsumerState
 CONSUMER_MOVES: Final[dict[tuple[ConsumerState, ConsumerState], str]] = {
     (_C.ABSENT, _C.ACTIVE): "joins; in failover as the first, or in the place of the active one by its name",
     (_C.ABSENT, _C.STANDBY): "joins a failover subscription that has an active consumer",
-    (_C.STANDBY, _C.ACTIVE): "all consumers before it are gone",
+    (_C.STANDBY, _C.ACTIVE): "all consumers before it are gone, or set aside",
+    (_C.ACTIVE, _C.SET_ASIDE): "let everything expire, and somebody else takes its messages",
+    (_C.SET_ASIDE, _C.ACTIVE): "answers, or nobody else is left",
+    (_C.SET_ASIDE, _C.STANDBY): "failover: answers; it stands behind whoever took over",
+    (_C.SET_ASIDE, _C.ON_TRIAL): "its trial is due; not in failover",
+    (_C.ON_TRIAL, _C.ACTIVE): "answers",
+    (_C.ON_TRIAL, _C.SET_ASIDE): "let its message expire",
+    (_C.SET_ASIDE, _C.ABSENT): "leaves, or another took over its name",
+    (_C.ON_TRIAL, _C.ABSENT): "leaves, or another took over its name",
     (_C.ACTIVE, _C.ABSENT): "leaves, or another took over its name; what it held comes back",
     (_C.STANDBY, _C.ABSENT): "leaves, or another took over its name",
 }

@@ -56,14 +56,15 @@ from pydanube_broker.subscription.consumer import Consumer
 from pydanube_broker.subscription.cursor import CursorDelta, CursorSnapshot
 from pydanube_broker.subscription.effects import Effect
 from pydanube_broker.subscription.failures import Failures
-from pydanube_broker.subscription.invariants import check_window
+from pydanube_broker.subscription.invariants import check_members, check_window
 from pydanube_broker.subscription.key_slots import KeySlots
 from pydanube_broker.subscription.members import Members, SubscriptionType
 from pydanube_broker.subscription.plan import Plan, Selection
-from pydanube_broker.subscription.planning import first_blocked, worst_failure
+from pydanube_broker.subscription.planning import first_blocked, oldest_sent, worst_failure
 from pydanube_broker.subscription.policy import FailurePolicy
 from pydanube_broker.subscription.ranges import Range, check_ranges, normalise, subtract
 from pydanube_broker.subscription.sending import Sending
+from pydanube_broker.subscription.set_aside import SettingAside
 from pydanube_broker.subscription.sharing import Recall, next_recall
 from pydanube_broker.subscription.statistics import (
     BlockedBy,
@@ -83,6 +84,7 @@ class Subscription:
 
     __slots__ = (
         "_acknowledged",
+        "_aside",
         "_failures",
         "_members",
         "_sending",
@@ -135,7 +137,8 @@ class Subscription:
             ordered_retry=ordered,
         )
         self._span = span_messages
-        self._failures = Failures(self._window, policy or FailurePolicy(), random)
+        self._aside = SettingAside(type, self._members, self._window)
+        self._failures = Failures(self._window, policy or FailurePolicy(), random, self._aside)
         self._acknowledged = self._stale = 0
 
     @classmethod
@@ -183,7 +186,7 @@ class Subscription:
         """Whether messages go to the consumer: of a failover subscription the first, also after it took over its name."""
         if self._type is not SubscriptionType.FAILOVER:
             return True
-        return bool(self._members.consumers) and self._members.consumers[0].consumer_id == consumer_id
+        return (active := self._members.active) is not None and active.consumer_id == consumer_id
 
     def session_of(self, consumer_id: int) -> int | None:
         """The consumer's session, None if it is not attached."""
@@ -197,7 +200,8 @@ class Subscription:
 
     def next_deadline_ms(self) -> int | None:
         """When `tick` has something to do; None while there is nothing."""
-        return self._window.next_timer_ms()
+        due, trial = self._window.next_timer_ms(), self._aside.next_trial_ms
+        return due if trial is None or (due is not None and due < trial) else trial
 
     # -- consumers -------------------------------------------------------------------------------------------
 
@@ -234,7 +238,7 @@ class Subscription:
             ConsumerBusy: exclusive, and a consumer of another name is attached.
             InvalidArgument: the id is taken by another name, or a number is negative.
         """
-        return self._members.join(
+        effects = self._members.join(
             consumer_id,
             name,
             credit_messages=credit_messages,
@@ -246,10 +250,15 @@ class Subscription:
             reports=reports,
             max_extend_ms=max_extend_ms,
         )
+        self._aside.settle(now_ms)
+        return effects
 
     def leave(self, consumer_id: int, now_ms: int) -> list[Effect]:
         """Detach a consumer, however it went; what it held is ready again at once. Unknown ids are ignored."""
-        return self._members.leave(consumer_id)
+        active = self._members.active
+        self._members.leave(consumer_id)
+        self._aside.settle(now_ms)
+        return self._aside.activated(active)
 
     def grant(self, consumer_id: int, messages: int, size_bytes: int) -> None:
         """Add credit. Unknown ids are ignored: the consumer has left meanwhile."""
@@ -344,6 +353,7 @@ class Subscription:
         window.locate_masks(found, masks)
         ends = [(first + mask.bit_length() - 1, first + mask.bit_length()) for first, mask in masks]
         window.check_delivered(found, [*ranges, *ends], consumer)
+        self._aside.answered(consumer)
         closed = 0
         for chunk, mask in found.items():
             closed += mask.bit_count()
@@ -370,6 +380,7 @@ class Subscription:
                 sent |= flight.mask
                 if own := flight.mask & mask:
                     answered.append((flight, own))
+            self._aside.answered_late(chunk, mask)
             if hit := mask & sent:
                 closed += hit.bit_count()
                 window.close(chunk, hit)
@@ -385,6 +396,7 @@ class Subscription:
         """
         ends: dict[Consumer, int] = {}
         for flight, mask in answered:
+            self._aside.answered(flight.consumer)
             end = flight.chunk.start + mask.bit_length()
             ends[flight.consumer] = max(end, ends.get(flight.consumer, 0))
         for consumer, offset in ends.items():
@@ -439,6 +451,7 @@ class Subscription:
         random = self._failures.random() if held else 0.0
         for flight, mask in held:
             self._window.end_flight(flight, mask)
+            flight.chunk.came_back(flight.consumer, mask)
             self._failures.fail(flight.chunk, mask, now_ms, delay_ms, reason or "nack", random)
         return self._failures.report()
 
@@ -465,6 +478,7 @@ class Subscription:
         consumer = self._current(consumer_id, session)
         if consumer is None or not consumer.reports:
             return
+        consumer.date_answers(now_ms)
         for chunk, mask in consumer.untaken.take(total):
             for flight in tuple(chunk.flights):
                 if flight.consumer is consumer and not flight.taken and (own := flight.mask & mask):
@@ -480,9 +494,10 @@ class Subscription:
             NotDelivered, InvalidArgument: as for `ack`.
         """
         back: dict[Chunk, int] = {}
-        for flight, mask in self._held(consumer_id, session, ranges) if ranges else ():
+        for flight, mask in self._held(consumer_id, session, ranges, answers=False) if ranges else ():
             back[flight.chunk] = back.get(flight.chunk, 0) | mask
             self._window.end_flight(flight, mask)
+            flight.chunk.came_back(flight.consumer, mask)
             self._window.make_ready(flight.chunk, mask)
         consumer = self._current(consumer_id, session)
         if consumer is not None and back:
@@ -515,14 +530,18 @@ class Subscription:
                 extended += mask.bit_count()
         return extended
 
-    def _held(self, consumer_id: int, session: int, ranges: Sequence[Range]) -> list[tuple[Flight, int]]:
-        """The messages of the ranges that the consumer holds, by flight."""
+    def _held(
+        self, consumer_id: int, session: int, ranges: Sequence[Range], *, answers: bool = True
+    ) -> list[tuple[Flight, int]]:
+        """The messages of the ranges that the consumer holds, by flight; its application `answers` to them."""
         check_ranges(ranges)
         consumer = self._current(consumer_id, session)
         if consumer is None:
             return []
         found = self._window.locate(ranges)
         self._window.check_delivered(found, ranges, consumer)
+        if answers:
+            self._aside.answered(consumer)
         return [
             (flight, flight.mask & mask)
             for chunk, mask in found.items()
@@ -594,7 +613,8 @@ class Subscription:
             raise InvalidArgument(f"count: {count} is below 1", field="count", value=count)
         window = self._window
         start, end, left = window.floor, window.floor, count
-        for low, high in subtract([(window.floor, self._sending.end)], normalise(self._closed_ranges())):
+        closed = normalise(window.snapshot().acknowledged)
+        for low, high in subtract([(window.floor, self._sending.end)], closed):
             take = min(left, high - low)
             end = low + take
             left -= take
@@ -604,9 +624,6 @@ class Subscription:
             return None
         window.close_range(start, end)
         return start, end
-
-    def _closed_ranges(self) -> list[Range]:
-        return list(self._window.snapshot().acknowledged)
 
     def skipped(self, start: int, end: int) -> int:
         """The log holds no message in `[start, end)` any more (retention, compaction): they count as acknowledged.
@@ -667,11 +684,7 @@ class Subscription:
     def statistics(self, now_ms: int) -> SubscriptionStatistics:
         """Facts at this moment. O(chunks)."""
         window = self._window
-        oldest: dict[int, int] = {}
-        for chunk in window.chunks:
-            for flight in chunk.flights:
-                key = flight.consumer.consumer_id
-                oldest[key] = min(oldest.get(key, flight.sent_at_ms), flight.sent_at_ms)
+        oldest = oldest_sent(window)
         blocked = first_blocked(window)
         return SubscriptionStatistics(
             floor=window.floor,
@@ -691,8 +704,9 @@ class Subscription:
             blocked_by=None if blocked is None else BlockedBy(offset=blocked[0], reason=blocked[1].reason),
             consumers=tuple(
                 c.statistics(
+                    now_ms,
                     active=self.is_active(c.consumer_id),
-                    oldest_age_ms=now_ms - oldest[c.consumer_id] if c.consumer_id in oldest else None,
+                    oldest_age_ms=now_ms - oldest[c] if c in oldest else None,
                     slots=None if self._members.slots is None else self._members.slots.owned(c),
                 )
                 for c in self._members.consumers
@@ -702,12 +716,5 @@ class Subscription:
     def check(self) -> None:
         """Assert the invariants; for tests."""
         check_window(self._window)
-        if self._members.slots is not None:
-            self._members.slots.check(self._window)
         assert self._window.room(self._span) >= 0
-        for consumer in self._members.consumers:
-            held = sum(
-                f.mask.bit_count() for c in self._window.chunks for f in c.flights if f.consumer is consumer
-            )
-            assert consumer.in_flight == held
-            assert consumer.credit_messages >= 0
+        check_members(self._members, self._window)

@@ -23,8 +23,8 @@ from typing import Final, Protocol
 
 from pydanube_core.errors import NotDelivered
 
-from pydanube_broker.subscription.chunk import NO_SLOTS, Chunk, Flight, Poison, Timer, Wait
-from pydanube_broker.subscription.consumer import Consumer
+from pydanube_broker.subscription.chunk import NO_SLOTS, NOT_FIRST, Chunk, Flight, Poison, Timer, Wait
+from pydanube_broker.subscription.consumer import Consumer, Standing
 from pydanube_broker.subscription.cursor import Attempts, CursorDelta, CursorSnapshot, merge_attempts
 from pydanube_broker.subscription.ranges import Range, RangeSet, joined, normalise, ranges_of
 from pydanube_broker.subscription.timers import SWEEP_ENTRIES, Timers
@@ -246,6 +246,10 @@ class Window:
         """Put messages in no state in flight with `consumer`. Its credit is the caller's business."""
         deadline = now_ms + consumer.ack_timeout_ms if consumer.ack_timeout_ms else None
         self.in_flight += mask.bit_count()
+        if consumer.has_answered:
+            consumer.date_answers(now_ms)
+        if chunk.not_first is not NOT_FIRST:
+            chunk.sent_again(mask)
         if consumer.reports:
             consumer.untaken.sent(chunk, mask)
         if chunk.flights:
@@ -568,6 +572,8 @@ class Window:
 
     def heard_of(self, consumer: Consumer, now_ms: int) -> None:
         """A consumer that reports lives: what it has not taken, or may keep for longer, is not late. O(in flight)."""
+        if consumer.standing is not Standing.ANSWERING:
+            return  # it has to take its message, not only to be heard of
         deadline_ms = now_ms + consumer.ack_timeout_ms
         for chunk in self.chunks:
             for flight in tuple(chunk.flights):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from pydanube_core.diagnosis.expiring import CONSUMER_EXPIRING
 from pydanube_core.diagnosis.findings import Finding, NextCall, Outcome, Rule, RuleArea, Severity
 from pydanube_core.diagnosis.lag_status import POISON_FAILURES, LagStatus
 from pydanube_core.diagnosis.options import DiagnosisOptions
@@ -561,6 +562,7 @@ SUBSCRIPTION_RULES: Final = (
         helps="look for the missing ack in the application; see the ack timeout",
         check=consumer_not_acking,
     ),
+    CONSUMER_EXPIRING,
     Rule(
         name="hot_key",
         area=RuleArea.SUBSCRIPTION,

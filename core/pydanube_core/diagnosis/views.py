@@ -35,6 +35,9 @@ class ConsumerView:
     oldest_in_flight_s: float | None
     heard_ms: int | None  # when its client said anything last; None: not kept for this kind of client
     answered_ms: int | None  # when it acknowledged or gave back anything last
+    standing: str = "answering"  # or set_aside, on_trial
+    standing_s: float | None = None  # since when; None while it answers
+    expired: int = 0  # deliveries since it answered last
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,6 +41,7 @@ from pydanube_broker.subscription import (
     apply_delta,
 )
 from pydanube_broker.subscription import subscription as subscription_module
+from pydanube_broker.subscription.consumer import Standing
 from pydanube_broker.subscription.cursor_codec import (
     decode_delta,
     decode_snapshot,
@@ -64,6 +65,7 @@ class Sent:
 
     consumer_id: int
     deadline_ms: int | None
+    sent_at_ms: int = 0
 
 
 @dataclass
@@ -78,10 +80,16 @@ class Peer:
     filters: tuple[str, ...]
     paused: bool = False
     refresh_at_ms: int = 0
+    state: ConsumerState = ConsumerState.ACTIVE
+    since_ms: int = 0  # set aside
+    trial_at_ms: int | None = None
+    trials: int = 0
+    answered: bool = False  # since something was last sent or late
+    answered_at_ms: int = -1
 
-    @property
-    def rich(self) -> bool:
-        return self.credit > 0 and not self.paused
+    def date_answers(self, now_ms: int) -> None:
+        if self.answered:
+            self.answered, self.answered_at_ms = False, now_ms
 
 
 @dataclass
@@ -154,6 +162,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         self.returned: dict[int, int] = {}
         self.failures: dict[int, int] = {}
         self.first_sent = -1
+        self.came_from: dict[int, int] = {}  # failed with that consumer, and not sent since
 
     # -- the reference --------------------------------------------------------------------------------------------
 
@@ -173,6 +182,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         self.returned.pop(offset, None)
         self.failures.pop(offset, None)
         self.dying_failures.pop(offset, None)
+        self.came_from.pop(offset, None)
         self.done.add(offset)
 
     def land(self, offset: int) -> None:
@@ -180,8 +190,71 @@ class DeliveryMachine(RuleBasedStateMachine):
         if peer is not None and peer.window:
             peer.credit += 1
 
-    def fail(self, offset: int, *, asked_ms: int = 0, terminated: bool = False) -> str | None:
+    # -- consumers that let everything expire --------------------------------------------------------------------
+
+    def rich(self, consumer_id: int) -> bool:
+        peer = self.peers[consumer_id]
+        may = peer.state is ConsumerState.ACTIVE or (
+            peer.state is ConsumerState.ON_TRIAL and not self.holds(consumer_id)
+        )
+        return may and peer.credit > 0 and not peer.paused
+
+    def holds(self, consumer_id: int) -> int:
+        return sum(sent.consumer_id == consumer_id for sent in self.flight.values())
+
+    def aside(self, consumer_id: int) -> bool:
+        return self.peers[consumer_id].state is ConsumerState.SET_ASIDE
+
+    def stands_in(self, one: int, other: int) -> bool:
+        """Whether a consumer takes all that another takes."""
+        if one == other or not (self.peers[one].credit or self.holds(one)):
+            return False
+        return self.peers[one].filters in ((), self.peers[other].filters)
+
+    def may_set_aside(self, consumer_id: int) -> bool:
+        exclusive = self.kind is SubscriptionType.EXCLUSIVE
+        return not exclusive and any(self.stands_in(one, consumer_id) for one in self.peers)
+
+    def set_aside(self, consumer_id: int) -> None:
+        peer = self.peers[consumer_id]
+        peer.state, peer.since_ms = ConsumerState.SET_ASIDE, self.now
+        if self.kind is not SubscriptionType.FAILOVER:
+            peer.trial_at_ms = self.now + peer.timeout_ms * 4 * 2 ** min(peer.trials, 4)
+            peer.trials += 1
+        self.settle(but=consumer_id)
+        if self.kind is not SubscriptionType.SHARED:
+            self.release(consumer_id)
+            session = self.sub.session_of(consumer_id)
+            assert session is not None
+            assert session > peer.session
+            peer.session = session
+
+    def settle(self, but: int | None = None) -> None:
+        """Nobody is set aside for whom nobody stands in."""
+        aside = [one for one in self.peers if self.aside(one) and one != but]
+        for one in sorted(aside, key=lambda one: self.peers[one].since_ms):
+            if not any(self.stands_in(o, one) and not self.aside(o) for o in self.peers):
+                self.take_back(one)
+
+    def take_back(self, consumer_id: int, state: ConsumerState = ConsumerState.ACTIVE) -> None:
+        peer = self.peers[consumer_id]
+        peer.state, peer.trial_at_ms = state, None
+        if self.kind is SubscriptionType.FAILOVER:
+            self.peers[consumer_id] = self.peers.pop(consumer_id)
+
+    def answers(self, consumer_id: int) -> None:
+        peer = self.peers[consumer_id]
+        peer.answered = True
+        if peer.state is not ConsumerState.ACTIVE:
+            peer.trials = 0
+            self.take_back(consumer_id)
+
+    def fail(
+        self, offset: int, *, asked_ms: int = 0, terminated: bool = False, at_once: bool = False
+    ) -> str | None:
         """The message failed: its new state, and what effect that must have."""
+        if not terminated:
+            self.came_from[offset] = self.flight[offset].consumer_id
         self.land(offset)
         self.returned[offset] = self.returned.get(offset, 0) + 1
         self.failures[offset] = self.failures.get(offset, 0) + 1
@@ -193,7 +266,7 @@ class DeliveryMachine(RuleBasedStateMachine):
             return self.exhaust(offset)
         base = self.policy.base_redelivery_delay_ms * 2 ** (self.failures[offset] - 1)
         delay = min(max(base, asked_ms), self.policy.max_redelivery_delay_ms)
-        if delay:
+        if delay and not at_once:
             self.waiting[offset] = self.now + delay
         else:
             self.ready.add(offset)
@@ -258,11 +331,10 @@ class DeliveryMachine(RuleBasedStateMachine):
     def sendable(self) -> set[int]:
         """Messages that the core may not leave lying when it says that there is nothing to send."""
         stops = self.stops()
-        rich = [p for p in self.peers.values() if p.rich]
-        if not rich:
+        if not any(map(self.rich, self.peers)):
             return set()
-        first = next(iter(self.peers.values()))
-        if self.kind in (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER) and not first.rich:
+        first = next(one for one in self.peers if not self.aside(one))
+        if self.kind in (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER) and not self.rich(first):
             return set()
         barrier = min(stops, default=1 << 60)
         found = {o for o in self.ready if o < barrier}
@@ -328,6 +400,8 @@ class DeliveryMachine(RuleBasedStateMachine):
         )
         taken = [cid for cid, p in self.peers.items() if p.name == name]
         for cid in taken:
+            if self.kind is SubscriptionType.FAILOVER and self.aside(cid):
+                self.take_back(cid)  # its place is behind whoever took over
             self.release(cid)
         # A take-over keeps its predecessor's place in the line.
         self.peers = {
@@ -336,6 +410,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         }
         if not taken:
             self.peers[self.ids] = peer
+        self.settle()
 
     def release(self, consumer_id: int) -> None:
         for offset in [o for o, s in self.flight.items() if s.consumer_id == consumer_id]:
@@ -350,6 +425,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         self.sub.leave(consumer_id, self.now)
         self.release(consumer_id)
         del self.peers[consumer_id]
+        self.settle()
 
     @precondition(lambda self: self.peers)
     @rule(data=st.data(), messages=st.integers(1, 15))
@@ -414,9 +490,20 @@ class DeliveryMachine(RuleBasedStateMachine):
         peer = self.peers[consumer_id]
         assert len(offsets) <= peer.credit, "more than the credit"
         assert not (offsets and peer.paused), "sent to a paused consumer"
+        if offsets:
+            assert self.rich(consumer_id), (
+                "sent to one that is set aside, or to one on trial that holds a message"
+            )
+            assert peer.state is ConsumerState.ACTIVE or len(offsets) == 1
+            peer.date_answers(self.now)
+        others = any(
+            self.rich(one) and self.peers[one].state is ConsumerState.ACTIVE and one != consumer_id
+            for one in self.peers
+        )
         peer.credit -= len(offsets)
         if self.kind in (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER):
-            assert consumer_id == next(iter(self.peers)), "only the first consumer is active"
+            first = next(one for one in self.peers if not self.aside(one))
+            assert consumer_id == first, "only the first consumer is active"
         assert offsets == sorted(offsets)
         stops = self.stops()
         for offset in offsets:
@@ -434,9 +521,13 @@ class DeliveryMachine(RuleBasedStateMachine):
                 assert offset in self.ready
                 in_order = not any(o < offset for o in self.ready)
                 assert in_order or self.kind is SubscriptionType.KEY_SHARED, (offset, self.ready, plan)
+                if self.kind is SubscriptionType.SHARED and offset == offsets[0] and others:
+                    assert self.came_from.get(offset) != consumer_id, "not offered to another one first"
+                    assert peer.state is ConsumerState.ACTIVE, "came again to one on trial"
                 self.ready.discard(offset)
+            self.came_from.pop(offset, None)
             deadline = self.now + peer.timeout_ms if peer.timeout_ms else None
-            self.flight[offset] = Sent(consumer_id=consumer_id, deadline_ms=deadline)
+            self.flight[offset] = Sent(consumer_id=consumer_id, deadline_ms=deadline, sent_at_ms=self.now)
 
     # -- answers --------------------------------------------------------------------------------------------------
 
@@ -490,6 +581,7 @@ class DeliveryMachine(RuleBasedStateMachine):
             assert (self.sub.statistics(self.now), self.sub.snapshot()) == before
             return
         expected = {o for s, e in ranges for o in range(s, e) if self.seen(o)}
+        self.answers(consumer_id)
         assert self.sub.ack(consumer_id, peer.session, ranges) == len(expected)
         for offset in expected:
             self.finish(offset)
@@ -508,6 +600,7 @@ class DeliveryMachine(RuleBasedStateMachine):
             effects = self.sub.terminate(consumer_id, peer.session, ranges, self.now)
         else:
             effects = self.sub.nack(consumer_id, peer.session, ranges, self.now, delay_ms=asked)
+        self.answers(consumer_id)
         expected: dict[str, set[int]] = {}
         for offset in self.held(consumer_id, ranges):
             outcome = self.fail(offset, asked_ms=asked, terminated=terminate)
@@ -521,6 +614,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         consumer_id, peer, ranges = self.answering(data)
         if self.refused(consumer_id, ranges):
             return
+        self.answers(consumer_id)
         held = [o for o in self.held(consumer_id, ranges) if self.flight[o].deadline_ms is not None]
         assert self.sub.extend(consumer_id, peer.session, ranges, longer, self.now) == len(held)
         for offset in held:
@@ -543,9 +637,15 @@ class DeliveryMachine(RuleBasedStateMachine):
         ranges = self.some_ranges(data)
         offsets = sorted({o for s, e in ranges for o in range(s, e)})
         answered = {self.flight[o].consumer_id: o + 1 for o in offsets if o in self.flight}
+        for one in answered:
+            self.answers(one)
         if data.draw(st.booleans()):
             expected = [o for o in offsets if o in self.flight or (self.seen(o) and self.returned.get(o))]
             assert self.sub.ack_delivered(ranges, self.now) == len(expected)
+            for offset in expected:
+                late = self.came_from.get(offset)
+                if late in self.peers and late not in answered:
+                    self.answers(late)
             for offset in expected:
                 self.finish(offset)
             self.refresh(answered)
@@ -580,23 +680,57 @@ class DeliveryMachine(RuleBasedStateMachine):
     def time_passes(self, step: int) -> None:
         self.now += step
         effects = self.sub.tick(self.now)
+        for one, peer in self.peers.items():
+            if peer.trial_at_ms is not None and peer.trial_at_ms <= self.now:
+                self.take_back(one, ConsumerState.ON_TRIAL)
+        late = [o for o, s in self.flight.items() if (s.deadline_ms or 1 << 60) <= self.now]
+        silent: dict[int, bool] = {}
+        for sent in [self.flight[o] for o in late]:
+            self.peers[sent.consumer_id].date_answers(self.now)
+            if sent.sent_at_ms >= self.peers[sent.consumer_id].answered_at_ms:
+                silent[sent.consumer_id] = self.aside(sent.consumer_id) or self.may_set_aside(
+                    sent.consumer_id
+                )
         expected: dict[str, set[int]] = {}
         for offset in [o for o, due in self.waiting.items() if due <= self.now]:
             del self.waiting[offset]
             self.ready.add(offset)
         asked_again = [o for o, due in self.again_at.items() if due <= self.now]
-        for offset in [o for o, s in self.flight.items() if (s.deadline_ms or 1 << 60) <= self.now]:
+        for offset in late:
             expected.setdefault("expired", set()).add(offset)
-            outcome = self.fail(offset)
+            outcome = self.fail(offset, at_once=silent.get(self.flight[offset].consumer_id, False))
             if outcome is not None:
                 expected.setdefault(outcome, set()).add(offset)
         for offset in asked_again:
             del self.again_at[offset]
             self.dying.discard(offset)
             expected.setdefault(self.exhaust(offset), set()).add(offset)
+        for one in [one for one in self.peers if one in silent]:
+            if not self.aside(one) and self.may_set_aside(one):
+                self.set_aside(one)
         self.check_effects(effects, expected)
         deadline = self.sub.next_deadline_ms()
         assert deadline is None or deadline > self.now
+
+    @precondition(lambda self: len(self.peers) > 1)
+    @rule(data=st.data(), step=st.sampled_from((40, 200, 1000)), comes_back=st.booleans())
+    def hang(self, data: st.DataObject, step: int, comes_back: bool) -> None:
+        """One consumer answers nothing, the others everything; perhaps it answers when it is tried again."""
+        hung = data.draw(st.sampled_from(sorted(self.peers)))
+        for _ in range(2):
+            self.append(list(KEYS))
+            self.pump(data)
+            self.agrees()
+            for one, peer in list(self.peers.items()):
+                held = sorted(o for o, sent in self.flight.items() if sent.consumer_id == one)
+                if held and (one != hung or (comes_back and peer.state is ConsumerState.ON_TRIAL)):
+                    self.answers(one)
+                    self.sub.ack(one, peer.session, runs(held))
+                    for offset in held:
+                        self.finish(offset)
+            self.agrees()
+            self.time_passes(step)
+            self.agrees()
 
     @precondition(lambda self: self.dying)
     @rule(data=st.data(), durable=st.booleans(), stale=st.booleans())
@@ -776,9 +910,17 @@ class DeliveryMachine(RuleBasedStateMachine):
 
     def moves_are_in_the_tables(self) -> None:
         states = {
-            consumer.consumer_id: ConsumerState.ACTIVE if consumer.active else ConsumerState.STANDBY
+            consumer.consumer_id: {
+                Standing.ANSWERING: ConsumerState.ACTIVE if consumer.active else ConsumerState.STANDBY,
+                Standing.SET_ASIDE: ConsumerState.SET_ASIDE,
+                Standing.ON_TRIAL: ConsumerState.ON_TRIAL,
+            }[consumer.standing]
             for consumer in self.sub.statistics(self.now).consumers
         }
+        for consumer_id, state in states.items():
+            expected = self.peers[consumer_id].state
+            assert state is expected or (state, expected) == (ConsumerState.STANDBY, ConsumerState.ACTIVE)
+        assert not states or set(states.values()) != {ConsumerState.SET_ASIDE}, "nobody is left"
         for consumer_id in states.keys() | self.states.keys():
             before = self.states.get(consumer_id, ConsumerState.ABSENT)
             after = states.get(consumer_id, ConsumerState.ABSENT)
@@ -885,9 +1027,10 @@ class KeySharedMachine(DeliveryMachine):
 
     def sendable(self) -> set[int]:
         found: set[int] = set()
-        if any(p.rich for p in self.peers.values()) and self.window_used() < SPAN:
+        taking = [one for one in self.peers if not self.aside(one)]
+        if any(map(self.rich, taking)) and self.window_used() < SPAN:
             found |= set(self.unseen())
-        if all(p.rich for p in self.peers.values()):
+        if all(map(self.rich, taking)):
             flying = {self.unit(o) for o in self.flight}
             stopped = {self.unit(o): o for o in sorted(self.stops(), reverse=True)}
             for offset in self.ready - self.gone:
@@ -895,7 +1038,7 @@ class KeySharedMachine(DeliveryMachine):
                 if unit in flying or stopped.get(unit, 1 << 60) < offset:
                     continue
                 firsts = [o for o in self.ready if o < offset and self.unit(o) == unit]
-                acceptable = any(self.accepts(p, self.log[offset]) for p in self.peers.values())
+                acceptable = any(self.accepts(self.peers[one], self.log[offset]) for one in taking)
                 if not firsts and acceptable:
                     found.add(offset)
         return found
@@ -962,6 +1105,11 @@ def judged_again() -> None:
         assert sub.statistics(now).blocked_by is not None
     sub.set_policy(replace(block, max_redelivery_count=5), now)
     assert sub.statistics(now).ready == 1
+    again = sub.next_plan()
+    assert again is not None
+    assert sub.sent(again, [(0, 1)], 1, 1, now)
+    sub.terminate(1, session, [(0, 1)], now)
+    assert sub.skip(1) == (0, 1)
 
 
 def test_every_move_of_the_tables_happens() -> None:

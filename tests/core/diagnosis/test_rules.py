@@ -125,6 +125,11 @@ FIRING: list[tuple[str, SubscriptionView]] = [
     ("consumer_dead", view(departure=replace(LEFT, abrupt=True, in_flight=7))),
     ("consumer_dead", view(consumers=(replace(HELD, answered_ms=NOW - 160_000),), in_flight=80)),
     ("consumer_not_acking", view(consumers=(replace(HELD, answered_ms=None),), in_flight=80)),
+    (
+        "consumer_expiring",
+        view(consumers=(consumer(), consumer(expired=3, standing="set_aside", standing_s=4.0)), unread=0),
+    ),
+    ("consumer_expiring", view(consumers=(consumer(expired=3),), unread=1)),
     ("poison_message", view(consumers=(consumer(),), head_of_line=WORST, acknowledged=SOME)),
     ("poison_message", view(consumers=(consumer(),), head_of_line=replace(WORST, failures=1, blocked=True))),
     (
@@ -332,8 +337,8 @@ def test_answers_are_bounded_and_ranked_and_silence_without_a_look_is_unknown() 
     assert diagnose([], subject={}, as_of_ms=NOW, seen=False).verdict is Verdict.UNKNOWN
 
 
-def test_the_fifteen_rules_are_declared_and_the_windows_are_what_they_seem() -> None:
-    assert len(RULES) == 15
+def test_the_rules_are_declared_and_the_windows_are_what_they_seem() -> None:
+    assert len(RULES) == 16
     assert (FALLING.status, STANDING.status) == (LagStatus.FALLING_BEHIND, LagStatus.STUCK)
     for rule in RULES.values():
         assert rule.evidence

@@ -226,8 +226,8 @@ class ReceiveStream:
             self._pump.flowing(self.consumer_id)
 
     def session_changed(self, session: int, offset: int, reason: str) -> None:
-        """Official clients know no sessions. What was not sent yet when the cursor is moved is not sent any more."""
-        if reason == SessionReason.SEEK:
+        """Official clients know no sessions. What was not sent yet when the session ends is not sent any more."""
+        if reason != SessionReason.JOINED:
             self._frames.clear()
             self._flowing()
 

@@ -295,6 +295,7 @@ class ConsumerItem(Result):
     consumer: str
     active: bool
     in_flight: int
+    standing: str
     connected_at: str | None
     connected_at_reason: str | None = None
 

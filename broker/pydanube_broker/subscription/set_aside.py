@@ -1,0 +1,131 @@
+"""Consumers that let everything expire: they are set aside, tried again, and taken back.
+
+A consumer *lets everything expire* when a delivery of its runs into the ack timeout and it has answered nothing since it
+was handed that delivery. Sent more, it would only hold that up too. So it is set aside: it is sent nothing, and what it
+let expire is ready at once for the others.
+
+* Shared: it keeps its session. What waits in its buffer is asked back, and an ack that comes late counts.
+* Key-shared: its slots move to the others. Failover: the next consumer takes over. In both, all that it holds is ready
+  again and a new session begins, so that its late answers are void: else two consumers could work on one key at once.
+
+It is taken back when it answers; when no other consumer is left that takes all of its messages (so an exclusive consumer,
+or the only one, is never set aside); and on trial after some ack timeouts, longer each time: then it gets a new message,
+one at a time, and the first answer ends the trial. A failover consumer is not tried: it is the last in the line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from typing import Final
+
+from pydanube_broker.subscription.chunk import Chunk
+from pydanube_broker.subscription.consumer import Consumer, Standing
+from pydanube_broker.subscription.effects import Activated, Effect, SessionReason
+from pydanube_broker.subscription.members import Members, SubscriptionType
+from pydanube_broker.subscription.window import Window
+
+FIRST_TRIAL_TIMEOUTS: Final = (
+    4  # until it is tried; a trial that fails delays one message by one more of them
+)
+MOST_DOUBLINGS: Final = 4
+
+
+class SettingAside:
+    """Decides who is set aside, and until when."""
+
+    __slots__ = ("_members", "_type", "_window", "next_trial_ms")
+
+    def __init__(self, type: SubscriptionType, members: Members, window: Window) -> None:
+        self._type = type
+        self._members = members
+        self._window = window
+        self.next_trial_ms: int | None = None
+
+    def let_expire(self, silent: Container[Consumer], now_ms: int) -> list[Effect]:
+        """These let everything expire: set aside whom others stand in for, by arrival. O(consumers)."""
+        effects: list[Effect] = []
+        for consumer in tuple(self._members.consumers):
+            if consumer in silent and self.may_set_aside(consumer):
+                effects += self._set_aside(consumer, now_ms)
+        return effects
+
+    def _set_aside(self, consumer: Consumer, now_ms: int) -> list[Effect]:
+        active = self._members.active
+        consumer.standing, consumer.standing_since_ms = Standing.SET_ASIDE, now_ms
+        self._window.version += 1
+        if self._type is not SubscriptionType.FAILOVER:
+            doubled = FIRST_TRIAL_TIMEOUTS << min(consumer.trials, MOST_DOUBLINGS)
+            consumer.trial_at_ms = now_ms + doubled * consumer.ack_timeout_ms
+            consumer.trials += 1
+        self.settle(now_ms, but=consumer)
+        effects: list[Effect] = []
+        if self._type is not SubscriptionType.SHARED:
+            if self._members.slots is not None:
+                self._members.slots.set_aside(consumer, self._window)
+            effects.append(self._members.end_session(consumer, SessionReason.SET_ASIDE))
+        return effects + self.activated(active)
+
+    def answered(self, consumer: Consumer) -> None:
+        """A consumer has answered."""
+        consumer.has_answered = True
+        if consumer.standing is not Standing.ANSWERING:
+            consumer.trials = 0
+            self._take_back(consumer, Standing.ANSWERING, None)
+            self._next()
+
+    def answered_late(self, chunk: Chunk, mask: int) -> None:
+        """Messages that came back from somebody, and were not sent since, are acknowledged by whoever had them."""
+        for consumer_id, came_back in chunk.not_first.items():
+            late = self._members.find(consumer_id) if came_back & mask else None
+            if late is not None:
+                self.answered(late)
+
+    def due(self, now_ms: int) -> None:
+        """Put those on trial whose time it is."""
+        if self.next_trial_ms is None or now_ms < self.next_trial_ms:
+            return
+        for consumer in self._members.consumers:
+            if consumer.set_aside and consumer.trial_at_ms is not None and consumer.trial_at_ms <= now_ms:
+                self._take_back(consumer, Standing.ON_TRIAL, now_ms)
+        self._next()
+
+    def settle(self, now_ms: int, *, but: Consumer | None = None) -> None:
+        """Take back whoever nobody stands in for any more, those first that were set aside first."""
+        consumers = self._members.consumers
+        aside = [one for one in consumers if one.set_aside and one is not but]
+        for consumer in sorted(aside, key=lambda one: one.standing_since_ms or 0):
+            if not any(not one.set_aside and one.takes_all_of(consumer) for one in consumers):
+                self._take_back(consumer, Standing.ANSWERING, now_ms)
+        self._next()
+
+    def may_set_aside(self, consumer: Consumer) -> bool:
+        """Whether there is somebody else who takes what it would be sent. O(consumers)."""
+        if self._type is SubscriptionType.EXCLUSIVE or consumer.set_aside:
+            return False
+        return any(one is not consumer and one.takes_all_of(consumer) for one in self._members.consumers)
+
+    def activated(self, before: Consumer | None) -> list[Effect]:
+        """Failover: what to tell the consumer that is active now, if `before` was."""
+        after = self._members.active
+        if self._type is not SubscriptionType.FAILOVER or after is None or after is before:
+            return []
+        return [Activated(consumer_id=after.consumer_id)]
+
+    def _take_back(self, consumer: Consumer, standing: Standing, now_ms: int | None) -> None:
+        was_aside = consumer.set_aside
+        consumer.standing = standing
+        consumer.standing_since_ms = None if standing is Standing.ANSWERING else now_ms
+        consumer.trial_at_ms = None
+        self._window.version += 1
+        members = self._members
+        if members.slots is not None:
+            if was_aside:
+                members.slots.take_back(consumer, self._window)
+            members.slots.recheck_held = True
+        elif self._type is SubscriptionType.FAILOVER:  # it does not go before whoever took over
+            members.consumers.remove(consumer)
+            members.consumers.append(consumer)
+
+    def _next(self) -> None:
+        times = [one.trial_at_ms for one in self._members.consumers if one.trial_at_ms is not None]
+        self.next_trial_ms = min(times, default=None)

@@ -1,0 +1,67 @@
+"""The rule on consumers that are sent messages and let them expire."""
+
+from __future__ import annotations
+
+from pydanube_core.diagnosis.findings import Finding, NextCall, Outcome, Rule, RuleArea, Severity
+from pydanube_core.diagnosis.options import DiagnosisOptions
+from pydanube_core.diagnosis.views import SubscriptionView
+
+
+def consumer_expiring(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
+    found = [one for one in view.consumers if one.expired]
+    if not found:
+        return "no consumer let a delivery expire since it answered last"
+    worst = max(found, key=lambda one: one.expired)
+    aside = [one for one in found if one.standing != "answering"]
+    alone = len(found) == len(view.consumers)
+    what = "is set aside" if worst in aside else "goes on being sent messages, for nobody else takes them"
+    return Finding(
+        rule="consumer_expiring",
+        severity=Severity.CRITICAL if alone and view.unread else Severity.WARNING,
+        confidence=0.95,
+        summary=f"consumer {worst.name!r} of {view.topic} / {view.subscription} let {worst.expired} deliveries expire and "
+        f"answered none: it {what}",
+        subject=view.subject,
+        evidence={
+            "consumer": worst.name,
+            "expired_unanswered": worst.expired,
+            "standing": worst.standing,
+            "standing_s": worst.standing_s,
+            "set_aside": sum(one.standing == "set_aside" for one in found),
+            "expiring_consumers": len(found),
+            "consumers": len(view.consumers),
+            "lag_messages": view.unread,
+        },
+        unobservable=("what the consumer's process does: the broker sees its connection only",),
+        next=(
+            NextCall(operation="consumers.list", arguments={"topic": view.topic}, why="see who is set aside"),
+            NextCall(
+                operation="consumers.disconnect",
+                arguments={"id": worst.consumer_id},
+                why="end its connection, so that a process that lives begins anew",
+            ),
+            NextCall(
+                operation="subscriptions.get_failure_policy",
+                arguments=view.arguments,
+                why="see whether the ack timeout is shorter than the work on a message",
+            ),
+        ),
+    )
+
+
+CONSUMER_EXPIRING = Rule(
+    name="consumer_expiring",
+    area=RuleArea.SUBSCRIPTION,
+    severity="warning; critical if no other consumer answers and messages are unread",
+    holds="a consumer let deliveries expire and has answered none since",
+    evidence={
+        "expired_unanswered": "deliveries since its last answer",
+        "standing": "`set_aside`, `on_trial`, or `answering` where nobody else takes its messages",
+        "standing_s": "for how long; null: it is sent messages as ever",
+        "set_aside": "consumers that are",
+        "expiring_consumers, consumers": "how many of how many",
+    },
+    unobservable=("what the consumer's process does",),
+    helps="end or mend the process; raise the ack timeout if it is only slow",
+    check=consumer_expiring,
+)
