@@ -1,6 +1,6 @@
 """What connections cost a broker while nothing happens on them.
 
-    python benchmarks/idle_connections.py [--connections 5000] [--consumers 1000] [--runtime own|grpcio] [--json]
+    python benchmarks/idle_connections.py [--connections 5000] [--consumers 1000] [--json]
 
 Two brokers, one after the other, each with its data on disk:
 
@@ -26,7 +26,7 @@ from typing import Any
 import psutil
 
 sys.path.insert(0, str(Path(__file__).parent))
-from official_unary import idle_costs, start_broker
+from idle_consumers import idle_costs, start_broker
 
 FRAME = struct.Struct(">HBBBI")
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -104,7 +104,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--runtime", choices=["own", "grpcio"], default="own")
     parser.add_argument("--connections", type=int, default=5000)
     parser.add_argument("--consumers", type=int, default=1000)
     parser.add_argument("--json", action="store_true")
@@ -117,7 +116,7 @@ def main() -> None:
         if not getattr(options, what):
             continue
         with tempfile.TemporaryDirectory() as folder:
-            process, info = start_broker(Path(folder, "data"), options.runtime)
+            process, info = start_broker(Path(folder, "data"))
             broker = psutil.Process(process.pid)
             address = info["grpc"].removeprefix("http://")
             try:

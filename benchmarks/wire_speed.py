@@ -1,4 +1,4 @@
-"""What the broker's gRPC server takes for a call, beside grpcio's in the same run.
+"""What the broker's gRPC server takes for a call, beside another checkout's in the same run.
 
     python benchmarks/wire_speed.py [--seconds 4] [--base /path/to/other/.venv/bin/danube] [--json]
 
@@ -15,7 +15,7 @@ the server. Measured for each server:
 * fair: 16 producers at full speed and a shared group of 4 consumers beside them: the share of what was sent that arrived
   meanwhile.
 
-Servers: `own` and `grpcio` of this tree, and where `--base` is given that one's default.
+Servers: this tree's (`own`), and where `--base` is given that one's.
 """
 
 from __future__ import annotations
@@ -95,10 +95,10 @@ def wake_us() -> float:
 class Broker:
     """One broker under load, and the processor it used."""
 
-    def __init__(self, danube: str, folder: Path, runtime: str) -> None:
+    def __init__(self, danube: str, folder: Path) -> None:
         command = [
             danube, "broker", "--data-dir", str(folder), "--json", "--grpc-port", "0", "--admin-port", "0",
-            "--metrics-port", "0", "--log-level", "warning", "--grpc-runtime", runtime,
+            "--metrics-port", "0", "--log-level", "warning",
         ]  # fmt: skip
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE)
         assert self.process.stdout is not None
@@ -165,9 +165,9 @@ def raw(program: Path, seconds: float) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def broker(danube: str, runtime: str, folder: str | None) -> Iterator[Broker]:
+def broker(danube: str, folder: str | None) -> Iterator[Broker]:
     with tempfile.TemporaryDirectory(dir=folder) as data:
-        it = Broker(danube, Path(data, "data"), runtime)
+        it = Broker(danube, Path(data, "data"))
         try:
             yield it
         finally:
@@ -237,17 +237,14 @@ def measure(it: Broker, program: Path, options: argparse.Namespace) -> dict[str,
 
 
 def ratios(result: dict[str, Any]) -> dict[str, float]:
-    """Of `own` to each of the others: rates, and processor of the echo."""
+    """Of `own` to `base`: rates, and processor of the echo."""
     own, found = result.get("own", {}), {}
-    for other in ("grpcio", "base"):
-        for what, part in result.get(other, {}).items():
-            for key in ("per_s", "received_per_s"):
-                if part.get(key) and what in own:
-                    found[f"{what}: own / {other}"] = round(own[what][key] / part[key], 2)
-            if what.startswith("echo") and what in own:
-                found[f"{what}: processor: {other} / own"] = round(
-                    part["server_us"] / own[what]["server_us"], 2
-                )
+    for what, part in result.get("base", {}).items():
+        for key in ("per_s", "received_per_s"):
+            if part.get(key):
+                found[f"{what}: own / base"] = round(own[what][key] / part[key], 2)
+        if what.startswith("echo"):
+            found[f"{what}: processor: base / own"] = round(part["server_us"] / own[what]["server_us"], 2)
     return found
 
 
@@ -257,8 +254,7 @@ def main() -> None:
     )
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--drain", type=int, default=10_000, help="messages of the drain")
-    parser.add_argument("--runtimes", nargs="+", choices=["own", "grpcio"], default=["own", "grpcio"])
-    parser.add_argument("--base", help="the `danube` of another environment, measured beside, on grpcio")
+    parser.add_argument("--base", help="the `danube` of another environment, measured beside")
     parser.add_argument("--only", nargs="*", help="raw, echo, echo shared, send 4, send 4 shared, …")
     parser.add_argument("--load", type=Path, help="the load generator, if it is built already")
     parser.add_argument(
@@ -271,9 +267,7 @@ def main() -> None:
         uvloop.run(serve_raw())
         return
     ours = str(Path(sys.executable).with_name("danube"))
-    servers = {name: (ours, name) for name in options.runtimes}
-    if options.base:
-        servers["base"] = (options.base, "grpcio")
+    servers = {"own": ours} | ({"base": options.base} if options.base else {})
     with tempfile.TemporaryDirectory(dir=options.dir) as folder:
         program = options.load or build(Path(folder))
         result: dict[str, Any] = {
@@ -286,8 +280,8 @@ def main() -> None:
         }
         if not options.only or "raw" in options.only:
             result["raw"] = {"echo": raw(program, options.seconds)}
-        for name, (danube, runtime) in servers.items():
-            with broker(danube, runtime, options.dir) as it:
+        for name, danube in servers.items():
+            with broker(danube, options.dir) as it:
                 result[name] = measure(it, program, options)
     if options.json:
         print(json.dumps(result))

@@ -45,8 +45,8 @@ from pydanube_broker.reserve import Reserve
 from pydanube_broker.rpc.advertised import advertised_url
 from pydanube_broker.rpc.hot import Route, StreamReply
 from pydanube_broker.rpc.listening import listen
+from pydanube_broker.rpc.own_server import OwnServer, Times
 from pydanube_broker.rpc.patience import places, raise_limit
-from pydanube_broker.rpc.runtimes import GrpcServer, make_server
 from pydanube_broker.services.consume import ConsumeStream
 from pydanube_broker.services.health import HealthService
 from pydanube_broker.services.official import OfficialServices
@@ -99,7 +99,7 @@ class Broker(BrokerParts):
         self._upgrade = upgrade
         self._stack = contextlib.AsyncExitStack()
         self._streams: set[PublishStream | ConsumeStream] = set()
-        self._servers: list[GrpcServer] = []
+        self._servers: list[OwnServer] = []
         self._closing = False
         self.official: OfficialServices  # made on entering
         self.observation: Observation  # the same
@@ -269,8 +269,7 @@ class Broker(BrokerParts):
         room = places()
         health = HealthService(lambda: not self.health.reasons())
         schemas = SchemaRegistryService(self.registry.schemas)
-        grpc = make_server(
-            server.grpc_runtime,
+        grpc = OwnServer(
             host=server.host,
             port=server.grpc_port,
             flag="grpc-port",
@@ -290,12 +289,11 @@ class Broker(BrokerParts):
             ),
             calls=self.metrics.grpc_calls,
             closed=self.metrics.connections_closed,
-            connections=room.grpc,
+            times=Times(connections=room.grpc),
         )
         self._servers.append(grpc)
         stack.push_async_callback(grpc.stop, 0)
-        admin = make_server(
-            server.grpc_runtime,
+        admin = OwnServer(
             host=server.host,
             port=server.admin_port,
             flag="admin-port",
@@ -310,7 +308,7 @@ class Broker(BrokerParts):
             ),
             calls=self.metrics.grpc_calls,
             closed=self.metrics.connections_closed,
-            connections=room.other,
+            times=Times(connections=room.other),
         )
         self._servers.append(admin)
         stack.push_async_callback(admin.stop, 0)
@@ -340,7 +338,6 @@ class Broker(BrokerParts):
             "admin": self.admin_url,
             "metrics": self.metrics_url,
             "http": None,
-            "grpc_runtime": self.settings.server.grpc_runtime,
             "durability": self.durability,
             "recovered": self.recovered,
         }

@@ -44,7 +44,6 @@ def _choice(*words: str) -> tuple[Choice, BeforeValidator, Kind]:
     return choice, BeforeValidator(choice), Kind.CHOICE
 
 
-Runtime = Annotated[str, *_choice("own", "grpcio")]
 SyncBy = Annotated[str, *_choice("process", "kernel")]
 PoisonPolicy = Annotated[str, *_choice("dead_letter", "block", "drop")]
 Profile = Annotated[str, *_choice("default", "full")]
@@ -72,9 +71,6 @@ class Server(Section):
     http_port: Port = Field(default=8765, description="HTTP: MCP and JSON-RPC (`danube up` only)")
     advertised_url: Text | None = Field(
         default=None, description="what clients dial, where that differs from host and grpc_port"
-    )
-    grpc_runtime: Runtime = Field(
-        default="own", description="gRPC server: own (this project's, made for speed) or grpcio"
     )
     insecure_bind: Switch = Field(
         default=False, description="allow a public host without TLS and authentication"

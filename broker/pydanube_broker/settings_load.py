@@ -27,7 +27,6 @@ FLAGS: Final = {
     "server.admin_port": "--admin-port",
     "server.metrics_port": "--metrics-port",
     "server.http_port": "--http-port",
-    "server.grpc_runtime": "--grpc-runtime",
     "server.insecure_bind": "--insecure-bind",
     "data.dir": "--data-dir",
     "log.level": "--log-level",

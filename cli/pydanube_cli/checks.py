@@ -92,7 +92,7 @@ def examine(
 
 
 def _versions() -> Iterator[Finding]:
-    names = ("pydanube", "grpcio", "protobuf")
+    names = ("pydanube", "hpack", "protobuf")
     found = {name: _version(name) for name in names}
     text = ", ".join(f"{name} {number or 'missing'}" for name, number in found.items())
     python = sys.version.split()[0]

@@ -7,7 +7,6 @@ second, and a machine with the base install must be able to run `produce` althou
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -63,9 +62,6 @@ def main() -> None:
         from pydanube_cli.completion import press
 
         sys.exit(press.main(sys.argv[2:]))
-    from pydanube_cli.grpc_poller import choose_grpc_poller
-
-    choose_grpc_poller(os.environ)
     sys.exit(run(sys.argv[1:]))
 
 

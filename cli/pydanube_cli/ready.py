@@ -23,7 +23,6 @@ READY_FIELDS: Final = (
     "admin",
     "metrics",
     "http",
-    "grpc_runtime",
     "durability",
     "recovered",
 )

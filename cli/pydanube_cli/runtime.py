@@ -20,12 +20,10 @@ T = TypeVar("T")
 EXTRA_MODULES = {
     "broker": (
         "fastavro",
-        "hpack",
         "jsonschema_rs",
         "numpy",
         "prometheus_client",
         "psutil",
-        "pydantic_settings",
         "starlette",
         "uvicorn",
     ),

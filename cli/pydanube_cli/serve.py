@@ -91,9 +91,6 @@ HttpPortOption = Annotated[
 ReadyFileOption = Annotated[
     Path | None, typer.Option("--ready-file", metavar="PATH", help="Write the ready line here, atomically.")
 ]
-RuntimeOption = Annotated[
-    str | None, typer.Option("--grpc-runtime", metavar="own|grpcio", help="gRPC server [default: grpcio]")
-]
 GraceOption = Annotated[str, typer.Option("--grace", metavar="DURATION", help="Longest time to stop.")]
 LevelOption = Annotated[
     str | None,
@@ -122,7 +119,6 @@ def _serve(
     metrics_port: MetricsPortOption = None,
     http_port: HttpPortOption = None,
     ready_file: ReadyFileOption = None,
-    grpc_runtime: RuntimeOption = None,
     grace: GraceOption = "10s",
     log_level: LevelOption = None,
     log_format: FormatOption = None,
@@ -152,7 +148,6 @@ def _serve(
             "server.admin_port": admin_port,
             "server.metrics_port": metrics_port,
             "server.http_port": http_port,
-            "server.grpc_runtime": grpc_runtime,
             "server.insecure_bind": True if insecure_bind else None,
             "log.level": log_level,
             "log.format": log_format,

@@ -195,7 +195,6 @@ class BrokerFacts:
     pid: int
     uptime_s: float
     durability: str
-    grpc_runtime: str
     data_dir: str | None
     data_dir_reason: str | None  # memory_only
     listen: Mapping[str, str]  # grpc, admin, metrics, http → URL

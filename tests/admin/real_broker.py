@@ -73,9 +73,7 @@ async def administered(
     data_dir: Path | str = MEMORY_DIR, *, options: AdminOptions | None = None, **settings: Any
 ) -> AsyncIterator[Administered]:
     free = {f"server.{name}": 0 for name in ("grpc_port", "admin_port", "metrics_port")}
-    loaded = load_settings(
-        None, {}, {"data.dir": str(data_dir), "server.grpc_runtime": "grpcio", **free, **settings}
-    )
+    loaded = load_settings(None, {}, {"data.dir": str(data_dir), **free, **settings})
     core = AdminCore(options=options)
     async with Broker(loaded, ops=core.serve_call) as broker:
         core.attach(broker.port)

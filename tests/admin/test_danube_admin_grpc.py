@@ -54,9 +54,9 @@ class Tool:
 
 
 @asynccontextmanager
-async def serving(options: AdminOptions | None = None, runtime: str = "grpcio") -> AsyncIterator[Tool]:
+async def serving(options: AdminOptions | None = None) -> AsyncIterator[Tool]:
     free = {f"server.{name}": 0 for name in ("grpc_port", "admin_port", "metrics_port")}
-    settings = load_settings(None, {}, {"data.dir": MEMORY_DIR, "server.grpc_runtime": runtime, **free})
+    settings = load_settings(None, {}, {"data.dir": MEMORY_DIR, **free})
     core = AdminCore(options=options)
     async with Broker(
         settings, ops=core.serve_call, administration=compat_methods(core, call_metadata)
@@ -69,9 +69,9 @@ async def serving(options: AdminOptions | None = None, runtime: str = "grpcio") 
                 await core.aclose()
 
 
-@pytest.fixture(params=["own", "grpcio"])
-async def tool(request: pytest.FixtureRequest) -> AsyncIterator[Tool]:
-    async with serving(runtime=request.param) as tool:
+@pytest.fixture
+async def tool() -> AsyncIterator[Tool]:
+    async with serving() as tool:
         yield tool
 
 

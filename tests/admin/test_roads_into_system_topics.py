@@ -54,7 +54,7 @@ def road(*, modules: tuple[str, ...] = (), methods: tuple[str, ...] = ()) -> Cal
 async def cluster(
     anyio_backend: str, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Administered]:
-    async with administered(tmp_path_factory.mktemp("data"), **{"server.grpc_runtime": "own"}) as cluster:
+    async with administered(tmp_path_factory.mktemp("data")) as cluster:
         await cluster("topics.create", topic="orders")
         await cluster(
             "subscriptions.create", topic="orders", subscription="s", type="shared", start="earliest"

@@ -51,7 +51,7 @@ class Operations:
 @pytest.fixture
 async def operations(anyio_backend: str) -> AsyncIterator[Operations]:
     free = {f"server.{name}": 0 for name in ("grpc_port", "admin_port", "metrics_port")}
-    settings = load_settings(None, {}, {"data.dir": MEMORY_DIR, "server.grpc_runtime": "own", **free})
+    settings = load_settings(None, {}, {"data.dir": MEMORY_DIR, **free})
     async with Broker(settings) as broker:
         yield Operations(AdminCore(broker.port))
 

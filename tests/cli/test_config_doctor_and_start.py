@@ -86,7 +86,6 @@ def test_offset_moves_all_ports_but_leaves_any_free_one() -> None:
     ("words", "exit_code", "code"),
     [
         (["--host", "0.0.0.0"], 1, "INSECURE_BIND"),
-        (["--grpc-runtime", "other"], 2, "INVALID_ARGUMENT"),
         (["--memory", "--data-dir", "x"], 2, "INVALID_ARGUMENT"),
         (["--grpc-port", "70000"], 2, "INVALID_ARGUMENT"),
         (["--config", "/nonexistent.toml"], 2, "INVALID_ARGUMENT"),
@@ -128,7 +127,6 @@ INFO = {
     "admin": "http://127.0.0.1:50051",
     "metrics": "http://127.0.0.1:9040",
     "http": None,
-    "grpc_runtime": "own",
     "durability": "fsynced",
     "recovered": {"records": 0, "torn_bytes": 0, "seconds": 0.0},
 }

@@ -433,7 +433,7 @@ def test_port_0_takes_free_ones_and_the_ready_file_tells(tmp_path: Path) -> None
             assert json.loads(ready.read_text()) == line
             assert list(line) == [
                 "event", "version", "format_version", "broker_id", "pid", "data_dir", "grpc", "admin", "metrics",
-                "http", "grpc_runtime", "durability", "recovered",
+                "http", "durability", "recovered",
             ]  # fmt: skip
             assert web("GET", f"{line['metrics']}/readyz").status_code == 200
             listed = danube("topics", "list", "--json", "--broker", line["grpc"], "--admin", line["admin"])

@@ -14,13 +14,14 @@ import pytest
 # What only extras bring (pyproject, optional-dependencies).
 OF_EXTRAS = (
     "fsspec",
+    "grpc",
+    "grpc_tools",
     "httpx",
     "mcp",
     "numpy",
     "prometheus_client",
     "psutil",
     "pyarrow",
-    "pydantic_settings",
     "pyspark",
     "s3fs",
     "starlette",
@@ -61,7 +62,15 @@ def test_the_blocker_blocks(wheel: Path) -> None:
 
 @pytest.mark.parametrize(
     "module",
-    ["pydanube_core", "pydanube", "pydanube_admin", "pydanube_admin.remote", "pydanube_cli.main"],
+    [
+        "pydanube_core",
+        "pydanube",
+        "pydanube.sync",
+        "pydanube.admin",
+        "pydanube_admin",
+        "pydanube_admin.remote",
+        "pydanube_cli.main",
+    ],
 )
 def test_package_imports_without_any_extra(module: str, wheel: Path) -> None:
     program = f"import {module} as m; print(m.__file__)"

@@ -42,7 +42,6 @@ BASE = {
     "backports",
     "compression",  # of the standard library, from Python 3.14 on
     "google",
-    "grpc",
     "hpack",
     "lz4",
     "pydantic",

@@ -43,7 +43,6 @@ async def broker_status(context: Context, request: BrokerStatusRequest) -> Broke
         pid=facts.pid,
         uptime_s=round(facts.uptime_s, 3),
         durability=facts.durability,
-        grpc_runtime=facts.grpc_runtime,
         data_dir=facts.data_dir,
         data_dir_reason=facts.data_dir_reason,
         listen=dict(facts.listen),

@@ -51,7 +51,6 @@ class BrokersPart:
             pid=os.getpid(),
             uptime_s=round(time.monotonic() - broker.started_at, 1),
             durability=broker.durability,
-            grpc_runtime=broker.settings.server.grpc_runtime,
             data_dir=None if broker.data_dir.memory else str(broker.data_dir.path),
             data_dir_reason="memory_only" if broker.data_dir.memory else None,
             listen=listen,

@@ -1,1 +1,1 @@
-"""How calls reach the broker: the shape of hot handlers, and the servers that present them."""
+"""How calls reach the broker: the shape of hot handlers, and the server that presents them."""

@@ -1,10 +1,9 @@
-"""The shape of hot handlers, whatever server stands in front of them (docs/design.md#7-grpc).
+"""The shape of hot handlers (docs/design.md#7-grpc).
 
 A hot stream is an object that is told what happens; nothing in it awaits between reading a publish and giving out
 its offset. It answers through a `StreamReply`. A hot call is a function that takes the request and a `UnaryReply`, to be
 answered in the same turn of the loop or later. A hot server stream is a hot stream that is told nothing: its one request
-opens it, and it says itself when the response headers leave. A server runtime presents these to its clients: `grpcio_server`
-now, our own server later, and the same service suite runs on both.
+opens it, and it says itself when the response headers leave. `own_server` presents these to its clients.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from pydanube_cli.bench.payloads import Part, merge, percentiles_ms
 from pydanube_cli.bench.tally import make_tally
 
 WARM_UP_SENDS: Final = 200
-# Processes; grpcio's client is busier than the broker, and one alone would be measured
+# Processes; the client is busier than the broker, and one alone would be measured
 UNARY_WORKERS: Final = 4
 ALONE_MESSAGES: Final = 8_000  # of the 8 producers before the reader starts
 

@@ -1,7 +1,7 @@
 """The role that publishes as Danube's official clients do: one call a message, one call in flight for each producer.
 
-Several producers of a worker have a connection each. The client is grpcio's, in Python, and busier than the broker: what
-it cannot send is not the broker's limit. `benchmarks/go_load` does the same in Go.
+Several producers of a worker have a connection each. The client is busier than the broker: what it cannot send is not the
+broker's limit. `benchmarks/go_load` does the same in Go.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 import time
 from typing import Any, Final
 
-import grpc.aio
+from pydanube.http2_transport import Http2Transport
 from pydanube_core.generated import danube_pb2 as pb
 from pydanube_core.services import PRODUCER_SERVICE
 
@@ -28,9 +28,7 @@ class _Producer:
         self._index = index
         self._messages = messages
         self._name = f"bench-unary-{index}"
-        address = spec["broker"].split("://", 1)[-1]
-        self._channel = grpc.aio.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)])
-        self._send = self._channel.unary_unary(PRODUCER_SERVICE["SendMessage"].path)
+        self._transport = Http2Transport(spec["broker"])
         self._id = pb.MsgID()
         self.taken_ms: list[float] = []
 
@@ -38,9 +36,7 @@ class _Producer:
         request = pb.ProducerRequest(
             request_id=1, producer_name=self._name, topic_name=self._topic, dispatch_strategy="Reliable"
         )
-        answer = await self._channel.unary_unary(PRODUCER_SERVICE["CreateProducer"].path)(
-            request.SerializeToString()
-        )
+        answer = await self._call("CreateProducer", request.SerializeToString())
         producer_id = pb.ProducerResponse.FromString(answer).producer_id
         self._id = pb.MsgID(producer_id=producer_id, topic_name=self._topic, broker_addr=self._spec["broker"])
 
@@ -63,15 +59,19 @@ class _Producer:
                 producer_name=self._name,
             ).SerializeToString()
             begun = time.monotonic_ns()
-            await self._send(message)
+            await self._call("SendMessage", message)
             if measured:
                 self.taken_ms.append((time.monotonic_ns() - begun) / 1e6)
 
     async def run(self) -> None:
         await self.send(self._index, self._messages, measured=True)
 
+    async def _call(self, method: str, request: bytes) -> bytes:
+        path = PRODUCER_SERVICE[method].path
+        return await self._transport.call(path, request, timeout_s=self._spec["timeout_s"])
+
     async def close(self) -> None:
-        await self._channel.close()
+        await self._transport.aclose()
 
 
 async def send_unary(spec: Spec, start: Start) -> dict[str, Any]:

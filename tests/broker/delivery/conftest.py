@@ -40,7 +40,6 @@ def opened(tmp_path: Path) -> Opener:
             {},
             {
                 "data.dir": str(tmp_path / "data"),
-                "server.grpc_runtime": "own",
                 **{f"server.{name}": 0 for name in PORTS},
                 **given,
             },

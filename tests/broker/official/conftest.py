@@ -1,7 +1,4 @@
-"""A broker in this process and a raw gRPC client: what is on the wire, without any client library's own behaviour.
-
-The server runtime is a parameter of the whole suite: whatever runtime is added must pass it unchanged.
-"""
+"""A broker in this process and a raw gRPC client: what is on the wire, without any client library's own behaviour."""
 
 from __future__ import annotations
 
@@ -17,8 +14,6 @@ from pydanube_core.names import TopicName
 
 from tests.broker.official.raw_client import RawClient
 
-RUNTIMES = ["own", "grpcio"]
-
 StartBroker = Callable[..., Awaitable[Broker]]
 
 
@@ -33,11 +28,6 @@ async def one_loop(anyio_backend: str) -> AsyncIterator[None]:
     yield  # noqa: PT022  # as a generator it keeps the loop until the session ends
 
 
-@pytest.fixture(scope="module", params=RUNTIMES)
-def runtime(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 class Brokers:
     """Brokers on one data directory, one after the other.
 
@@ -45,9 +35,8 @@ class Brokers:
     deadline and leave it outside.
     """
 
-    def __init__(self, folder: Path, runtime: str) -> None:
+    def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._runtime = runtime
         self._life: asyncio.Task[None] | None = None
         self._end = asyncio.Event()
         self.port = 0
@@ -58,7 +47,6 @@ class Brokers:
         settings = load_settings(
             overrides={
                 "data.dir": str(self._folder / "data"),
-                "server.grpc_runtime": self._runtime,
                 "server.grpc_port": self.port,
                 "server.admin_port": 0,
                 "server.metrics_port": 0,
@@ -93,8 +81,8 @@ class Brokers:
 
 
 @pytest.fixture
-async def brokers(tmp_path: Path, runtime: str) -> AsyncIterator[Brokers]:
-    brokers = Brokers(tmp_path, runtime)
+async def brokers(tmp_path: Path) -> AsyncIterator[Brokers]:
+    brokers = Brokers(tmp_path)
     await brokers.start()
     try:
         yield brokers
@@ -103,8 +91,8 @@ async def brokers(tmp_path: Path, runtime: str) -> AsyncIterator[Brokers]:
 
 
 @pytest.fixture(scope="module")
-async def shared(tmp_path_factory: pytest.TempPathFactory, runtime: str) -> AsyncIterator[Broker]:
-    brokers = Brokers(tmp_path_factory.mktemp("shared"), runtime)
+async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Broker]:
+    brokers = Brokers(tmp_path_factory.mktemp("shared"))
     broker = await brokers.start()
     try:
         yield broker

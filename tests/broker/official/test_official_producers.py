@@ -340,9 +340,9 @@ async def test_full_disk_is_internal_so_that_clients_tell_their_user(brokers: Br
         await client.subscribe("/default/t")  # consumers can go on
 
 
-async def test_read_only_journal_is_internal(tmp_path: Path, runtime: str) -> None:
+async def test_read_only_journal_is_internal(tmp_path: Path) -> None:
     before = set(psutil.Process().children())
-    brokers = Brokers(tmp_path, runtime)
+    brokers = Brokers(tmp_path)
     broker = await brokers.start(journal__sync="process")
     async with RawClient(broker.broker_url) as client:
         producer = await client.create_producer("/default/t")

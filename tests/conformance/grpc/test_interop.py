@@ -16,9 +16,9 @@ import grpc.aio
 import pytest
 from pydanube_broker.rpc.hot import Route
 from pydanube_broker.rpc.own_server import OwnServer
-from pydanube_broker.rpc.servicers import Servicers
 
 from tests.conformance.grpc.go_tools import go_tool
+from tests.support.servicers import Servicers
 
 pytestmark = [pytest.mark.anyio, pytest.mark.long, pytest.mark.timeout(900)]
 

@@ -201,7 +201,6 @@ class BrokerStatus(Result):
     pid: int
     uptime_s: float
     durability: str
-    grpc_runtime: str
     data_dir: str | None
     data_dir_reason: str | None = None
     listen: dict[str, str]

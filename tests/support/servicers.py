@@ -19,10 +19,9 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NoReturn
 
 import grpc
-from pydanube_core.grpc_wire import Status
-
 from pydanube_broker.rpc.hot import StreamOpener
 from pydanube_broker.rpc.stream_calls import StreamCall
+from pydanube_core.grpc_wire import Status
 
 log = logging.getLogger("pydanube.rpc")
 
