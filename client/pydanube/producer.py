@@ -280,19 +280,16 @@ class Producer:
             or self._free_bytes < len(payload) + MESSAGE_OVERHEAD_BYTES
             or self._blocked
         ):
-            size = self._measure(payload, key, attributes)
-            await self._room(1, size)
-            # given back and taken again without a turn of the loop in between: the hot path does its own counting
-            self._free_messages += 1
-            self._free_bytes += size
-        elif key is None and attributes is None and type(payload) is bytes and self._only is not None:
-            alone = None if partition else self._only.send_alone(payload)
-            if alone is not None:
-                self._free_messages -= 1
-                self._free_bytes -= alone.bytes
-                await alone.waiter()
-                return alone.receipt(0)
-        handle = self.send_nowait(payload, key=key, attributes=attributes, partition=partition)
+            handle = await self._send_in_turn(payload, key, attributes, partition)
+        else:
+            if key is None and attributes is None and type(payload) is bytes and self._only is not None:
+                alone = None if partition else self._only.send_alone(payload)
+                if alone is not None:
+                    self._free_messages -= 1
+                    self._free_bytes -= alone.bytes
+                    await alone.waiter()
+                    return alone.receipt(0)
+            handle = self.send_nowait(payload, key=key, attributes=attributes, partition=partition)
         batch = handle._batch
         await batch.waiter()  # never answered already: nothing has been sent in this turn of the loop
         return batch.receipt(handle._index)
@@ -438,15 +435,10 @@ class Producer:
                 f"timeout_s is a number above 0, got {timeout_s!r}", field="timeout_s", value=repr(timeout_s)
             )
         payload = payload_of(payload, self._serialise)
-        size = self._measure(payload, key, attributes)
         outcome = "not_stored"
         try:
             async with asyncio.timeout(timeout_s):
-                if self._shut is None:
-                    await self._room(1, size)
-                    self._free_messages += 1
-                    self._free_bytes += size
-                handle = self._send_any(payload, key, attributes, partition)
+                handle = await self._send_in_turn(payload, key, attributes, partition)
                 outcome = "unknown"
                 await handle._batch.waiter()
                 return handle._batch.receipt(handle._index)
@@ -470,11 +462,22 @@ class Producer:
             key, attributes = entry.key, entry.attributes or None
         else:
             payload = payload_of(entry, self._serialise)
+        ledger.note((await self._send_in_turn(payload, key, attributes, None))._batch, 1)
+
+    async def _send_in_turn(
+        self, payload: Payload, key: str | None, attributes: Mapping[str, str] | None, partition: int | None
+    ) -> PendingSend:
+        """Hand a message over when there is room and those who waited before it had theirs."""
+        if self._tracing is not None:
+            attributes = self._tracing.created(self._topic, key, attributes)  # its context takes room too
         size = self._measure(payload, key, attributes)
         await self._room(1, size)
-        self._free_messages += 1
+        self._free_messages += 1  # taken again without a turn of the loop in between
         self._free_bytes += size
-        ledger.note(self._send_any(payload, key, attributes, None)._batch, 1)
+        try:
+            return self._send_any(payload, key, attributes, partition)
+        finally:
+            self._pass_on()  # what it did not take, having been refused
 
     async def _spread(self, payloads: list[bytes], keys: list[bytes | None] | None, ledger: Ledger) -> None:
         if self._only is not None:
@@ -560,9 +563,7 @@ class Producer:
 
     async def _room(self, count: int, size: int) -> None:
         """Reserve, waiting in turn."""
-        if self._shut is not None:
-            raise copy_of(self._shut)
-        if not self._blocked and self._fits(count, size):
+        if self._shut is not None or (not self._blocked and self._fits(count, size)):
             self._reserve(count, size)
             return
         waiter = asyncio.get_running_loop().create_future()
@@ -572,16 +573,16 @@ class Producer:
         except asyncio.CancelledError:
             if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
                 self._give_back(count, size)  # granted in the same tick as the cancellation
+            self._pass_on()  # who waits behind it may need less
             raise
 
     def _release(self, batch: OutBatch) -> None:
         """A batch was answered."""
-        count = batch.count  # set by now
-        self._taken_messages += count
+        self._taken_messages += batch.count  # set by now
         self._taken_bytes += batch.bytes
         if batch.error is not None:
             self._unseen.append(batch)
-        self._give_back(count, batch.bytes)
+        self._give_back(batch.count, batch.bytes)
 
     def _give_back(self, count: int, size: int) -> None:
         if self._shut is not None:
@@ -589,7 +590,11 @@ class Producer:
         self._free_messages += count
         self._free_bytes += size
         assert self._free_messages <= self._window_messages
-        while self._blocked:
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        """Wake those whose turn it is and who have room."""
+        while self._blocked and self._shut is None:
             waiter, count, size = self._blocked[0]
             if not waiter.done():
                 if not self._fits(count, size):

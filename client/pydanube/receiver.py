@@ -463,13 +463,15 @@ class Receiver:
             await asyncio.sleep(0)
         while True:
             if length_hint(self._offsets):
-                return True  # another task was quicker and left something
+                self._wake()  # another task was quicker and left something; this one may leave some too
+                return True
             if not self._open:
                 if self._entered:
                     return False
                 self._check_usable()
             if self._ready and not self._paused:
                 self._begin(self._ready.popleft(), 0)
+                self._wake()  # for what this task leaves of it
                 return True
             self._raise_failure(())
             if not self._ready and self._watch is None and all(lane.ended for lane in self._lanes):
