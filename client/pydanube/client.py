@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain, repeat
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar, Unpack
 
@@ -207,9 +208,10 @@ class Client:
         """
         check_subscription(subscription)
         asked = replace(options or ConsumerOptions(), **changes)
-        choice: TopicChoice | None = None
-        if pattern is None and not isinstance(topic, list | tuple):
+        several = pattern is not None or isinstance(topic, list | tuple)
+        if not several:
             name = str(TopicName.parse(topic))  # type: ignore[arg-type]  # says itself what it wants instead of None
+            choice = TopicChoice([name], None, asked.max_topics)
         else:
             choice = TopicChoice(topic, pattern, asked.max_topics)
             name = str(choice)
@@ -223,7 +225,7 @@ class Client:
             asked.receiver(name, subscription),
             self._side(request, waiter),
             self._forget_receiver(waiter),
-            None if choice is None else self._watch(choice, asked, waiter),
+            self._watch(choice, asked, waiter, several=several),
         )
         self._receivers.add(consumer)
         return consumer
@@ -333,8 +335,10 @@ class Client:
 
         return forget
 
-    def _watch(self, choice: TopicChoice, asked: ConsumerOptions, waiter: Waiter) -> TopicWatch:
-        async def match(patterns: Sequence[str], limit: int) -> tuple[list[str], bool]:
+    def _watch(
+        self, choice: TopicChoice, asked: ConsumerOptions, waiter: Waiter, *, several: bool
+    ) -> TopicWatch:
+        async def match(patterns: Sequence[str], limit: int) -> tuple[dict[str, int], bool]:
             request = pb.MatchRequest(patterns=patterns, limit=limit).SerializeToString()
 
             async def ask() -> bytes:
@@ -342,7 +346,7 @@ class Client:
 
             with waiter.asking(str(choice)) as waiting:
                 found = pb.MatchResponse.FromString(await self._with_retry(ask, waiting))
-            return list(found.topics), found.more
+            return dict(zip(found.topics, chain(found.partitions, repeat(0)), strict=False)), found.more
 
         async def prepare(topic: str, create: bool) -> _Partitions:
             return await self._preparer(pb.ResolveRequest(topic=topic, create=create), waiter)()
@@ -354,6 +358,7 @@ class Client:
             create=asked.create,
             max_topics=asked.max_topics,
             refresh_s=asked.refresh_s,
+            several=several,
         )
 
     def _preparer(

@@ -26,7 +26,6 @@ from pydanube_core.errors import (
     Internal,
     InvalidArgument,
     Retryable,
-    TopicNotFound,
     Unavailable,
 )
 from pydanube_core.frames import CONSUME_DELIVERY_FIELD, decode_delivery, read_bytes_field
@@ -59,7 +58,9 @@ class ConsumeOptions:
     partition: int | None
     concrete_topic: str
     receiver: ReceiverOptions
-    may_leave: bool  # the consumer has other topics, and goes on when this one is deleted
+    may_leave: tuple[
+        type[ClusterError], ...
+    ]  # the consumer goes on with its other topics after such an error
     credit_messages: int
     credit_bytes: int
     retry: Retry
@@ -552,8 +553,9 @@ class ConsumeLane:
                 raise Internal(f"the broker sent {other} on a consumer's stream", topic=self.topic)
 
     def _die(self, error: ClusterError) -> None:
-        self.left = self._options.may_leave and isinstance(error, TopicNotFound)
+        self.left = isinstance(error, self._options.may_leave)
         if self.left:  # its messages mean nothing any more; the consumer goes on with its other topics
+            self._options.emit(ClientEventKind.LEFT, self._stream.url, 0, error.message)
             self.generation += 1
             if not self.acks.stale:
                 self.acks.expire()

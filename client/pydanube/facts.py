@@ -69,6 +69,7 @@ class ClientEventKind(StrEnum):
     DISCONNECTED = "disconnected"
     RECONNECTING = "reconnecting"
     MOVED = "moved"
+    LEFT = "left"  # the consumer of several goes on without this topic, and tries it again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from pydanube_core.errors import InvalidArgument
+from pydanube_core.errors import ClusterError, InvalidArgument
 from pydanube_core.names import TopicName
 
 from pydanube.consume_lane import ConsumeLane
@@ -42,3 +42,13 @@ def lanes_of(
             field="partition", value=partition, topic=" ".join(known),
         )  # fmt: skip
     return chosen
+
+
+async def until_open(lanes: Iterable[ConsumeLane]) -> None:
+    """Wait until each is open, or has left; raises the error of one that failed."""
+    for lane in lanes:
+        try:
+            await lane.opened
+        except ClusterError:
+            if not lane.left:
+                raise

@@ -141,7 +141,7 @@ class ConsumerOptions:
         create: make the topic if it does not exist, where the broker lets producers do so too: reliable and without
             partitions. So a consumer may come before the first producer.
         max_topics: of a consumer of several: how many it takes in at most, 1000 at most.
-        refresh_s: of a consumer of several: how often it looks for topics that are new.
+        refresh_s: how often it looks for partitions that were added and, of several topics, for new ones.
         credit_messages: how many may be on their way and not taken, over all topics and partitions. None: 10 000, 8 000
             for key-shared, and 2 000 for shared. What waits here is not late, and is given back when another consumer has
             nothing to do; for handlers of a second or more, a few are enough.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice, repeat
@@ -22,14 +22,13 @@ from pydanube_core.errors import (
     ClosedResource,
     ClusterError,
     DeadlineExceeded,
-    TopicNotFound,
 )
 from pydanube_core.positions import Position
 
 from pydanube.arguments import check_number, check_whole
 from pydanube.consume_lane import ConsumeLane, ConsumeOptions
 from pydanube.facts import ClientEventKind, ConsumerStatistics
-from pydanube.lane_choice import lanes_of
+from pydanube.lane_choice import lanes_of, until_open
 from pydanube.lane_totals import LaneTotals
 from pydanube.message import Batch, Delivered, Message
 from pydanube.options import ClientSide, ReceiverOptions
@@ -58,7 +57,8 @@ class Receiver:
         watch: TopicWatch | None = None,
     ) -> None:
         self._options = options
-        self._watch = watch  # None: one topic, which does not change
+        self._watch = watch  # None: a reader; its partitions are those it found
+        self._several = watch is not None and watch.several
         self._watch_error: ClusterError | None = None
         self._gone = LaneTotals()  # counters of lanes that left
         self._side = side
@@ -82,12 +82,15 @@ class Receiver:
 
     async def __aenter__(self) -> Self:
         try:
-            if self._watch is None:
+            watch = self._watch
+            if watch is not None and watch.several:
+                await self._open_lanes(await watch.first(), self._options)
+            else:
                 self._topic, partitions = await self._side.prepare()
                 await self._open_lanes({self._topic: partitions}, self._options)
-            else:
-                await self._open_lanes(await self._watch.first(), self._options)
-                self._tasks.start(self._follow(self._watch), name=f"topics of {self._topic}")
+            # a lone topic without partitions gets none
+            if watch is not None and (watch.several or self._lanes[0].partition is not None):
+                self._tasks.start(self._follow(watch), name=f"topics of {self._topic}")
         except BaseException:
             await self._tasks.aclose()
             self._closed_callback(self)
@@ -96,29 +99,26 @@ class Receiver:
         return self
 
     async def _open_lanes(self, topics: dict[str, Partitions], options: ReceiverOptions) -> None:
-        """Add the lanes of these topics, and wait until they are open or failed."""
+        """Add the lanes of these topics that are not there, and wait until they are open or failed."""
+        there = {lane.concrete_topic for lane in self._lanes}
         added = [
             self._lane(topic, index, concrete, options)
             for topic, partitions in topics.items()
             for index, concrete in partitions
+            if concrete not in there
         ]
         self._lanes = [*self._lanes, *added]
         self._share_credit()
         for lane in added:
             self._tasks.start(lane.run(), name=f"{options.role} {lane.topic}")
-        for lane in added:
-            try:
-                await lane.opened
-            except TopicNotFound:
-                if self._watch is None:
-                    raise
+        await until_open(added)
 
     async def _follow(self, watch: TopicWatch) -> None:
-        """Let topics join that are made later: from their first message on, whatever `start` says of the others."""
+        """Let topics and partitions join that are made later: from their first message on, whatever `start` says."""
         options = replace(self._options, start="earliest", start_given=False)
         try:
             while True:
-                fresh = await watch.following(lambda: self.topics)
+                fresh = await watch.following(lambda: Counter(lane.topic for lane in self._lanes))
                 if fresh:
                     await self._open_lanes(fresh, options)
         except ClusterError as error:
@@ -142,7 +142,7 @@ class Receiver:
                 partition=index,
                 concrete_topic=concrete,
                 receiver=options,
-                may_leave=self._watch is not None,
+                may_leave=() if self._watch is None else self._watch.may_leave,
                 credit_messages=1,  # and its share before it runs
                 credit_bytes=1,
                 retry=self._side.retry,
@@ -474,7 +474,7 @@ class Receiver:
                 self._wake()  # for what this task leaves of it
                 return True
             self._raise_failure(())
-            if not self._ready and self._watch is None and all(lane.ended for lane in self._lanes):
+            if not self._ready and not self._several and all(lane.ended for lane in self._lanes):
                 return False
             waiter = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)

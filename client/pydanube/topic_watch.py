@@ -1,6 +1,6 @@
-"""Which topics a consumer of several takes in: those of a list or of a pattern, looked up again from time to time.
+"""Which topics a consumer takes in: one, those of a list or of a pattern, looked up again from time to time.
 
-Topics that are made later join by themselves, from their first message; those that are deleted leave. The looking is
+Topics and partitions that are made later join by themselves, from their first message; topics that are deleted leave. The looking is
 bounded: once each `refresh_s`, one call for all of them, and never more than `max_topics`.
 """
 
@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final
 
-from pydanube_core.errors import InvalidArgument, TopicNotFound
+from pydanube_core.errors import ClusterError, Fatal, InvalidArgument, TopicNotFound
 from pydanube_core.names import TopicName
 from pydanube_core.topic_pattern import TopicPattern
 
@@ -64,24 +64,32 @@ class TopicWatch:
 
     Args:
         choice: what was asked for.
-        match: the names there are now, and whether there were more than asked for.
+        match: the names there are now with their numbers of partitions (0: none), and whether there were more than
+            asked for.
         prepare: a topic's full name and partitions; made if it is to be.
         create: make topics of the list that do not exist.
         max_topics: at most so many.
         refresh_s: between two looks.
+        several: False: one topic, whose partitions are watched.
     """
 
     def __init__(
         self,
         choice: TopicChoice,
         *,
-        match: Callable[[Sequence[str], int], Coroutine[Any, Any, tuple[list[str], bool]]],
+        match: Callable[[Sequence[str], int], Coroutine[Any, Any, tuple[dict[str, int], bool]]],
         prepare: Callable[[str, bool], Coroutine[Any, Any, tuple[str, Partitions]]],
         create: bool,
         max_topics: int,
         refresh_s: float,
+        several: bool,
     ) -> None:
         self.choice = choice
+        self.several = several
+        #: the errors of one topic that are none of the others' business
+        self.may_leave: tuple[type[ClusterError], ...] = ()
+        if several:
+            self.may_leave = (TopicNotFound,) if choice.names else (Fatal,)
         self._match = match
         self._prepare = prepare
         self._create = create
@@ -93,16 +101,17 @@ class TopicWatch:
         """What there is when the consumer opens: of a list all of it, or `TopicNotFound`."""
         if self.choice.names:
             return dict([await self._prepare(name, self._create) for name in self.choice.names])
-        return await self._look(())
+        return await self._look({})
 
-    async def following(self, known: Callable[[], Collection[str]]) -> dict[str, Partitions]:
-        """Wait a while, and look: the topics that are not among the known ones."""
+    async def following(self, known: Callable[[], Mapping[str, int]]) -> dict[str, Partitions]:
+        """Wait a while, and look: the topics that are not among the known ones, or have other partitions than those."""
         await asyncio.sleep(self._refresh_s * random.uniform(0.8, 1.2))  # many consumers do not ask at once
         return await self._look(known())
 
-    async def _look(self, known: Collection[str]) -> dict[str, Partitions]:
+    async def _look(self, known: Mapping[str, int]) -> dict[str, Partitions]:
         names, more = await self._match(self.choice.patterns, self._max_topics)
         fresh = [name for name in names if name not in known]
+        grown = [name for name, count in names.items() if count and count != known.get(name, count)]
         room = max(0, self._max_topics - len(known))
         if (more or len(fresh) > room) and not self._told:
             self._told = True
@@ -111,7 +120,7 @@ class TopicWatch:
                 self.choice, self._max_topics, MOST_TOPICS,
             )  # fmt: skip
         found: dict[str, Partitions] = {}
-        for name in fresh[:room]:
+        for name in [*grown, *fresh[:room]]:
             try:
                 topic, partitions = await self._prepare(name, False)
             except TopicNotFound:  # deleted meanwhile

@@ -46,6 +46,7 @@ from pydanube_storage.metadata import (
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.namespace_operations import BUILT_IN_NAMESPACES, NamespaceOperations
 from pydanube_broker.cluster.records import (
+    DispatchStrategy,
     PartitionedRecord,
     PartitionedSpec,
     Stage,
@@ -111,7 +112,9 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations, Tombstones):
             await self._retry(self._begin_partitioned, topic, partitions, wanted)
             return await self._retry(self._finish_creation, topic)
         if topic.partition is not None:
-            return [await self._retry(self._create_partition, topic, wanted)]
+            made = await self._retry(self._create_partition, topic, wanted)
+            await self._subscribe_as_siblings(made)
+            return [made]
         return [await self._retry(self._create_plain, topic, wanted)]
 
     async def existing_topic(self, topic: TopicName) -> list[TopicRecord]:
@@ -225,6 +228,17 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations, Tombstones):
         guards = [Absent(key), ModRevision(parent_key, parent.revision), self._namespace_guard(base)]
         await self._change(writes, guards)
         return self.index.topic(topic)
+
+    async def _subscribe_as_siblings(self, made: TopicRecord) -> None:
+        """Give a partition that was added the subscriptions of the others: nothing that is written to it is passed over."""
+        if made.dispatch_strategy is DispatchStrategy.NON_RELIABLE:
+            return
+        siblings = [part for part in self.index.partitions(made.topic.base) if part.topic_id != made.topic_id]
+        found = {one.name: one for part in siblings for one in self.index.subscriptions(part.topic_id)}
+        for one in found.values():
+            await self.ensure_subscription(
+                made.topic_id, one.name, type=one.type, start_offset=0, options=one.spec.options
+            )
 
     async def _begin_partitioned(self, topic: TopicName, partitions: int, settings: TopicSettings) -> None:
         self.index.check_topic_is_free(topic, partitions=partitions, settings=settings)

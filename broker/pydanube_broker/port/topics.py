@@ -186,7 +186,7 @@ class TopicsPart:
             topic_id=record.parent_id,
             parent=None,
             partition=None,
-            partitions=record.spec.partitions,
+            partitions=len(parts) or record.spec.partitions,  # those of a client's making may leave some out
             dispatch_strategy=settings.dispatch_strategy.value,
             durability="memory" if self._broker.data_dir.memory else settings.durability.value,
             created_at_ms=record.spec.created_at_ms,

@@ -79,10 +79,16 @@ class Match:
         patterns = [TopicPattern.parse(text, field="patterns") for text in request.patterns]
         plain = {TopicName(one.namespace, one.glob) for one in patterns if not one.is_glob}
         globs = [one for one in patterns if one.is_glob]
+        access = self._broker.access
         found = sorted(
-            str(name)
-            for name in self._broker.access.names(COLD_CALL)
+            name
+            for name in access.names(COLD_CALL)
             if name in plain or any(pattern.matches(name) for pattern in globs)
         )
         limit = min(request.limit or _MOST_TOPICS, _MOST_TOPICS)
-        return pb.MatchResponse(topics=found[:limit], more=len(found) > limit).SerializeToString()
+        parts = [access.parts(COLD_CALL, Action.LOOK_UP, name) for name in found[:limit]]
+        return pb.MatchResponse(
+            topics=map(str, found[:limit]),
+            more=len(found) > limit,
+            partitions=[len(topics) if partitioned else 0 for partitioned, topics in parts],
+        ).SerializeToString()

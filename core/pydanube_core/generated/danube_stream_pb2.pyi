@@ -57,12 +57,14 @@ class MatchRequest(_message.Message):
     def __init__(self, patterns: _Optional[_Iterable[str]] = ..., limit: _Optional[int] = ...) -> None: ...
 
 class MatchResponse(_message.Message):
-    __slots__ = ("topics", "more")
+    __slots__ = ("topics", "more", "partitions")
     TOPICS_FIELD_NUMBER: _ClassVar[int]
     MORE_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     topics: _containers.RepeatedScalarFieldContainer[str]
     more: bool
-    def __init__(self, topics: _Optional[_Iterable[str]] = ..., more: bool = ...) -> None: ...
+    partitions: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, topics: _Optional[_Iterable[str]] = ..., more: bool = ..., partitions: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class PublishRequest(_message.Message):
     __slots__ = ("open", "batch")
