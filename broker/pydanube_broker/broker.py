@@ -290,6 +290,7 @@ class Broker(BrokerParts):
             calls=self.metrics.grpc_calls,
             closed=self.metrics.connections_closed,
             times=Times(connections=room.grpc),
+            memory=self.peer_memory,
         )
         self._servers.append(grpc)
         stack.push_async_callback(grpc.stop, 0)
@@ -309,11 +310,12 @@ class Broker(BrokerParts):
             calls=self.metrics.grpc_calls,
             closed=self.metrics.connections_closed,
             times=Times(connections=room.other),
+            memory=self.peer_memory,
         )
         self._servers.append(admin)
         stack.push_async_callback(admin.stop, 0)
         listener = listen(server.host, server.metrics_port, flag="metrics-port")
-        status = StatusServer(self.port, listener, connections=room.other)
+        status = StatusServer(self.port, listener, connections=room.other, memory=self.peer_memory)
         stack.push_async_callback(status.stop)
         await status.start()
         self.broker_url = advertised_url(server.advertised_url, server.host, grpc.port)

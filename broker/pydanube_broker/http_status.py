@@ -17,12 +17,17 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from pydanube_broker.rpc.patience import patient_http
+from pydanube_broker.rpc.peer_memory import PeerMemory
 
 
 class Shown(Protocol):
     """What the pages show."""
 
     def not_ready(self) -> tuple[Reason, ...]: ...
+
+    def crowded(self) -> tuple[Reason, ...]:
+        """What is short and keeps nobody from being served."""
+        ...
 
     async def status(self) -> BrokerFacts: ...
 
@@ -39,8 +44,9 @@ def status_app(shown: Shown) -> Starlette:
         return PlainTextResponse("ok\n")
 
     async def readyz(request: Request) -> Response:
-        reasons = [dataclasses.asdict(reason) for reason in shown.not_ready()]
-        return _PrettyJson({"ready": not reasons, "reasons": reasons}, status_code=503 if reasons else 200)
+        reasons = shown.not_ready()
+        told = [dataclasses.asdict(reason) for reason in (*reasons, *shown.crowded())]
+        return _PrettyJson({"ready": not reasons, "reasons": told}, status_code=503 if reasons else 200)
 
     async def status(request: Request) -> Response:
         facts = dataclasses.asdict(await shown.status())
@@ -76,7 +82,14 @@ class _Server(uvicorn.Server):
 class StatusServer:
     """Serves the pages on a socket that listens already."""
 
-    def __init__(self, shown: Shown, listener: socket.socket, *, connections: int = 512) -> None:
+    def __init__(
+        self,
+        shown: Shown,
+        listener: socket.socket,
+        *,
+        connections: int = 512,
+        memory: PeerMemory | None = None,
+    ) -> None:
         self._listener = listener
         self.port: int = listener.getsockname()[1]
         self._server = _Server(
@@ -87,7 +100,7 @@ class StatusServer:
                 lifespan="off",
                 timeout_graceful_shutdown=1,
                 server_header=False,
-                http=patient_http(connections),
+                http=patient_http(connections, memory=memory),
             )
         )
         self._task: asyncio.Task[None] | None = None

@@ -21,6 +21,7 @@ from prometheus_client.core import (
     Metric,
 )
 
+from pydanube_broker.rpc.peer_memory import HeldForPeers
 from pydanube_broker.slices import Slices
 
 OTHER: Final = "_other"
@@ -59,6 +60,7 @@ class Gathered:
     tier_backlog_bytes: int
     tier_errors: int
     tier_objects: Mapping[str, int]  # what was done with objects → how many
+    peer_memory: HeldForPeers
     topics: Sequence[TopicSample]
     subscriptions: Sequence[SubscriptionSample]
 
@@ -114,6 +116,14 @@ class BrokerMetrics:
         )
         yield CounterMetricFamily(
             "danube_tier_errors", "flushes and cold reads that failed since start", value=now.tier_errors
+        )
+        peers = now.peer_memory
+        yield _gauge("danube_peer_memory_bytes", "held for connected clients, of all ports", peers.held_bytes)
+        yield _gauge("danube_peer_memory_limit_bytes", "server.peer_memory_bytes", peers.limit_bytes)
+        yield CounterMetricFamily(
+            "danube_peer_memory_connections_closed",
+            "connections closed for what they made the broker hold",
+            value=peers.connections_closed,
         )
         objects = CounterMetricFamily(
             "danube_tier_objects", "objects written, merged, dropped by retention, deleted", labels=["event"]

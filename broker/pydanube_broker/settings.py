@@ -72,6 +72,10 @@ class Server(Section):
     advertised_url: Text | None = Field(
         default=None, description="what clients dial, where that differs from host and grpc_port"
     )
+    peer_memory_bytes: Size = Field(
+        default=256 << 20,
+        description="memory for what connected clients send by halves and do not read, all together",
+    )
     insecure_bind: Switch = Field(
         default=False, description="allow a public host without TLS and authentication"
     )

@@ -31,6 +31,7 @@ from pydanube_broker.log import configure_logging
 from pydanube_broker.rpc.caller import call_metadata
 from pydanube_broker.rpc.listening import listen
 from pydanube_broker.rpc.patience import patient_http, places
+from pydanube_broker.rpc.peer_memory import PeerMemory
 from pydanube_broker.settings import Settings
 from pydanube_broker.topics.topic import now_ms
 
@@ -115,7 +116,12 @@ async def _serve(
         async with contextlib.AsyncExitStack() as stack:
             if http:
                 info["http"] = await stack.enter_async_context(
-                    _http_face(settings, admin_url=info["admin"], entry=core.serve_call)
+                    _http_face(
+                        settings,
+                        admin_url=info["admin"],
+                        entry=core.serve_call,
+                        memory=broker.peer_memory,
+                    )
                 )
                 broker.http_url = info["http"]
             # What the start has made lives as long as the process: a full collection that looks through it each time
@@ -149,7 +155,9 @@ def _check_ports(settings: Settings, *, http: bool) -> None:
 
 
 @asynccontextmanager
-async def _http_face(settings: Settings, *, admin_url: str, entry: OpsEntry) -> AsyncIterator[str]:
+async def _http_face(
+    settings: Settings, *, admin_url: str, entry: OpsEntry, memory: PeerMemory
+) -> AsyncIterator[str]:
     """Serve MCP, as a client of the admin port, and JSON-RPC, of the entry behind it; yields the URL once it answers."""
     # Here, since `danube broker` needs neither and starts quicker without them.
     from pydanube_admin.http import http_server
@@ -168,7 +176,9 @@ async def _http_face(settings: Settings, *, admin_url: str, entry: OpsEntry) -> 
             allowed_hosts=allowed,
             entry=entry,
         ) as app,
-        http_server(listener, app, grace_s=HTTP_GRACE_S, protocol=patient_http(places().other)),
+        http_server(
+            listener, app, grace_s=HTTP_GRACE_S, protocol=patient_http(places().other, memory=memory)
+        ),
     ):
         yield f"http://{f'[{host}]' if ':' in host else host}:{port}"
 

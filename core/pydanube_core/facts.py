@@ -201,6 +201,7 @@ class BrokerFacts:
     disk: Mapping[str, Any]  # free_bytes, total_bytes, guard_bytes
     journal: Mapping[str, Any]  # bytes, segments, durable_lsn, fsync_p50_ms, fsync_p99_ms …
     tier: Mapping[str, Any]
+    peer_memory: Mapping[str, int]  # held_bytes, limit_bytes, connections_closed
     topics: int
     read_only: bool
     ready: bool

@@ -29,6 +29,7 @@ _GZIP: Final = 16 + zlib.MAX_WBITS
 # gzip makes a thousandth of nothing at all, and the one loop has to unpack it. What is real shrinks to a twentieth at best.
 _REAL_TIMES: Final = 20
 _LARGEST_BYTES: Final = 16 << 20  # of what shrinks to less
+_SMALL_BYTES: Final = 4096
 _BURST_BYTES: Final = 32 << 20  # of such, unpacked
 _REFILL_BYTES_A_S: Final = 4 << 20
 _SAFE: Final = " !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~"  # printable ASCII but "%"
@@ -161,6 +162,11 @@ class MessageReader:
         self.held = 0  # bytes of a message that is not whole
         self._need = PREFIX_BYTES  # of them, before it is worth looking again
 
+    def drop(self) -> None:
+        """Nothing more is read: let go of what is held."""
+        self._pieces.clear()
+        self.held = 0
+
     def feed(self, data: bytes, start: int, end: int) -> Sequence[bytes]:
         """The messages that are whole now.
 
@@ -168,7 +174,10 @@ class MessageReader:
             WireError: a message is too large, or packed in a way nobody announced. Nothing more can be read.
         """
         if self.held:
-            self._pieces.append(data[start:end])
+            if len(self._pieces[-1]) < _SMALL_BYTES:  # a piece for each byte would take fifty times its room
+                self._pieces[-1] += data[start:end]
+            else:
+                self._pieces.append(data[start:end])
             self.held += end - start
             if self.held < self._need:
                 return ()

@@ -49,6 +49,7 @@ async def broker_status(context: Context, request: BrokerStatusRequest) -> Broke
         disk=dict(facts.disk),
         journal=dict(facts.journal),
         tier=dict(facts.tier),
+        peer_memory=dict(facts.peer_memory),
         topics=facts.topics,
         read_only=facts.read_only,
         ready=facts.ready,

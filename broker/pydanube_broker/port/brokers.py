@@ -35,7 +35,12 @@ class BrokersPart:
         tier: Tier | None = getattr(self._broker, "tier", None)  # none before the journal has begun
         stepped = CLOCK.reason()
         clock = () if stepped is None else (Reason(code="CLOCK_STEPPED", message=stepped),)
-        return clock if tier is None else (*tier.reasons(), *clock)
+        return (*(() if tier is None else tier.reasons()), *clock, *self.crowded())
+
+    def crowded(self) -> tuple[Reason, ...]:
+        """The budget for what clients make the broker hold, where it is short: the largest holders are closed."""
+        reason = self._broker.peer_memory.reason()
+        return () if reason is None else (reason,)
 
     async def status(self) -> BrokerFacts:
         broker = self._broker
@@ -70,6 +75,7 @@ class BrokersPart:
                 **broker.tier.status(),
                 "telemetry": None if broker.telemetry is None else asdict(broker.telemetry.statistics()),
             },
+            peer_memory=asdict(broker.peer_memory.statistics()),
             topics=sum(topic.options.topic.namespace != SYSTEM_NAMESPACE for topic in broker.registry.topics),
             read_only=journal.read_only,
             ready=not reasons,
@@ -126,6 +132,7 @@ class BrokersPart:
                 tier_backlog_bytes=0 if tier is None else tier.backlog_bytes,
                 tier_errors=0 if tier is None else tier.errors,
                 tier_objects={} if tier is None else tier.object_counts(),
+                peer_memory=broker.peer_memory.statistics(),
                 topics=topics,
                 subscriptions=subscriptions,
             )

@@ -58,6 +58,7 @@ class ConnectionServer(Protocol):
     methods: Mapping[bytes, Any]
     nothing: Any
     closed: Counter[str]
+    memory: Any
 
     def admit(self, connection: Any) -> bool: ...
 

@@ -34,6 +34,15 @@ class Peer:
         return (*subject, *(value for _, value in self.certificate.get("subjectAltName", ())))
 
 
+def address_of(name: Any) -> str:
+    """A socket's peer name as gRPC writes it."""
+    if isinstance(name, tuple) and len(name) == 2:
+        return f"ipv4:{name[0]}:{name[1]}"
+    if isinstance(name, tuple) and len(name) == 4:
+        return f"ipv6:[{name[0]}]:{name[1]}"
+    return "unix:"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
     """Who makes one call."""

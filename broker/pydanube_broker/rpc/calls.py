@@ -39,6 +39,8 @@ log = logging.getLogger("pydanube.rpc")
 
 #: a response of one message leaves in one piece up to this size; above it takes its turns
 WHOLE_BYTES: Final = 32 << 10
+COLD_BYTES: Final = 8 << 20  # of a request that is none of messages: parsed it takes twenty times as much
+TASK_BYTES: Final = 4096  # of a cold call while its handler works, beside its request
 Metadata = Sequence[tuple[str, str | bytes]]
 
 
@@ -147,7 +149,8 @@ class RefusedCall(Call):
 class OneRequest(Call):
     """A call whose caller sends one message."""
 
-    __slots__ = ("_held", "_pieces")
+    __slots__ = ("_held", "_pieces")  # bytes told to `hold`; what came of a message that is not whole
+    LARGEST: int | None = None  # a message beyond it is refused before anybody parses it
     WHOLE = True  # one message answers it, for which the connection's window keeps room
 
     def __init__(
@@ -161,7 +164,7 @@ class OneRequest(Call):
         self.over = False
         self.due = 0
         self.since = connection.now
-        self._pieces: list[bytes] | None = None
+        self._pieces: bytearray | None = None
         self._held = 0
         if self.WHOLE:
             connection.http.out.answers_open += 1
@@ -182,24 +185,22 @@ class OneRequest(Call):
         if self.over:
             return
         self.since = self.connection.now
-        limit = self.connection.message_bytes
+        limit = min(self.connection.message_bytes, self.LARGEST or self.connection.message_bytes)
         pieces = self._pieces
         if pieces is None:
-            pieces = self._pieces = []
-        pieces.append(data[start:end])
+            pieces = self._pieces = bytearray()
+        pieces += memoryview(data)[start:end]
         self._held += end - start
         try:
             self.connection.hold(end - start)
             if self._held >= 5:
-                if len(pieces[0]) < 5:
-                    pieces[:] = [b"".join(pieces)]
-                size = int.from_bytes(pieces[0][1:5], "big")
+                size = int.from_bytes(pieces[1:5], "big")
                 if size > limit:
                     raise too_large(size, limit)
                 if self._held > size + 5:
                     raise WireError(Status.INTERNAL, "a second message where one is due")
                 if ended and self._held == size + 5:
-                    self._whole(b"".join(pieces))
+                    self._whole(pieces[0], bytes(memoryview(pieces)[5:]), limit)
                     return
             if ended:
                 raise WireError(Status.INTERNAL, "the request ended before its message did")
@@ -207,12 +208,13 @@ class OneRequest(Call):
             self._release()
             self.refuse(error)
 
-    def _whole(self, data: bytes) -> None:
-        message = data[5:]
-        if data[0]:
-            if data[0] != 1 or not self.head.gzip:
+    def _whole(self, packed: int, message: bytes, limit: int) -> None:
+        if packed:
+            if packed != 1 or not self.head.gzip:
                 raise WireError(Status.INTERNAL, "a packed message without grpc-encoding")
             message = self.connection.unpack(message)
+            if len(message) > limit:
+                raise too_large(len(message), limit)
         self._release()
         self.since = 0.0
         self.on_request(message)
@@ -281,6 +283,7 @@ class ColdCall(OneRequest):
     """A call whose handler awaits: a task of the connection's."""
 
     __slots__ = ("_task",)
+    LARGEST = COLD_BYTES
 
     def __init__(
         self, connection: CallConnection, stream: Stream, method: CalledMethod, head: HeadOfCall
@@ -289,6 +292,12 @@ class ColdCall(OneRequest):
         self._task: asyncio.Task[None] | None = None
 
     def on_request(self, message: bytes) -> None:
+        self._held = len(message) + TASK_BYTES
+        try:
+            self.connection.hold(self._held)
+        except WireError as error:
+            self.refuse(error)
+            return
         context = copy_context()
         context.run(current_caller.set, self.caller)
         self._task = self.connection.start(self._run(message), context)
@@ -303,6 +312,8 @@ class ColdCall(OneRequest):
             self.fail(unexpected(self.method.path, error, "call_failed"))
         else:
             self.send(answer)
+        finally:
+            self._release()
 
     def expire(self) -> None:
         super().expire()

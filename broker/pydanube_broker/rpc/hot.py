@@ -76,6 +76,10 @@ class ServerStreamReply(Called, Protocol):
     @property
     def writable(self) -> bool: ...
 
+    def owes(self, count: int) -> None:
+        """So many bytes more (or less) wait with the handler to be sent; they count as if they were queued."""
+        ...
+
     def end(self, error: ClusterError | None = None) -> None: ...
 
 

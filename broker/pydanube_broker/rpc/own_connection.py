@@ -26,12 +26,13 @@ from pydanube_core.http2 import (
 )
 from pydanube_core.http2.codes import ErrorCode
 
-from pydanube_broker.rpc.caller import Peer
+from pydanube_broker.rpc.caller import Peer, address_of
 from pydanube_broker.rpc.calls import Call
+from pydanube_broker.rpc.peer_memory import Holding
 from pydanube_broker.rpc.routing import CallHead
 
 if TYPE_CHECKING:
-    from pydanube_core.http2 import Event
+    from pydanube_core.http2 import Event, Stream
 
     from pydanube_broker.rpc.call_host import ConnectionServer
 
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("pydanube.rpc")
 
 HIGH_WATER_BYTES: Final = 128 << 10  # held by the transport before it says so
+NOTED_BYTES: Final = 4096  # what is held is told to the broker's budget when it has changed by as much
 
 
 class OwnConnection(asyncio.Protocol):
@@ -58,6 +60,8 @@ class OwnConnection(asyncio.Protocol):
         self.since = self.now
         self.reason: str | None = None  # why it ended, if not by the peer's leave
         self.probed_at: float | None = None
+        self.holding = Holding(self.peer, self.now, holds=self.holds, give_up=self.give_up)
+        self._stuck: dict[Stream, tuple[int, float]] = {}  # what waited in it when looked at, and since when
         self._transport: asyncio.Transport | None = None
         self._blocked = False  # the transport takes no more
         self._reading = True
@@ -73,9 +77,10 @@ class OwnConnection(asyncio.Protocol):
         transport.set_write_buffer_limits(high=HIGH_WATER_BYTES, low=HIGH_WATER_BYTES // 4)
         secured: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
         self.peer = Peer(
-            address=_address(transport.get_extra_info("peername")),
+            address=address_of(transport.get_extra_info("peername")),
             certificate=(secured.getpeercert() or None) if secured is not None else None,
         )
+        self.holding = Holding(self.peer, self.now, holds=self.holds, give_up=self.give_up)
         if not self.server.admit(self):
             transport.abort()
             return
@@ -87,6 +92,7 @@ class OwnConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.now = now = self.loop.time()
+        self.holding.passed += len(data)
         self.corked = True
         try:
             for event in self.http.receive(data, now):
@@ -102,13 +108,22 @@ class OwnConnection(asyncio.Protocol):
             self.corked = False
             http = self.http
             out = http.out
-            if out.held_bytes or out.ended or out.pending or http.control.pings or self._blocked:
+            if (
+                out.held_bytes
+                or out.ended
+                or out.pending
+                or out.relieved
+                or http.control.pings
+                or self._blocked
+            ):
                 if len(http.streams) > len(out.ended) and not self._blocked:
                     # Other calls are open here. What this read causes for them in this turn (an acknowledgement is
                     # followed by the next message) leaves with the answer: a write costs more than a call.
                     self.wake()
                 else:
                     self.flush()
+            else:
+                self._note()
 
     def _request(self, event: RequestReceived) -> None:
         head: CallHead | None = event.head.note
@@ -162,6 +177,7 @@ class OwnConnection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
+        self.server.memory.note(self.holding, 0)
         for stream in tuple(self.http.streams.values()):
             self._gone(stream)
         for stream in self.http.out.ended + self.http.finished:
@@ -193,6 +209,7 @@ class OwnConnection(asyncio.Protocol):
             return
         now, out = self.now, http.out
         while not self._blocked and (data := http.take(now)):
+            self.holding.passed += len(data)
             transport.write(data)
             if not out.turns:
                 break
@@ -208,8 +225,27 @@ class OwnConnection(asyncio.Protocol):
             transport.pause_reading()
         if http.control.pings:
             self.server.answer_pings_later(self)
+        self._note()
         if http.going and self.idle:
             self.close("stopped")
+
+    def holds(self) -> int:
+        """Bytes that are held on behalf of this peer, about."""
+        transport = self._transport
+        if transport is None:
+            return 0
+        return self._held + self.http.held_bytes + transport.get_write_buffer_size()
+
+    def _note(self) -> None:
+        held = self.holds()
+        if not -NOTED_BYTES < held - self.holding.held < NOTED_BYTES:
+            self.server.memory.note(self.holding, held)
+
+    def give_up(self) -> None:
+        """Close at once, for the sake of what is held."""
+        self.fail(ErrorCode.ENHANCE_YOUR_CALM, "peer_memory")
+        if self._transport is not None and self._transport.get_write_buffer_size():
+            self._abort()
 
     def _tell_finished(self) -> None:
         finished, self.http.finished = self.http.finished, []
@@ -248,6 +284,10 @@ class OwnConnection(asyncio.Protocol):
         http, times = self.http, self.server.times
         if self._transport is None:
             return
+        self.holding.look(now)
+        self._note()
+        if http.out.parked or self._stuck:
+            self._look_at_stuck(now)
         if not http.greeted:
             if now - self.since > times.handshake_s:
                 self.fail(ErrorCode.SETTINGS_TIMEOUT, "slow_handshake")
@@ -275,6 +315,28 @@ class OwnConnection(asyncio.Protocol):
             call: Call | None = stream.user
             if call is not None and call.since and now - call.since > patience:
                 call.finish(Status.DEADLINE_EXCEEDED, f"the request did not arrive within {patience:g} s")
+
+    def _look_at_stuck(self, now: float) -> None:
+        """Streams whose client takes none of what waits in them give way to those that wait for their room."""
+        waiting = (
+            [each for each in self.http.streams.values() if each.queue is not None and each.send_window <= 0]
+            if self.http.out.parked
+            else []
+        )
+        before = self._stuck
+        self._stuck = {}
+        for stream in waiting:
+            size, since = before.get(stream, (0, now))
+            self._stuck[stream] = (stream.queued_bytes, since if size == stream.queued_bytes else now)
+        for stream, (_, since) in sorted(self._stuck.items(), key=lambda item: item[1][1]):
+            if not self.http.out.parked or now - since < self.server.times.stuck_s:
+                break
+            call: Call | None = stream.user
+            stream.user = None
+            self.http.reset(stream, ErrorCode.ENHANCE_YOUR_CALM)
+            if call is not None:
+                call.gone()
+            self.wake()
 
     def _look_at_writing(self, now: float) -> None:
         """A peer that reads slowly lives; one that reads nothing for long does not."""
@@ -332,11 +394,3 @@ class OwnConnection(asyncio.Protocol):
     def idle(self) -> bool:
         """Whether nothing is under way."""
         return not self.http.streams and not self.http.out.ended and not self.http.out.pending
-
-
-def _address(name: Any) -> str:
-    if isinstance(name, tuple) and len(name) == 2:
-        return f"ipv4:{name[0]}:{name[1]}"
-    if isinstance(name, tuple) and len(name) == 4:
-        return f"ipv6:[{name[0]}]:{name[1]}"
-    return "unix:"

@@ -19,6 +19,7 @@ from pydanube_broker.rpc.deadlines import Deadlines
 from pydanube_broker.rpc.hot import Route
 from pydanube_broker.rpc.listening import listen
 from pydanube_broker.rpc.own_connection import OwnConnection
+from pydanube_broker.rpc.peer_memory import PeerMemory
 from pydanube_broker.rpc.routing import methods_of, nothing
 
 log = logging.getLogger("pydanube.rpc")
@@ -39,6 +40,8 @@ class Times:
     ping_after_s: float = 30.0
     ping_timeout_s: float = 20.0
     look_s: float = 2.0
+    #: a stream whose client takes nothing of what waits in it, while others of its connection wait for the room
+    stuck_s: float = 10.0
     connections: int = 10_000
     #: of one message; handlers refuse less by their own limits, with their own words
     message_bytes: int = 64 << 20
@@ -56,6 +59,7 @@ class OwnServer:
         calls: counts calls that ended: service, method, name of the status.
         closed: counts connections that were closed for what their peer did, by reason.
         unix_path: listen on this socket too.
+        memory: what is held for the peers of all ports of a broker.
         tls: with ALPN `h2`; asks for client certificates as it says.
     """
 
@@ -72,10 +76,12 @@ class OwnServer:
         tls: ssl.SSLContext | None = None,
         limits: Limits | None = None,
         times: Times | None = None,
+        memory: PeerMemory | None = None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.limits = limits or Limits()
         self.times = times or Times()
+        self.memory = memory or PeerMemory(256 << 20)
         self.calls: Counter[tuple[str, str, str]] = Counter() if calls is None else calls
         self.closed: Counter[str] = Counter() if closed is None else closed
         self.methods = methods_of(route, self.calls)

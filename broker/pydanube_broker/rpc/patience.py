@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import resource
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, cast
+
+from pydanube_broker.rpc.caller import Peer, address_of
+from pydanube_broker.rpc.peer_memory import Holding, PeerMemory
 
 if TYPE_CHECKING:
     from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -54,8 +58,11 @@ class OneWrite:
     Each write of its own would be a system call, and would wake the peer.
     """
 
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop, wrote: Callable[[], None]
+    ) -> None:
         self._transport = transport
+        self._wrote = wrote
         self._loop = loop
         self._held: list[bytes] = []
         self._size = 0
@@ -77,14 +84,22 @@ class OneWrite:
         held, self._held, self._size = self._held, [], 0
         if held and not self._transport.is_closing():
             self._transport.write(b"".join(held))
+            self._wrote()
 
     def close(self) -> None:
         self._flush()
         self._transport.close()
 
 
-def patient_http(connections: int, request_s: float = REQUEST_S) -> type[H11Protocol]:
-    """uvicorn's HTTP/1.1 with bounds of its own: so many connections, and `request_s` for whoever is to say something."""
+def patient_http(
+    connections: int, request_s: float = REQUEST_S, *, memory: PeerMemory | None = None
+) -> type[H11Protocol]:
+    """uvicorn's HTTP/1.1 with bounds of its own: so many connections, and `request_s` for whoever is to say something, or
+    to read something of its answer.
+
+    Args:
+        memory: answers that are not read are counted there.
+    """
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
     here: dict[Patient, None] = {}
@@ -94,10 +109,15 @@ def patient_http(connections: int, request_s: float = REQUEST_S) -> type[H11Prot
 
         quiet_since = 0.0
         look: asyncio.TimerHandle | None = None
+        unread, unread_since = 0, 0.0  # of answers, and since when none of it was read
 
         def connection_made(self, transport: Any) -> None:
-            super().connection_made(cast("asyncio.Transport", OneWrite(transport, self.loop)))
+            super().connection_made(cast("asyncio.Transport", OneWrite(transport, self.loop, self.note)))
             self.quiet_since = self.loop.time()
+            peer = Peer(address=address_of(transport.get_extra_info("peername")))
+            self.holding = Holding(
+                peer, self.quiet_since, holds=transport.get_write_buffer_size, give_up=transport.abort
+            )
             if len(here) >= connections:
                 idle = [each for each in here if each.working is None]
                 if not idle:
@@ -109,6 +129,8 @@ def patient_http(connections: int, request_s: float = REQUEST_S) -> type[H11Prot
 
         def connection_lost(self, exc: Exception | None) -> None:
             here.pop(self, None)
+            if memory is not None:
+                memory.note(self.holding, 0)
             if self.look is not None:
                 self.look.cancel()
                 self.look = None
@@ -123,6 +145,10 @@ def patient_http(connections: int, request_s: float = REQUEST_S) -> type[H11Prot
             self.quiet_since = self.loop.time()
             super().on_response_complete()
 
+        def note(self) -> None:
+            if memory is not None and (held := self.holding.holds()) != self.holding.held:
+                memory.note(self.holding, held)
+
         @property
         def working(self) -> Any:
             """The request under way."""
@@ -130,12 +156,19 @@ def patient_http(connections: int, request_s: float = REQUEST_S) -> type[H11Prot
             return None if cycle is None or cycle.response_complete else cycle
 
         def look_after(self) -> None:
-            """Close when the peer owes something for too long: a request, or the rest of one."""
+            """Close when the peer owes something for too long: a request, the rest of one, to read its answer."""
+            self.note()
+            unread, now = self.transport.get_write_buffer_size(), self.loop.time()
+            if unread != self.unread:
+                self.unread, self.unread_since = unread, now
+            elif unread and now - self.unread_since >= request_s:
+                self.transport.abort()
+                return
             cycle = self.working
             waits_for_us = cycle is not None and not cycle.more_body
             # after an answer uvicorn has a timer of its own, until something comes
             kept_alive = cycle is None and self.timeout_keep_alive_task is not None
-            quiet_s = self.loop.time() - self.quiet_since
+            quiet_s = now - self.quiet_since
             if not waits_for_us and not kept_alive and quiet_s >= request_s:
                 self.transport.abort()
                 return

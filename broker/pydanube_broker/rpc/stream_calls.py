@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pydanube_core.errors import ClusterError
 from pydanube_core.grpc_wire import (
@@ -17,13 +17,16 @@ from pydanube_core.grpc_wire import (
     frame_gzip,
 )
 
-from pydanube_broker.rpc.calls import Call, Metadata, OneRequest, unexpected
+from pydanube_broker.rpc.calls import COLD_BYTES, Call, Metadata, OneRequest, unexpected
 
 if TYPE_CHECKING:
     from pydanube_core.http2 import Stream
 
     from pydanube_broker.rpc.call_host import CallConnection, CalledMethod, HeadOfCall
     from pydanube_broker.rpc.hot import HotServerStream, HotStream, ServerStreamOpener, StreamOpener
+
+
+OBJECT_BYTES: Final = 48  # of a message beside its bytes
 
 
 class _Streaming(Call):
@@ -62,7 +65,16 @@ class _Streaming(Call):
 
     @property
     def writable(self) -> bool:
-        return not self.over and not self.stream.full
+        return not self.over and self.connection.http.out.admits(self.stream)
+
+    def owes(self, count: int) -> None:
+        out = self.connection.http.out
+        if count > 0:
+            out.waiting_bytes += count
+        else:
+            out.release(-count)
+            if out.relieved:
+                self.connection.wake()
 
     def end(self, error: ClusterError | None = None) -> None:
         if error is not None:
@@ -102,6 +114,7 @@ class _Streaming(Call):
 class ServerStreamCall(_Streaming, OneRequest):
     """A hot server stream; the `ServerStreamReply` of its handler."""
 
+    LARGEST = COLD_BYTES
     WHOLE = False
 
     def on_request(self, message: bytes) -> None:
@@ -155,7 +168,7 @@ class StreamCall(_Streaming):
         for message in messages:
             self._held.append(message)
             try:
-                self.connection.hold(len(message))
+                self.connection.hold(len(message) + OBJECT_BYTES)
             except WireError as error:
                 self.refuse(error)
                 return
@@ -197,7 +210,7 @@ class StreamCall(_Streaming):
         try:
             while self._held and not self._paused and not self.over:
                 message = self._held.popleft()
-                self.connection.release(len(message))
+                self.connection.release(len(message) + OBJECT_BYTES)
                 self.handler.on_message(message)  # type: ignore[union-attr]
         except ClusterError as error:
             self.end(error)
@@ -211,5 +224,7 @@ class StreamCall(_Streaming):
 
     def _end(self, status: int) -> None:
         super()._end(status)
-        self.connection.release(sum(map(len, self._held)) + self._reader.held)
+        held = sum(map(len, self._held)) + len(self._held) * OBJECT_BYTES
+        self.connection.release(held + self._reader.held)
+        self._reader.drop()
         self._held.clear()

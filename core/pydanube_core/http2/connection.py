@@ -42,6 +42,7 @@ from pydanube_core.http2.sending import WINDOW_LIMIT, Outbox
 from pydanube_core.http2.streams import ACTS, NEXT, Act, Stream, StreamState
 from pydanube_core.http2.windows import ReceiveWindow
 
+STREAM_BYTES: Final = 2048  # what an open stream takes with its call, about
 _REMEMBERED: Final = 256  # streams that are closed, and how: frames of theirs may still be under way
 _MOST: Final = 320  # of them, before the oldest are forgotten
 #: of a window, in bytes: worth less than the frame that says it. Of no account where nothing waits for it: grpcio answers
@@ -82,6 +83,7 @@ class ServerConnection:
         self.streams: dict[int, Stream] = {}
         #: streams that ended on our side and have a user, to be told by whoever takes
         self.finished: list[Stream] = []
+        self._head_bytes = 0  # of open streams
         self.ended = False  # nothing is read any more
         self.going = False  # no new stream is taken
         self.partial_since: float | None = None  # when the frame began that is not whole
@@ -99,6 +101,19 @@ class ServerConnection:
         self._block: PartialBlock | None = None
         self._last_id = 0
         self._closed: dict[int, bool] = {}  # id → whether we reset it
+
+    @property
+    def held_bytes(self) -> int:
+        """What the peer makes this side hold, about: frames that are not whole, open streams, what waits to be sent."""
+        return (
+            len(self._partial)
+            + (0 if self._block is None else self._block.size)
+            + self._reader.remembered_bytes
+            + self._head_bytes
+            + len(self.streams) * STREAM_BYTES
+            + self.out.held_bytes
+            + self.out.waiting_bytes
+        )
 
     # -- receiving ---------------------------------------------------------------------------------------------
 
@@ -284,6 +299,8 @@ class ServerConnection:
             raise StreamFailure(stream_id, ErrorCode.PROTOCOL_ERROR, "content-length is another")
         stream = Stream(stream_id, _HALF_CLOSED if ended else _OPEN, self.control.initial_send_window)
         stream.expected = head.content_length
+        stream.head_bytes = head.size
+        self._head_bytes += head.size
         self.streams[stream_id] = stream
         events.append(RequestReceived(stream, head, varying, ended))
 
@@ -364,7 +381,7 @@ class ServerConnection:
         if len(payload) != 4:
             raise ConnectionFailure(ErrorCode.FRAME_SIZE_ERROR, "bad_frame_size")
         self._budgets.spend(Kind.RESETS, now)
-        stream = self.streams.pop(stream_id, None)
+        stream = self._pop(stream_id)
         if stream is not None:
             self.out.forget(stream)
             self._note_closed(stream_id, by_us=False)
@@ -427,6 +444,7 @@ class ServerConnection:
         streams, closed = self.streams, self._closed
         for stream in self.out.ended:
             if streams.pop(stream.id, None) is not None:
+                self._head_bytes -= stream.head_bytes
                 closed[stream.id] = stream.cut
                 if stream.user is not None:
                     self.finished.append(stream)
@@ -440,12 +458,18 @@ class ServerConnection:
         """End a stream for what the peer did on it."""
         stream_id, code = failure.stream_id, failure.code
         self._budgets.spend(Kind.RESETS if code == ErrorCode.REFUSED_STREAM else Kind.FAULTS, now)
-        stream = self.streams.pop(stream_id, None)
+        stream = self._pop(stream_id)
         if stream is not None:
             self.out.forget(stream)
             events.append(StreamReset(stream, code))
         self.out.control(frames.rst_stream(stream_id, code))
         self._note_closed(stream_id, by_us=True)
+
+    def _pop(self, stream_id: int) -> Stream | None:
+        stream = self.streams.pop(stream_id, None)
+        if stream is not None:
+            self._head_bytes -= stream.head_bytes
+        return stream
 
     def _note_closed(self, stream_id: int, *, by_us: bool) -> None:
         self._closed[stream_id] = by_us
@@ -464,6 +488,7 @@ class ServerConnection:
             self.out.forget(stream)
             events.append(StreamReset(stream, code))
         self.streams.clear()
+        self._head_bytes = 0
         self.out.clear()
         self.out.control(frames.goaway(self._last_id, code, why))
         events.append(ConnectionEnded(code, why))

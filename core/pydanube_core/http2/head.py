@@ -29,16 +29,18 @@ class RequestHead:
     `note` is the upper layer's: what it made of the head, made once.
     """
 
-    __slots__ = ("authority", "content_length", "fields", "method", "note", "path", "scheme")
+    __slots__ = ("authority", "content_length", "fields", "method", "note", "path", "scheme", "size")
 
     def __init__(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
         """
         Raises:
             MalformedHead: says what is wrong.
         """
+        self.size = 0  # what it takes in memory, about
         pseudo: dict[bytes, bytes] = {}
         fields: list[tuple[bytes, bytes]] = []
         for name, value in headers:
+            self.size += len(name) + len(value) + 150
             if name[:1] == b":":
                 if fields:
                     raise MalformedHead(f"{_shown(name)} after ordinary fields")

@@ -14,13 +14,13 @@ _LARGEST_ID: Final = (1 << 31) - 1
 class PartialBlock:
     """A header block that CONTINUATION frames will complete; nothing else may come in between."""
 
-    __slots__ = ("_count", "_parts", "_size", "flags", "stream_id")
+    __slots__ = ("_count", "_parts", "flags", "size", "stream_id")
 
     def __init__(self, stream_id: int, flags: int, first: bytes) -> None:
         self.stream_id = stream_id
         self.flags = flags  # of the HEADERS frame
         self._parts = [first]
-        self._size = len(first)
+        self.size = len(first)
         self._count = 0
 
     def add(self, kind: int, flags: int, stream_id: int, payload: bytes, limits: Limits) -> bytes | None:
@@ -32,8 +32,8 @@ class PartialBlock:
         if kind != FrameType.CONTINUATION or stream_id != self.stream_id:
             raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "header_block_interrupted")
         self._count += 1
-        self._size += len(payload)
-        if self._count > limits.continuations or self._size > limits.header_block_bytes:
+        self.size += len(payload)
+        if self._count > limits.continuations or self.size > limits.header_block_bytes:
             raise ConnectionFailure(ErrorCode.ENHANCE_YOUR_CALM, "continuation_flood")
         self._parts.append(payload)
         return b"".join(self._parts) if flags & frames.END_HEADERS else None

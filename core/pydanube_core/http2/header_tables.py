@@ -26,6 +26,7 @@ from pydanube_core.http2.codes import ConnectionFailure, ErrorCode
 from pydanube_core.http2.head import Headers
 
 _REMEMBERED: Final = 64  # blocks of one connection; official clients have about ten kinds of calls
+_REMEMBERED_BYTES: Final = 64 << 10  # with what they say; a quarter of it for one, or it is not remembered
 _LARGEST_TABLE: Final = 4096  # of ours, whatever a peer offers
 _HUFFMAN: Final = HuffmanEncoder(REQUEST_CODES, REQUEST_CODES_LENGTH)
 
@@ -70,6 +71,7 @@ class HeaderReader:
         self._limit = self._decoder.max_allowed_table_size
         self._list_bytes = list_bytes
         self._known: dict[bytes, Any] = {}
+        self.remembered_bytes = 0
         self._known_at = 0  # the table's count of changes when they were remembered
         # The header's name as it is written without the table: packed by Huffman's code or plain, each said to be
         # "not indexed", "never indexed" or (grpc's C core) "to be added to the table", which has no room for it.
@@ -99,7 +101,7 @@ class HeaderReader:
         """
         table = self._table
         if self._known_at != table.changes:
-            self._known.clear()
+            self._forget()
             self._known_at = table.changes
             self._last = None
         elif self._last is not None and (value := self._as_last(block)) is not None:
@@ -123,13 +125,14 @@ class HeaderReader:
                     if _list_bytes(before_list + behind_list) > self._list_bytes:
                         raise ConnectionFailure(ErrorCode.ENHANCE_YOUR_CALM, "header list too large")
                     made = make(before_list + behind_list)
-                    self._remember(key, made)
+                    self._remember(key, before_list + behind_list, made)
                     return made, value
-        made = make(self._decode(block))
+        headers = self._decode(block)
+        made = make(headers)
         if self._known_at == table.changes:
-            self._remember(block, made)
+            self._remember(block, headers, made)
         else:
-            self._known.clear()
+            self._forget()
             self._known_at = table.changes
         return made, None
 
@@ -141,10 +144,18 @@ class HeaderReader:
         """
         return self._decode(block)
 
-    def _remember(self, key: bytes, made: Any) -> None:
-        if len(self._known) >= _REMEMBERED:
-            self._known.clear()
+    def _remember(self, key: bytes, headers: Headers, made: Any) -> None:
+        size = len(key) + _list_bytes(headers)
+        if size * 4 > _REMEMBERED_BYTES:
+            return
+        if len(self._known) >= _REMEMBERED or self.remembered_bytes + size > _REMEMBERED_BYTES:
+            self._forget()
         self._known[key] = made
+        self.remembered_bytes += size
+
+    def _forget(self) -> None:
+        self._known.clear()
+        self.remembered_bytes = 0
 
     def _as_last(self, block: bytes) -> bytes | None:
         """The varying header's value, where that is all in which a block differs from the last that was split."""

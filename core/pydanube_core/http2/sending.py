@@ -59,6 +59,7 @@ class Outbox:
         self.ended: list[Stream] = []
         #: streams whose users may go on
         self.relieved: list[Stream] = []
+        self.parked: list[Stream] = []  # told to wait because the connection as a whole has too much waiting
 
     # -- what leaves at once -----------------------------------------------------------------------------------
 
@@ -168,6 +169,28 @@ class Outbox:
             stream.ready = True
             self.turns.append(stream)
 
+    def admits(self, stream: Stream) -> bool:
+        """Whether a stream may be handed more; if not, it is `relieved` when there is room again.
+
+        A stream's own share is not enough: many streams, each handed one whole frame, would hold any amount.
+        """
+        if stream.full:
+            return False
+        if self.waiting_bytes < self._limits.queued_bytes:
+            return True
+        stream.full = True
+        self.parked.append(stream)
+        return False
+
+    def release(self, count: int) -> None:
+        """So much waits no more."""
+        self.waiting_bytes -= count
+        if self.parked and self.waiting_bytes < self._limits.queued_bytes // 2:
+            parked, self.parked = self.parked, []
+            for stream in parked:
+                stream.full = False
+            self.relieved += parked
+
     def finish(self, stream: Stream, trailers: Headers | None, *, repeats: bool) -> None:
         """End a stream once its data has left: with trailers, or with a last DATA frame where there are none.
 
@@ -211,9 +234,9 @@ class Outbox:
         stream.ending = None
         if stream.queue is not None:
             stream.queue = None
-            self.waiting_bytes -= stream.queued_bytes
-            stream.queued_bytes = 0
             self._waiting -= 1
+            self.release(stream.queued_bytes)
+            stream.queued_bytes = 0
         if stream.ready:
             stream.ready = False
             if self.turns:
@@ -222,6 +245,7 @@ class Outbox:
     def clear(self) -> None:
         """The connection is over: streams have no more turns."""
         self.turns.clear()
+        self.parked.clear()
 
     @property
     def overdue(self) -> bool:
@@ -300,7 +324,7 @@ class Outbox:
         self.window -= sent
         stream.send_window -= sent
         stream.queued_bytes -= sent
-        self.waiting_bytes -= sent
+        self.release(sent)
         if not queue:
             stream.queue = None
             self._waiting -= 1

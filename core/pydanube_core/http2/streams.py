@@ -75,6 +75,7 @@ class Stream:
         "ending",
         "expected",
         "full",
+        "head_bytes",
         "head_received",
         "head_sent",
         "id",
@@ -95,6 +96,7 @@ class Stream:
         self.receive: ReceiveWindow | None = None  # until something comes
         self.head_sent = False
         self.head_received = False  # of an answer
+        self.head_bytes = 0  # of a request
         self.queue: deque[bytes | memoryview] | None = None  # made when something waits
         self.queued_bytes = 0
         self.ready = False  # waits for its turn

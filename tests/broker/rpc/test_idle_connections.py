@@ -17,6 +17,7 @@ from pydanube_broker.rpc import patience
 from pydanube_broker.rpc.hot import Route
 from pydanube_broker.rpc.own_server import OwnServer, Times
 from pydanube_broker.rpc.patience import OneWrite, patient_http, places
+from pydanube_broker.rpc.peer_memory import PeerMemory
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
@@ -49,6 +50,12 @@ async def dialling(port: int) -> AsyncIterator[Callable[[], Awaitable[Pair]]]:
                 await writer.wait_closed()
 
 
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not holds():  # noqa: ASYNC110  # nobody tells; each turn of the loop is looked at
+            await asyncio.sleep(0)
+
+
 async def closed(reader: asyncio.StreamReader) -> None:
     """Wait until the other side is gone, whatever it says before."""
     async with asyncio.timeout(20):
@@ -79,7 +86,7 @@ def test_an_http_port_that_is_full_closes_what_has_been_idle_for_longest() -> No
 
 
 @asynccontextmanager
-async def patient_server(request_s: float) -> AsyncIterator[int]:
+async def patient_server(request_s: float, memory: PeerMemory | None = None) -> AsyncIterator[int]:
     async def slow(request: Request) -> PlainTextResponse:
         await asyncio.sleep(4 * request_s)
         return PlainTextResponse("slow\n")
@@ -87,8 +94,13 @@ async def patient_server(request_s: float) -> AsyncIterator[int]:
     async def size(request: Request) -> PlainTextResponse:
         return PlainTextResponse(f"{len(await request.body())}\n")
 
-    app = Starlette(routes=[Page("/slow", slow), Page("/size", size, methods=["POST"])])
-    config = uvicorn.Config(app, log_config=None, lifespan="off", http=patient_http(10, request_s))
+    async def large(request: Request) -> PlainTextResponse:
+        return PlainTextResponse("x" * (64 << 20))
+
+    pages = [Page("/slow", slow), Page("/size", size, methods=["POST"]), Page("/large", large)]
+    app = Starlette(routes=pages)
+    protocol = patient_http(10, request_s, memory=memory)
+    config = uvicorn.Config(app, log_config=None, lifespan="off", http=protocol)
     server = uvicorn.Server(config)
     listener = socket.create_server(("127.0.0.1", 0))
     running = asyncio.ensure_future(server._serve([listener]))
@@ -124,7 +136,7 @@ class Sink:
 def test_head_and_body_of_an_answer_leave_together_and_nothing_stays_behind() -> None:
     async def scenario() -> None:
         sink = Sink()
-        out = OneWrite(cast(asyncio.Transport, sink), asyncio.get_running_loop())
+        out = OneWrite(cast(asyncio.Transport, sink), asyncio.get_running_loop(), lambda: None)
         out.write(b"head ")
         out.write(b"")
         out.write(b"body")
@@ -210,3 +222,37 @@ def test_every_port_and_the_files_have_their_part(monkeypatch: pytest.MonkeyPatc
         assert found.other >= 8
         if soft != resource.RLIM_INFINITY:
             assert found.grpc + 3 * found.other <= soft - 48
+
+
+def test_who_reads_nothing_of_an_answer_is_not_waited_for() -> None:
+    """Its connection had no other end than its own: answers of any number of them stayed in memory."""
+
+    async def scenario() -> None:
+        memory = PeerMemory(1 << 30)
+        async with patient_server(0.3, memory) as port:
+            with socket.create_connection(("127.0.0.1", port)) as unread:
+                unread.setblocking(False)
+                await asyncio.get_running_loop().sock_sendall(
+                    unread, b"GET /large HTTP/1.1\r\nhost: x\r\n\r\n"
+                )
+                await until(lambda: memory.held_bytes > 16 << 20)
+                await until(lambda: not memory.held_bytes)
+
+    asyncio.run(scenario())
+
+
+def test_answers_that_nobody_reads_are_of_the_one_budget() -> None:
+    async def scenario() -> None:
+        memory = PeerMemory(160 << 20)
+        async with patient_server(60, memory) as port, dialling(port) as call:
+            with contextlib.ExitStack() as stack:
+                for _ in range(4):
+                    unread = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+                    unread.sendall(b"GET /large HTTP/1.1\r\nhost: x\r\n\r\n")
+                await until(lambda: memory.closed >= 2)
+                assert memory.held_bytes <= memory.limit_bytes
+                reader, writer = await call()
+                writer.write(b"POST /size HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\nab")
+                assert b"200 OK" in await reader.readuntil(b"2\n")
+
+    asyncio.run(scenario())

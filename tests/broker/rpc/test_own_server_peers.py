@@ -20,7 +20,17 @@ from pydanube_broker.rpc.hot import Route
 from pydanube_broker.rpc.own_server import OwnServer, Times
 from pydanube_core.http2.codes import PREFACE, ErrorCode, FrameType
 
-from tests.broker.rpc.http2_peer import Frame, FrameReader, Peer, data, frame, message, reset, settings
+from tests.broker.rpc.http2_peer import (
+    REQUEST,
+    Frame,
+    FrameReader,
+    Peer,
+    data,
+    frame,
+    message,
+    reset,
+    settings,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -201,6 +211,61 @@ async def test_a_peer_that_does_not_read_holds_a_bounded_amount() -> None:
         assert host.closed == {"reads_nothing": 1}
         assert most < 4 << 20
         writer.transport.abort()
+
+
+class Large:
+    """A stream that says as much as it may, in pieces of 1 MB."""
+
+    def __init__(self, request: bytes, reply: Any) -> None:
+        self.reply = reply
+        self.closed = False
+        reply.begin()
+        self.on_credit()
+
+    def on_credit(self) -> None:
+        if self.reply.writable:
+            self.reply.send(bytes(1 << 20))
+
+    def on_close(self) -> None:
+        self.closed = True
+
+
+async def test_streams_that_nobody_reads_give_way_to_those_that_wait_for_their_room() -> None:
+    streams: list[Large] = []
+
+    def opened(request: bytes, reply: Any) -> Large:
+        streams.append(Large(request, reply))
+        return streams[-1]
+
+    route = Route(server_streams={"/test.Test/Large": opened})
+    server = OwnServer(
+        host="127.0.0.1",
+        port=0,
+        flag="grpc-port",
+        route=route,
+        times=Times(look_s=0.05, stuck_s=0.3, ping_after_s=60),
+    )
+    await server.start()
+    try:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        peer = Peer()
+        writer.write(greeting(peer) + frame(FrameType.WINDOW_UPDATE, 0, 0, (1 << 30).to_bytes(4, "big")))
+        headers = tuple((name, "/test.Test/Large" if name == ":path" else value) for name, value in REQUEST)
+        for number in range(1, 41, 2):
+            writer.write(peer.request(number, block=peer.block(headers=headers)))
+            writer.write(data(number, message(b""), end=True))
+        frames, got = FrameReader(), Counter[int]()
+        with anyio.fail_after(30):
+            while len(got) < 20:  # each gets its turn, though the first never opens its window
+                for f in frames.feed(await reader.read(65536)):
+                    if f.kind == FrameType.DATA:
+                        got[f.stream_id] += len(f.payload)
+        assert streams[0].closed
+        assert not streams[-1].closed
+        assert server.connections == 1
+        writer.transport.abort()
+    finally:
+        await server.stop(0)
 
 
 async def test_others_do_not_notice_an_attack() -> None:

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, islice
 from typing import Final
 
-from pydanube_core.errors import ClusterError
+from pydanube_core.errors import ClusterError, LimitReached
 from pydanube_storage.metadata import Delete, KeyValue, MetadataStore, Put, Write, read_all
 
 from pydanube_broker.cluster import keys
@@ -38,6 +39,8 @@ from pydanube_broker.topics.topic import Topic
 log = logging.getLogger("pydanube.official")
 
 MAX_NAMES: Final = 4096  # producers of a topic, consumers of a subscription
+MAX_BYTES: Final = 128 << 20  # of all of them
+LOOKED_AT: Final = 1024  # for one that can be forgotten
 _WRITES: Final = 100  # a transaction's most
 
 
@@ -48,6 +51,7 @@ class ClientBook:
         self._store = store
         self.producers: dict[int, KnownProducer] = {}
         self.consumers: dict[int, KnownConsumer] = {}
+        self.held_bytes = 0  # of both, about
         #: streams whose topic is gone, by consumer; they end when the consumer has been told
         self.closing: dict[int, AttachedStream] = {}
         # least recently created or subscribed first
@@ -74,7 +78,9 @@ class ClientBook:
     def _load_producer(self, topic: Topic, item: KeyValue) -> None:
         record = ProducerRecord.from_json(item.value, key=item.key)
         self._put_producer(
-            KnownProducer(producer_id=keys.number_in_key(item.key), topic=topic, name=record.name)
+            KnownProducer(
+                producer_id=keys.number_in_key(item.key), topic=topic, name=record.name, recorded=True
+            )
         )
 
     def _load_consumer(self, topic: Topic, item: KeyValue) -> None:
@@ -111,21 +117,25 @@ class ClientBook:
         """
         number = producer_id(topic.name, name)
         known = self.producer(number)
-        if known is None:
-            topic.gate.check_producer(name, mode, topic.producers_connected)
+        if known is None or not known.recorded:
+            if known is None:
+                topic.gate.check_producer(name, mode, topic.producers_connected)
             key = keys.producer_client_key(TopicId(topic.topic_id), number)
-            await self._write(key, ProducerRecord(name=name), self._old_producer(topic.topic_id))
+            await self._write(
+                key, ProducerRecord(name=name), self._forget_one(self._producers_of.get(topic.topic_id, {}))
+            )
             if topic.closed is not None:
                 raise topic.closed
             known = self.attach_producer(topic, name, mode)
-        else:
-            known.admit(mode)
+            known.recorded = True
+        known.admit(mode)
         self._producers_of[topic.topic_id].move_to_end(number)
         known.touch()
         return known
 
     def attach_producer(self, topic: Topic, name: str, mode: AccessMode) -> KnownProducer:
-        """The producer of that name, admitted by the topic's gate; nothing is written down for it.
+        """The producer of that name, admitted by the topic's gate; nothing is written down for it, and it is
+        forgotten with its last sign of life.
 
         Raises:
             ProducerFenced, LimitReached: it may not come, and is not known afterwards.
@@ -133,6 +143,7 @@ class ClientBook:
         number = producer_id(topic.name, name)
         known = self.producer(number)
         if known is None:
+            self._forget_one(self._producers_of.get(topic.topic_id, {}))
             known = KnownProducer(producer_id=number, topic=topic, name=name)
             known.admit(mode)
             self._put_producer(known)
@@ -144,14 +155,19 @@ class ClientBook:
         known = self.consumer(number)
         if known is None or known.record != record:
             key = keys.consumer_client_key(TopicId(topic.topic_id), record.subscription, number)
-            await self._write(key, record, self._old_consumer(topic.topic_id, record.subscription))
+            others: Mapping[int, KnownConsumer] = self._consumers_of.get(
+                (topic.topic_id, record.subscription), {}
+            )
+            await self._write(key, record, self._forget_one(others))
             if topic.closed is not None:
                 raise topic.closed
             known = self.consumer(number)
             if known is None:
                 known = KnownConsumer(consumer_id=number, topic=topic, record=record)
                 self._put_consumer(known)
+            self.held_bytes -= known.size
             known.record = record
+            self.held_bytes += known.size
         self._consumers_of[topic.topic_id, record.subscription].move_to_end(number)
         known.touch()
         return known
@@ -168,32 +184,48 @@ class ClientBook:
 
     def _put_producer(self, known: KnownProducer) -> None:
         self.producers[known.producer_id] = known
+        self.held_bytes += known.size
         others = self._producers_of.setdefault(known.topic.topic_id, OrderedDict())
         others[known.producer_id] = known
 
     def _put_consumer(self, known: KnownConsumer) -> None:
         self.consumers[known.consumer_id] = known
+        self.held_bytes += known.size
         others = self._consumers_of.setdefault((known.topic.topic_id, known.subscription), OrderedDict())
         others[known.consumer_id] = known
 
-    def _old_producer(self, topic_id: int) -> str | None:
-        """Where there are too many producers: forget one that is gone; the key of its record."""
-        others = self._producers_of.get(topic_id, OrderedDict())
-        if len(others) >= MAX_NAMES:
-            for known in others.values():
-                if not known.signs:
-                    self._drop_producer(known)
-                    return keys.producer_client_key(TopicId(topic_id), known.producer_id)
-        return None
+    def _forget_one(self, others: Mapping[int, KnownProducer] | Mapping[int, KnownConsumer]) -> str | None:
+        """Where there are too many, of a topic or subscription or of all: forget one that is gone; the key of its record.
 
-    def _old_consumer(self, topic_id: int, subscription: str) -> str | None:
-        others = self._consumers_of.get((topic_id, subscription), OrderedDict())
+        Raises:
+            LimitReached: those looked at are all in use.
+        """
+        found: Iterable[KnownProducer | KnownConsumer]
         if len(others) >= MAX_NAMES:
-            for known in others.values():
-                if known.stream is None and not known.signs:
-                    self.drop_consumer(known)
-                    return keys.consumer_client_key(TopicId(topic_id), subscription, known.consumer_id)
-        return None
+            found = islice(others.values(), LOOKED_AT)
+        elif self.held_bytes >= MAX_BYTES:
+            found = chain(
+                islice(self.producers.values(), LOOKED_AT), islice(self.consumers.values(), LOOKED_AT)
+            )
+        else:
+            return None
+        for known in found:
+            if not known.idle:
+                continue
+            topic_id = TopicId(known.topic.topic_id)
+            if isinstance(known, KnownProducer):
+                self._drop_producer(known)
+                return keys.producer_client_key(topic_id, known.producer_id)
+            self.drop_consumer(known)
+            return keys.consumer_client_key(topic_id, known.subscription, known.consumer_id)
+        raise LimitReached(
+            f"names of producers and consumers that are in use: {len(others)} here, {self.held_bytes} bytes of all "
+            f"topics; at most {MAX_NAMES} of a topic or subscription and {MAX_BYTES} bytes are kept. Use names again, or "
+            "wait 15 s",
+            field="name",
+            value=len(others),
+            limit=MAX_NAMES,
+        )
 
     def seat_filtered(self, now_s: float) -> None:
         """After a start: keep the places of consumers where the absence of one would skip messages."""
@@ -209,7 +241,8 @@ class ClientBook:
 
     def _drop_producer(self, known: KnownProducer) -> None:
         known.leave()
-        self.producers.pop(known.producer_id, None)
+        if self.producers.pop(known.producer_id, None) is not None:
+            self.held_bytes -= known.size
         others = self._producers_of.get(known.topic.topic_id)
         if others is not None:
             others.pop(known.producer_id, None)
@@ -218,7 +251,8 @@ class ClientBook:
 
     def drop_consumer(self, known: KnownConsumer) -> None:
         """Forget a consumer whose topic or subscription is gone. Its record went with them."""
-        self.consumers.pop(known.consumer_id, None)
+        if self.consumers.pop(known.consumer_id, None) is not None:
+            self.held_bytes -= known.size
         if known.seat is not None:
             known.seat.give_up()
         place = (known.topic.topic_id, known.subscription)
@@ -235,8 +269,11 @@ class ClientBook:
                 self._drop_producer(producer)
                 continue
             producer.signs = max(producer.signs - 1, 0)
-            if not producer.signs and producer.here:
-                producer.leave()
+            if not producer.signs:
+                if not producer.recorded:
+                    self._drop_producer(producer)
+                elif producer.here:
+                    producer.leave()
         for consumer in list(self.consumers.values()):
             if consumer.gone:
                 self.drop_consumer(consumer)

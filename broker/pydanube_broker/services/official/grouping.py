@@ -79,6 +79,19 @@ def check_message(message: SentMessage, size: int, topic: Topic) -> None:
             value=len(message.payload),
             limit=topic.max_message_bytes,
         )
+    check_size(size)
+    if message.request_id > MAX_REQUEST_ID:
+        raise _beyond("request_id", message.request_id, MAX_REQUEST_ID)
+    if message.publish_time > MAX_PUBLISH_TIME_MS:
+        raise _beyond("publish_time", message.publish_time, MAX_PUBLISH_TIME_MS)
+
+
+def check_size(size: int) -> None:
+    """Refuse a request of a size that no message can have.
+
+    Raises:
+        MessageTooLarge: names the limit.
+    """
     if size > MAX_BATCH_BYTES - BATCH_OVERHEAD_BYTES:
         raise MessageTooLarge(
             f"the message with its attributes and names has {size} bytes, at most "
@@ -87,10 +100,6 @@ def check_message(message: SentMessage, size: int, topic: Topic) -> None:
             value=size,
             limit=MAX_BATCH_BYTES - BATCH_OVERHEAD_BYTES,
         )
-    if message.request_id > MAX_REQUEST_ID:
-        raise _beyond("request_id", message.request_id, MAX_REQUEST_ID)
-    if message.publish_time > MAX_PUBLISH_TIME_MS:
-        raise _beyond("publish_time", message.publish_time, MAX_PUBLISH_TIME_MS)
 
 
 def _beyond(field: str, value: int, limit: int) -> InvalidArgument:

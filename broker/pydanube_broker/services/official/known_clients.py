@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from sys import getsizeof
 from typing import Final, Protocol
 
 from pydanube_core.errors import ClusterError
@@ -14,6 +15,7 @@ from pydanube_broker.subscription.members import SubscriptionType
 from pydanube_broker.topics.gate import AccessMode
 from pydanube_broker.topics.topic import Topic
 
+KNOWN_BYTES: Final = 1024  # of a producer or consumer beside its names
 SWEEPS_WITHOUT_A_CALL: Final = 3  # 5 s apart, until a client counts as gone
 
 
@@ -70,6 +72,17 @@ class KnownProducer:
     mode: AccessMode = AccessMode.SHARED  # as it last came
     admitted: AccessMode | None = None  # by the topic's gate
     fenced: ClusterError | None = None  # an exclusive producer has the topic for itself
+    recorded: bool = False  # its id is on stable storage
+
+    @property
+    def size(self) -> int:
+        """What it takes in memory, about."""
+        return KNOWN_BYTES + getsizeof(self.name)
+
+    @property
+    def idle(self) -> bool:
+        """Nobody has called by this name for long."""
+        return not self.signs
 
     def touch(self) -> None:
         """It called: it is alive."""
@@ -120,6 +133,16 @@ class KnownConsumer:
     waiting: AttachedStream | None = None  # would take the stream's place and must wait
     takeovers: Takeovers = field(default_factory=Takeovers)
     not_before_ms: int = 0  # no stream is opened earlier (the loop's clock)
+
+    @property
+    def size(self) -> int:
+        """What it takes in memory, about."""
+        return KNOWN_BYTES + getsizeof(self.name) + sum(map(getsizeof, self.record.key_filters))
+
+    @property
+    def idle(self) -> bool:
+        """It has no stream, and has not called for long."""
+        return self.stream is None and not self.signs
 
     def touch(self) -> None:
         """It called: it is alive."""

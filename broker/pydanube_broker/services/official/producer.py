@@ -18,7 +18,7 @@ from pydanube_broker.parts import BrokerParts
 from pydanube_broker.rpc.caller import COLD_CALL, Called
 from pydanube_broker.rpc.hot import UnaryReply
 from pydanube_broker.services.official.client_book import ClientBook
-from pydanube_broker.services.official.grouping import Grouping, Pending, check_message
+from pydanube_broker.services.official.grouping import Grouping, Pending, check_message, check_size
 from pydanube_broker.services.official.hot_messages import SentMessage, read_sent
 from pydanube_broker.services.official.ids import producer_id
 from pydanube_broker.services.official.known_clients import KnownProducer
@@ -82,6 +82,7 @@ class ProducerService:
         """The hot call."""
         message = read_sent(data)
         if message is None:
+            check_size(len(data))  # before it is parsed: attributes take thirty times their room
             generated = parse(pb.StreamMessage, data)
             message_topic(generated)
             message = SentMessage.of(generated)
@@ -139,4 +140,5 @@ class ProducerService:
                 value=str(message.producer_id),
                 retry_after_ms=200,
             )
+        check_name(message.producer_name, field="producer_name")
         return self._book.attach_producer(topic, message.producer_name, AccessMode.SHARED)

@@ -85,6 +85,7 @@ class ReceiveStream:
         self._known: KnownConsumer | None = None
         self._pump: AnyPump | None = None
         self._frames: deque[Iterator[bytes]] = deque()
+        self._owed = 0  # bytes of the frame that is being sent, told to the connection
         self.name = ""
         self._try()
 
@@ -193,6 +194,7 @@ class ReceiveStream:
         known = self._known
         assert known is not None, "only attached consumers are delivered to"
         self._frames.append(frame.encode(known.topic, self._decoded, self._broker.broker_url))
+        self._owe(frame.stored_bytes)
         if len(self._frames) == 1 and self._feed():
             self._broker.engine.turns.wake(self)
 
@@ -212,14 +214,23 @@ class ReceiveStream:
                 message = next(frames[0], None)
                 if message is None:
                     frames.popleft()
+                    self._owe(-self._owed)
                 else:
                     reply.send(message)
         except Exception:
             log.exception("delivery_failed", extra={"event": "delivery_failed", "consumer": self.consumer_id})
-            frames.clear()
+            self._drop_frames()
             self.end(Internal("the broker could not read a message; see its log"))
             return False
         return bool(frames)
+
+    def _owe(self, count: int) -> None:
+        self._owed += count
+        self._reply.owes(count)
+
+    def _drop_frames(self) -> None:
+        self._frames.clear()
+        self._owe(-self._owed)
 
     def _flowing(self) -> None:
         if self._pump is not None and self._reply.writable:
@@ -228,7 +239,7 @@ class ReceiveStream:
     def session_changed(self, session: int, offset: int, reason: str) -> None:
         """Official clients know no sessions. What was not sent yet when the session ends is not sent any more."""
         if reason != SessionReason.JOINED:
-            self._frames.clear()
+            self._drop_frames()
             self._flowing()
 
     def recall(self, session: int, ranges: Sequence[tuple[int, int]]) -> None:
@@ -284,7 +295,7 @@ class ReceiveStream:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._frames.clear()
+        self._drop_frames()
         pump, known = self._pump, self._known
         if pump is not None and known is not None:
             attached = pump.links.get(self.consumer_id) is self

@@ -207,6 +207,7 @@ class BrokerStatus(Result):
     disk: dict[str, Any]
     journal: dict[str, Any]
     tier: dict[str, Any]
+    peer_memory: dict[str, int]
     topics: int
     read_only: bool
     ready: bool

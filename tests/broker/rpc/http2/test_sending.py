@@ -155,6 +155,44 @@ def test_streams_share_the_buffer() -> None:
     assert [one.full for one in opened] == [False, False, False, True]
 
 
+def test_what_waits_in_all_streams_of_a_connection_is_bounded() -> None:
+    peer = Peer(Limits(queued_bytes=100_000))
+    peer.greet((4, 0))
+    peer.send(window_update(0, 1 << 20))
+    opened = [stream(peer, number) for number in range(1, 41, 2)]
+    out = peer.server.out
+    for one in opened:
+        if out.admits(one):
+            out.data(one, bytes(40_000))
+    handed = [one for one in opened if one.queue is not None]
+    assert len(handed) == 3, "a frame beyond the bound at the most"
+    peer.send(window_update(1, 40_000))
+    peer.read()
+    assert not out.relieved, "more than half of it waits"
+    peer.send(window_update(3, 40_000))
+    peer.read()
+    assert out.relieved[:2] == opened[3:5], "in the order in which they asked"
+    assert all(out.admits(one) for one in opened[3:])
+    for one in opened[:3]:
+        peer.send(reset(one.id))
+    assert out.waiting_bytes == 0
+
+
+def test_what_a_peer_makes_the_server_hold_is_counted_and_nothing_of_it_stays() -> None:
+    peer = Peer()
+    peer.greet((4, 0))
+    empty = peer.server.held_bytes
+    opened = stream(peer, 1)
+    peer.send(peer.request(3, ("x-long", "v" * 20_000)))
+    assert peer.server.held_bytes > empty + 20_000
+    peer.server.out.data(opened, bytes(5000))
+    peer.send(frame(FrameType.DATA, 0, 1, bytes(9000))[:5000])
+    assert peer.server.held_bytes > empty + 30_000
+    peer.send(bytes(4009) + reset(1) + reset(3))
+    peer.read()
+    assert peer.server.held_bytes < empty + 1000, "but for the head that may come again"
+
+
 def test_the_settings_of_the_peer_change_windows_that_are_open() -> None:
     peer = Peer()
     peer.greet((4, 10))

@@ -1,0 +1,169 @@
+"""What the broker holds for its peers: one budget over all connections of all ports.
+
+Each connection says how much is held on its behalf: messages that are half sent or not wanted yet, answers and deliveries
+that wait to be read, open streams with their headers, what is handed to its transport. Its own bounds keep one
+connection small; many of them together are kept small here.
+
+Connections are grouped by who is behind them: the principal of the certificate, and the address. Where the budget is used
+up the group that holds most gives back first, and of its connections that hold more than their part the one whose bytes
+have waited for longest is closed. From half of the budget on, what has waited for `PATIENCE_S` goes, so that bytes that
+move keep the other half.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from pydanube_core.facts import Reason
+
+from pydanube_broker.rpc.caller import Peer
+
+PATIENCE_S: Final = 10.0
+LOOK_S: Final = 1.0
+AT_ONCE: Final = 64  # connections closed in one turn of the loop
+SHOWN_S: Final = 60.0  # for so long it is said that connections were closed
+
+Group = tuple[str, str]
+
+
+class Holding:
+    """What is held for one connection, and for how long it has been waiting, told from how much passes.
+
+    Args:
+        holds: bytes held for it now.
+        give_up: close it at once; nothing is held any more.
+    """
+
+    __slots__ = ("_at", "_before", "_rate", "give_up", "group", "held", "holds", "passed", "since")
+
+    def __init__(
+        self, peer: Peer, now: float, *, holds: Callable[[], int], give_up: Callable[[], None]
+    ) -> None:
+        kind, _, rest = peer.address.partition(":")
+        address = rest.rpartition(":")[0] if kind in ("ipv4", "ipv6") else peer.address
+        self.group: Group = next(iter(peer.names), ""), address
+        self.holds = holds
+        self.give_up = give_up
+        self.held = 0  # as it was noted last
+        self.passed = 0  # bytes that came or left
+        self.since = now  # since when anything is held without a break
+        self._at = now
+        self._before = 0
+        self._rate = 0.0
+
+    def look(self, now: float) -> None:
+        """Measure the pace; every few seconds."""
+        if now > self._at:
+            self._rate = (self.passed - self._before) / (now - self._at)
+            self._at, self._before = now, self.passed
+
+    def waits_s(self, now: float) -> float:
+        """As long as what is held takes to pass at this pace, and no longer than it is held."""
+        return min(now - self.since, self.held / self._rate if self._rate else math.inf)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldForPeers:
+    """For status and metrics."""
+
+    held_bytes: int
+    limit_bytes: int
+    connections_closed: int  # since the start, to make room
+
+
+class PeerMemory:
+    """See the module. Single user: the loop."""
+
+    def __init__(self, limit_bytes: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self.limit_bytes = limit_bytes
+        self.held_bytes = 0
+        self.closed = 0
+        self._clock = clock
+        self._groups: dict[Group, dict[Holding, None]] = {}
+        self._bytes: dict[Group, int] = {}
+        self._due: asyncio.Handle | None = None
+        self._waiting = False  # what is due is a second away
+        self._closed_at = -math.inf
+        self._last: Group | None = None  # whose connections were closed
+
+    def note(self, holding: Holding, count: int) -> None:
+        """So many bytes are held for this connection now."""
+        group, before = holding.group, holding.held
+        holding.held = count
+        self.held_bytes += count - before
+        if not before:
+            holding.since = self._clock()
+            self._groups.setdefault(group, {})[holding] = None
+        self._bytes[group] = self._bytes.get(group, 0) + count - before
+        if not count:
+            self._groups[group].pop(holding, None)
+            if not self._groups[group]:
+                del self._groups[group], self._bytes[group]
+        if self.held_bytes * 2 > self.limit_bytes and count > before:
+            self._look_again(at_once=self.held_bytes > self.limit_bytes)
+
+    def _look_again(self, *, at_once: bool) -> None:
+        if self._due is not None:
+            if not at_once or not self._waiting:
+                return
+            self._due.cancel()
+        self._waiting = not at_once
+        loop = asyncio.get_running_loop()
+        self._due = loop.call_soon(self._make_room) if at_once else loop.call_later(LOOK_S, self._make_room)
+
+    def _make_room(self) -> None:
+        """Close connections, some in a turn of the loop."""
+        self._due = None
+        found = self._first_to_go()
+        for holding in found:
+            self._last, self._closed_at = holding.group, self._clock()
+            self.note(holding, 0)
+            self.closed += 1
+            holding.give_up()
+        if self.held_bytes * 2 > self.limit_bytes:
+            self._look_again(at_once=bool(found))
+
+    def _first_to_go(self) -> list[Holding]:
+        """Connections of the group that holds most; empty where all may stay for now."""
+        group = max(self._bytes, key=self._bytes.__getitem__, default=None)
+        if group is None:
+            return []
+        for holding in tuple(self._groups[group]):  # as it is, not as it was noted
+            self.note(holding, holding.holds())
+        over, now = self.held_bytes > self.limit_bytes, self._clock()
+        too_many = self.held_bytes - (self.limit_bytes * 7 // 8 if over else self.limit_bytes // 2)
+        members = self._groups.get(group, {})
+        part = self._bytes.get(group, 0) // max(1, len(members))
+        found: list[Holding] = []
+        for holding in sorted(
+            (each for each in members if each.held >= part), key=lambda each: -each.waits_s(now)
+        )[:AT_ONCE]:
+            if too_many <= 0 or (not over and holding.waits_s(now) < PATIENCE_S):
+                break
+            found.append(holding)
+            too_many -= holding.held
+        return found
+
+    def statistics(self) -> HeldForPeers:
+        return HeldForPeers(
+            held_bytes=self.held_bytes, limit_bytes=self.limit_bytes, connections_closed=self.closed
+        )
+
+    def reason(self) -> Reason | None:
+        """Said while the budget is short; connections are closed, and the others served."""
+        ago_s = self._clock() - self._closed_at
+        if ago_s > SHOWN_S and self.held_bytes * 2 <= self.limit_bytes:
+            return None
+        group = max(self._bytes, key=self._bytes.__getitem__, default=self._last)
+        most = "" if group is None else f"; most for {' at '.join(part for part in group if part)}"
+        return Reason(
+            code="PEER_MEMORY",
+            message=f"{self.held_bytes} of {self.limit_bytes} bytes are held for connected clients{most}; {self.closed} "
+            "connections were closed for it since the start. Find who sends halves of messages or reads nothing, or raise "
+            "server.peer_memory_bytes",
+        )
