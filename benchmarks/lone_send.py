@@ -63,19 +63,13 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=1500)
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--danube", default=str(Path(sys.executable).with_name("danube")))
-    parser.add_argument(
-        "--sync", choices=["process", "kernel"], default="process", help="the broker's journal.sync"
-    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         command = [
             options.danube, "broker", "--data-dir", f"{folder}/data", "--json", "--grpc-port", "0", "--admin-port", "0",
             "--metrics-port", "0", "--log-level", "warning",
         ]  # fmt: skip
-        environment = dict(os.environ)
-        if options.sync != "process":
-            environment["DANUBE_JOURNAL__SYNC"] = options.sync
-        broker = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment)
+        broker = subprocess.Popen(command, stdout=subprocess.PIPE)
         try:
             assert broker.stdout is not None
             url = json.loads(broker.stdout.readline())["grpc"]

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from pydanube_admin import LATER, OPERATIONS
+from pydanube_admin import OPERATIONS
 from pydanube_admin.effect import Effect
 from pydanube_admin.operation import Argument, Operation
 from pydanube_broker.settings import Entry, Settings, sections
@@ -251,11 +251,6 @@ def operations() -> str:
         OPERATIONS_TEXT + table(("operation", "MCP tool", "", ""), map(overview_row, OPERATIONS.values()))
     ]
     parts += [operation_text(operation) for operation in OPERATIONS.values()]
-    rows = [(f"`{name}`", piece) for name, piece in sorted(LATER.items())]
-    parts.append(
-        "## Not there yet\n\nCalling one answers `NOT_IMPLEMENTED`.\n\n"
-        + table(("operation", "comes with"), rows)
-    )
     return "\n".join(parts)
 
 

@@ -16,11 +16,10 @@ if TYPE_CHECKING:
     from pydanube_admin.core import AdminCore
     from pydanube_admin.effect import Effect
     from pydanube_admin.operation import Argument, ArgumentType, Example, Operation
-    from pydanube_admin.registry import LATER, OPERATIONS, TOOLS
+    from pydanube_admin.registry import OPERATIONS, TOOLS
     from pydanube_admin.remote import OpsClient, call_sync
 
 __all__ = [
-    "LATER",
     "OPERATIONS",
     "TOOLS",
     "AdminCore",
@@ -37,7 +36,7 @@ __all__ = [
 _HOMES: Final = {
     "AdminCore": "core",
     **dict.fromkeys(("Argument", "ArgumentType", "Effect", "Example", "Operation"), "operation"),
-    **dict.fromkeys(("LATER", "OPERATIONS", "TOOLS"), "registry"),
+    **dict.fromkeys(("OPERATIONS", "TOOLS"), "registry"),
     **dict.fromkeys(("OpsClient", "call_sync", "default_principal"), "remote"),
 }
 assert set(_HOMES) == set(__all__), "a name is exported but has no home, or the other way round"

@@ -16,7 +16,7 @@ from pydanube_core.spelling import close_names
 
 from pydanube_admin.calls import Call
 from pydanube_admin.operation import Operation
-from pydanube_admin.registry import LATER, OPERATIONS, TOOLS
+from pydanube_admin.registry import OPERATIONS, TOOLS
 from pydanube_admin.spelling import either, shown
 
 MAX_ARGUMENT_BYTES: Final = 4 * 1024 * 1024
@@ -29,36 +29,23 @@ def find_operation(name: str) -> Operation:
     """The operation of that name.
 
     Raises:
-        NotImplementedYet: a name of the interface that is planned (docs/interface.md#6-operations).
         InvalidArgument: no such name; says which are close.
     """
     operation = OPERATIONS.get(name)
     if operation is not None:
         return operation
-    if name in LATER:
-        raise NotImplementedYet(
-            f"{name} does not exist yet; it comes with the work named {LATER[name]!r}. "
-            f"Available now: {', '.join(OPERATIONS)}",
-            field="operation",
-            value=name,
-            arrives_with=LATER[name],
-        )
     if name in TOOLS:  # a tool's name used as a method: say the method
         close = [TOOLS[name].name]
     else:
         spelled = name.replace("-", "_").replace(" ", ".")
-        close = close_names(spelled, [*OPERATIONS, *LATER])
+        close = close_names(spelled, OPERATIONS)
     hint = f"did you mean {either(close)}?" if close else f"known: {', '.join(OPERATIONS)}"
     raise InvalidArgument(
         f"there is no operation {shown(name)!r}; {hint}",
         field="operation",
         value=shown(name),
         did_you_mean=close,
-        next=[
-            OPERATIONS[known].next_call({}, "the operation of that name")
-            for known in close
-            if known in OPERATIONS
-        ],
+        next=[OPERATIONS[known].next_call({}, "the operation of that name") for known in close],
     )
 
 

@@ -22,7 +22,7 @@ from pydanube_core.errors import ClusterError, Internal, InvalidArgument, LimitR
 
 from pydanube_admin.arguments import parse_call
 from pydanube_admin.openrpc import openrpc_document
-from pydanube_admin.registry import LATER, OPERATIONS
+from pydanube_admin.registry import OPERATIONS
 from pydanube_admin.spelling import shown
 
 _log = logging.getLogger("pydanube.admin")
@@ -125,7 +125,7 @@ class JsonRpc:
         return b'{"jsonrpc":"2.0","result":%b,"id":%b}' % (result, _encode(request["id"]))
 
     async def _call(self, method: str, params: Any, principal: str | None) -> bytes:
-        if method != DISCOVER and method not in OPERATIONS and method not in LATER:
+        if method != DISCOVER and method not in OPERATIONS:
             raise _Refused(METHOD_NOT_FOUND, _no_method(method))
         if not isinstance(params, dict):
             raise _Refused(INVALID_PARAMS, _positional(method, params))

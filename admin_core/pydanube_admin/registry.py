@@ -78,8 +78,4 @@ TOOLS: Final[Mapping[str, Operation]] = MappingProxyType(
 assert len(OPERATIONS) == len(TOOLS) == len(_DECLARED), "two operations share a name"
 
 
-# Planned operations of docs/interface.md#6-operations: calling one answers NOT_IMPLEMENTED, and says which work it
-# comes with. There is none left.
-LATER: Final[Mapping[str, str]] = MappingProxyType({})
-assert not set(LATER) & set(OPERATIONS), "an operation is both there and to come"
 announce(OPERATIONS)

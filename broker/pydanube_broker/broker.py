@@ -36,8 +36,7 @@ from pydanube_broker.journal import (
     Journal,
     JournalOptions,
 )
-from pydanube_broker.journal.helper import InlineSyncer
-from pydanube_broker.journal.kernel_sync import best_syncer
+from pydanube_broker.journal.helper import HelperSyncer, InlineSyncer
 from pydanube_broker.observation.watch import Observation
 from pydanube_broker.parts import BrokerParts
 from pydanube_broker.port import BrokerPort
@@ -244,10 +243,9 @@ class Broker(BrokerParts):
     def _open_journal(self) -> Journal:
         settings = self.settings.journal
         disk = Disk()
-        folder = self.data_dir.path / "journal"
-        syncer = InlineSyncer(disk) if self.data_dir.memory else best_syncer(folder, settings.sync)
+        syncer = InlineSyncer(disk) if self.data_dir.memory else HelperSyncer()
         self.hub.journal = Journal(
-            folder,
+            self.data_dir.path / "journal",
             JournalOptions(segment_bytes=settings.segment_bytes, tail_cache_bytes=settings.tail_cache_bytes),
             self.hub,
             disk=disk,

@@ -44,7 +44,6 @@ def _choice(*words: str) -> tuple[Choice, BeforeValidator, Kind]:
     return choice, BeforeValidator(choice), Kind.CHOICE
 
 
-SyncBy = Annotated[str, *_choice("process", "kernel")]
 PoisonPolicy = Annotated[str, *_choice("dead_letter", "block", "drop")]
 Profile = Annotated[str, *_choice("default", "full")]
 Confirm = Annotated[str, *_choice("auto", "human")]
@@ -117,10 +116,6 @@ class Journal(Section):
     )
     retention_age: Duration | None = Field(
         default=None, description="delete what is older than this; unset: never"
-    )
-    sync: SyncBy = Field(
-        default="process",
-        description="who waits for fdatasync: a process of its own, or Linux's asynchronous I/O where it works",
     )
 
 

@@ -116,7 +116,7 @@ def _dispatch(argv: list[str]) -> int:
         return _group(word, words, leading)
     from pydanube_cli import operations
 
-    if not operations.is_group(word):
+    if word not in operations.groups():
         from pydanube_cli.overview import unknown_word
 
         raise unknown_word(word, [*COMMANDS, *GROUPS, *operations.groups()])

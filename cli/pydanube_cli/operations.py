@@ -18,13 +18,12 @@ from typing import Annotated, Any, Final, Literal
 
 import typer
 from pydanube_admin.operation import Argument, ArgumentType, Operation
-from pydanube_admin.registry import LATER, OPERATIONS
+from pydanube_admin.registry import OPERATIONS
 from pydanube_core.errors import (
     CODES,
     ConditionNotMet,
     CorruptObject,
     InvalidArgument,
-    NotImplementedYet,
     PlanRequired,
 )
 
@@ -105,11 +104,6 @@ PATHS: Final = ("objects.list",)
 FILES: Final[dict[str, str]] = {"objects.export": "to"}
 
 
-def is_group(word: str) -> bool:
-    """Whether `word` is a group, be it that its operations are still to come."""
-    return word in groups() or any(name.startswith(f"{word.replace('-', '_')}.") for name in LATER)
-
-
 def groups() -> dict[str, list[str]]:
     """Group → verbs that can be called now, in the spelling of the command line."""
     found: dict[str, list[str]] = {}
@@ -123,25 +117,13 @@ def run(group: str, words: Sequence[str], leading: Sequence[str]) -> int:
     """Run `danube GROUP …`."""
     here = {op.words[1]: op for op in OPERATIONS.values() if op.words[0] == group}
     if not words or words[0] in ("--help", "-h", "help"):
-        if not here:
-            raise _not_yet(f"danube {group}", group.replace("-", "_"))
         print_group(group, "", {verb: operation.summary for verb, operation in here.items()})
         return 0 if words else 2
     verb, rest = words[0], [*leading, *words[1:]]
     name, positional = ALIASES.get((group, verb), (f"{group}.{verb}".replace("-", "_"), None))
     if name in OPERATIONS:
         return command_of(OPERATIONS[name], positional=positional).main(f"{group} {verb}", rest)
-    if name in LATER or not here:
-        raise _not_yet(f"danube {group} {verb}", name)
     raise unknown_word(verb, list(here), group=group)
-
-
-def _not_yet(words: str, name: str) -> NotImplementedYet:
-    """For an operation, or a group, of which nothing is there yet."""
-    group = name.partition(".")[0]
-    works = [LATER[name]] if name in LATER else [w for n, w in LATER.items() if n.startswith(f"{group}.")]
-    named = ", ".join(dict.fromkeys(works))
-    return NotImplementedYet(f"{words} is not built yet; it comes with the work on {named}", work=named)
 
 
 def command_of(operation: Operation, *, positional: str | None = None, call: Caller | None = None) -> Command:

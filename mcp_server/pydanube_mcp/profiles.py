@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from pydanube_admin.effect import Effect
 from pydanube_admin.operation import Operation
-from pydanube_admin.registry import LATER, TOOLS
+from pydanube_admin.registry import TOOLS
 from pydanube_admin.spelling import shown
 from pydanube_core.spelling import close_names
 
@@ -75,8 +75,6 @@ def explain(name: str, profile: Profile, *, read_only: bool) -> str:
     """Why a tool is in a server's list or not, and what to do."""
     by_tool = TOOLS.get(name) or next((each for each in TOOLS.values() if each.name == name), None)
     if by_tool is None:
-        if name in LATER:
-            return f"{name} does not exist in this version; it comes with the work named {LATER[name]!r}."
         close = close_names(name.replace(".", "_"), TOOLS)
         hint = f" Did you mean {' or '.join(close)}?" if close else ""
         return f"There is no tool {shown(name)!r}.{hint}"

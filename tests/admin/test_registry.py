@@ -5,7 +5,7 @@ import re
 
 import pytest
 from jsonschema import Draft202012Validator
-from pydanube_admin import LATER, OPERATIONS, TOOLS, Effect
+from pydanube_admin import OPERATIONS, TOOLS, Effect
 from pydanube_admin.arguments import parse_call
 
 
@@ -97,7 +97,6 @@ def test_the_operations_and_their_tools() -> None:
         "operations.read": "read_operation",
     }
     assert all(re.fullmatch(r"[a-z][a-z0-9_]{0,63}", tool) for tool in TOOLS)
-    assert not set(OPERATIONS) & set(LATER)
 
 
 def test_required_names_are_positional_and_the_rest_are_flags() -> None:

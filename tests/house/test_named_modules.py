@@ -8,7 +8,7 @@ from collections import defaultdict
 from functools import cache
 from pathlib import Path
 
-from pydanube_admin import LATER, OPERATIONS
+from pydanube_admin import OPERATIONS
 from pydanube_broker.settings import sections
 
 from tests.support.pages import ROOT
@@ -56,7 +56,7 @@ def test_modules_named_in_prose_exist() -> None:
     ours = {module.split(".")[0] for module in modules()}
     ours |= {module.split(".")[1] for module in modules() if module.count(".") > 1}
     settings = {f"{name}.{key}" for name, model in sections().items() for key in model.model_fields}
-    no_modules = {*OPERATIONS, *LATER, *settings, "rpc.discover", "schema.proto"}
+    no_modules = {*OPERATIONS, *settings, "rpc.discover", "schema.proto"}
 
     def exists(words: list[str]) -> bool:
         if ".".join(words) in by_ending:

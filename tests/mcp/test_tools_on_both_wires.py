@@ -14,7 +14,6 @@ import pytest
 from mcp import Client
 from mcp.types import CallToolResult, TextContent
 from pydanube_admin import OPERATIONS, Effect
-from pydanube_admin.registry import LATER
 from pydanube_core.errors import InvalidArgument
 from pydanube_mcp import Profile, build_server, parse_connections
 from pydanube_mcp.profiles import explain, small_output
@@ -378,8 +377,6 @@ def test_a_missing_tool_is_explained() -> None:
     assert "read_operation" in explain("list_plans", Profile.DEFAULT, read_only=False)
     assert "--read-only" in explain("topics.delete", Profile.FULL, read_only=True)
     assert "delete_topic" in explain("delet_topic", Profile.FULL, read_only=False)
-    for name in LATER:
-        assert "does not exist in this version" in explain(name, Profile.FULL, read_only=False)
 
 
 async def test_a_step_is_one_that_the_profile_lists(admin_url: str, mode: str) -> None:

@@ -3,7 +3,6 @@
 A thread in the broker would starve: a loop that serves a catch-up reader never sleeps, and a thread that needs the
 interpreter lock after `fdatasync` got 60-210 acknowledgements a second beside it (docs/design.md#4-the-journal). A
 process needs no lock. Its death counts as a failed sync, since an error that it had seen would be lost with it.
-`kernel_sync` does without one where it is asked to.
 """
 
 from __future__ import annotations

@@ -17,7 +17,6 @@ import anyio.lowlevel
 import pytest
 from pydanube_broker.journal import Disk, HelperPreparer, HelperSyncer, InlinePreparer, InlineSyncer, segments
 from pydanube_broker.journal.helper import Preparer, Syncer
-from pydanube_broker.journal.kernel_sync import KernelSyncer, best_syncer
 from pydanube_broker.journal.records import FILE_HEADER_BYTES, read_file_header
 from pydanube_broker.journal.sync_program import MESSAGE, prepare, rename_new
 from pydanube_core.errors import JournalReadOnly, Overloaded
@@ -27,7 +26,6 @@ from tests.broker.journal.ledger import SEGMENT_BYTES, Desk, turns_until
 SYNCERS: dict[str, Callable[[], Syncer]] = {
     "inline": lambda: InlineSyncer(Disk()),
     "helper": HelperSyncer,
-    "kernel": KernelSyncer,
 }
 PREPARERS: dict[str, Callable[[], Preparer]] = {
     "inline": lambda: InlinePreparer(Disk()),
@@ -46,21 +44,8 @@ def open_descriptors() -> Iterator[None]:
     assert sorted(os.listdir("/proc/self/fd")) == before
 
 
-async def _try_kernel() -> bool:
-    try:
-        KernelSyncer().close()
-    except OSError:
-        return False
-    return True
-
-
-BY_KERNEL = asyncio.run(_try_kernel())  # containers may refuse it
-
-
-@pytest.fixture(params=["inline", "helper", "kernel"])
+@pytest.fixture(params=["inline", "helper"])
 def syncer(request: pytest.FixtureRequest) -> Callable[[], Syncer]:
-    if request.param == "kernel" and not BY_KERNEL:
-        pytest.skip("no asynchronous I/O of the kernel here")
     return SYNCERS[request.param]
 
 
@@ -309,82 +294,3 @@ def test_files_get_their_name_where_there_are_no_hard_links(
     with pytest.raises(OSError, match="no hard links"):
         rename_new(tmp_path / "old", tmp_path / "new")
     assert (tmp_path / "new").read_bytes() == b"1"
-
-
-@pytest.mark.usefixtures("open_descriptors")
-@pytest.mark.anyio
-async def test_who_syncs_is_chosen_by_the_setting_and_by_what_the_machine_has(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = best_syncer(tmp_path, "process")
-    assert isinstance(asked, HelperSyncer)
-    asked.close()
-    best = best_syncer(tmp_path / "new", "kernel")
-    assert isinstance(best, KernelSyncer if BY_KERNEL else HelperSyncer)
-    best.close()
-
-    def refuse(*_: object) -> int:
-        raise OSError(errno.EPERM, "a sandbox")
-
-    monkeypatch.setattr(KernelSyncer, "_call", refuse)
-    other = best_syncer(tmp_path, "kernel")
-    assert isinstance(other, HelperSyncer)
-    other.close()
-    assert os.listdir(tmp_path) == ["new"], "nothing is left behind by trying"
-    assert not os.listdir(tmp_path / "new")
-
-
-@pytest.mark.usefixtures("open_descriptors")
-@pytest.mark.anyio
-@pytest.mark.skipif(not BY_KERNEL, reason="no asynchronous I/O of the kernel here")
-async def test_an_answer_of_the_kernel_that_nobody_waits_for_is_dropped(tmp_path: Path) -> None:
-    with anyio.fail_after(30):
-        said: list[int] = []
-        syncer = KernelSyncer()
-        syncer.done = lambda lsn, error, seconds: said.append(lsn)
-        reading, writing = os.pipe()
-        fd = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
-        try:
-            syncer.open(1, fd)
-            syncer.open(2, writing)
-            syncer.sync((1, 2), 5)  # the first is taken and the second refused: one answer, the refusal
-            await turns_until(lambda: said == [5])
-            syncer.sync((1,), 6)
-            await turns_until(lambda: 6 in said)
-            await asyncio.sleep(0.02)
-            assert said == [5, 6]
-            syncer.sync((1,), 7)
-            syncer.close()  # while it is under way: nobody is told
-            await asyncio.sleep(0.02)
-            assert said == [5, 6]
-        finally:
-            syncer.close()
-            for one in (fd, reading, writing):
-                os.close(one)
-
-
-@pytest.mark.usefixtures("open_descriptors")
-@pytest.mark.anyio
-@pytest.mark.skipif(not BY_KERNEL, reason="no asynchronous I/O of the kernel here")
-async def test_closing_does_not_wait_for_what_a_failed_sync_left_with_a_disk_that_hangs() -> None:
-    """The kernel takes the first of two, which never returns, and refuses the second."""
-    with anyio.fail_after(30):
-        said: list[tuple[int, int | None]] = []
-        syncer = KernelSyncer()
-        syncer.done = lambda lsn, error, seconds: said.append((lsn, error and error.errno))
-        real, asked = syncer._call, list[int]()
-
-        def call(number: int, *_: object) -> int:
-            asked.append(number)
-            if asked.count(syncer._submit) == 2:
-                raise OSError(errno.EAGAIN, "no room")
-            return 1
-
-        syncer._call = call  # type: ignore[method-assign]
-        syncer.open(1, 0)
-        syncer.open(2, 0)
-        syncer.sync((1, 2), 5)
-        await turns_until(lambda: said == [(5, errno.EAGAIN)])
-        syncer.close()
-        assert asked == [syncer._submit] * 2, "io_destroy would wait for the first"
-        real(syncer._destroy, syncer._context)

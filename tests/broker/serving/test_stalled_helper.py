@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
 async def test_a_stopped_sync_helper_is_why_the_broker_is_not_ready(
     opened: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with opened(journal__sync="process") as broker, connect(broker.broker_url) as client:
+    async with opened() as broker, connect(broker.broker_url) as client:
         await stall(broker, client, monkeypatch)
 
 

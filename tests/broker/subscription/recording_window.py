@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 from pydanube_broker.subscription.chunk import Chunk, Flight, Poison, Wait
 from pydanube_broker.subscription.consumer import Consumer
 from pydanube_broker.subscription.ranges import Range
-from pydanube_broker.subscription.states import MESSAGE_MOVES, MessageState
 from pydanube_broker.subscription.window import Window
+
+from tests.broker.subscription.states import MESSAGE_MOVES, MessageState
 
 Move = tuple[MessageState, MessageState]
 

@@ -48,11 +48,11 @@ from pydanube_broker.subscription.cursor_codec import (
     encode_delta,
     encode_snapshot,
 )
-from pydanube_broker.subscription.states import CONSUMER_MOVES, MESSAGE_MOVES, ConsumerState
 from pydanube_broker.subscription.subscription import REFRESHES
 from pydanube_core.errors import ConsumerBusy, NotDelivered
 
 from tests.broker.subscription.recording_window import RecordingWindow
+from tests.broker.subscription.states import CONSUMER_MOVES, MESSAGE_MOVES, ConsumerState
 
 KEYS = ("a1", "b1", "c")
 SLOT = {"a1": 7, "b1": 7, "c": 65_535}  # a1 and b1 share a slot

@@ -1,0 +1,53 @@
+"""docs/design.md calls planned only what does not exist."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import pytest
+from pydanube_admin import OPERATIONS
+from pydanube_cli.main import COMMANDS
+from pydanube_core.services import SERVICES
+
+from tests.support.pages import ROOT
+
+PAGE = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+SEVERAL = "topics.move" in OPERATIONS
+
+# What the page may call planned, by the words of its sentence, and whether it exists meanwhile.
+PLANNED: Mapping[str, bool] = {
+    "marks what does not exist yet": False,  # the page's word for it, explained
+    "`replicated`": SEVERAL,
+    "several": SEVERAL,
+    "broker-to-broker traffic": any("replica" in name.lower() for name in SERVICES),
+    "**etcd**": (ROOT / "storage/pydanube_storage/metadata/etcd.py").exists(),
+    "terminal console": "tui" in COMMANDS,
+    "Latest-per-key compaction": "latest_per_key" in str(OPERATIONS["topics.set_policies"].input_schema),
+    "planned parts will use": SEVERAL and "tui" in COMMANDS,
+}
+
+
+def sentences(page: str) -> list[str]:
+    return re.split(r"(?<=[.:])\s+(?=[A-Z*`(-])|\n\n|\n- ", page)
+
+
+def test_what_exists_is_not_called_planned() -> None:
+    for sentence in sentences(PAGE):
+        if "planned" in sentence.lower():
+            known = [words for words in PLANNED if words in sentence]
+            assert known, f"planned, and nobody looks whether it exists: {sentence}"
+            assert not any(PLANNED[words] for words in known), f"this exists: {sentence}"
+
+
+@pytest.mark.parametrize("words", PLANNED)
+def test_what_is_looked_for_stands_on_the_page(words: str) -> None:
+    assert any(words in sentence and "planned" in sentence.lower() for sentence in sentences(PAGE))
+
+
+def test_what_is_listed_as_not_yet_is_no_operation() -> None:
+    missing = PAGE.partition("## Not yet\n")[2].lower()
+    groups = {name.partition(".")[0] for name in OPERATIONS} - {"topics", "brokers", "cluster", "operations"}
+    assert not {
+        group for group in (*groups, "danube_admin", "undo", "runbook") if re.search(rf"\b{group}", missing)
+    }
