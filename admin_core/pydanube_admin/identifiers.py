@@ -16,6 +16,11 @@ def new_id(kind: str, now_ms: int) -> str:
     return f"{kind}{now_ms:012x}{secrets.token_hex(6)}"
 
 
+def time_of(made: str) -> int:
+    """Milliseconds since 1970 at which an id was made."""
+    return int(made[1:13], 16)
+
+
 def is_id(text: str) -> bool:
     """Whether something may be kept under that id; what comes from outside may be anything."""
     return len(text) <= MAX_CHARS and text.isascii() and text.isalnum()

@@ -69,7 +69,7 @@ log = logging.getLogger("pydanube.broker")
 OpsHandler = Callable[[bytes], Awaitable[bytes]]
 MAINTENANCE_S: Final = 5.0
 GRACE_SLACK_MS: Final = 60_000  # a grace that ends later than it may was begun by a clock that ran ahead
-NEVER_MS: Final = 1 << 62
+UNDO_SLACK_MS: Final = 10_000  # an undo that was accepted in time has begun by then
 
 
 class Broker(BrokerParts):
@@ -171,7 +171,7 @@ class Broker(BrokerParts):
         await stack.enter_async_context(
             self.registry.opened(self.data_dir.broker_id, self.broker_url, self.admin_url)
         )
-        await self.official.load(self.registry.topics)
+        await self.official.load(self.registry.topics, self.registry.catalog)
         await self.registry.check_journal()
         self.data_dir.upgraded()
         await self.journal.begin()
@@ -444,10 +444,13 @@ class Broker(BrokerParts):
 
     async def _forget_deleted(self) -> None:
         """Deleted topics go for good when their grace is over; at once where the disk has no room for them."""
-        if self.journal.read_only is None:
-            everything = isinstance(self.health.disk_error, DiskFull)
+        if self.journal.read_only is not None:
+            return
+        if isinstance(self.health.disk_error, DiskFull):
+            await self.registry.deleted.give_up()
+        else:
             now, longest_ms = now_ms(), int(self.settings.admin.undo_grace * 1000) + GRACE_SLACK_MS
-            await self.registry.forget_deleted(NEVER_MS if everything else now, now + longest_ms)
+            await self.registry.deleted.forget(now - UNDO_SLACK_MS, now + longest_ms)
 
     def _journal_trouble(self) -> Reason | None:
         trouble = self.journal.trouble()

@@ -21,6 +21,17 @@ class Reason:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SetAside:
+    """A piece of metadata that could not be read or carried out, and what mends it."""
+
+    key: str
+    why: str
+    mend: str
+    operation: str | None = None  # the call that mends it
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Grace:
     """By which change something is deleted, and until when it can come back."""
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import AsyncIterator
 from typing import Any
 
 import anyio
 import pytest
 from pydanube_admin import OPERATIONS
+from pydanube_admin.changes import records
+from pydanube_admin.changes.records import IMAGES
 from pydanube_admin.plans.desk import AdminOptions
+from pydanube_broker.subscription.cursor import CursorSnapshot
+from pydanube_broker.subscription.cursor_codec import decode_snapshot, encode_snapshot
 from pydanube_core.names import TopicName
 
 from tests.admin.real_broker import Administered, administered
@@ -192,7 +197,137 @@ async def test_when_the_grace_is_over_the_data_goes(anyio_backend: str) -> None:
         assert number in hub.states
         await anyio.sleep(0.15)
         assert (await cluster.refused("changes.undo", call_id=deleted["call_id"])).code == "PLAN_EXPIRED"
-        await cluster.broker.registry.forget_deleted(1 << 62)
+        await cluster.broker.registry.deleted.forget(1 << 62)
         assert number not in hub.states
         assert not catalog.buried_topics
         assert cluster.broker.registry.find(TopicName.parse("orders")) is None
+
+
+async def test_a_deleted_subscription_holds_back_retention_until_its_grace_is_over(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the one that is there: the undo gives back its unread messages, also after a restart."""
+    monkeypatch.setenv("DANUBE_TEST_SMALL_SEGMENTS", "1")
+    folder, small = tmp_path_factory.mktemp("data"), {"journal.segment_bytes": 256 * 1024}
+    unread = [b"%d" % number + bytes(20_000) for number in range(30)]
+
+    async def retain(cluster: Administered) -> None:
+        cluster.broker.hub.tiering = False  # the journal's own retention; the tier asks the same function
+        for _ in range(30):
+            await cluster.publish("orders", b"read" + bytes(20_000))
+        await cluster.apply("subscriptions.purge", topic="orders", subscription="other")
+        cluster.broker.retention.apply()
+
+    async with administered(folder, **small) as cluster:
+        await cluster("topics.create", topic="orders")
+        for name in ("billing", "other"):
+            await cluster("subscriptions.create", topic="orders", subscription=name, start="earliest")
+        for payload in unread:
+            await cluster.publish("orders", payload)
+        await cluster.apply("topics.set_policies", topic="orders", policies={"retention_bytes": 1})
+        deleted = await cluster.apply("subscriptions.delete", topic="orders", subscription="billing")
+        await retain(cluster)
+    async with administered(folder, **small) as cluster:
+        await retain(cluster)
+        await cluster("changes.undo", call_id=deleted["call_id"])
+        (lag, _) = (await cluster("subscriptions.lag", topic="orders"))["items"]
+        assert (lag["subscription"], lag["lag_messages"]) == ("billing", 90)
+        assert (await cluster.payloads("orders"))[:30] == unread
+        await cluster.apply("subscriptions.delete", topic="orders", subscription="billing")
+        await cluster.broker.registry.deleted.forget(1 << 62)
+        cluster.broker.retention.apply()
+        assert (await cluster("topics.describe", topic="orders"))["messages"] < 60
+
+
+async def test_a_cursor_of_thousands_of_holes_is_put_back(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Its image is larger than one value of the store; it lies beside the record, and goes with it."""
+    folder = tmp_path_factory.mktemp("data")
+    where = {"topic": "orders", "subscription": "billing"}
+
+    async def images(cluster: Administered) -> int:
+        return len(await cluster.broker.port.list_state(IMAGES))
+
+    async with administered(folder) as cluster:
+        await fill(cluster)
+        await cluster.publish("orders", *(b"" for _ in range(60_000)))
+        port = cluster.broker.port
+        holes = CursorSnapshot(floor=4, acknowledged=tuple((at, at + 1) for at in range(6, 60_000, 2)))
+        await port.place_cursors("orders", "billing", {"/default/orders": encode_snapshot(holes)})
+        plan = await cluster("subscriptions.purge", **where, plan_only=True)
+        purged = await cluster("subscriptions.purge", **where, plan_token=plan["plan_token"])
+        assert plan["reversible"]
+        assert purged["undo_until"]
+        assert await images(cluster) >= 1
+    async with administered(folder) as cluster:
+        await cluster("changes.undo", call_id=purged["call_id"])
+        put_back = decode_snapshot(
+            (await cluster.broker.port.cursors("orders", "billing"))["/default/orders"]
+        )
+        assert (put_back.floor, put_back.acknowledged) == (holes.floor, holes.acknowledged)
+    later = AdminOptions(undo_grace_ms=1)
+    async with administered(folder, options=later) as cluster:
+        assert await images(cluster) >= 1
+        desk = cluster.core._desk
+        await desk.changes.sweep(1 << 60)
+        assert await images(cluster) == 0
+
+
+async def test_what_could_not_be_undone_promises_nothing(
+    cluster: Administered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = {"topic": "orders", "subscription": "billing"}
+    monkeypatch.setattr(records, "MAX_IMAGE_BYTES", 10)
+    plan = await cluster("subscriptions.purge", **where, plan_only=True)
+    assert not plan["reversible"]
+    monkeypatch.undo()
+    plan = await cluster("subscriptions.purge", **where, plan_only=True)
+    assert plan["reversible"]
+    monkeypatch.setattr(records, "MAX_IMAGE_BYTES", 10)
+    assert (
+        await cluster.refused("subscriptions.purge", **where, plan_token=plan["plan_token"])
+    ).code == "PLAN_STALE"
+
+
+async def test_no_change_displaces_one_that_can_be_undone(
+    cluster: Administered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What destroys has room of its own; the first is undone however many came after it."""
+    monkeypatch.setattr(records, "MAX_CHANGES", 20)
+    monkeypatch.setattr(records, "SWEEP_MS", 0)
+    deleted = await cluster.apply("topics.delete", topic="orders")
+    made = [
+        await cluster("topics.set_policies", topic="clicks", policies={"max_publish_rate": number + 1})
+        for number in range(25)
+    ]
+    promised = [each for each in made if each["undo_until"] is not None]
+    assert 10 < len(promised) < 20
+    assert promised == made[: len(promised)]
+    gone = await cluster.apply("subscriptions.delete", topic="clicks", subscription="billing")
+    assert gone["undo_until"]
+    for call_id in (gone["call_id"], deleted["call_id"]):
+        await cluster("changes.undo", call_id=call_id)
+    refused = await cluster.refused("changes.undo", call_id=promised[0]["call_id"])
+    assert refused.code == "CONFLICT"  # it is kept; the policy was changed since
+
+
+async def test_a_plan_says_that_the_disk_may_take_its_undo(tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("data")
+    free = shutil.disk_usage(folder).free
+    async with administered(folder, **{"data.min_free_bytes": free * 3 // 4}) as cluster:
+        for topic in ("orders", "clicks"):
+            await cluster("topics.create", topic=topic)
+        plan = await cluster("topics.delete", topic="orders", plan_only=True)
+        assert plan["reversible"]
+        assert plan["diff"][-1]["path"] == "undo"
+        deleted = await cluster("topics.delete", topic="orders", plan_token=plan["plan_token"])
+        assert deleted["undo_until"]
+    async with administered(folder, **{"data.min_free_bytes": free * 2}) as cluster:
+        plan = await cluster("topics.delete", topic="clicks", plan_only=True)
+        assert not plan["reversible"]
+        assert (await cluster("topics.delete", topic="clicks", plan_token=plan["plan_token"]))[
+            "undo_until"
+        ] is None
+        await cluster.broker.registry.deleted.give_up()
+        rules = [each["rule"] for each in (await cluster("diagnose.cluster"))["findings"]]
+        assert "undo_given_up" in rules
+        assert (await cluster.refused("changes.undo", call_id=deleted["call_id"])).code == "TOPIC_NOT_FOUND"

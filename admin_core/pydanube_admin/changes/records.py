@@ -2,11 +2,16 @@
 
 A record is written before the effect (`applying`) and again after it (`applied`). One that is still `applying` when
 the admin core starts was cut off: what it did is not known, and its undo must work either way.
+
+An image that is large lies beside its record, in several values that are written before it and go after it; what a crash
+leaves of them without a record goes with the next sweep. What was promised is kept: changes that destroy and others
+have room each, and where there is none left a plan says so before (`no_room`), and nothing older is displaced.
 """
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
@@ -15,15 +20,21 @@ from pydanube_core.cluster_port import ClusterPort
 from pydanube_core.errors import Conflict
 from pydanube_core.facts import StateItem
 
-from pydanube_admin.identifiers import is_id
+from pydanube_admin.identifiers import is_id, time_of
+from pydanube_admin.kept_records import readable
 
 PREFIX: Final = "changes/"
 APPLYING, APPLIED, FAILED, INTERRUPTED, UNDONE = "applying", "applied", "failed", "interrupted", "undone"
 UNDOING: Final = "undoing"  # an undo was begun: whether the change still stands is not known
-MAX_IMAGE_BYTES: Final = 160 * 1024
+IMAGES: Final = "change-images/"
+INLINE_BYTES: Final = 16 * 1024  # of an image that is kept in its record: all records are read once a minute
+PART_BYTES: Final = 200 * 1024  # of an image, in one value of the store
+MAX_IMAGE_BYTES: Final = 4 * 1024 * 1024
+MAX_IMAGES_BYTES: Final = 256 * 1024 * 1024  # of all
 UNDO: Final = "changes.undo"
 SWEEP_MS: Final = 60_000
-MAX_CHANGES: Final = 10_000
+ORPHAN_MS: Final = 3_600_000  # an image whose record is not there by then was left by a crash
+MAX_CHANGES: Final = 10_000  # of those that destroy, and of the others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,9 +53,12 @@ class ChangeRecord:
     result: Mapping[str, Any] | None = None
     state: str = APPLYING
     undone_by: str | None = None
+    destroys: bool = False
+    image_bytes: int = 0  # of an image that lies beside the record
 
     def to_bytes(self) -> bytes:
-        return json.dumps({"version": 1, **asdict(self)}, default=str).encode()
+        image = {} if self.image_bytes else self.image
+        return json.dumps({"version": 1, **asdict(replace(self, image=image))}, default=str).encode()
 
     @classmethod
     def from_item(cls, item: StateItem) -> ChangeRecord:
@@ -52,9 +66,11 @@ class ChangeRecord:
         body.pop("version")
         return cls(**body)
 
-    def fits(self) -> bool:
-        """Whether it is small enough to be kept."""
-        return len(self.to_bytes()) <= MAX_IMAGE_BYTES
+    def image_parts(self) -> list[str]:
+        """Keys of the values that the image is kept in."""
+        return [
+            f"{IMAGES}{self.call_id}/{number:03d}" for number in range(-(-self.image_bytes // PART_BYTES))
+        ]
 
 
 class Changes:
@@ -63,10 +79,51 @@ class Changes:
     def __init__(self, port: ClusterPort) -> None:
         self._port = port
         self._swept_ms = 0
+        self._kept: Counter[bool] = (
+            Counter()
+        )  # by whether they destroy; as of the last sweep, and what was added since
+        self._images_bytes = 0
 
     async def get(self, call_id: str) -> tuple[ChangeRecord, int] | None:
+        """A change with its image, and its revision."""
         item = await self._port.read_state(PREFIX + call_id) if is_id(call_id) else None
-        return None if item is None else (ChangeRecord.from_item(item), item.revision)
+        if item is None:
+            return None
+        record = ChangeRecord.from_item(item)
+        parts = [await self._port.read_state(key) for key in record.image_parts()]
+        if parts:
+            record = replace(
+                record, image=json.loads(b"".join(part.value for part in parts if part is not None))
+            )
+        return record, item.revision
+
+    def no_room(self, image: Mapping[str, Any], *, destroys: bool) -> str | None:
+        """Why a change with that image could not be undone; None where it could."""
+        size = len(_encoded(image))
+        if size > MAX_IMAGE_BYTES:
+            return f"its undo would need {size} bytes of the state before, and {MAX_IMAGE_BYTES} can be kept"
+        if size > INLINE_BYTES and self._images_bytes + size > MAX_IMAGES_BYTES:
+            return (
+                f"what undos need of the state before takes {self._images_bytes} of {MAX_IMAGES_BYTES} bytes"
+            )
+        if self._kept[destroys] >= MAX_CHANGES:
+            return f"{MAX_CHANGES} changes of its kind can be undone by now, and none of them is displaced"
+        return None
+
+    async def keep_image(self, record: ChangeRecord) -> ChangeRecord:
+        """Write a large image down, before its record; the record as it is to be written then."""
+        image = _encoded(record.image)
+        if len(image) <= INLINE_BYTES:
+            return record
+        record = replace(record, image_bytes=len(image))
+        for number, key in enumerate(record.image_parts()):
+            await self._port.write_state({key: image[number * PART_BYTES : (number + 1) * PART_BYTES]})
+        return record
+
+    def added(self, record: ChangeRecord) -> None:
+        """A change is kept from now on."""
+        self._kept[record.destroys] += 1
+        self._images_bytes += record.image_bytes
 
     async def was_made(self, call_id: str, operation: str, arguments: Mapping[str, Any]) -> bool:
         """Whether a change, or an undo, is known to have been made to its end."""
@@ -88,34 +145,46 @@ class Changes:
         found = []
         after: str | None = None
         while items := await self._port.list_state(PREFIX, after=after):
-            found += [record for item in items if (record := ChangeRecord.from_item(item)).state == APPLYING]
+            records = readable(items, ChangeRecord.from_item)
+            found += [record for _, record in records if record.state == APPLYING]
             after = items[-1].key
         return found
 
     async def sweep(self, now_ms: int) -> None:
-        """Let go of changes whose grace is over, and of the oldest beyond 10 000; at most once a minute."""
+        """Let go of changes whose grace is over; at most once a minute. The first time, of images without a change too."""
         if 0 <= now_ms - self._swept_ms < SWEEP_MS:  # below 0: it was a clock that ran ahead
             return
-        self._swept_ms = now_ms
+        first, self._swept_ms = not self._swept_ms, now_ms
         old: list[str] = []
-        count, after = 0, None
+        kept: dict[str, ChangeRecord] = {}
+        after: str | None = None
         while items := await self._port.list_state(PREFIX, after=after):
-            count += len(items)
-            for item in items:
-                record = ChangeRecord.from_item(item)
+            for item, record in readable(items, ChangeRecord.from_item):
+                kept[record.call_id] = replace(record, image={}, result=None, diff=[])
                 if record.state == APPLYING:
                     continue
                 if record.at_ms > now_ms + SWEEP_MS:  # the same: its grace begins now
                     until_ms = now_ms + record.undo_until_ms - record.at_ms
                     await self.put(replace(record, at_ms=now_ms, undo_until_ms=until_ms))
                 elif record.undo_until_ms <= now_ms:
-                    old.append(item.key)
+                    old += [item.key, *record.image_parts()]
+                    del kept[record.call_id]
             after = items[-1].key
-        if count - len(old) > MAX_CHANGES:
-            oldest = await self._port.list_state(PREFIX, limit=min(1000, count - len(old) - MAX_CHANGES))
-            old += [item.key for item in oldest if item.key not in old]
+        self._kept = Counter(record.destroys for record in kept.values())
+        self._images_bytes = sum(record.image_bytes for record in kept.values())
+        after = None
+        while first and (items := await self._port.list_state(IMAGES, after=after, limit=10)):
+            for key in [item.key for item in items]:
+                call_id = key.split("/")[1]
+                if call_id not in kept and time_of(call_id) < now_ms - ORPHAN_MS:
+                    old.append(key)
+            after = items[-1].key
         for start in range(0, len(old), 90):
             try:
                 await self._port.write_state(dict.fromkeys(old[start : start + 90]))
             except Conflict:
                 return
+
+
+def _encoded(image: Mapping[str, Any]) -> bytes:
+    return json.dumps(image, default=str).encode()

@@ -41,6 +41,7 @@ from pydanube_admin.identifiers import PLAN, new_id
 from pydanube_admin.models import Change, Result
 from pydanube_admin.operation import Operation
 from pydanube_admin.plans.models import AppliedPlan, Plan, ShownPlan
+from pydanube_admin.plans.promises import UNDO_PATH, as_promised
 from pydanube_admin.plans.records import DISCARDED, PREFIX, USED, PlanRecord, Plans
 from pydanube_admin.steps import Step, reached
 from pydanube_admin.tasks.records import task_id_of
@@ -95,7 +96,11 @@ class Desk:
     async def _forecast(self, context: Context, call: Call) -> Forecast:
         forecast = call.operation.forecast
         assert forecast is not None, "only changes are planned"
-        return await forecast(context, call.request)
+        found = await forecast(context, call.request)
+        if not _reversible(call.operation, found) or not self._options.undo_grace_ms:
+            return replace(found, reversible=False)
+        await self.changes.sweep(self._now_ms())
+        return await as_promised(self._port, self.changes, found, destroys=_destroys(call.operation, found))
 
     async def _keep(self, context: Context, call: Call, forecast: Forecast) -> Plan:
         now = self._now_ms()
@@ -207,9 +212,10 @@ class Desk:
         forecast = await self._forecast(context, call)
         now = self._now_ms()
         if held is not None:
-            if forecast.revision != held[0].revision:
+            broken_promise = held[0].reversible and not _reversible(call.operation, forecast)
+            if forecast.revision != held[0].revision or broken_promise:
                 raise await self._stale(context, call, held[0], forecast)
-        elif (forecast.effect or call.operation.effect) is Effect.DESTROY:
+        elif _destroys(call.operation, forecast):
             if not one_step:
                 raise await self._required(context, call, forecast)
             if not self._options.compat_destructive:
@@ -226,7 +232,7 @@ class Desk:
         entry.mark_recorded()
         reached(Step.RECORDED)
         try:
-            await self._begin(record, held, context.call_id)
+            record = await self._begin(record, held, context.call_id)
         except ClusterError as error:
             await self._audit.write(entry.outcome(decision="refused", error=error))
             raise
@@ -239,10 +245,10 @@ class Desk:
     def _record_of(
         self, context: Context, call: Call, forecast: Forecast, plan_id: str, now: int
     ) -> ChangeRecord | None:
-        """What is kept for the undo; None where there is none, or too much would have to be kept."""
-        if not _reversible(call.operation, forecast) or not self._options.undo_grace_ms:
+        """What is kept for the undo; None where there is none."""
+        if not _reversible(call.operation, forecast):
             return None
-        record = ChangeRecord(
+        return ChangeRecord(
             call_id=context.call_id,
             plan_id=plan_id,
             operation=call.operation.name,
@@ -250,18 +256,19 @@ class Desk:
             principal=context.principal,
             at_ms=now,
             undo_until_ms=now + self._options.undo_grace_ms,
-            diff=[dict(each) for each in forecast.diff][:100],
+            diff=[dict(each) for each in forecast.diff if each["path"] != UNDO_PATH][:100],
             image=dict(forecast.image or {}),
+            destroys=_destroys(call.operation, forecast),
         )
-        return record if record.fits() else None
 
     async def _begin(
         self, record: ChangeRecord | None, held: tuple[PlanRecord, int] | None, call_id: str
-    ) -> None:
+    ) -> ChangeRecord | None:
         writes: dict[str, bytes | None] = {}
         expected: dict[str, int | None] = {}
         if record is not None:
-            await self.changes.sweep(record.at_ms)
+            record = await self.changes.keep_image(record)
+            reached(Step.IMAGE_KEPT)
             writes["changes/" + record.call_id] = record.to_bytes()
         if held is not None:
             plan, revision = held
@@ -269,12 +276,15 @@ class Desk:
             writes[key] = replace(plan, state=USED, call_id=call_id).to_bytes()
             expected[key] = revision
         if not writes:
-            return
+            return None
         try:
             await self._port.write_state(writes, expected=expected)
         except Conflict as error:
             assert held is not None, "only a plan is guarded"
             raise self._used(held[0]) from error
+        if record is not None:
+            self.changes.added(record)
+        return record
 
     async def _carry_out(self, prepared: _Prepared) -> Result:
         entry, record = prepared.entry, prepared.record
@@ -459,6 +469,10 @@ class _Prepared:
 
 
 assert ChangeRecord.__dataclass_fields__["state"].default == APPLYING, "a record begins before its effect"
+
+
+def _destroys(operation: Operation, forecast: Forecast) -> bool:
+    return (forecast.effect or operation.effect) is Effect.DESTROY
 
 
 def _reversible(operation: Operation, forecast: Forecast) -> bool:

@@ -21,6 +21,7 @@ from pydanube_core.errors import Conflict, LimitReached, PlanMismatch, PlanNotFo
 from pydanube_core.facts import StateItem
 
 from pydanube_admin.identifiers import is_id
+from pydanube_admin.kept_records import readable
 
 PREFIX: Final = "plans/"
 MAX_PLANS: Final = 1000
@@ -134,7 +135,8 @@ class Plans:
 
     async def list(self) -> list[PlanRecord]:
         """Every plan that is kept, by age."""
-        return [PlanRecord.from_item(item) for item in await self._port.list_state(PREFIX)]
+        items = await self._port.list_state(PREFIX)
+        return [record for _, record in readable(items, PlanRecord.from_item)]
 
     async def end(self, record: PlanRecord, revision: int, state: str) -> PlanRecord:
         """Say what became of an open plan. Raises `Conflict` where somebody else has."""
@@ -173,10 +175,9 @@ class Plans:
         waiting: Counter[str] = Counter()
         old: list[str] = []
         over: list[str] = []
-        for number, item in enumerate(items):
+        for number, (item, record) in enumerate(readable(items, PlanRecord.from_item)):
             if number % 32 == 0:
                 await asyncio.sleep(0)
-            record = PlanRecord.from_item(item)
             if record.expires_ms + KEPT_MS <= now_ms:
                 old.append(item.key)
             elif record.state_at(now_ms) == OPEN:

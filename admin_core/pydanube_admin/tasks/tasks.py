@@ -21,6 +21,7 @@ from pydanube_admin.audit.chain import redacted
 from pydanube_admin.calls import Call
 from pydanube_admin.context import Context, NowMs
 from pydanube_admin.identifiers import is_id
+from pydanube_admin.kept_records import readable
 from pydanube_admin.models import Change, Result
 from pydanube_admin.next_calls import known, next_call
 from pydanube_admin.tasks.detaching import Detachment
@@ -241,7 +242,7 @@ class Tasks:
     async def kept(self) -> list[TaskRecord]:
         """Every one that is kept, the newest first."""
         items = await self._port.list_state(PREFIX, descending=True)
-        return [TaskRecord.from_item(item) for item in items]
+        return [record for _, record in readable(items, TaskRecord.from_item)]
 
     async def left_running(self) -> list[TaskRecord]:
         """Those that an earlier life left running."""

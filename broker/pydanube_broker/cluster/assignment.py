@@ -37,6 +37,7 @@ from pydanube_broker.cluster.ids import BrokerId, Epoch, Incarnation, TopicId
 from pydanube_broker.cluster.json_record import JsonRecord
 from pydanube_broker.cluster.membership import MemberRecord
 from pydanube_broker.cluster.records import TopicRecord
+from pydanube_broker.cluster.set_aside import Aside
 
 _OPERATIONS_A_TOPIC: Final = 4  # two guards, two puts
 _TOPICS_A_TRANSACTION: Final = (
@@ -128,25 +129,34 @@ def check_may_assign(current: Assignment | None, to: BrokerId, *, take_over: boo
 
 
 class Assigner:
-    """Makes assignments in one store. `leadership`, if given, guards each of them."""
+    """Makes assignments in one store. `leadership`, if given, guards each of them; `aside` takes what cannot be read."""
 
-    def __init__(self, store: MetadataStore, *, leadership: Leadership | None = None) -> None:
+    def __init__(
+        self, store: MetadataStore, *, leadership: Leadership | None = None, aside: Aside | None = None
+    ) -> None:
         self._store = store
+        self._aside = aside or Aside()
         self._leadership = leadership
 
     async def take_stock(self, topics: Iterable[TopicRecord]) -> OfficeView:
         """Read members and assignments: the scan on taking office (docs/behaviours.md#row-9)."""
         member_items, _ = await read_all(self._store, keys.MEMBERS)
-        members = {
-            BrokerId(keys.number_in_key(item.key)): MemberRecord.from_json(item.value, key=item.key)
-            for item in member_items
-        }
+        members = {}
+        for item in member_items:
+            with self._aside.reading(item.key):
+                member = MemberRecord.from_json(item.value, key=item.key)
+                members[BrokerId(keys.number_in_key(item.key))] = member
         return take_stock((topic.topic_id for topic in topics), await self.assignments(), members)
 
     async def assignments(self) -> dict[TopicId, Assignment]:
         """Every assignment in the store."""
         items, _ = await read_all(self._store, keys.ASSIGNMENTS)
-        return {a.topic_id: a for a in (_assignment(item.key, item.value) for item in items)}
+        found = {}
+        for item in items:
+            with self._aside.reading(item.key):
+                assignment = _assignment(item.key, item.value)
+                found[assignment.topic_id] = assignment
+        return found
 
     async def assign(
         self,
@@ -245,10 +255,12 @@ class Assigner:
                 item = await self._store.get(keys.epoch_key(topic.topic))
                 if item is not None:
                     found[item.key] = item
-        return [
-            (topic, _counter(key, found.get(key)))
-            for topic, key in ((topic, keys.epoch_key(topic.topic)) for topic in topics)
-        ]
+        counted = []
+        for topic in topics:
+            key = keys.epoch_key(topic.topic)
+            with self._aside.reading(key):  # without its counter no epoch is known to be new
+                counted.append((topic, _counter(key, found.get(key))))
+        return counted
 
     async def _transact(
         self, batch: Sequence[tuple[TopicRecord, EpochCounter]], broker_id: BrokerId, incarnation: Incarnation

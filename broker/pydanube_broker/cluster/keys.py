@@ -12,6 +12,7 @@
 | quiet | `/tombstones/topics/<topic id>` | `TopicTombstone`: a deleted topic that may come back | until its grace ends |
 | quiet | `/tombstones/partitioned/<parent id>` | `ParentTombstone` | longer than its partitions' |
 | quiet | `/tombstones/subscriptions/<topic id>/<subscription id>` | `SubscriptionTombstone` | until its grace ends |
+| quiet | `/tombstones/returning/<call id>` | `{}`: all that this deletion buried comes back | while it does |
 | quiet | `/admin/…` | the admin core's: plans, changes, tasks, the head of the audit chain | the admin core says |
 | quiet | `/incarnations/<broker>` | counter of registrations | for ever |
 | quiet | `/epochs/<ns>/<name>` | counter of assignments of a topic name | for ever |
@@ -49,6 +50,7 @@ SUBSCRIPTIONS: Final = KeyRange.prefix(_SUBSCRIPTIONS)
 TOMBSTONES: Final = KeyRange.prefix("/tombstones/")
 TOPIC_TOMBSTONES: Final = KeyRange.prefix("/tombstones/topics/")
 PARENT_TOMBSTONES: Final = KeyRange.prefix("/tombstones/partitioned/")
+RETURNING: Final = KeyRange.prefix("/tombstones/returning/")
 SUBSCRIPTION_TOMBSTONES: Final = KeyRange.prefix("/tombstones/subscriptions/")
 EPOCHS: Final = KeyRange.prefix(_EPOCHS)
 CLIENTS: Final = KeyRange.prefix("/clients/")
@@ -109,6 +111,10 @@ def subscription_tombstone_key(topic_id: TopicId, subscription_id: SubscriptionI
 
 def subscription_tombstones_range(topic_id: TopicId) -> KeyRange:
     return KeyRange.prefix(f"/tombstones/subscriptions/{_digits(topic_id)}/")
+
+
+def returning_key(call_id: str) -> str:
+    return f"/tombstones/returning/{call_id}"
 
 
 def topics_range(namespace: str) -> KeyRange:

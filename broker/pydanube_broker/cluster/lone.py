@@ -111,7 +111,9 @@ class LoneBroker:
                 Election(self._store, self._membership.registration)
             )
             assert self._election.state is ElectionState.LEADING, "nobody else can open the store"
-            self._assigner = Assigner(self._store, leadership=self._election.leadership)
+            self._assigner = Assigner(
+                self._store, leadership=self._election.leadership, aside=self.catalog.aside
+            )
             await self._take_office()
             self._stack = stack.pop_all()
         return self
@@ -148,7 +150,11 @@ class LoneBroker:
         """Delete what brokers that are gone have left: members of other ids, assignments of topics that are gone."""
         own = self._identity.broker_id
         writes: list[Write] = [Delete(keys.member_key(b)) for b in view.members if b != own]
-        writes += [Delete(keys.assignment_key(topic_id)) for topic_id in view.leftover]
+        writes += [
+            Delete(keys.assignment_key(topic_id))
+            for topic_id in view.leftover
+            if not self.catalog.kept(topic_id)
+        ]
         for start in range(0, len(writes), 99):
             await self._store.transact(writes[start : start + 99], guards=[self.leadership.guard])
 

@@ -195,7 +195,7 @@ class RegistryIndex:
 
         Raises:
             NamespaceNotFound, InvalidName, InvalidArgument, AlreadyExists: with the names in `details`.
-            Conflict: the namespace or the partitioned topic is being deleted.
+            Conflict: the namespace or the partitioned topic is being deleted, or the topic is coming back.
         """
         if self.namespace(name.namespace).spec.stage is not Stage.READY:
             raise Conflict(f"namespace {name.namespace} is being deleted", namespace=name.namespace)
@@ -232,6 +232,8 @@ class RegistryIndex:
             return
         if parent.spec.stage is Stage.DELETING:
             raise Conflict(f"partitioned topic {parent.name} is being deleted", topic=parent.name)
+        if parent.spec.stage is Stage.RESTORING:  # each name is that of a partition which is still to come
+            raise Conflict(f"topic {parent.name} is coming back: try again", topic=parent.name)
         if name.partition is not None:
             return
         is_same = (parent.spec.partitions, parent.spec.settings) == (partitions, settings)

@@ -28,6 +28,7 @@ from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.ids import TopicId
 from pydanube_broker.cluster.records import PartitionedRecord, SubscriptionRecord, TopicRecord
 from pydanube_broker.cluster.registry_index import RegistryIndex
+from pydanube_broker.cluster.set_aside import Aside
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -40,6 +41,7 @@ class RegistryWriter:
 
     def __init__(self, store: MetadataStore, *, wall_ms: Callable[[], int]) -> None:
         self.index = RegistryIndex()
+        self.aside = Aside()
         self._store = store
         self._wall_ms = wall_ms
         self.unsettled: set[str] = set()  # keys of changes of which nobody knows whether they happened
@@ -68,6 +70,9 @@ class RegistryWriter:
     def _namespace_is(self, namespace: str) -> Guard:
         """Holds while the namespace is the one that the index knows. Raises `NamespaceNotFound`."""
         return ModRevision(keys.namespace_key(namespace), self.index.namespace(namespace).revision)
+
+    def check_not_coming_back(self, topic_id: TopicId, subscription: str) -> None:
+        """Raise where a deleted subscription of that name is just being restored."""
 
     async def _retry(self, attempt: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """Decide and change; where the index was old, refresh it and decide anew."""

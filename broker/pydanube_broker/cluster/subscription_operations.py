@@ -39,6 +39,7 @@ class SubscriptionOperations(RegistryWriter):
             topic = self._topic_by_id(topic_id)
             if self.index.find_subscription(topic_id, name) is not None:
                 raise subscription_taken(str(topic.name), name)
+            self.check_not_coming_back(topic_id, name)
             spec = SubscriptionSpec(
                 name=name,
                 topic=topic.name,

@@ -8,24 +8,39 @@ that of any deleted topic.
 
 A partitioned topic takes several transactions. Its parent's tombstone is written with the mark that begins the
 deletion and goes with the mark that ends the restoration, so that `resume` knows at every crash what was meant.
+
+What comes back in several transactions is noted first, by the deletion's `call_id`, and `resume` goes on with it. Every
+transaction that takes a tombstone away is guarded by its revision, and one that ends a grace by the absence of that note:
+of coming back and of being forgotten a tombstone sees one, and what was promised to come back does so whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Final, TypeVar
+import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
+from typing import TypeVar
 
-from pydanube_core.errors import NameReused, SubscriptionNotFound, TopicNotFound
-from pydanube_core.facts import Grace
+from pydanube_core.errors import (
+    ClusterError,
+    Conflict,
+    StoreUnavailable,
+    SubscriptionNotFound,
+    TopicNotFound,
+)
+from pydanube_core.facts import Grace, SetAside
 from pydanube_core.names import TopicName
 from pydanube_storage.metadata import (
     Absent,
     Delete,
     DeleteRange,
+    Guard,
     GuardFailed,
+    KeyValue,
     MetadataStore,
+    ModRevision,
     Put,
+    Revision,
     Write,
     read_all,
 )
@@ -35,51 +50,22 @@ from pydanube_broker.cluster.ids import SubscriptionId, TopicId
 from pydanube_broker.cluster.json_record import JsonRecord
 from pydanube_broker.cluster.records import (
     PartitionedRecord,
-    PartitionedSpec,
     Stage,
     SubscriptionRecord,
-    SubscriptionSpec,
     TopicRecord,
-    TopicSpec,
 )
 from pydanube_broker.cluster.registry_writer import RegistryWriter
+from pydanube_broker.cluster.tombstone_records import (
+    ParentTombstone,
+    SubscriptionTombstone,
+    TopicTombstone,
+    name_reused,
+    not_kept,
+    stranded_partition,
+    subscription_reused,
+)
 
 T = TypeVar("T")
-
-_WRITES: Final = 90  # of one transaction
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicTombstone(JsonRecord):
-    """A deleted topic with a log. `parent_id`: of the partitioned topic it goes and comes with."""
-
-    name: str
-    topic_id: int
-    parent_id: int | None
-    spec: TopicSpec
-    call_id: str
-    until_ms: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParentTombstone(JsonRecord):
-    name: str
-    parent_id: int
-    spec: PartitionedSpec
-    call_id: str
-    until_ms: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubscriptionTombstone(JsonRecord):
-    """A deleted subscription; its cursor stays with its topic's log."""
-
-    topic: str
-    topic_id: int
-    subscription_id: int
-    spec: SubscriptionSpec
-    call_id: str
-    until_ms: int
 
 
 class Tombstones(RegistryWriter):
@@ -87,6 +73,8 @@ class Tombstones(RegistryWriter):
 
     def __init__(self, store: MetadataStore, *, wall_ms: Callable[[], int]) -> None:
         super().__init__(store, wall_ms=wall_ms)
+        self._tombstones: dict[str, Revision] = {}  # key → revision; of those that are known
+        self._returning: set[str] = set()  # call ids of deletions that were taken back and are not back whole
         self.buried_topics: dict[TopicId, TopicTombstone] = {}
         self.buried_parents: dict[TopicId, ParentTombstone] = {}
         self.buried_subscriptions: dict[SubscriptionId, SubscriptionTombstone] = {}
@@ -100,24 +88,81 @@ class Tombstones(RegistryWriter):
     async def load_tombstones(self) -> None:
         """Read what is buried."""
         self.buried_topics, self.buried_parents, self.buried_subscriptions = {}, {}, {}
+        self._tombstones, self._returning = {}, set()
         for item in (await read_all(self._store, keys.TOMBSTONES))[0]:
-            if item.key in keys.TOPIC_TOMBSTONES:
-                topic = TopicTombstone.from_json(item.value, key=item.key)
-                self.buried_topics[TopicId(topic.topic_id)] = topic
-            elif item.key in keys.PARENT_TOMBSTONES:
-                parent = ParentTombstone.from_json(item.value, key=item.key)
-                self.buried_parents[TopicId(parent.parent_id)] = parent
-            else:
-                one = SubscriptionTombstone.from_json(item.value, key=item.key)
-                self.buried_subscriptions[SubscriptionId(one.subscription_id)] = one
+            with self.aside.reading(item.key):
+                self._take_tombstone(item)
+
+    def _take_tombstone(self, item: KeyValue) -> None:
+        self._tombstones[item.key] = item.mod_revision
+        if item.key in keys.TOPIC_TOMBSTONES:
+            topic = TopicTombstone.from_json(item.value, key=item.key)
+            self.buried_topics[TopicId(topic.topic_id)] = topic
+        elif item.key in keys.PARENT_TOMBSTONES:
+            parent = ParentTombstone.from_json(item.value, key=item.key)
+            self.buried_parents[TopicId(parent.parent_id)] = parent
+        elif item.key in keys.RETURNING:
+            self._returning.add(item.key.rpartition("/")[2])
+        else:
+            one = SubscriptionTombstone.from_json(item.value, key=item.key)
+            self.buried_subscriptions[SubscriptionId(one.subscription_id)] = one
 
     def kept(self, topic_id: int) -> bool:
-        """Whether the data of a topic that is not there any more is kept for its return."""
-        return topic_id in self.buried_topics
+        """Whether the data of a topic that is not there stays: for its return, or since nobody can tell whose it is."""
+        return (
+            topic_id in self.buried_topics
+            or self.aside.any_in(keys.TOPICS)
+            or keys.topic_tombstone_key(TopicId(topic_id)) in self.aside.found
+        )
 
-    def kept_cursors(self, topic_id: int) -> set[int]:
-        """Ids of the topic's deleted subscriptions whose cursors are kept."""
-        return {number for number, one in self.buried_subscriptions.items() if one.topic_id == topic_id}
+    def keeps_cursor(self, topic_id: int, subscription_id: int) -> bool:
+        """Whether the cursor of a subscription that is not there stays, for the same reasons."""
+        owner = TopicId(topic_id)
+        return (
+            subscription_id in self.buried_subscriptions
+            or self.aside.any_in(keys.subscriptions_range(owner))
+            or self.aside.any_in(keys.subscription_tombstones_range(owner))
+        )
+
+    def promised(self, now_ms: int) -> dict[str, int]:
+        """Deletions that may still be taken back: call id → until when."""
+        kept: list[TopicTombstone | SubscriptionTombstone] = [*self.buried_topics.values()]
+        kept += self.buried_subscriptions.values()
+        return {each.call_id: each.until_ms for each in kept if each.until_ms > now_ms}
+
+    def stranded(self) -> list[TopicTombstone]:
+        """Partitions that did not come back with their topic, since another partition has their name."""
+        return [
+            each
+            for each in self.buried_topics.values()
+            if each.parent_id is not None and each.parent_id not in self.buried_parents
+        ]
+
+    def set_aside(self) -> list[SetAside]:
+        """Metadata that is not served as it should be, each with what mends it."""
+        found = [
+            SetAside(
+                key=keys.topic_tombstone_key(TopicId(each.topic_id)),
+                why=(error := stranded_partition(each)).message,
+                mend="delete the whole topic, then undo that change",
+                operation="topics.delete",
+                arguments=error.next[0]["arguments"],
+            )
+            for each in self.stranded()
+        ]
+        return [*self.aside.found.values(), *found]
+
+    def check_not_coming_back(self, topic_id: TopicId, subscription: str) -> None:
+        """Raise `Conflict` for a new subscription that would take the name of one which is being restored."""
+        if self._returning and any(
+            (one.topic_id, one.spec.name) == (topic_id, subscription) and one.call_id in self._returning
+            for one in self.buried_subscriptions.values()
+        ):
+            raise Conflict(
+                f"subscription {subscription} is coming back: try again",
+                subscription=subscription,
+                retry_after_ms=500,
+            )
 
     async def shorten(self, until_ms: int) -> None:
         """Let no grace go on for longer than this.
@@ -125,19 +170,57 @@ class Tombstones(RegistryWriter):
         One that does was begun by a clock that ran ahead. What a deleted topic keeps in the journal keeps all that
         follows it there.
         """
-        writes: list[Write] = []
-        for topic_id, topic in self.buried_topics.items():
+        for topic_id, topic in list(self.buried_topics.items()):
             if topic.until_ms > until_ms:
-                topic = self.buried_topics[topic_id] = replace(topic, until_ms=until_ms)
-                writes.append(Put(keys.topic_tombstone_key(topic_id), topic.to_json()))
-        for number, one in self.buried_subscriptions.items():
+                key, shorter = keys.topic_tombstone_key(topic_id), replace(topic, until_ms=until_ms)
+                if await self._replace_tombstone(key, shorter) and topic_id in self.buried_topics:
+                    self.buried_topics[topic_id] = shorter
+        for number, one in list(self.buried_subscriptions.items()):
             if one.until_ms > until_ms:
-                one = self.buried_subscriptions[number] = replace(one, until_ms=until_ms)
-                writes.append(
-                    Put(keys.subscription_tombstone_key(TopicId(one.topic_id), number), one.to_json())
-                )
-        for start in range(0, len(writes), _WRITES):
-            await self._change(writes[start : start + _WRITES], [])
+                key = keys.subscription_tombstone_key(TopicId(one.topic_id), number)
+                less = replace(one, until_ms=until_ms)
+                if await self._replace_tombstone(key, less) and number in self.buried_subscriptions:
+                    self.buried_subscriptions[number] = less
+
+    async def _replace_tombstone(self, key: str, tombstone: JsonRecord) -> bool:
+        """Write it anew; False where it has come back or was forgotten meanwhile."""
+        try:
+            await self._change([Put(key, tombstone.to_json())], [self._lies_there(key)])
+        except GuardFailed:
+            return False
+        return True
+
+    def _follow(self, write: Write, revision: Revision) -> None:
+        super()._follow(write, revision)
+        if isinstance(write, Put) and write.key in keys.TOMBSTONES:
+            self._tombstones[write.key] = revision
+        elif isinstance(write, Delete):
+            self._tombstones.pop(write.key, None)
+
+    def _lies_there(self, key: str) -> Guard:
+        """Holds while the tombstone is the one that is known."""
+        return ModRevision(key, self._tombstones.get(key, Revision(0)))
+
+    @contextlib.asynccontextmanager
+    async def _coming_back(self, call_id: str, key: str) -> AsyncIterator[None]:
+        """For the time that a deletion is taken back: nothing it buried is forgotten. `key`: of one of its tombstones."""
+        mark = keys.returning_key(call_id)
+        if call_id not in self._returning:
+            await self._change([Put(mark, b"{}")], [self._lies_there(key)])
+            self._returning.add(call_id)
+        try:
+            yield
+        except StoreUnavailable:
+            raise  # it goes on with the next try, or with the next start
+        except ClusterError:
+            await self._came_back(call_id)
+            raise
+        else:
+            await self._came_back(call_id)
+
+    async def _came_back(self, call_id: str) -> None:
+        await self._change([Delete(keys.returning_key(call_id))], [])
+        self._returning.discard(call_id)
 
     # Topics
 
@@ -154,10 +237,9 @@ class Tombstones(RegistryWriter):
                 call_id=grace.call_id,
                 until_ms=grace.until_ms,
             )
-            key = keys.topic_key(topic)
             await self._change(
                 [
-                    Delete(key),
+                    Delete(keys.topic_key(topic)),
                     Delete(keys.assignment_key(former.topic_id)),
                     Put(keys.topic_tombstone_key(former.topic_id), tombstone.to_json()),
                 ],
@@ -173,35 +255,48 @@ class Tombstones(RegistryWriter):
 
         Raises:
             TopicNotFound: that deletion buried nothing, or its grace is over.
-            NameReused: another topic has the name now; nothing has changed.
+            NameReused: another topic has the name now; nothing has changed. Or a partition has the name of one of its
+                partitions; all others are back.
             NamespaceNotFound: its namespace is gone.
         """
+        mine = [each for each in self.buried_topics.values() if each.call_id == call_id]
         for parent in list(self.buried_parents.values()):
-            if parent.call_id == call_id:
-                return await self._restore_partitioned(parent)
-        for topic in list(self.buried_topics.values()):
-            if topic.call_id == call_id:
-                return [await self._restore_topic(topic)]
-        raise TopicNotFound("what that change deleted is not kept any more", call_id=call_id)
+            # What could not come back with its topic once may do so after another deletion of the whole.
+            if parent.call_id == call_id or any(each.parent_id == parent.parent_id for each in mine):
+                async with self._coming_back(call_id, keys.parent_tombstone_key(TopicId(parent.parent_id))):
+                    return await self._restore_partitioned(parent, call_id)
+        for topic in mine:
+            return [await self._retry(self._restore_topic, topic)]
+        raise not_kept(TopicNotFound, call_id)
 
     async def _restore_topic(self, tombstone: TopicTombstone) -> TopicRecord:
         topic_id, name = TopicId(tombstone.topic_id), TopicName.parse(tombstone.name)
-        key = keys.topic_key(name)
-        guards = [Absent(key), self._namespace_is(name.namespace)]
+        key, buried_key = keys.topic_key(name), keys.topic_tombstone_key(topic_id)
+        if topic_id not in self.buried_topics:
+            raise not_kept(TopicNotFound, tombstone.call_id)
+        guards = [Absent(key), self._lies_there(buried_key), self._namespace_is(name.namespace)]
+        parent = self.index.partitioned(name.base)
         if tombstone.parent_id is None:
             guards.append(Absent(keys.partitioned_key(name)))
+        elif parent is None or parent.parent_id != tombstone.parent_id:
+            raise name_reused(tombstone.name)
+        else:
+            guards.append(self._as_known(parent))
         spec = replace(tombstone.spec, identity=topic_id)
         try:
-            await self._change([Put(key, spec.to_json()), Delete(keys.topic_tombstone_key(topic_id))], guards)
+            await self._change([Put(key, spec.to_json()), Delete(buried_key)], guards)
         except GuardFailed as error:
+            if error.guard.key not in (key, keys.partitioned_key(name)):
+                raise
             await self._refresh(error.guard.key)
-            raise _reused(tombstone.name) from error
+            raise name_reused(tombstone.name) from error
         del self.buried_topics[topic_id]
         for item in (await read_all(self._store, keys.subscriptions_range(topic_id)))[0]:
-            self.index.put(item)
+            with self.aside.reading(item.key):
+                self.index.put(item)
         return self.index.topic(name)
 
-    async def _restore_partitioned(self, tombstone: ParentTombstone) -> list[TopicRecord]:
+    async def _restore_partitioned(self, tombstone: ParentTombstone, call_id: str) -> list[TopicRecord]:
         name = TopicName.parse(tombstone.name)
         key = keys.partitioned_key(name)
         known = self.index.partitioned(name)
@@ -214,21 +309,30 @@ class Tombstones(RegistryWriter):
                 )
             except GuardFailed as error:
                 await self._refresh(error.guard.key)
-                raise _reused(tombstone.name) from error
+                raise name_reused(tombstone.name) from error
         elif known.parent_id != tombstone.parent_id:
-            raise _reused(tombstone.name)
+            raise name_reused(tombstone.name)
         elif known.spec.stage is Stage.DELETING:  # the deletion did not come to its end
             await self._mark(known, Stage.RESTORING)
-        return await self._finish_restoration(name)
+        return await self._finish_restoration(name, call_id)
 
-    async def _finish_restoration(self, name: TopicName) -> list[TopicRecord]:
-        """Bring back the partitions that are still missing, then say that the topic is ready."""
+    async def _finish_restoration(self, name: TopicName, call_id: str | None = None) -> list[TopicRecord]:
+        """Bring back the partitions that are still missing, then say that the topic is ready.
+
+        Where two have one name that of this deletion comes back, and the other stays buried.
+
+        Raises:
+            NameReused: some stay buried; the topic is ready without them.
+        """
         parent = self.index.partitioned(name)
         assert parent is not None, "the parent comes back first and goes last"
-        for part in [each for each in self.buried_topics.values() if each.parent_id == parent.parent_id]:
-            await self._restore_topic(part)
-        parent = self.index.partitioned(name)
-        assert parent is not None
+        missing = [each for each in self.buried_topics.values() if each.parent_id == parent.parent_id]
+        stranded = []
+        for part in sorted(missing, key=lambda each: each.call_id != call_id):
+            if self.index.find_topic(TopicName.parse(part.name)) is None:
+                await self._retry(self._restore_topic, part)
+            else:
+                stranded.append(part)
         spec = replace(parent.spec, stage=Stage.READY)
         await self._change(
             [
@@ -238,6 +342,8 @@ class Tombstones(RegistryWriter):
             [self._as_known(parent)],
         )
         self.buried_parents.pop(parent.parent_id, None)
+        if any(each.call_id == call_id for each in stranded):
+            raise stranded_partition(stranded[0])
         return self.index.partitions(name)
 
     async def _mark(self, parent: PartitionedRecord, stage: Stage) -> None:
@@ -250,8 +356,9 @@ class Tombstones(RegistryWriter):
         """Take away the tombstones of topics whose grace is over; returns the ids whose data may go."""
         gone: list[TopicId] = []
         for topic_id, tombstone in _over(self.buried_topics, now_ms, lambda each: each.until_ms):
+            key = keys.topic_tombstone_key(topic_id)
             writes: list[Write] = [
-                Delete(keys.topic_tombstone_key(topic_id)),
+                Delete(key),
                 DeleteRange(keys.subscriptions_range(topic_id)),
                 DeleteRange(keys.subscription_tombstones_range(topic_id)),
                 DeleteRange(keys.clients_range(topic_id)),
@@ -260,13 +367,23 @@ class Tombstones(RegistryWriter):
             siblings = [each for each in self.buried_topics.values() if each.parent_id == parent]
             if parent is not None and len(siblings) == 1:
                 writes.append(Delete(keys.parent_tombstone_key(TopicId(parent))))
-                self.buried_parents.pop(TopicId(parent), None)
-            await self._change(writes, [])
+            if not await self._forget(writes, key, tombstone.call_id):
+                continue
             del self.buried_topics[topic_id]
-            for number in self.kept_cursors(topic_id):
-                del self.buried_subscriptions[SubscriptionId(number)]
+            if parent is not None and len(siblings) == 1:
+                self.buried_parents.pop(TopicId(parent), None)
+            for number in [n for n, one in self.buried_subscriptions.items() if one.topic_id == topic_id]:
+                del self.buried_subscriptions[number]
             gone.append(topic_id)
         return gone
+
+    async def _forget(self, writes: Sequence[Write], key: str, call_id: str) -> bool:
+        """Take a tombstone away for good; False where it has come back, or is about to."""
+        try:
+            await self._change(writes, [self._lies_there(key), Absent(keys.returning_key(call_id))])
+        except GuardFailed:
+            return False
+        return True
 
     # Subscriptions
 
@@ -306,27 +423,36 @@ class Tombstones(RegistryWriter):
         """
         mine = [one for one in self.buried_subscriptions.values() if one.call_id == call_id]
         if not mine:
-            raise SubscriptionNotFound("what that change deleted is not kept any more", call_id=call_id)
+            raise not_kept(SubscriptionNotFound, call_id)
         for one in mine:
             topic_id = TopicId(one.topic_id)
             self._topic_by_id(topic_id)
             if self.index.find_subscription(topic_id, one.spec.name) is not None:
-                raise _subscription_reused(one)
-        return [await self._restore_subscription(one) for one in mine]
+                raise subscription_reused(one)
+        first = keys.subscription_tombstone_key(
+            TopicId(mine[0].topic_id), SubscriptionId(mine[0].subscription_id)
+        )
+        async with self._coming_back(call_id, first):
+            return [await self._retry(self._restore_subscription, one) for one in mine]
 
     async def _restore_subscription(self, tombstone: SubscriptionTombstone) -> SubscriptionRecord:
         topic_id, number = TopicId(tombstone.topic_id), SubscriptionId(tombstone.subscription_id)
         topic = self._topic_by_id(topic_id)
         key = keys.subscription_key(topic_id, tombstone.spec.name)
+        buried_key = keys.subscription_tombstone_key(topic_id, number)
+        if number not in self.buried_subscriptions:
+            raise not_kept(SubscriptionNotFound, tombstone.call_id)
         spec = replace(tombstone.spec, identity=number)
         try:
             await self._change(
-                [Put(key, spec.to_json()), Delete(keys.subscription_tombstone_key(topic_id, number))],
-                [Absent(key)],
+                [Put(key, spec.to_json()), Delete(buried_key)],
+                [Absent(key), self._lies_there(buried_key), self._as_known(topic)],
             )
         except GuardFailed as error:
+            if error.guard.key != key:
+                raise
             await self._refresh(key)
-            raise _subscription_reused(tombstone) from error
+            raise subscription_reused(tombstone) from error
         del self.buried_subscriptions[number]
         return self.index.subscription(topic, tombstone.spec.name)
 
@@ -335,13 +461,12 @@ class Tombstones(RegistryWriter):
         gone: list[tuple[TopicId, SubscriptionId]] = []
         for number, tombstone in _over(self.buried_subscriptions, now_ms, lambda each: each.until_ms):
             topic_id = TopicId(tombstone.topic_id)
-            await self._change(
-                [
-                    Delete(keys.subscription_tombstone_key(topic_id, number)),
-                    DeleteRange(keys.consumer_clients_range(topic_id, tombstone.spec.name)),
-                ],
-                [],
-            )
+            key = keys.subscription_tombstone_key(topic_id, number)
+            writes: list[Write] = [Delete(key)]
+            if self.index.find_subscription(topic_id, tombstone.spec.name) is None:
+                writes.append(DeleteRange(keys.consumer_clients_range(topic_id, tombstone.spec.name)))
+            if not await self._forget(writes, key, tombstone.call_id):
+                continue
             del self.buried_subscriptions[number]
             gone.append((topic_id, number))
         return gone
@@ -353,21 +478,3 @@ V = TypeVar("V")
 
 def _over(buried: dict[K, V], now_ms: int, until_ms: Callable[[V], int]) -> list[tuple[K, V]]:
     return [(key, one) for key, one in buried.items() if until_ms(one) <= now_ms]
-
-
-def _reused(name: str) -> NameReused:
-    return NameReused(
-        f"{name} is the name of another topic now: delete or rename that one's use first, then undo again",
-        field="topic",
-        value=name,
-    )
-
-
-def _subscription_reused(tombstone: SubscriptionTombstone) -> NameReused:
-    return NameReused(
-        f"{tombstone.topic} has another subscription {tombstone.spec.name!r} now: delete that one first, then undo "
-        "again",
-        field="subscription",
-        value=tombstone.spec.name,
-        topic=tombstone.topic,
-    )

@@ -23,6 +23,7 @@ from pydanube_core.errors import (
     AlreadyExists,
     ClusterError,
     Conflict,
+    NameReused,
     TopicNotFound,
 )
 from pydanube_core.facts import Grace
@@ -55,7 +56,8 @@ from pydanube_broker.cluster.records import (
     TopicSpec,
 )
 from pydanube_broker.cluster.subscription_operations import SubscriptionOperations
-from pydanube_broker.cluster.tombstones import ParentTombstone, Tombstones
+from pydanube_broker.cluster.tombstone_records import ParentTombstone
+from pydanube_broker.cluster.tombstones import Tombstones
 
 
 class TopicCatalog(NamespaceOperations, SubscriptionOperations, Tombstones):
@@ -71,28 +73,48 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations, Tombstones):
         """
         items, revision = await read_all(self._store, keys.REGISTRY)
         for item in items:
-            self.index.put(item)
+            with self.aside.reading(item.key):
+                self.index.put(item)
         await self.load_tombstones()
         for name in BUILT_IN_NAMESPACES:
-            if self.index.find_namespace(name) is None:
+            if self.index.find_namespace(name) is None and keys.namespace_key(name) not in self.aside.found:
                 await self._retry(self._create_namespace, name, {})
         return revision
 
     async def resume(self) -> None:
-        """Finish what a crash left half-made or half-deleted. Idempotent; for the broker in office."""
+        """Finish what a crash left half-made or half-deleted; what cannot be is set aside. Idempotent; for the broker in office."""
+        for call_id in list(self._returning):
+            with self.aside.finishing(keys.returning_key(call_id), "changes.undo", call_id=call_id):
+                await self._bring_back(call_id)
         for parent in self.index.all_partitioned():
-            match parent.spec.stage:
-                case Stage.CREATING:
-                    await self._retry(self._finish_creation, parent.topic)
-                case Stage.DELETING:
-                    await self._retry(self._finish_deletion, parent.topic)
-                case Stage.RESTORING:
-                    await self._retry(self._finish_restoration, parent.topic)
-                case Stage.READY if not self.index.partitions(parent.topic):
-                    await self._retry(self._drop_empty_parent, parent.topic)
+            with self.aside.finishing(keys.partitioned_key(parent.topic), "topics.delete", topic=parent.name):
+                await self._resume_partitioned(parent)
         for namespace in self.index.namespaces():
             if namespace.spec.stage is Stage.DELETING:
-                await self._retry(self._settle_namespace, namespace.name)
+                name = namespace.name
+                with self.aside.finishing(keys.namespace_key(name), "namespaces.delete", namespace=name):
+                    await self._retry(self._settle_namespace, name)
+
+    async def _resume_partitioned(self, parent: PartitionedRecord) -> None:
+        match parent.spec.stage:
+            case Stage.CREATING:
+                await self._retry(self._finish_creation, parent.topic)
+            case Stage.DELETING:
+                await self._retry(self._finish_deletion, parent.topic)
+            case Stage.RESTORING:
+                await self._retry(self._finish_restoration, parent.topic)
+            case Stage.READY if not self.index.partitions(parent.topic):
+                await self._retry(self._drop_empty_parent, parent.topic)
+
+    async def _bring_back(self, call_id: str) -> None:
+        """Go on with taking back a deletion, of topics or of a subscription, and note that it is done."""
+        if any(one.call_id == call_id for one in self.buried_subscriptions.values()):
+            await self.restore_subscriptions(call_id)
+            return
+        with contextlib.suppress(TopicNotFound, NameReused):  # it is back already, but for what is stranded
+            await self.restore_topics(call_id)
+        if call_id in self._returning:
+            await self._came_back(call_id)
 
     # Topics
 

@@ -317,6 +317,8 @@ class Viewer:
                 last_ms=seen[-1][0] if errors and seen else None,
             ),
             tier_off=off,
+            given_up=dict(broker.registry.deleted.given_up),
+            set_aside=tuple(broker.registry.catalog.set_aside()),
         )
 
     def _filling(self, free: int | None, guard: int | None) -> Filling | None:

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
+from typing import Final
 
 from pydanube_core.facts import (
     BrokerFacts,
@@ -19,6 +20,8 @@ from pydanube_broker.parts import BrokerParts
 from pydanube_broker.slices import Slices
 from pydanube_broker.tier.tier import Tier
 from pydanube_broker.topics.topic import CLOCK, Topic, now_ms
+
+SHOWN_ASIDE: Final = 10
 
 
 class BrokersPart:
@@ -35,12 +38,21 @@ class BrokersPart:
         tier: Tier | None = getattr(self._broker, "tier", None)  # none before the journal has begun
         stepped = CLOCK.reason()
         clock = () if stepped is None else (Reason(code="CLOCK_STEPPED", message=stepped),)
-        return (*(() if tier is None else tier.reasons()), *clock, *self.crowded())
+        if tier is None:
+            return (*clock, *self.crowded())
+        return (*tier.reasons(), *clock, *self.crowded(), *self._set_aside())
 
     def crowded(self) -> tuple[Reason, ...]:
         """The budget for what clients make the broker hold, where it is short: the largest holders are closed."""
         reason = self._broker.peer_memory.reason()
         return () if reason is None else (reason,)
+
+    def _set_aside(self) -> tuple[Reason, ...]:
+        """Metadata that is not served as it should be, and what mends it."""
+        aside = self._broker.registry.catalog.set_aside()
+        first = "; ".join(f"{one.key}: {one.why}: {one.mend}" for one in aside[:SHOWN_ASIDE])
+        message = f"{len(aside)} pieces of metadata are set aside, so that the rest is served. {first}"
+        return (Reason(code="METADATA_SET_ASIDE", message=message),) if aside else ()
 
     async def status(self) -> BrokerFacts:
         broker = self._broker

@@ -27,6 +27,7 @@ from pydanube_storage.metadata import (
     Write,
 )
 
+from pydanube_broker.cluster.set_aside import Aside
 from pydanube_broker.schema import keys
 from pydanube_broker.schema.differences import Difference, merged
 from pydanube_broker.schema.formats import (
@@ -88,6 +89,7 @@ class SchemaRegistry:
     Args:
         wall_ms: milliseconds since 1970.
         pending: entered while a thread works for the registry (`GiveWay.pending`).
+        aside: takes what cannot be read.
     """
 
     def __init__(
@@ -96,8 +98,9 @@ class SchemaRegistry:
         *,
         wall_ms: Callable[[], int],
         pending: Callable[[], AbstractContextManager[None]] = nullcontext,
+        aside: Aside | None = None,
     ) -> None:
-        self._store = SchemaStore(store)
+        self._store = SchemaStore(store, aside)
         self.index = self._store.index
         self._wall_ms = wall_ms
         self._pending = pending

@@ -23,6 +23,7 @@ from pydanube_storage.metadata import (
     read_all,
 )
 
+from pydanube_broker.cluster.set_aside import Aside
 from pydanube_broker.schema import keys
 from pydanube_broker.schema.index import SchemaIndex
 from pydanube_broker.schema.records import (
@@ -37,7 +38,8 @@ _STORE_S: Final = 10.0
 
 
 class SchemaStore:
-    def __init__(self, store: MetadataStore) -> None:
+    def __init__(self, store: MetadataStore, aside: Aside | None = None) -> None:
+        self._aside = aside or Aside()
         self.index = SchemaIndex()
         self._store = store
 
@@ -46,27 +48,29 @@ class SchemaStore:
         subjects, _ = await read_all(self._store, keys.SUBJECTS)
         ids: dict[str, int] = {}
         for item in subjects:
-            subject = SubjectRecord.of(item)
-            ids[subject.subject] = subject.schema_id
-            self.index.put_subject(subject)
+            with self._aside.reading(item.key):
+                subject = SubjectRecord.of(item)
+                ids[subject.subject] = subject.schema_id
+                self.index.put_subject(subject)
         texts, _ = await read_all(self._store, keys.DEFINITIONS)
         definitions = {keys.identity_of_key(item.key): item.value for item in texts}
         compiled, _ = await read_all(self._store, keys.DESCRIPTORS)
         descriptors = {keys.identity_of_key(item.key): item.value for item in compiled}
         versions, _ = await read_all(self._store, keys.VERSIONS)
         for item in versions:
-            spec = VersionSpec.from_json(item.value, key=item.key)
-            identity = (spec.subject, spec.version)
-            if identity not in definitions or spec.subject not in ids:
-                raise CorruptMetadata(f"metadata key {item.key} has no text, or no subject", key=item.key)
-            self.index.put_version(
-                VersionRecord(
-                    schema_id=ids[spec.subject],
-                    spec=spec,
-                    definition=definitions[identity],
-                    descriptors=descriptors.get(identity),
+            with self._aside.reading(item.key):
+                spec = VersionSpec.from_json(item.value, key=item.key)
+                identity = (spec.subject, spec.version)
+                if identity not in definitions or spec.subject not in ids:
+                    raise CorruptMetadata(f"metadata key {item.key} has no text, or no subject", key=item.key)
+                self.index.put_version(
+                    VersionRecord(
+                        schema_id=ids[spec.subject],
+                        spec=spec,
+                        definition=definitions[identity],
+                        descriptors=descriptors.get(identity),
+                    )
                 )
-            )
 
     async def add_version(
         self,

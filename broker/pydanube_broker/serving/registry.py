@@ -10,10 +10,10 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import anyio
 from pydanube_core.errors import (
@@ -36,7 +36,7 @@ from pydanube_storage.metadata import MetadataStore
 
 from pydanube_broker.cluster.assignment import Assignment
 from pydanube_broker.cluster.ids import TopicId
-from pydanube_broker.cluster.keys import topic_key
+from pydanube_broker.cluster.keys import subscription_key, topic_key
 from pydanube_broker.cluster.lone import LoneBroker
 from pydanube_broker.cluster.records import (
     DispatchStrategy,
@@ -51,6 +51,7 @@ from pydanube_broker.delivery.non_reliable import LivePump
 from pydanube_broker.delivery.pump import DeliveryEngine, SubscriptionPump
 from pydanube_broker.schema.registry import SchemaRegistry
 from pydanube_broker.schema.topic_schemas import TopicSchemas
+from pydanube_broker.serving.deleted import Deleted
 from pydanube_broker.settings import Settings
 from pydanube_broker.subscription.members import SubscriptionType
 from pydanube_broker.subscription.subscription_policy import OPTION, SubscriptionPolicy
@@ -65,6 +66,8 @@ from pydanube_broker.topics.limits import Limits
 from pydanube_broker.topics.log_state import starts_in
 from pydanube_broker.topics.memory_topic import MemoryTopic
 from pydanube_broker.topics.topic import Topic, now_ms
+
+KEEP_ALL: Final = {"retention_bytes": 0, "retention_age_s": 0, "drop_unread": 0}
 
 log = logging.getLogger("pydanube.topics")
 
@@ -81,9 +84,14 @@ class Registry:
         self._opening: dict[TopicName, anyio.Event] = {}  # created, not served yet
         self.catalog = TopicCatalog(store, wall_ms=now_ms)
         self.schemas = TopicSchemas(
-            SchemaRegistry(store, wall_ms=now_ms, pending=engine.give_way.pending), self.catalog
+            SchemaRegistry(store, wall_ms=now_ms, pending=engine.give_way.pending, aside=self.catalog.aside),
+            self.catalog,
         )
         self.schemas.serve(self._topics)
+        self.given_up: dict[
+            str, int
+        ] = {}  # deletions that the full disk made final → until when they had an undo
+        self.deleted = Deleted(self.catalog, hub)
         self.lone: LoneBroker
         self.accepted = LossAccepted(hub.journal.folder)
         self._begins: dict[
@@ -111,9 +119,23 @@ class Registry:
             catalog=self.catalog,
             check=self._check_agreement,
         ) as self.lone:
+            self.deleted.place_cursors()
             for record in self.catalog.index.topics():
-                self._adopt(record)
+                with self._serving(record):
+                    self._adopt(record)
             yield
+
+    @contextlib.contextmanager
+    def _serving(self, record: TopicRecord) -> Iterator[None]:
+        """For taking a topic into service: one whose metadata does not let it is set aside, with its data."""
+        key = topic_key(record.topic)
+        with self.catalog.aside.reading(key):
+            yield
+        if key in self.catalog.aside.found:
+            topic = self._topics.pop(record.topic, None)
+            self._hub.detach(record.topic_id)
+            for pump in [] if topic is None else topic.subscriptions.values():
+                pump.close(self.catalog.aside.error(key))
 
     async def check_journal(self) -> None:
         """Before the journal begins: it holds what the topics need of it.
@@ -121,7 +143,13 @@ class Registry:
         Raises:
             CorruptJournal: and the loss is not accepted.
         """
-        heads = await ObjectCatalog(self._store, wall_ms=now_ms).heads()
+        objects = ObjectCatalog(self._store, wall_ms=now_ms)
+        heads = await objects.heads()
+        for topic_id, error in objects.unreadable.items():
+            record = self.catalog.index.topic_by_id(TopicId(topic_id))
+            if record is not None:
+                with self._serving(record):
+                    raise error
         journal = self._hub.journal
         # A trim may be the last record before a crash: durable, so that segments went, and not proven yet.
         trimmed = starts_in([] if journal.recovered is None else journal.recovered.tail)
@@ -164,7 +192,8 @@ class Registry:
             log.info("topics_dropped", extra={"event": "topics_dropped", "count": len(gone)})
 
     def _adopt(self, record: TopicRecord) -> Topic:
-        limits = self.limits_of(record)
+        limits, schema = self.limits_of(record), self.schemas.guard_of(record)
+        epoch = self.lone.epoch(record.topic_id)
         topic: Topic
         if record.dispatch_strategy is DispatchStrategy.NON_RELIABLE:
             topic = MemoryTopic(record.name, record.topic_id, self._hub, options=record, limits=limits)
@@ -178,15 +207,15 @@ class Registry:
                 durability="memory" if self._settings.data.memory else record.durability.value,
             )
             self._hub.adopt(topic)
-        topic.assigned_epoch = self.lone.epoch(record.topic_id)
-        topic.schema = self.schemas.guard_of(record)
+        topic.assigned_epoch, topic.schema = epoch, schema
         self._topics[record.topic] = topic
         for subscription in self.catalog.index.subscriptions(record.topic_id):
-            self._pump(topic, subscription)
+            with self.catalog.aside.reading(subscription_key(record.topic_id, subscription.name)):
+                self._pump(topic, subscription)
         known = {pump.subscription_id for pump in topic.subscriptions.values()}
-        known |= self.catalog.kept_cursors(record.topic_id)
-        for gone in [number for number in topic.state.cursors if number not in known]:
-            del topic.state.cursors[gone]
+        for number in topic.state.cursors.keys() - known:
+            if not self.catalog.keeps_cursor(record.topic_id, number):
+                del topic.state.cursors[number]
         return topic
 
     def _pump(self, topic: Topic, record: SubscriptionRecord) -> AnyPump:
@@ -230,7 +259,7 @@ class Registry:
         found = self.catalog.index.find_namespace(namespace)
         return [
             {} if record is None else record.settings.policies,
-            {} if found is None else found.spec.policies,
+            KEEP_ALL if found is None else found.spec.policies,  # None: it was set aside
             self._settings.policies.model_dump(),
         ]
 
@@ -271,8 +300,10 @@ class Registry:
         found = [self._topics[record.topic] for record in records if record.topic in self._topics]
         return True, found
 
-    def not_found(self, name: TopicName) -> TopicNotFound:
+    def not_found(self, name: TopicName) -> ClusterError:
         """The error for a topic that is not there, with what would help."""
+        if topic_key(name) in self.catalog.aside.found:
+            return self.catalog.aside.error(topic_key(name))
         close = close_topics(name, (str(one) for topic in self._topics for one in (topic.base, topic)))
         hint = f"; did you mean {close[0]}?" if close else ""
         error = TopicNotFound(
@@ -336,6 +367,8 @@ class Registry:
     async def _make(
         self, name: TopicName, settings: TopicSettings, *, partitions: int = 0, must_be_new: bool = False
     ) -> Sequence[Topic]:
+        if topic_key(name) in self.catalog.aside.found:
+            raise self.catalog.aside.error(topic_key(name))
         # Shielded: once the catalog has the topic, this broker must own and know it, whoever stopped waiting.
         with anyio.CancelScope(shield=True):
             try:
@@ -471,7 +504,7 @@ class Registry:
         """The subscription was deleted: end its consumers and forget its cursor."""
         if topic.subscriptions.get(pump.name) is pump:
             del topic.subscriptions[pump.name]
-        if pump.subscription_id not in self.catalog.kept_cursors(topic.topic_id):
+        if not self.catalog.keeps_cursor(topic.topic_id, pump.subscription_id):
             topic.state.cursors.pop(pump.subscription_id, None)
         pump.close(
             SubscriptionNotFound(
@@ -492,15 +525,6 @@ class Registry:
             await self._hub.all_durable()  # what the deletion interrupted counts as committed from here on
             await self._open(records)
         return [self._topics[record.topic] for record in records]
-
-    async def forget_deleted(self, now_ms: int, longest_ms: int = 1 << 62) -> None:
-        """Let go of what was deleted and whose grace is over; `longest_ms`: none ends later."""
-        await self.catalog.shorten(longest_ms)
-        for topic_id in await self.catalog.forget_topics(now_ms):
-            self._hub.drop(topic_id)
-        for topic_id, subscription_id in await self.catalog.forget_subscriptions(now_ms):
-            if (state := self._hub.states.get(topic_id)) is not None:
-                state.cursors.pop(subscription_id, None)
 
     def adopt_subscription(self, topic: Topic, record: SubscriptionRecord) -> AnyPump:
         """Serve a subscription that came back, from the cursor it left."""

@@ -21,6 +21,7 @@ made, so that a crash in between does not make a broker a stranger to itself.
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -39,6 +40,9 @@ class Verdict(StrEnum):
     EMPTY = "empty"
     OTHER = "other"
     NEWER = "newer"
+
+
+log = logging.getLogger("pydanube.tier")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,8 +117,13 @@ def place_of(data_dir: Path) -> str:
 
 
 async def read_known(metadata: MetadataStore) -> Known | None:
+    """What this broker last knew of its store; None too where that cannot be read: then the mark in the store decides."""
     item = await metadata.get(_KEY)
-    return None if item is None else Known(**json.loads(item.value))
+    try:
+        return None if item is None else Known(**json.loads(item.value))
+    except (ValueError, TypeError) as error:
+        log.warning("tier_owner_unreadable", extra={"event": "tier_owner_unreadable", "error": str(error)})
+        return None
 
 
 async def write_known(metadata: MetadataStore, known: Known) -> None:

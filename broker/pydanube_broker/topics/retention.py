@@ -52,8 +52,11 @@ class Keep:
 
 
 def slowest_cursor(topic: Topic) -> int | None:
-    """Everything below is acknowledged by all subscriptions; None: there is none to wait for."""
-    return min((pump.floor for pump in topic.subscriptions.values()), default=None)
+    """Everything below is acknowledged by all subscriptions, also by deleted ones that may come back; None: there is none."""
+    pumps = topic.subscriptions.values()
+    served = {pump.subscription_id for pump in pumps}
+    deleted = [cursor.floor for number, cursor in topic.state.cursors.items() if number not in served]
+    return min((*(pump.floor for pump in pumps), *deleted), default=None)
 
 
 class JournalRetention:

@@ -13,6 +13,8 @@ NEAR_TIMES: Final = 2  # of the guard: from there on it is a matter of time
 SOON_S: Final = 86_400.0  # full within a day at the rate it fills
 SOON_SHARE: Final = 0.25  # of the disk: a rate says something about the near future only
 
+SHOWN_ASIDE: Final = 10
+
 _STATUS: Final = NextCall(operation="brokers.status", arguments={}, why="see disk, journal and cold tier")
 
 
@@ -105,6 +107,56 @@ def object_store_unreachable(view: BrokerView, options: DiagnosisOptions) -> Out
     )
 
 
+def metadata_set_aside(view: BrokerView, options: DiagnosisOptions) -> Outcome:
+    if not view.set_aside:
+        return "all metadata could be read and carried out"
+    first = view.set_aside[0]
+    calls = [
+        NextCall(operation=one.operation, arguments=one.arguments, why=one.mend)
+        for one in view.set_aside[:SHOWN_ASIDE]
+        if one.operation is not None
+    ]
+    return Finding(
+        rule="metadata_set_aside",
+        severity=Severity.CRITICAL,
+        confidence=1.0,
+        summary=f"{len(view.set_aside)} pieces of metadata are set aside, and what they say is not served; the first, "
+        f"{first.key}: {first.why}",
+        subject=view.subject,
+        evidence={
+            "set_aside": len(view.set_aside),
+            "keys": {one.key: one.why for one in view.set_aside[:SHOWN_ASIDE]},
+            "mend": sorted({one.mend for one in view.set_aside}),
+        },
+        unobservable=("what damaged it",),
+        next=(*calls, _STATUS),
+    )
+
+
+def undo_given_up(view: BrokerView, options: DiagnosisOptions) -> Outcome:
+    gone = sorted(call_id for call_id, until_ms in view.given_up.items() if until_ms > view.now_ms)
+    if not gone:
+        return "no deletion lost its undo to a full disk"
+    return Finding(
+        rule="undo_given_up",
+        severity=Severity.WARNING,
+        confidence=1.0,
+        summary=f"{len(gone)} deletions cannot be undone any more, before their time: the disk fell below "
+        f"{view.disk_guard_bytes} free bytes, and what they had kept was given up",
+        subject=view.subject,
+        evidence={
+            "deletions": len(gone),
+            "call_ids": gone[:SHOWN_ASIDE],
+            "disk_free_bytes": view.disk_free_bytes,
+        },
+        unobservable=("deletions before the broker started",),
+        next=tuple(
+            NextCall(operation="audit.query", arguments={"call_id": call_id}, why="see what was deleted")
+            for call_id in gone[:SHOWN_ASIDE]
+        ),
+    )
+
+
 BROKER_RULES: Final = (
     Rule(
         name="journal_read_only",
@@ -145,5 +197,34 @@ BROKER_RULES: Final = (
         unobservable=("whether the store, its network or its credentials failed, beyond the error",),
         helps="bring the store back; what waits is written by itself",
         check=object_store_unreachable,
+    ),
+    Rule(
+        name="metadata_set_aside",
+        area=RuleArea.BROKER,
+        severity="critical",
+        holds="a record in the metadata could not be read, or a change that a crash cut off could not be ended",
+        evidence={
+            "set_aside": "how many",
+            "keys": "the first ten, and why each",
+            "mend": "what is to be done",
+        },
+        unobservable=("what damaged it",),
+        helps="make the call in next, or restore the metadata from a backup",
+        check=metadata_set_aside,
+    ),
+    Rule(
+        name="undo_given_up",
+        area=RuleArea.BROKER,
+        severity="warning",
+        holds="free space fell below `data.min_free_bytes`, and deletions within `admin.undo_grace` lost what their undo "
+        "needs; for as long as that would have been",
+        evidence={
+            "deletions": "how many",
+            "call_ids": "the first ten",
+            "disk_free_bytes": "of the data folder's disk",
+        },
+        unobservable=("deletions before the broker started",),
+        helps="restore what is missed from a backup; give the disk room before the next deletion",
+        check=undo_given_up,
     ),
 )

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from pydanube_core.diagnosis.filling import Filling
 from pydanube_core.diagnosis.lag_status import LagJudgement, Rewind
+from pydanube_core.facts import SetAside
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,6 +186,10 @@ class BrokerView:
     tier_backlog_bytes: int
     tier_errors: Count
     tier_off: str | None  # why there is no cold tier
+    set_aside: tuple[SetAside, ...] = ()
+    given_up: Mapping[str, int] = field(
+        default_factory=dict
+    )  # deletions: call id → until when they had an undo
 
     @property
     def subject(self) -> dict[str, object]:

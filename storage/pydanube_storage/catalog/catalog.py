@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Any, Concatenate, Final, ParamSpec
 
-from pydanube_core.errors import Conflict, StoreUnavailable
+from pydanube_core.errors import ClusterError, Conflict, StoreUnavailable
 
 from pydanube_storage.catalog.errors import CatalogFenced
 from pydanube_storage.catalog.records import CatalogEntry, CatalogHead, Moment, Resting
@@ -91,6 +91,9 @@ class ObjectCatalog:
         moment: Callable[[], Moment] | None = None,
     ) -> None:
         self._store = store
+        self.unreadable: dict[
+            int, ClusterError
+        ] = {}  # topic id → why its head, as `heads` met it, says nothing
         self._moment = moment or (lambda: Moment(wall_ms=wall_ms(), boot="", boot_ms=0))
 
     # -- reading ---------------------------------------------------------------------------------------------
@@ -104,12 +107,16 @@ class ObjectCatalog:
         return Committed(head=CatalogHead.from_json(item.value, key=key), revision=item.mod_revision)
 
     async def heads(self) -> dict[int, CatalogHead]:
-        """Every topic's head, by topic id."""
+        """Every topic's head that can be read, by topic id; the others are `unreadable`."""
         items, _ = await read_all(self._store, KeyRange.prefix("/catalog-heads/"))
-        return {
-            int(item.key.rpartition("/")[2]): CatalogHead.from_json(item.value, key=item.key)
-            for item in items
-        }
+        found = {}
+        for item in items:
+            topic_id = int(item.key.rpartition("/")[2])
+            try:
+                found[topic_id] = CatalogHead.from_json(item.value, key=item.key)
+            except ClusterError as error:
+                self.unreadable[topic_id] = error
+        return found
 
     async def find(self, topic_id: int, offset: int) -> CatalogEntry | None:
         """The object that holds `offset`, or the first one behind it; None if all end before."""

@@ -21,6 +21,7 @@ from pydanube_core.diagnosis.views import (
     SubscriptionView,
     TopicView,
 )
+from pydanube_core.facts import SetAside
 
 OPTIONS = DiagnosisOptions(sample_interval_s=5.0, window_s=300.0, stuck_after_s=60.0)
 NOW = 10_000_000
@@ -310,6 +311,12 @@ BROKER = BrokerView(
         ),
         ("disk_nearly_full", Severity.CRITICAL, {"disk_free_bytes": 1 << 29, "disk_refuses": True}),
         ("object_store_unreachable", Severity.WARNING, {"store_error": "refused"}),
+        (
+            "metadata_set_aside",
+            Severity.CRITICAL,
+            {"set_aside": (SetAside(key="/registry/topics/default/t", why="no JSON", mend="restore"),)},
+        ),
+        ("undo_given_up", Severity.WARNING, {"given_up": {"c1": 1 << 60}}),
     ],
 )
 def test_what_ails_the_broker_itself(rule: str, severity: Severity, changes: dict[str, Any]) -> None:
@@ -338,7 +345,7 @@ def test_answers_are_bounded_and_ranked_and_silence_without_a_look_is_unknown() 
 
 
 def test_the_rules_are_declared_and_the_windows_are_what_they_seem() -> None:
-    assert len(RULES) == 16
+    assert len(RULES) == 18
     assert (FALLING.status, STANDING.status) == (LagStatus.FALLING_BEHIND, LagStatus.STUCK)
     for rule in RULES.values():
         assert rule.evidence

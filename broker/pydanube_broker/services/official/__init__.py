@@ -22,6 +22,7 @@ from pydanube_core.services import (
 )
 from pydanube_storage.metadata import MetadataStore
 
+from pydanube_broker.cluster.topic_catalog import TopicCatalog
 from pydanube_broker.parts import BrokerParts
 from pydanube_broker.rpc.hot import ColdHandler, HotHandler, ServerStreamOpener
 from pydanube_broker.services.official.auth import AuthService
@@ -54,9 +55,9 @@ class OfficialServices:
         self._auth = AuthService()
         self._timer: asyncio.TimerHandle | None = None
 
-    async def load(self, topics: Sequence[Topic]) -> None:
+    async def load(self, topics: Sequence[Topic], catalog: TopicCatalog) -> None:
         """Read who the ids belong to."""
-        await self._book.load(topics)
+        await self._book.load(topics, catalog)
 
     def start(self) -> None:
         """Keep places for those who will come back, and begin to notice who does not call any more."""

@@ -23,6 +23,7 @@ from pydanube_storage.metadata import Delete, KeyValue, MetadataStore, Put, Writ
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.ids import TopicId
 from pydanube_broker.cluster.json_record import JsonRecord
+from pydanube_broker.cluster.topic_catalog import TopicCatalog
 from pydanube_broker.delivery.pump import SubscriptionPump
 from pydanube_broker.services.official.ids import consumer_id, producer_id
 from pydanube_broker.services.official.known_clients import (
@@ -58,7 +59,7 @@ class ClientBook:
         self._producers_of: dict[int, OrderedDict[int, KnownProducer]] = {}
         self._consumers_of: dict[tuple[int, str], OrderedDict[int, KnownConsumer]] = {}
 
-    async def load(self, topics: Sequence[Topic]) -> None:
+    async def load(self, topics: Sequence[Topic], catalog: TopicCatalog) -> None:
         """Read what was written down; drop what belongs to topics that are gone."""
         by_id = {topic.topic_id: topic for topic in topics}
         items, _ = await read_all(self._store, keys.CLIENTS)
@@ -67,11 +68,14 @@ class ClientBook:
             topic_id, kind = item.key.split("/")[2:4]
             topic = by_id.get(int(topic_id))
             if topic is None:
-                stale.append(item.key)
-            elif kind == "p":
-                self._load_producer(topic, item)
-            else:
-                self._load_consumer(topic, item)
+                if not catalog.kept(int(topic_id)):
+                    stale.append(item.key)
+                continue
+            with catalog.aside.reading(item.key):
+                if kind == "p":
+                    self._load_producer(topic, item)
+                else:
+                    self._load_consumer(topic, item)
         for start in range(0, len(stale), _WRITES):
             await self._store.transact([Delete(key) for key in stale[start : start + _WRITES]])
 

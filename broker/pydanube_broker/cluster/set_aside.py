@@ -1,0 +1,67 @@
+"""Metadata that cannot be read, or not be carried out: set aside, so that no single piece of it stops a start.
+
+What is set aside is not served, stays as it is in the store, and is said in `/status` and by diagnosis until the next
+start. Whoever uses it by name gets the error. What it may own (a log, cursors, objects) is not given up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+from pydanube_core.errors import ClusterError, DiskFull, FormatTooNew, StoreUnavailable
+from pydanube_core.facts import SetAside
+from pydanube_storage.metadata import CorruptMetadata, KeyRange
+
+log = logging.getLogger("pydanube.cluster")
+
+
+class Aside:
+    """What was set aside since the start, by key. Single user: the loop."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, SetAside] = {}
+
+    @contextlib.contextmanager
+    def reading(self, key: str) -> Iterator[None]:
+        """For reading the value of a key: it is set aside where it cannot be understood."""
+        try:
+            yield
+        except FormatTooNew as error:
+            self._add(
+                SetAside(key=key, why=error.message, mend="start the version of the broker that wrote it")
+            )
+        except (ClusterError, ValueError, TypeError, LookupError) as error:
+            mend = "restore the metadata from a backup (docs/backup-and-restore.md)"
+            why = error.message if isinstance(error, ClusterError) else f"{type(error).__name__}: {error}"
+            self._add(SetAside(key=key, why=why, mend=mend))
+
+    @contextlib.contextmanager
+    def finishing(self, key: str, operation: str, **arguments: Any) -> Iterator[None]:
+        """For a change that was cut off: it is set aside where it cannot be ended; the operation would mend it."""
+        try:
+            yield
+        except (StoreUnavailable, DiskFull):
+            raise  # not this piece: nothing can be written
+        except ClusterError as error:
+            mend = f"call {operation} with {', '.join(f'{k}={v}' for k, v in arguments.items())}"
+            self._add(
+                SetAside(key=key, why=error.message, mend=mend, operation=operation, arguments=arguments)
+            )
+
+    def error(self, key: str) -> CorruptMetadata:
+        """What whoever uses it is told."""
+        one = self.found[key]
+        return CorruptMetadata(f"{key} is set aside: {one.why}: {one.mend}", key=key)
+
+    def any_in(self, keys: KeyRange) -> bool:
+        return any(key in keys for key in self.found)
+
+    def _add(self, one: SetAside) -> None:
+        if one.key not in self.found:
+            log.error(
+                "metadata_set_aside", extra={"event": "metadata_set_aside", "key": one.key, "why": one.why}
+            )
+        self.found[one.key] = one

@@ -1,0 +1,87 @@
+"""What is kept of a deleted topic or subscription, and why one does not come back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pydanube_core.errors import ClusterError, NameReused
+from pydanube_core.names import TopicName
+
+from pydanube_broker.cluster.json_record import JsonRecord
+from pydanube_broker.cluster.records import PartitionedSpec, SubscriptionSpec, TopicSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicTombstone(JsonRecord):
+    """A deleted topic with a log. `parent_id`: of the partitioned topic it goes and comes with."""
+
+    name: str
+    topic_id: int
+    parent_id: int | None
+    spec: TopicSpec
+    call_id: str
+    until_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParentTombstone(JsonRecord):
+    name: str
+    parent_id: int
+    spec: PartitionedSpec
+    call_id: str
+    until_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriptionTombstone(JsonRecord):
+    """A deleted subscription; its cursor stays with its topic's log."""
+
+    topic: str
+    topic_id: int
+    subscription_id: int
+    spec: SubscriptionSpec
+    call_id: str
+    until_ms: int
+
+
+def not_kept(kind: type[ClusterError], call_id: str) -> ClusterError:
+    return kind(
+        "what that change deleted is not kept any more: its grace is over, or the disk ran full",
+        call_id=call_id,
+    )
+
+
+def name_reused(name: str) -> NameReused:
+    return NameReused(
+        f"{name} is the name of another topic now: delete or rename that one's use first, then undo again",
+        field="topic",
+        value=name,
+    )
+
+
+def stranded_partition(tombstone: TopicTombstone) -> NameReused:
+    """Say which partition is not back, and how it can be."""
+    base = TopicName.parse(tombstone.name).base
+    return NameReused(
+        f"{base} came back without what was {tombstone.name}, since another partition has that name. Delete {base} and "
+        f"undo {tombstone.call_id} then: the partition that it deleted comes back, in place of the other",
+        field="topic",
+        value=str(base),
+        call_id=tombstone.call_id,
+    ).suggest(
+        "topics.delete",
+        tool="delete_topic",
+        command=f"danube topics delete {base}",
+        arguments={"topic": str(base)},
+        why=f"then: danube changes undo {tombstone.call_id}",
+    )
+
+
+def subscription_reused(tombstone: SubscriptionTombstone) -> NameReused:
+    return NameReused(
+        f"{tombstone.topic} has another subscription {tombstone.spec.name!r} now: delete that one first, then undo "
+        "again",
+        field="subscription",
+        value=tombstone.spec.name,
+        topic=tombstone.topic,
+    )

@@ -1,0 +1,52 @@
+"""What was deleted and may come back, for as long as its grace lasts and the disk has room for it."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from pydanube_broker.cluster.topic_catalog import TopicCatalog
+from pydanube_broker.subscription.cursor import CursorSnapshot
+from pydanube_broker.topics.hub import Hub
+from pydanube_broker.topics.topic import now_ms
+
+log = logging.getLogger("pydanube.topics")
+
+NEVER_MS: Final = 1 << 62
+
+
+class Deleted:
+    """Ends the grace of deletions. `given_up`: those that a full disk made final → until when they had an undo."""
+
+    def __init__(self, catalog: TopicCatalog, hub: Hub) -> None:
+        self._catalog = catalog
+        self._hub = hub
+        self.given_up: dict[str, int] = {}
+
+    def place_cursors(self) -> None:
+        """At the start: what never moved has no cursor in the journal, and holds back retention all the same."""
+        for number, tombstone in self._catalog.buried_subscriptions.items():
+            state = self._hub.states.get(tombstone.topic_id)
+            if state is not None:
+                state.fold_replayed()
+                state.cursors.setdefault(number, CursorSnapshot(floor=tombstone.spec.start_offset))
+
+    async def forget(self, now_ms: int, longest_ms: int = NEVER_MS) -> None:
+        """Let go of what was deleted and whose grace is over; `longest_ms`: none ends later."""
+        await self._catalog.shorten(longest_ms)
+        for topic_id in await self._catalog.forget_topics(now_ms):
+            self._hub.drop(topic_id)
+        for topic_id, subscription_id in await self._catalog.forget_subscriptions(now_ms):
+            if (state := self._hub.states.get(topic_id)) is not None:
+                state.cursors.pop(subscription_id, None)
+
+    async def give_up(self) -> None:
+        """Let go of all of it, for the room it takes; what could have come back yet is noted."""
+        now = now_ms()
+        before = self._catalog.promised(now)
+        await self.forget(NEVER_MS)
+        gone = before.keys() - self._catalog.promised(now).keys()
+        self.given_up = {call_id: until for call_id, until in self.given_up.items() if until > now}
+        self.given_up |= {call_id: before[call_id] for call_id in gone}
+        if gone:
+            log.warning("undo_given_up", extra={"event": "undo_given_up", "call_ids": sorted(gone)[:10]})

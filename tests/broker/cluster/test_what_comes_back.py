@@ -1,0 +1,242 @@
+"""Deletions that are taken back: whole or not at all, whatever crashes, is swept or is created meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+
+import pytest
+from pydanube_broker.cluster import TopicCatalog, keys
+from pydanube_broker.cluster.ids import TopicId
+from pydanube_broker.cluster.records import Stage
+from pydanube_broker.cluster.tombstone_records import TopicTombstone
+from pydanube_core.errors import Conflict, NameReused, StoreUnavailable, TopicNotFound
+from pydanube_core.facts import Grace
+from pydanube_core.names import TopicName
+from pydanube_storage.metadata import Guard, MemoryStore, Put, Revision, Write
+
+pytestmark = pytest.mark.anyio
+
+CLICKS = TopicName.parse("/default/clicks")
+PARTS = 4
+GRACE = Grace(call_id="c1", until_ms=1000)
+LATER = 1 << 40
+
+
+class WatchedStore(MemoryStore):
+    """A store that lets a test do something before each transaction, or ends at the n-th."""
+
+    before: Callable[[], Awaitable[None]] | None = None
+    left: int | None = None
+
+    async def transact(self, writes: Sequence[Write], *, guards: Sequence[Guard] = ()) -> Revision:
+        if self.left == 0:
+            raise StoreUnavailable("killed")
+        if self.left is not None:
+            self.left -= 1
+        before, self.before = self.before, None
+        if before is not None:
+            await before()
+            self.before = before
+        return await super().transact(writes, guards=guards)
+
+
+async def started(store: MemoryStore) -> TopicCatalog:
+    catalog = TopicCatalog(store, wall_ms=lambda: 0)
+    await catalog.load()
+    await catalog.resume()
+    return catalog
+
+
+async def clicks(store: MemoryStore) -> TopicCatalog:
+    """A topic of four partitions with a subscription on each."""
+    catalog = await started(store)
+    for part in await catalog.create_topic(CLICKS, partitions=PARTS):
+        await catalog.create_subscription(part.topic_id, "s", type="shared", start_offset=0)
+    return catalog
+
+
+async def delete_subscriptions(catalog: TopicCatalog) -> None:
+    for part in catalog.index.partitions(CLICKS):
+        await catalog.bury_subscription(part.topic_id, "s", GRACE)
+
+
+def there(catalog: TopicCatalog) -> tuple[int, int]:
+    """How many partitions, and how many subscriptions."""
+    parts = catalog.index.partitions(CLICKS)
+    return len(parts), sum(len(catalog.index.subscriptions(part.topic_id)) for part in parts)
+
+
+async def test_no_partition_is_made_while_a_topic_comes_back() -> None:
+    async with WatchedStore() as store:
+        catalog = await clicks(store)
+        await catalog.delete_topic(CLICKS, grace=GRACE)
+        refused = []
+
+        async def create() -> None:
+            parent = catalog.index.partitioned(CLICKS)
+            if parent is not None and parent.spec.stage is Stage.RESTORING and there(catalog)[0] < PARTS:
+                with pytest.raises(Conflict):
+                    await catalog.create_topic(CLICKS.part(PARTS - 1))
+                with pytest.raises(Conflict):
+                    await catalog.create_topic(CLICKS, partitions=PARTS)
+                refused.append(parent)
+
+        store.before = create
+        assert len(await catalog.restore_topics("c1")) == PARTS
+        assert len(refused) == PARTS
+        store.before = None
+        assert there(await started(store)) == (PARTS, PARTS)
+
+
+async def test_no_subscription_is_made_while_it_comes_back() -> None:
+    async with WatchedStore() as store:
+        catalog = await clicks(store)
+        await delete_subscriptions(catalog)
+        refused = []
+
+        async def create() -> None:
+            last = catalog.index.partitions(CLICKS)[-1]
+            if there(catalog) != (PARTS, 0) and catalog.index.find_subscription(last.topic_id, "s") is None:
+                with pytest.raises(Conflict):
+                    await catalog.create_subscription(last.topic_id, "s", type="shared", start_offset=0)
+                refused.append(last)
+
+        store.before = create
+        await catalog.restore_subscriptions("c1")
+        assert refused
+        assert there(catalog) == (PARTS, PARTS)
+
+
+@pytest.mark.parametrize("what", ["topic", "subscription"])
+async def test_what_comes_back_is_not_swept_meanwhile(what: str) -> None:
+    """The grace ends between any two transactions of an undo that was accepted in time."""
+    async with WatchedStore() as store:
+        catalog = await clicks(store)
+        if what == "topic":
+            await catalog.delete_topic(CLICKS, grace=GRACE)
+        else:
+            await delete_subscriptions(catalog)
+        begun: list[object] = []
+
+        async def sweep() -> None:
+            if begun:
+                assert await catalog.forget_topics(LATER) == []
+                assert await catalog.forget_subscriptions(LATER) == []
+                await catalog.shorten(1)
+            begun.append(None)
+
+        store.before = sweep
+        await (catalog.restore_topics("c1") if what == "topic" else catalog.restore_subscriptions("c1"))
+        store.before = None
+        assert len(begun) > PARTS
+        await catalog.forget_topics(LATER)
+        assert there(catalog) == there(await started(store)) == (PARTS, PARTS)
+        assert (await store.range(keys.TOMBSTONES)).items == ()
+
+
+@pytest.mark.parametrize("what", ["topic", "subscription"])
+async def test_an_undo_that_is_killed_anywhere_is_made_whole_or_not_at_all(what: str) -> None:
+    """Also where the grace is over by the time of the next start."""
+    for transactions in range(100):
+        async with WatchedStore() as store:
+            catalog = await clicks(store)
+            if what == "topic":
+                await catalog.delete_topic(CLICKS, grace=GRACE)
+            else:
+                await delete_subscriptions(catalog)
+            store.left = transactions
+            try:
+                await (
+                    catalog.restore_topics("c1") if what == "topic" else catalog.restore_subscriptions("c1")
+                )
+            except StoreUnavailable:
+                killed = True
+            else:
+                killed = False
+            store.left = None
+            catalog = await started(store)
+            await catalog.forget_topics(LATER)
+            await catalog.forget_subscriptions(LATER)
+            nothing = (0, 0) if what == "topic" else (PARTS, 0)
+            assert there(catalog) == (nothing if transactions == 0 else (PARTS, PARTS)), transactions
+            assert (await store.range(keys.TOMBSTONES)).items == ()
+            if not killed:
+                return
+    pytest.fail("it never came to its end")
+
+
+async def test_a_sweep_that_is_killed_anywhere_leaves_no_half() -> None:
+    """Each topic goes with all that hangs on it."""
+    for transactions in range(100):
+        async with WatchedStore() as store:
+            catalog = await clicks(store)
+            await catalog.delete_topic(CLICKS, grace=GRACE)
+            store.left = transactions
+            try:
+                await catalog.forget_topics(LATER)
+            except StoreUnavailable:
+                killed = True
+            else:
+                killed = False
+            store.left = None
+            catalog = await started(store)
+            left = list(catalog.buried_topics)
+            assert len((await store.range(keys.SUBSCRIPTIONS)).items) == len(left) == PARTS - transactions
+            if left:
+                assert len(await catalog.restore_topics("c1")) == len(left)
+            else:
+                with pytest.raises(TopicNotFound):
+                    await catalog.restore_topics("c1")
+            if not killed:
+                return
+    pytest.fail("it never came to its end")
+
+
+async def test_a_partition_whose_name_is_taken_stops_no_start_and_comes_back_by_another_undo() -> None:
+    """As a broker of before could leave it: half restored, and a partition of the same name made meanwhile."""
+    async with WatchedStore() as store:
+        catalog = await clicks(store)
+        parts = catalog.index.partitions(CLICKS)
+        await catalog.delete_topic(CLICKS, grace=GRACE)
+        store.left = 2 + PARTS // 2
+        with pytest.raises(StoreUnavailable):
+            await catalog.restore_topics("c1")
+        store.left = None
+        taken = CLICKS.part(PARTS - 1)
+        await store.transact([Put(keys.topic_key(taken), replace(parts[-1].spec, identity=None).to_json())])
+
+        catalog = await started(store)
+        other = catalog.index.topic(taken)
+        assert other.topic_id != parts[-1].topic_id
+        assert len(catalog.index.partitions(CLICKS)) == PARTS
+        (aside,) = catalog.set_aside()
+        assert (aside.operation, aside.arguments) == ("topics.delete", {"topic": str(CLICKS)})
+        with pytest.raises(NameReused):
+            await catalog.restore_topics("c1")
+
+        await catalog.delete_topic(CLICKS, grace=Grace(call_id="c2", until_ms=2000))
+        catalog = await started(store)
+        await catalog.restore_topics("c1")
+        assert [each.topic_id for each in catalog.index.partitions(CLICKS)] == [
+            each.topic_id for each in parts
+        ]
+        (stranded,) = catalog.stranded()
+        assert stranded.topic_id == other.topic_id
+        await catalog.delete_topic(CLICKS, grace=Grace(call_id="c3", until_ms=2000))
+        await catalog.restore_topics("c2")  # and the other one, the same way
+        assert catalog.index.topic(taken).topic_id == other.topic_id
+        assert isinstance(catalog.stranded()[0], TopicTombstone)
+
+
+async def test_two_tombstones_of_one_name_stop_no_start() -> None:
+    async with WatchedStore() as store:
+        catalog = await clicks(store)
+        (first, *_) = catalog.index.partitions(CLICKS)
+        await catalog.delete_topic(CLICKS, grace=GRACE)
+        twin = replace(catalog.buried_topics[first.topic_id], topic_id=9999, call_id="c0")
+        await store.transact([Put(keys.topic_tombstone_key(TopicId(9999)), twin.to_json())])
+        catalog = await started(store)
+        assert len(await catalog.restore_topics("c1")) == PARTS
+        assert catalog.index.topic(CLICKS.part(0)).topic_id == first.topic_id
+        assert there(await started(store))[0] == PARTS
