@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pydantic import ValidationError
-from pydanube_core.batch.layout import MAX_BATCH_BYTES
+from pydanube_core.batch.layout import MAX_COPY_BYTES
 from pydanube_core.errors import InvalidArgument
 
 from pydanube_broker.settings import Journal, Section, Settings, Source, SourceKind, sections
@@ -43,7 +43,7 @@ SMALL_SEGMENTS: Final = "DANUBE_TEST_SMALL_SEGMENTS"
 # A batch of the largest message has to fit behind the head; a larger head is in a file of its own.
 MIN_SEGMENT_BYTES: Final = 16 << 20
 MAX_SEGMENT_BYTES: Final = 1 << 30  # as `journal.stored` has it
-assert MIN_SEGMENT_BYTES >= 3 * MAX_BATCH_BYTES
+assert MIN_SEGMENT_BYTES >= 3 * MAX_COPY_BYTES
 _HEADER: Final = re.compile(r"\s*\[\s*([A-Za-z0-9_.\-\" ]+?)\s*\]\s*(?:#.*)?\Z")
 _KEY: Final = re.compile(r"\s*([A-Za-z0-9_.\-\" ]+?)\s*=")
 _TOML_AT: Final = re.compile(r"\s*\(at line (\d+), column (\d+)\)\Z")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import AsyncIterator
+from itertools import chain
 from typing import Final
 
-from pydanube_core.errors import InvalidArgument, TopicNotFound
+from pydanube_core.batch import MAX_BATCH_BYTES
+from pydanube_core.errors import InvalidArgument, MessageTooLarge, TopicNotFound
 from pydanube_core.facts import MessageFacts
 from pydanube_core.names import TopicName
 from pydanube_core.refusals import system_is_closed
@@ -29,6 +31,7 @@ from pydanube_admin.subscriptions.reading import subscription_facts
 from pydanube_admin.topics.reading import find_topic
 
 MAX_DEAD_LETTERS: Final = 10_000  # that are looked at
+LARGEST_BYTES: Final = MAX_BATCH_BYTES - 4096  # of one message, as the SDK sends it
 MAX_REPLAYED: Final = 1000  # a call
 
 
@@ -36,6 +39,15 @@ async def _log_for(context: Context, request: PublishRequest) -> str:
     topic = await find_topic(context, request.topic)
     if TopicName.parse(topic.own.topic).is_system:
         raise system_is_closed(topic.own.topic)
+    texts = (request.payload, request.key or "", *chain.from_iterable((request.attributes or {}).items()))
+    size = sum(len(text.encode()) + 8 for text in texts)  # each with its place in a column
+    if size > LARGEST_BYTES:
+        raise MessageTooLarge(
+            f"the message has {size} bytes with its key and attributes, at most {LARGEST_BYTES} are taken",
+            field="payload",
+            value=size,
+            limit=LARGEST_BYTES,
+        )
     chosen = (request.payload if request.key is None else request.key).encode()
     return topic.logs[zlib.crc32(chosen) % len(topic.logs)].topic
 

@@ -26,7 +26,7 @@ from typing import Final
 from zlib import crc32
 
 from pydanube_core.batch import BROKER_PART_BYTES, read_broker_part, read_producer_part
-from pydanube_core.batch.layout import MAX_BATCH_BYTES
+from pydanube_core.batch.layout import MAX_COPY_BYTES
 from pydanube_core.errors import ClusterError
 
 Buffer = bytes | memoryview
@@ -53,7 +53,7 @@ FLAG_SEGMENT_END: Final = 1  # of a mark: the next record is the head of the nex
 assert HEADER_BYTES == 48
 assert HEADER_BYTES % 8 == 0
 assert FILE_HEADER_BYTES == 64
-assert MAX_BATCH_BYTES + BROKER_PART_BYTES < MAX_BODY_BYTES
+assert MAX_COPY_BYTES + BROKER_PART_BYTES < MAX_BODY_BYTES
 
 
 class Kind(IntEnum):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from pydanube_core.errors import DispatchMismatch
+from pydanube_core.errors import DispatchMismatch, MessageTooLarge
 from pydanube_core.facts import MessageFacts
 from pydanube_core.names import TopicName
 
@@ -53,6 +53,13 @@ class MessagesPart:
         found = self._concrete(topic)
         self._broker.access.check(COLD_CALL, Action.PRODUCE, found.options.topic)
         self._broker.health.check_publish()
+        if len(payload) > found.max_message_bytes:
+            raise MessageTooLarge(
+                f"the message has {len(payload)} bytes, {topic} takes at most {found.max_message_bytes}",
+                field="payload",
+                value=len(payload),
+                limit=found.max_message_bytes,
+            )
         return await append_durably(
             found,
             [payload],

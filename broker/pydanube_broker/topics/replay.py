@@ -9,24 +9,22 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import anyio
-from pydanube_core.batch import BATCH_TARGET_BYTES, encode_batch, read_producer_part
+from pydanube_core.batch import read_producer_part
 from pydanube_core.errors import ClusterError, Overloaded
 
 from pydanube_broker.give_way import GiveWay
 from pydanube_broker.journal import CachedBatch
 from pydanube_broker.long_work import Work
-from pydanube_broker.subscription.batch_columns import producer_bytes, view_of
+from pydanube_broker.subscription.batch_columns import view_of
+from pydanube_broker.subscription.copies import copied
 from pydanube_broker.topics.reading import batches_between
 from pydanube_broker.topics.topic import Topic
 
 ATTRIBUTE: Final = "x-replayed-from"
-# A copied batch, so bounded that it stays below the limit of batches with an attribute more in each message.
-_BATCH_MESSAGES: Final = 4096
 _WAITING: Final = 8  # batches of up to 1 MiB that are appended and not committed yet
 
 
@@ -42,51 +40,9 @@ class Copied:
 
 def copies_of(batch: CachedBatch, start: int, end: int, source: str) -> list[bytes]:
     """Producer part and body of the copies of the messages in `[start, end)`. Pure."""
-    view = view_of(batch)
-    offsets = list(view.offsets())
-    header = read_producer_part(producer_bytes(batch), verify=False)
-    payloads, keys, attributes = view.payloads(), view.keys(), view.attributes()
-    times, producers, which = view.publish_times_ms(), view.producers(), view.producer_index()
-    schemas = view.schemas()
+    offsets = list(view_of(batch).offsets())
     chosen = [i for i, offset in enumerate(offsets) if start <= offset < end]
-    found = []
-    for part in _parts(chosen, payloads):
-        given: dict[str, Any] = {"schema": (header.schema_id, header.schema_version)}
-        if schemas is not None:
-            table, index = schemas
-            given = {"schemas": table, "schema_index": [index[i] for i in part]}
-        found.append(
-            encode_batch(
-                [payloads[i] for i in part],
-                publish_times_ms=[times[i] for i in part],
-                keys=None if keys is None else [keys[i] for i in part],
-                attributes=[
-                    {
-                        **(attributes[i] if attributes is not None else {}),
-                        ATTRIBUTE: f"{source}@{offsets[i]}",
-                    }
-                    for i in part
-                ],
-                producers=producers or [(header.producer_id, "")],
-                producer_index=None if which is None else [which[i] for i in part],
-                codec=header.codec,
-                **given,
-            )
-        )
-    return found
-
-
-def _parts(chosen: Sequence[int], payloads: Sequence[bytes]) -> Iterator[list[int]]:
-    part: list[int] = []
-    size = 0
-    for i in chosen:
-        if part and (len(part) == _BATCH_MESSAGES or size + len(payloads[i]) > BATCH_TARGET_BYTES):
-            yield part
-            part, size = [], 0
-        part.append(i)
-        size += len(payloads[i])
-    if part:
-        yield part
+    return [data for _, data in copied(batch, chosen, lambda i: {ATTRIBUTE: f"{source}@{offsets[i]}"})]
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from pydanube_core.batch import encode_batch, read_producer_part
+from pydanube_core.batch import MAX_COPY_BYTES, encode_batch, read_producer_part
 from pydanube_core.errors import ClusterError
 from pydanube_core.facts import MessageFacts
 
@@ -95,6 +95,7 @@ async def append_durably(
         keys=keys,
         attributes=attributes,
         producers=[(0, producer)],
+        max_bytes=MAX_COPY_BYTES,
     )
     part = read_producer_part(data, verify=False)
     if checked and topic.schema is not None and not topic.schema.check_batch(data, part):

@@ -95,6 +95,7 @@ def encode_batch(
     schema_index: Sequence[int] | None = None,
     offset_deltas: Sequence[int] | None = None,
     codec: Codec = Codec.NONE,
+    max_bytes: int = MAX_BATCH_BYTES,
 ) -> bytes:
     """Encode messages as producer part and body.
 
@@ -111,7 +112,7 @@ def encode_batch(
     Raises:
         InvalidArgument: no message, too many, columns of unlike length, or a number that does not fit its column
             (publish times more than 24 days apart, say).
-        BatchTooLarge: more than `MAX_BATCH_BYTES`, or payloads of more than `MAX_INFLATED_BYTES`.
+        BatchTooLarge: more than `max_bytes`, or payloads of more than `MAX_INFLATED_BYTES`.
     """
     count = len(payloads)
     if not 1 <= count <= MAX_BATCH_MESSAGES:
@@ -196,12 +197,12 @@ def encode_batch(
         schema_id=schema[0],
         schema_version=schema[1],
     )
-    if len(batch) > MAX_BATCH_BYTES:
+    if len(batch) > max_bytes:
         raise BatchTooLarge(
-            f"a batch of {len(batch)} bytes, at most {MAX_BATCH_BYTES} are taken: send smaller batches",
+            f"a batch of {len(batch)} bytes, at most {max_bytes} are taken: send smaller batches",
             field="batch",
             value=len(batch),
-            limit=MAX_BATCH_BYTES,
+            limit=max_bytes,
         )
     return batch
 

@@ -51,6 +51,9 @@ FLAG_RESEALED: Final = 1
 
 BATCH_TARGET_BYTES: Final = 1 << 20  # what a producer aims at, at most
 MAX_BATCH_BYTES: Final = 4_100_000  # one message of the largest policy (4 000 000) with its columns
+MAX_COPY_BYTES: Final = (
+    MAX_BATCH_BYTES + 16 * 1024
+)  # of it as a broker copies it: dead letters and replays add attributes
 FRAME_LIMIT_BYTES: Final = 4 * 1024 * 1024  # gRPC's default inbound limit in foreign clients
 MAX_BATCH_MESSAGES: Final = 65_536
 MAX_INFLATED_BYTES: Final = 16 * 1024 * 1024  # raw payload bytes of one compressed batch: bounds a bomb
@@ -59,7 +62,7 @@ assert BROKER_PART_BYTES == 48
 assert PRODUCER_PART_BYTES == 72
 assert BROKER_PART_BYTES % 8 == 0
 assert PRODUCER_PART_BYTES % 8 == 0
-assert BATCH_TARGET_BYTES < MAX_BATCH_BYTES < FRAME_LIMIT_BYTES - 4096
+assert BATCH_TARGET_BYTES < MAX_BATCH_BYTES < MAX_COPY_BYTES < FRAME_LIMIT_BYTES - 4096
 
 
 class Codec(IntEnum):

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from pydanube import Client, connect
 from pydanube_broker.broker import Broker
+from pydanube_core.batch import MAX_BATCH_BYTES, encode_batch
+from pydanube_core.batch.validate import validate_batch
 from pydanube_core.errors import InvalidArgument
 from pydanube_core.names import TopicName
 
@@ -254,6 +256,46 @@ async def test_the_largest_message_with_the_longest_reason_is_dead_lettered(
         copies = [message async for message in reader]
     assert [len(message.payload) for message in copies] == [1, largest]
     assert copies[1].attributes["x-failure-reason"].startswith("\N{SNOWMAN}")
+
+
+def largest_batch() -> bytes:
+    """The largest that a producer may send: one message, and not a byte is free."""
+    bare = len(encode_batch([bytes(4_000_000)], attributes=[{"a": ""}], publish_time_ms=1))
+    data = encode_batch(
+        [bytes(4_000_000)], attributes=[{"a": "x" * (MAX_BATCH_BYTES - bare)}], publish_time_ms=1
+    )
+    assert len(data) == MAX_BATCH_BYTES
+    return data
+
+
+async def test_the_largest_message_that_can_be_published_is_dead_lettered_and_replayed(
+    broker: Broker, client: Client
+) -> None:
+    await prepare(broker, client, [], max_redelivery_count=0, poison_policy="dead_letter")
+    topic = broker.registry.find(TopicName.parse("t"))
+    assert topic is not None
+    data = largest_batch()
+    topic.append(data, validate_batch(data, max_message_bytes=topic.max_message_bytes))
+    async with client.consumer("t", "s", type="shared") as consumer:
+        (message,) = await take(consumer, 1)
+        await message.terminate("no " * 1000)
+        await consumer.flush_acks()
+        await counted(broker, "dead_lettered", 1)
+    await broker.port.replay_topic("t-dlq-s", ranges={"/default/t-dlq-s": (0, 1)}, to="again")
+    await broker.port.create_subscription("again", "s", type="shared", start="earliest")
+    await broker.port.set_failure_policy(
+        "again", "s", {"max_redelivery_count": 0, "poison_policy": "dead_letter"}
+    )
+    async with client.consumer("again", "s", type="shared") as consumer:
+        (message,) = await take(consumer, 1)
+        await message.terminate("no " * 1000)
+        await consumer.flush_acks()
+        await until(lambda: broker.registry.find(TopicName.parse("again-dlq-s")) is not None)
+        async with client.reader("again-dlq-s") as reader:
+            copy = await anext(aiter(reader))
+    assert (len(copy.payload), len(copy.attributes["a"])) == (4_000_000, len(message.attributes["a"]))
+    assert copy.attributes["x-original-topic"] == "/default/again"
+    assert copy.attributes["x-replayed-from"] == "/default/t-dlq-s@0"
 
 
 async def test_a_refused_dead_letter_is_shown_as_what_blocks(broker: Broker, client: Client) -> None:

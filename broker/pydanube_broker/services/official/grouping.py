@@ -23,6 +23,7 @@ from pydanube_core.batch import (
     BATCH_TARGET_BYTES,
     FRAME_LIMIT_BYTES,
     MAX_BATCH_BYTES,
+    MAX_COPY_BYTES,
     encode_batch,
     read_producer_part,
 )
@@ -46,12 +47,12 @@ MAX_REQUEST_ID: Final = (1 << 63) - 1  # what the sequence column holds
 PUBLISH_TIME_SPAN_MS: Final = (1 << 31) - 1  # what its column holds
 GROUP_MESSAGES: Final = 4096
 #: a batch of one message is larger than its request by less than this: fixed parts, offsets, padding, tables
-BATCH_OVERHEAD_BYTES: Final = 4096  # the batch around it, and what a dead letter adds to it
+BATCH_OVERHEAD_BYTES: Final = 4096  # the batch around it
 #: a delivery adds its offset, our address and longer lengths to what was published
 DELIVERY_OVERHEAD_BYTES: Final = 1024
 WAITING_BYTES: Final = 256 << 20  # taken from all official producers and not committed yet
 
-assert MAX_BATCH_BYTES - BATCH_OVERHEAD_BYTES + DELIVERY_OVERHEAD_BYTES < FRAME_LIMIT_BYTES
+assert MAX_COPY_BYTES + DELIVERY_OVERHEAD_BYTES < FRAME_LIMIT_BYTES
 
 
 class Pending:
