@@ -199,7 +199,7 @@ def _make_synced(folder: Path) -> None:
     for one in reversed(missing):
         if not one.is_dir():
             one.mkdir(exist_ok=True)
-            _sync_folder(one.parent)
+            sync_folder(one.parent)
 
 
 def _write_synced(file: Path, text: str) -> None:
@@ -209,10 +209,11 @@ def _write_synced(file: Path, text: str) -> None:
         out.flush()
         os.fsync(out.fileno())
     temporary.replace(file)
-    _sync_folder(file.parent)
+    sync_folder(file.parent)
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Make what was made or renamed in a folder durable."""
     fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(fd)

@@ -193,6 +193,10 @@ class Admin(Section):
     compat_destructive: Switch = Field(
         default=True, description="danube_admin may destroy in one recorded, undoable step"
     )
+    audit_key: FilePath | None = Field(
+        default=None,
+        description="file of the key for the MACs of audit records; beside the data directory by default",
+    )
 
 
 class Diagnosis(Section):

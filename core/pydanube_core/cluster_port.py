@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+from pydanube_core.audit_key import AuditKey
 from pydanube_core.diagnosis.alerts import Alert
 from pydanube_core.diagnosis.findings import Diagnosis
 from pydanube_core.diagnosis.lag_status import LagJudgement, LagStatus
@@ -362,6 +363,10 @@ class StatePort(Protocol):
 
 class AuditPort(Protocol):
     """The topic `/system/audit`, which only the admin core writes."""
+
+    async def audit_key(self) -> AuditKey:
+        """The key of this broker's records; made where there is none."""
+        ...
 
     async def open_audit(self) -> tuple[int, bytes | None]:
         """Make the topic if it does not exist; its next offset, and the payload of its last message."""

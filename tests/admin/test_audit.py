@@ -10,7 +10,9 @@ import anyio.lowlevel
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydanube_admin.audit.chain import FIRST, check_chain, linked, redacted
+from pydanube_admin.audit.chain import FIRST, ChainCheck, linked, redacted
+from pydanube_admin.audit.keys import KeyTerms
+from pydanube_core.audit_key import KEY_BYTES, AuditKey
 from pydanube_core.errors import DiskFull, JournalReadOnly
 
 from tests.admin.real_broker import Administered, administered
@@ -22,6 +24,16 @@ pytestmark = pytest.mark.anyio
 async def cluster(anyio_backend: str) -> AsyncIterator[Administered]:
     async with administered() as cluster:
         yield cluster
+
+
+KEY = AuditKey(bytes(range(KEY_BYTES)))
+
+
+def checked(chain: list[bytes]) -> ChainCheck:
+    check = ChainCheck(FIRST, KEY, KeyTerms(((0, KEY.key_id),)))
+    for offset, payload in enumerate(chain):
+        check.take(offset, payload)
+    return check
 
 
 async def test_a_change_has_two_records_and_a_read_one(cluster: Administered) -> None:
@@ -141,18 +153,19 @@ async def test_an_altered_record_is_found(cluster: Administered, monkeypatch: py
 def test_any_flipped_byte_is_found(records: list[dict[str, object]], data: st.DataObject) -> None:
     head, chain = FIRST, []
     for record in records:
-        body = {key: value for key, value in record.items() if key not in ("seq", "prev_hash", "hash")}
-        payload, head = linked(body, head)
+        body = {key: value for key, value in record.items() if key not in ("seq", "prev_hash", "hash", "mac")}
+        payload, head = linked(body, head, KEY)
         chain.append(payload)
-    assert check_chain(enumerate(chain), FIRST) == (len(chain), head, None)
+    whole = checked(chain)
+    assert (whole.sound, whole.verified, whole.bad) == (len(chain), len(chain), None)
     which = data.draw(st.integers(0, len(chain) - 1))
     at = data.draw(st.integers(0, len(chain[which]) - 1))
     broken = bytearray(chain[which])
     broken[at] ^= 1 << data.draw(st.integers(0, 7))
     chain[which] = bytes(broken)
-    sound, _, found = check_chain(enumerate(chain), FIRST)
-    assert found is not None
-    assert (sound, found.seq) == (which, which)
+    check = checked(chain)
+    assert check.bad is not None
+    assert (check.sound, check.bad.seq) == (which, which)
 
 
 def test_secrets_do_not_reach_the_audit() -> None:

@@ -2,18 +2,23 @@
 
 Pure. A record is one JSON object a message; its `hash` is SHA-256 over the rest in canonical form (sorted keys, no
 spaces), which holds `prev_hash`. Whoever holds the last hash holds the whole chain; the head is kept in the metadata
-store too, so that a chain that lost its end is noticed as well.
+store too, so that a chain that lost its end is noticed as well. Anybody can work out a hash, so each carries a MAC by a key
+that only brokers have (`key_id` says by which): a record that goes on with the chain and is not theirs is found.
 """
 
 from __future__ import annotations
 
 import hashlib
+import hmac
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from pydanube_core.audit_key import AuditKey
 from pydanube_core.secrets import REDACTED, is_secret_name, without_secrets
+
+from pydanube_admin.audit.keys import KeyTerms
 
 GENESIS: Final = "0" * 64
 MAX_TEXT_CHARS: Final = 256  # of one value in a record: enough to recognise it
@@ -41,12 +46,18 @@ class Break:
     reason: str
 
 
-def linked(record: Mapping[str, Any], head: Head) -> tuple[bytes, Head]:
-    """The record as the next of the chain: its bytes, and the head it makes."""
-    body = {"seq": head.seq + 1, **record, "prev_hash": head.hash}
+def linked(record: Mapping[str, Any], head: Head, key: AuditKey) -> tuple[bytes, Head]:
+    """The record as the next of the chain, with its MAC: its bytes, and the head it makes."""
+    body = {"seq": head.seq + 1, **record, "prev_hash": head.hash, "key_id": key.key_id}
     text = _canonical(body)
     digest = hashlib.sha256(text).hexdigest()
-    return text[:-1] + f',"hash":"{digest}"}}'.encode(), Head(seq=head.seq + 1, hash=digest)
+    return _stored(text, digest, key.mac(digest)), Head(seq=head.seq + 1, hash=digest)
+
+
+def _stored(text: bytes, digest: str, mac: str | None) -> bytes:
+    """The bytes of a record: what its hash is of, the hash, and the MAC where it has one."""
+    last = "" if mac is None else f',"mac":"{mac}"'
+    return text[:-1] + f',"hash":"{digest}"{last}}}'.encode()
 
 
 def head_of(payload: bytes) -> Head | None:
@@ -58,40 +69,68 @@ def head_of(payload: bytes) -> Head | None:
         return None
 
 
-def check_chain(
-    records: Iterable[tuple[int, bytes]], head: Head | None
-) -> tuple[int, Head | None, Break | None]:
-    """Check records in their order.
+class ChainCheck:
+    """Records held against the chain and their MACs, one after another; it goes on behind one that is bad.
 
     Args:
-        records: (offset, payload); a record's seq is its offset.
         head: of the record before the first one; None if that was trimmed: then the first says itself.
-
-    Returns:
-        How many are sound, the head behind them, and the first that is not.
+        key: this broker's; what another key made can only be held against the chain.
+        terms: which key counted for which records.
     """
-    sound = 0
-    for offset, payload in records:
+
+    def __init__(self, head: Head | None, key: AuditKey, terms: KeyTerms) -> None:
+        self._head = head
+        self._key = key
+        self._terms = terms
+        self.verified = 0  # in the chain, and their MAC is right
+        self.chain_only = 0  # in the chain; from before there were MACs, or by a key that this broker has not
+        self.forged = 0  # not what was written, or not written by a broker
+        self.sound = 0  # before the first that is bad
+        self.bad: Break | None = None  # the first
+
+    def take(self, offset: int, payload: bytes) -> None:
+        """Hold the next record against what is known; its seq is its offset."""
+        key_id = self._terms.key_of(offset)
+        fault = self._fault(offset, payload, key_id)
+        self._head = head_of(payload)  # what follows stands on what this one says of itself, good or bad
+        if fault is not None:
+            self.forged += 1
+            self.found(Break(seq=offset, reason=fault))
+        elif key_id == self._key.key_id:
+            self.verified += 1
+        else:
+            self.chain_only += 1
+        if self.bad is None:
+            self.sound += 1
+
+    def found(self, bad: Break) -> None:
+        """Note what is bad; the first counts."""
+        self.bad = self.bad or bad
+
+    def _fault(self, offset: int, payload: bytes, key_id: str | None) -> str | None:
         try:
             body = json.loads(payload)
-            claimed = body.pop("hash")
+            digest, mac = body.pop("hash"), body.pop("mac", None)
             seq, previous = body["seq"], body["prev_hash"]
         except (ValueError, KeyError, TypeError, AttributeError):
-            return sound, head, Break(seq=offset, reason="it is no audit record")
+            return "it is no audit record"
         if seq != offset:
-            return sound, head, Break(seq=offset, reason=f"it calls itself {seq}")
-        if head is not None and previous != head.hash:
-            return sound, head, Break(seq=offset, reason="it does not follow the record before it")
-        if hashlib.sha256(_canonical(body)).hexdigest() != claimed or not _is_exact(payload, body, claimed):
-            return sound, head, Break(seq=offset, reason="its content is not what was written")
-        head = Head(seq=seq, hash=claimed)
-        sound += 1
-    return sound, head, None
-
-
-def _is_exact(payload: bytes, body: Mapping[str, Any], claimed: str) -> bool:
-    """Whether the bytes are the very ones that `linked` makes: a flipped byte may leave the same JSON."""
-    return payload == _canonical(body)[:-1] + f',"hash":"{claimed}"}}'.encode()
+            return f"it calls itself {seq}"
+        if self._head is not None and previous != self._head.hash:
+            return "it does not follow the record before it"
+        text = _canonical(body)
+        # To the byte: a flipped one may leave the same JSON.
+        if hashlib.sha256(text).hexdigest() != digest or payload != _stored(text, digest, mac):
+            return "its content is not what was written"
+        if key_id is None:
+            return None
+        if body.get("key_id") != key_id or mac is None:
+            return "it has no MAC by the key that counted then: no broker wrote it"
+        if key_id == self._key.key_id and not hmac.compare_digest(
+            self._key.mac(digest).encode(), mac.encode()
+        ):
+            return "its MAC is wrong: no broker wrote it"
+        return None
 
 
 def _canonical(body: Mapping[str, Any]) -> bytes:

@@ -35,8 +35,8 @@ AUDIT_OPERATIONS: Final = (
         effect=Effect.READ,
         permission="audit:read",
         reversible=None,
-        summary="Check the hash chain of the audit from its first record to its last; says the first that is not "
-        "what was written.",
+        summary="Check the hash chain and the MACs of the audit from its first record to its last; says the first that is "
+        "not what was written, and how many are verified, known by the chain only, or forged.",
         request=VerifyAuditRequest,
         result=VerifiedAudit,
         handler=verify_audit,

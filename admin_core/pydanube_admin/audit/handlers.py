@@ -12,7 +12,8 @@ from pydanube_core.names import TopicName
 from pydanube_core.positions import Position, PositionKind
 from pydanube_core.units import format_time
 
-from pydanube_admin.audit.chain import Break, Head, check_chain, head_of
+from pydanube_admin.audit.chain import FIRST, Break, ChainCheck, head_of
+from pydanube_admin.audit.keys import KEYS_KEY, KeyTerms
 from pydanube_admin.audit.log import HEAD_KEY
 from pydanube_admin.audit.models import (
     AuditRecord,
@@ -26,6 +27,7 @@ from pydanube_admin.paging import begin_of, glob, next_token
 
 CHUNK: Final = 100  # records a turn of the loop: ten milliseconds
 MAX_LOOKED_AT: Final = 20_000  # records a page; a page may hold fewer items, or none, and go on
+MAC_FIELDS: Final = {"mac", "key_id"}  # which a record from before there were MACs has not
 DAMAGE: Final = ("CORRUPT_JOURNAL", "CORRUPT_OBJECT", "OBJECT_MISSING", "CHECKSUM_MISMATCH")
 
 
@@ -70,7 +72,9 @@ def _record(payload: bytes) -> dict[str, Any] | None:
         body = json.loads(payload)
     except ValueError:
         return None
-    return body if isinstance(body, dict) and set(body) == set(AuditRecord.model_fields) else None
+    if not isinstance(body, dict) or set(body) | MAC_FIELDS != set(AuditRecord.model_fields):
+        return None
+    return body
 
 
 class _Filter:
@@ -127,43 +131,41 @@ def _hash(payload: bytes) -> str:
 async def verify_audit(context: Context, request: VerifyAuditRequest) -> VerifiedAudit:
     """Every record from the oldest, and that none is missing at the end."""
     await context.audit.settled()
-    end, _ = await context.port.open_audit()
-    start, _ = await context.port.read_audit(start=0, max_messages=1)
-    first_seq, sound = start, 0
-    head: Head | None = Head(seq=-1, hash="0" * 64) if start == 0 else None
-    bad: Break | None = None
-    kept = await context.port.read_state(HEAD_KEY)
+    port = context.port
+    end, _ = await port.open_audit()
+    start, _ = await port.read_audit(start=0, max_messages=1)
+    first_seq = start
+    kept, keys = await port.read_state(HEAD_KEY), await port.read_state(KEYS_KEY)
     known = None if kept is None else json.loads(kept.value)
-    while start < end and bad is None:
+    terms = KeyTerms.from_json(None if keys is None else keys.value)
+    check = ChainCheck(FIRST if start == 0 else None, await port.audit_key(), terms)
+    while start < end:
         await asyncio.sleep(0)
         try:
-            _, found = await context.port.read_audit(start=start, max_messages=min(CHUNK, end - start))
+            _, found = await port.read_audit(start=start, max_messages=min(CHUNK, end - start))
         except ClusterError as error:
             if error.code not in DAMAGE:
                 raise
-            bad = Break(seq=int(error.details.get("offset", start)), reason=error.message)
+            check.found(Break(seq=int(error.details.get("offset", start)), reason=error.message))
             break
         if not found or found[0][0] != start:
-            bad = Break(seq=start, reason="it is missing")
+            check.found(Break(seq=start, reason="it is missing"))
             break
-        count, head, bad = check_chain(found, head)
-        sound += count
         for offset, payload in found:
-            if (
-                bad is None
-                and known is not None
-                and offset == known["seq"]
-                and _hash(payload) != known["hash"]
-            ):
-                bad = Break(seq=offset, reason="the chain's head in the metadata store is another")
+            check.take(offset, payload)
+            if known is not None and offset == known["seq"] and _hash(payload) != known["hash"]:
+                check.found(Break(seq=offset, reason="the chain's head in the metadata store is another"))
         start = found[-1][0] + 1
-    if bad is None and known is not None and known["seq"] >= end:
-        bad = Break(seq=end, reason=f"records up to {known['seq']} were written and are missing")
+    if known is not None and known["seq"] >= end:
+        check.found(Break(seq=end, reason=f"records up to {known['seq']} were written and are missing"))
     return VerifiedAudit(
-        records=sound,
-        intact=bad is None,
-        first_bad_seq=None if bad is None else bad.seq,
-        reason=None if bad is None else bad.reason,
+        records=check.sound,
+        intact=check.bad is None,
+        first_bad_seq=None if check.bad is None else check.bad.seq,
+        reason=None if check.bad is None else check.bad.reason,
+        verified=check.verified,
+        chain_only=check.chain_only,
+        forged=check.forged,
         first_seq=first_seq,
         as_of=format_time(context.now_ms()),
     )

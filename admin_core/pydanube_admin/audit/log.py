@@ -14,10 +14,12 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from pydanube_core.audit_key import AuditKey
 from pydanube_core.cluster_port import ClusterPort
 from pydanube_core.errors import AuditUnavailable, ClusterError
 
 from pydanube_admin.audit.chain import FIRST, Head, head_of, linked
+from pydanube_admin.audit.keys import KEYS_KEY, KeyTerms
 
 _log = logging.getLogger("pydanube.admin")
 
@@ -115,18 +117,25 @@ class AuditLog:
                     done.set_result(None)
 
     async def _append(self, records: Sequence[Mapping[str, Any]]) -> None:
+        key = await self._port.audit_key()
         head = self._head
         if head is None:
-            head = await self._open()
+            head = await self._open(key)
         payloads = []
         for record in records:
-            payload, head = linked(record, head)
+            payload, head = linked(record, head, key)
             payloads.append(payload)
         await self._port.append_audit(payloads)
         self._head = head
 
-    async def _open(self) -> Head:
+    async def _open(self, key: AuditKey) -> Head:
         next_offset, last = await self._port.open_audit()
+        kept = await self._port.read_state(KEYS_KEY)
+        terms = KeyTerms.from_json(None if kept is None else kept.value)
+        if (now := terms.with_key(key.key_id, next_offset)) != terms:  # before its first record
+            await self._port.write_state(
+                {KEYS_KEY: now.to_json()}, expected={KEYS_KEY: None if kept is None else kept.revision}
+            )
         if last is None:
             # Nothing is stored, or all of it was trimmed: a record's seq is its offset all the same.
             stored = await self._port.read_state(HEAD_KEY)

@@ -39,6 +39,10 @@ class AuditRecord(Result):
     after: dict[str, Any] | None
     prev_hash: str
     hash: str
+    mac: str | None = (
+        None  # of the hash, by the key of `key_id`; none of a record from before there were MACs
+    )
+    key_id: str | None = None
 
 
 class VerifyAuditRequest(Request):
@@ -46,9 +50,12 @@ class VerifyAuditRequest(Request):
 
 
 class VerifiedAudit(Result):
-    records: int  # that were checked and are sound
+    records: int  # that are sound, before the first that is not
     intact: bool
     first_bad_seq: int | None
     reason: str | None  # why that one is not what was written; none while it is intact
+    verified: int  # whose MAC is right: a broker with this one's key wrote them
+    chain_only: int  # in the chain, but without a MAC, or by a key that this broker has not
+    forged: int  # altered, or written by nobody who has the key; whatever follows was looked at all the same
     first_seq: int  # older ones were given up by retention
     as_of: str

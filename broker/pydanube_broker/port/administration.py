@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final
 
+import anyio
+from pydanube_core.audit_key import AuditKey
 from pydanube_core.errors import (
     ClusterError,
     DiskFull,
@@ -16,6 +18,7 @@ from pydanube_core.errors import (
 )
 from pydanube_core.facts import StateItem
 
+from pydanube_broker.audit_key import load_audit_key
 from pydanube_broker.parts import BrokerParts
 from pydanube_broker.topics.stored_messages import append_durably, messages_between
 from pydanube_broker.topics.topic import Topic
@@ -29,6 +32,7 @@ class AdministrationPart:
     """Part of `BrokerPort`."""
 
     _broker: BrokerParts
+    _key: AuditKey | None = None
 
     # -- state -----------------------------------------------------------------------------------------------
 
@@ -47,6 +51,15 @@ class AdministrationPart:
             return await self._broker.admin_state.write(changes, expected or {})
 
     # -- audit -----------------------------------------------------------------------------------------------
+
+    async def audit_key(self) -> AuditKey:
+        if self._key is None:
+            broker = self._broker
+            with broker.engine.give_way.pending():
+                self._key = await anyio.to_thread.run_sync(
+                    load_audit_key, broker.data_dir, broker.settings.admin.audit_key
+                )
+        return self._key
 
     async def open_audit(self) -> tuple[int, bytes | None]:
         topic = await self._broker.registry.audit_topic()

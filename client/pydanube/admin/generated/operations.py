@@ -167,7 +167,7 @@ class AuditOperations:
         )
 
     async def verify(self) -> VerifiedAudit:
-        """Check the hash chain of the audit from its first record to its last; says the first that is not what was written."""
+        """Check the hash chain and the MACs of the audit from its first record to its last; says the first that is not what was written, and how many are verified, known by the chain only, or forged."""
         return await self._caller.call("audit.verify", {}, VerifiedAudit)
 
 

@@ -156,6 +156,8 @@ class AuditRecord(Result):
     after: dict[str, Any] | None
     prev_hash: str
     hash: str
+    mac: str | None = None
+    key_id: str | None = None
 
 
 class VerifiedAudit(Result):
@@ -163,6 +165,9 @@ class VerifiedAudit(Result):
     intact: bool
     first_bad_seq: int | None
     reason: str | None
+    verified: int
+    chain_only: int
+    forged: int
     first_seq: int
     as_of: str
 

@@ -167,7 +167,7 @@ class SyncAuditOperations:
         )
 
     def verify(self) -> VerifiedAudit:
-        """Check the hash chain of the audit from its first record to its last; says the first that is not what was written."""
+        """Check the hash chain and the MACs of the audit from its first record to its last; says the first that is not what was written, and how many are verified, known by the chain only, or forged."""
         return self._caller.call("audit.verify", {}, VerifiedAudit)
 
 

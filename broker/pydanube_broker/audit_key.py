@@ -1,0 +1,90 @@
+"""The key of this broker's audit records: a file of its own *beside* the data directory, so that no copy has it.
+
+Whoever has the key can write audit records that verify. It is in no metadata, no export and no bundle; a backup of the data
+directory has it only where somebody copies it along (docs/backup-and-restore.md#the-key-of-the-audit).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import stat
+import sys
+import tempfile
+from pathlib import Path
+
+from pydanube_core.audit_key import KEY_BYTES, AuditKey
+
+from pydanube_broker.data_dir import DataDir, sync_folder
+
+log = logging.getLogger("pydanube.broker")
+
+
+def load_audit_key(data_dir: DataDir, named: Path | None) -> AuditKey:
+    """Return this broker's key, made where there is none.
+
+    A key that can neither be read nor made never keeps a broker from starting: one that lasts as long as the process
+    takes its place, and the log says what to do. Its records verify as "chain only" afterwards.
+
+    Args:
+        named: the key's file, as the settings have it; None for the place beside the data directory.
+    """
+    if data_dir.memory and named is None:
+        return AuditKey(secrets.token_bytes(KEY_BYTES))
+    file = named or data_dir.path.with_name(f"{data_dir.path.name}.audit-key")
+    try:
+        return AuditKey(_read(file) or _made(file))
+    except (OSError, ValueError) as error:
+        log.warning(
+            "audit_key_unusable",
+            extra={
+                "event": "audit_key_unusable",
+                "path": str(file),
+                "error": str(error),
+                "remedy": "correct it, or name another file in admin.audit_key; until then the key ends with this "
+                "process",
+            },
+        )
+        return AuditKey(secrets.token_bytes(KEY_BYTES))
+
+
+def _read(file: Path) -> bytes | None:
+    """The key; None where there is no such file.
+
+    Raises:
+        ValueError: it is no key, or no secret.
+    """
+    try:
+        source = file.open("rb")
+    except FileNotFoundError:
+        return None
+    with source:
+        found = os.fstat(source.fileno())
+        if sys.platform != "win32":
+            if found.st_mode & stat.S_IRWXO:
+                raise ValueError("everybody on this machine may read or write it: chmod 600")
+            if found.st_uid not in (0, os.geteuid()):
+                raise ValueError("it is another user's")
+        text = source.read(2 * KEY_BYTES + 2)
+    key = bytes.fromhex(text.decode("ascii"))
+    if len(key) != KEY_BYTES:
+        raise ValueError(f"it is no key of {KEY_BYTES} bytes in hexadecimal digits")
+    return key
+
+
+def _made(file: Path) -> bytes:
+    """A new key, on stable storage."""
+    key = secrets.token_bytes(KEY_BYTES)
+    number, temporary = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")  # 0600, and nobody else's
+    try:
+        with os.fdopen(number, "w") as out:
+            out.write(key.hex() + "\n")
+            out.flush()
+            os.fsync(out.fileno())
+        os.replace(temporary, file)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+    sync_folder(file.parent)
+    return key

@@ -1,0 +1,224 @@
+"""MACs of audit records: what no broker wrote is found, though it goes on with the chain; the key is in no copy."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydanube_admin.audit.chain import Head, head_of, linked
+from pydanube_admin.audit.keys import KEYS_KEY, MAX_TERMS, KeyTerms
+from pydanube_broker.topics.stored_messages import append_durably
+from pydanube_core.audit_key import KEY_BYTES, AuditKey
+
+from tests.admin.real_broker import Administered, administered
+
+pytestmark = pytest.mark.anyio
+
+INVENTED = {"call_id": "0", "phase": "outcome", "operation": "topics.delete", "principal": "somebody"}
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
+@pytest.fixture
+async def cluster(anyio_backend: str, data: Path) -> AsyncIterator[Administered]:
+    async with administered(data) as cluster:
+        yield cluster
+
+
+def without_mac(record: dict[str, Any], head: Head) -> bytes:
+    """A record as they were before there were MACs; anybody can make one who reads the topic."""
+    body = {"seq": head.seq + 1, **record, "prev_hash": head.hash}
+    text = json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
+    return text[:-1] + f',"hash":"{hashlib.sha256(text).hexdigest()}"}}'.encode()
+
+
+async def smuggle(cluster: Administered, made: Callable[[Head], bytes]) -> int:
+    """Write a record that goes on with the chain, as somebody could who writes the broker's files."""
+    await cluster.core.aclose()  # what waits is written
+    port = cluster.broker.port
+    end, last = await port.open_audit()
+    head = head_of(last or b"")
+    assert head is not None
+    topic = await cluster.broker.registry.audit_topic()
+    await append_durably(topic, [made(head)], producer="audit", system=True)
+    return end
+
+
+async def counts(cluster: Administered) -> tuple[int, int, int]:
+    found = await cluster("audit.verify")
+    assert found["intact"] is (found["forged"] == 0)
+    return found["verified"], found["chain_only"], found["forged"]
+
+
+STRANGER = AuditKey(b"x" * KEY_BYTES)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda head: without_mac(INVENTED, head),
+        lambda head: linked(INVENTED, head, STRANGER)[0],
+        lambda head: b"a message of somebody else",
+    ],
+    ids=["without a MAC", "another key's MAC", "no record"],
+)
+async def test_a_record_that_no_broker_wrote_is_found_and_the_others_are_verified(
+    data: Path, made: Callable[[Head], bytes]
+) -> None:
+    async with administered(data) as cluster:
+        await cluster("topics.create", topic="orders")
+        seq = await smuggle(cluster, made)
+    async with administered(data) as cluster:
+        await cluster("topics.create", topic="clicks")
+        found = await cluster("audit.verify")
+        assert (found["intact"], found["first_bad_seq"], found["records"]) == (False, seq, seq)
+        assert (found["verified"], found["chain_only"], found["forged"]) == (4, 0, 1), (
+            "two records of each creation"
+        )
+
+
+async def test_a_mac_by_the_id_of_the_right_key_is_held_against_the_key(data: Path) -> None:
+    async with administered(data) as cluster:
+        await cluster("topics.create", topic="orders")
+        kept = await cluster.broker.port.audit_key()
+
+        def made(head: Head) -> bytes:
+            stolen = AuditKey(b"x" * KEY_BYTES)
+            object.__setattr__(stolen, "key_id", kept.key_id)
+            return linked(INVENTED, head, stolen)[0]
+
+        seq = await smuggle(cluster, made)
+        found = await cluster("audit.verify")
+        assert (found["first_bad_seq"], found["reason"]) == (seq, "its MAC is wrong: no broker wrote it")
+
+
+async def test_records_from_before_there_were_macs_are_known_by_the_chain_only(data: Path) -> None:
+    async with administered(data) as cluster:
+        await smuggle_first(cluster)
+    async with administered(data) as cluster:
+        await cluster("topics.create", topic="orders")
+        assert (await cluster("audit.query", operation="topics.delete"))["items"][0]["mac"] is None
+        (newest,) = (await cluster("audit.query", operation="topics.create", limit=1))["items"]
+        assert (len(newest["mac"]), newest["key_id"]) == (64, (await cluster.broker.port.audit_key()).key_id)
+        verified, chain_only, forged = await counts(cluster)
+        assert (chain_only, forged) == (1, 0)
+        assert verified >= 2
+
+
+async def smuggle_first(cluster: Administered) -> None:
+    fields = ("time", "face", "decision")
+    record = {**INVENTED, **dict.fromkeys(fields, ""), "authenticated": False, "arguments": {}}
+    record |= dict.fromkeys(("plan_id", "code", "before", "after"))
+    topic = await cluster.broker.registry.audit_topic()
+    await append_durably(
+        topic, [without_mac(record, Head(seq=-1, hash="0" * 64))], producer="audit", system=True
+    )
+
+
+async def test_a_restored_backup_has_a_new_key_and_the_old_one_verifies_again_where_it_is(data: Path) -> None:
+    key = data.with_name("data.audit-key")
+    async with administered(data) as cluster:
+        await cluster("topics.create", topic="orders")
+    first = key.rename(key.with_name("kept"))
+    async with administered(data) as cluster:
+        before, _ = await cluster.broker.port.open_audit()
+        await cluster("topics.create", topic="clicks")
+        verified, chain_only, forged = await counts(cluster)
+        assert (chain_only, forged) == (before, 0)
+        assert verified >= 2
+        between = (await cluster.broker.port.open_audit())[0] + 1
+    first.replace(key)
+    async with administered(data) as cluster:
+        await cluster("topics.create", topic="logs")
+        await cluster.core.aclose()
+        end, _ = await cluster.broker.port.open_audit()
+        verified, chain_only, forged = await counts(cluster)
+        assert (verified, chain_only, forged) == (end - chain_only, chain_only, 0)
+        assert before < chain_only + before <= between
+
+
+def files(folder: Path) -> list[Path]:
+    return [part for part in folder.rglob("*") if part.is_file()]
+
+
+async def test_the_key_is_beside_the_data_and_in_nothing_else(data: Path) -> None:
+    async with administered(data) as cluster:
+        await cluster("topics.create", topic="orders")
+        await cluster("audit.verify")
+        kept = await cluster.broker.port.audit_key()
+    file = data.with_name("data.audit-key")
+    assert file.stat().st_mode & 0o777 == 0o600
+    key = file.read_text().strip()
+    assert (kept.secret.hex(), key in repr(kept)) == (key, False)
+    assert len(files(data)) > 3
+    for part in files(data):
+        content = part.read_bytes()
+        assert kept.secret not in content, part
+        assert key.encode() not in content, part
+
+
+@pytest.mark.parametrize("trouble", ["everybody reads it", "it is no key", "it is a folder"])
+async def test_a_key_that_cannot_be_used_is_said_and_stops_nothing(
+    data: Path, trouble: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = data.with_name("elsewhere")
+    if trouble == "it is a folder":
+        file.mkdir()
+    else:
+        file.write_text("ab" * KEY_BYTES if trouble == "everybody reads it" else "none")
+        os.chmod(file, 0o644 if trouble == "everybody reads it" else 0o600)
+    with caplog.at_level(logging.WARNING):
+        async with administered(data, **{"admin.audit_key": str(file)}) as cluster:
+            await cluster("topics.create", topic="orders")
+            assert (await counts(cluster))[1:] == (0, 0)
+    (said,) = [record for record in caplog.records if record.message == "audit_key_unusable"]
+    assert said.__dict__["path"] == str(file)
+    async with administered(data) as cluster:
+        assert (await counts(cluster))[2] == 0
+
+
+def test_the_store_knows_which_key_counts_from_which_record_on() -> None:
+    terms = KeyTerms().with_key("a", 5)
+    assert terms.with_key("a", 9) == terms
+    terms = terms.with_key("b", 9).with_key("a", 12)
+    assert [terms.key_of(seq) for seq in (0, 4, 5, 8, 9, 11, 12, 99)] == [
+        None,
+        None,
+        "a",
+        "a",
+        "b",
+        "b",
+        "a",
+        "a",
+    ]
+    assert terms.with_key("c", 12) == terms.with_key("c", 12).with_key("c", 12), (
+        "nothing was written by the other"
+    )
+    assert terms.with_key("c", 7).key_of(20) == "c", "a journal that lost its end"
+    assert KeyTerms.from_json(terms.to_json()) == terms
+    many = KeyTerms()
+    for number in range(3 * MAX_TERMS):
+        many = many.with_key(f"k{number}", number)
+    assert (len(many.terms), many.key_of(0), many.key_of(3 * MAX_TERMS)) == (
+        MAX_TERMS,
+        None,
+        f"k{3 * MAX_TERMS - 1}",
+    )
+
+
+async def test_the_terms_are_written_once_a_key(cluster: Administered) -> None:
+    for number in range(3):
+        await cluster("topics.create", topic=f"t{number}")
+    stored = await cluster.broker.port.read_state(KEYS_KEY)
+    assert stored is not None
+    kept = await cluster.broker.port.audit_key()
+    assert KeyTerms.from_json(stored.value).terms == ((0, kept.key_id),)
