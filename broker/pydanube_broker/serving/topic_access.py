@@ -42,7 +42,7 @@ class TopicAccess:
 
     def check(self, called: Called, action: Action, name: TopicName) -> None:
         """Raise `PermissionDenied` where who called may not do that. Permissions will be asked for here."""
-        if action is Action.PRODUCE and name.is_system:
+        if name.is_system and action is Action.PRODUCE:
             raise system_is_closed(str(name))
 
     def topic(self, called: Called, action: Action, name: TopicName) -> Topic:

@@ -33,6 +33,7 @@ from pydanube_broker.topics.memory_topic import MemoryTopic
 from pydanube_broker.topics.topic import Topic
 
 TYPES: Final = ("exclusive", "shared", "failover", "key-shared")
+CONSUME: Final = Action.CONSUME  # looked up once: the hot calls name it
 MAX_OFFSET: Final = (1 << 63) - 1
 
 
@@ -143,7 +144,7 @@ class ConsumerService:
     def _topic(self, called: Called, name: str) -> Topic:
         parsed = topic_name(name, field="msg_id.topic_name")
         try:
-            return self._broker.access.topic(called, Action.CONSUME, parsed)
+            return self._broker.access.topic(called, CONSUME, parsed)
         except TopicNotFound:
             raise Internal(
                 f"TOPIC_NOT_FOUND: topic {name} does not exist", field="msg_id.topic_name", value=name
