@@ -175,6 +175,8 @@ class Broker(BrokerParts):
         await self.registry.check_journal()
         self.data_dir.upgraded()
         await self.journal.begin()
+        with contextlib.suppress(OSError):  # tried again every few seconds
+            await self._keep_reserve()  # a disk may be filled up in these
         self.registry.begin()
         self.registry.accepted.used()
         index = self.registry.catalog.index

@@ -2,7 +2,8 @@
 
 The guard (`data.min_free_bytes`) stops publishes; the cold tier's objects, the metadata and other programs can still fill
 the disk to the last byte. A broker that dies then needs a segment and a few transactions to start, or nobody could ever
-read what it holds; and one that runs needs a few transactions to delete what fills it. Made again, beside the work, once there is room for it above the guard.
+read what it holds; and one that runs needs a few transactions to delete what fills it. It is given up in steps, so that the
+next start and the next deletion find some of it too, and made whole again, beside the work, once there is room above the guard.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import os
 from pathlib import Path
 from typing import Final
 
+STEP_BYTES: Final = 512 << 10  # given up at once: the smallest segment of a start and some transactions
+SPARE_BYTES: Final = 128 << 10  # of what is free on a disk that is full otherwise
 METADATA_BYTES: Final = 16 << 20
 SHARE: Final = 20  # at most a 20th of the disk, as the guard
 PLENTY: Final = 4  # times what is kept free: then a stopped broker needs no reserve
@@ -29,39 +32,49 @@ class Reserve:
         return stat.f_bavail * stat.f_frsize, min(self._wanted, stat.f_blocks * stat.f_frsize // SHARE)
 
     def release(self) -> bool:
-        """Before a start: give the room up where there is not as much without it; whether it was."""
+        """Before a start: give up as much as it needs, where there is not as much without it; whether any was."""
         with contextlib.suppress(OSError):
-            free, size = self._disk()
-            return free < size and self.give_up()
+            free, _ = self._disk()
+            return free < STEP_BYTES and self.give_up()
         return False
 
     def give_up(self) -> bool:
-        """Free its room now; whether there was any."""
+        """Free some of its room now; whether there was any. The rest is for the next time."""
         with contextlib.suppress(OSError):
-            self._file.unlink()
+            left = self._file.stat().st_size - STEP_BYTES
+            if left > 0:
+                os.truncate(self._file, left)
+            else:
+                self._file.unlink()
             return True
         return False
 
     def keep(self, guard_bytes: int) -> None:
-        """Make it where there is room for it above the guard.
+        """Make it, or make it whole again, where there is room above the guard. Below, where nothing is published any
+        more, a part of it takes what is free, so that the next start finds it.
 
         Raises:
-            OSError: there is not, after all; nothing is left behind.
+            OSError: there is not, after all; it is as it was.
         """
-        if self._file.exists():
-            return
         free, size = self._disk()
-        if free < guard_bytes + 2 * size:
+        have = self._file.stat().st_size if self._file.exists() else 0
+        if free >= guard_bytes + 2 * size:
+            wanted = size
+        elif free < guard_bytes:
+            wanted = min(size, max(size // 2, 2 * STEP_BYTES), have + free - SPARE_BYTES)
+        else:
             return
-        fd = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        if wanted <= have:
+            return
+        fd = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(fd, 0, size)
+                os.posix_fallocate(fd, have, wanted - have)
             else:
-                for at in range(0, size, 1 << 20):
-                    os.pwrite(fd, bytes(min(1 << 20, size - at)), at)
+                for at in range(have, wanted, 1 << 20):
+                    os.pwrite(fd, bytes(min(1 << 20, wanted - at)), at)
         except OSError:
-            self._file.unlink()
+            os.truncate(self._file, have)
             raise
         finally:
             os.close(fd)

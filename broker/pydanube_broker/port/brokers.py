@@ -33,9 +33,13 @@ class BrokersPart:
     def not_ready(self) -> tuple[Reason, ...]:
         return self._broker.health.reasons()
 
+    @property
+    def _tier(self) -> Tier | None:
+        return getattr(self._broker, "tier", None)  # none before the journal has begun
+
     def degraded(self) -> tuple[Reason, ...]:
         """What is not as it should be and keeps nobody from publishing or consuming."""
-        tier: Tier | None = getattr(self._broker, "tier", None)  # none before the journal has begun
+        tier = self._tier
         stepped = CLOCK.reason()
         clock = () if stepped is None else (Reason(code="CLOCK_STEPPED", message=stepped),)
         if tier is None:
@@ -84,7 +88,7 @@ class BrokersPart:
                 "fsync_p99_ms": _percentile_ms(sync_s, 0.99),
             },
             tier={
-                **broker.tier.status(),
+                **({} if (tier := self._tier) is None else tier.status()),
                 "telemetry": None if broker.telemetry is None else asdict(broker.telemetry.statistics()),
             },
             peer_memory=asdict(broker.peer_memory.statistics()),
@@ -153,7 +157,7 @@ class BrokersPart:
     def _oldest_ms(self, topic: Topic, offset: int) -> int | None:
         """Append time at an offset, as far as it is in memory: that of a cursor in the cold tier may be looked up yet."""
         if offset < topic.state.tiered_offset:
-            known = self._broker.tier.lag.known_time_ms(topic.topic_id, offset)
+            known = None if self._tier is None else self._tier.lag.known_time_ms(topic.topic_id, offset)
             if known is not None:
                 return known
             first = self._broker.journal.first_offset(topic.topic_id)
