@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from pydanube_admin.effect import Effect
 
@@ -17,7 +17,8 @@ class Forecast:
 
     `effect` and `reversible` are set where this very call is not what the operation usually is: a policy that
     shortens retention destroys. `image` is what an undo needs of the state before, JSON values only. `basis` is what
-    must still be so when the plan is applied; without it, the differences and the blast radius.
+    must still be so when the plan is applied; without it, the differences and the blast radius. `later` is a sentence
+    on what may follow from it after it is done: `messages` and `bytes` of the blast radius are what goes at once.
     """
 
     diff: Sequence[Mapping[str, Any]]  # {path, before, after}
@@ -26,6 +27,7 @@ class Forecast:
     reversible: bool | None = None
     image: Mapping[str, Any] | None = None
     basis: Any = None
+    later: str | None = None
 
     @property
     def revision(self) -> str:
@@ -33,6 +35,25 @@ class Forecast:
         basis = [list(self.diff), dict(self.blast_radius)] if self.basis is None else self.basis
         text = json.dumps([basis, self.effect], sort_keys=True, default=str)
         return hashlib.blake2b(text.encode(), digest_size=12, person=b"pydanube plan").hexdigest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undo:
+    """How a change is taken back as things stand now.
+
+    `act` does it. `forecast` says what that would do, where it is more than to turn the change's differences round:
+    an undo is an operation like others, and one that destroys wants a plan.
+    """
+
+    act: Callable[[], Awaitable[object]]
+    forecast: Forecast | None = None
+
+
+async def nothing_left() -> None:
+    """The `act` of an undo that finds nothing to take back."""
+
+
+_TAKEN: Final = ("messages", "bytes")
 
 
 def blast_radius(
@@ -46,6 +67,15 @@ def blast_radius(
         "messages": messages,
         "bytes": bytes,
     }
+
+
+def loss_text(radius: Mapping[str, int], later: str | None) -> str:
+    """What a plan says that goes. Where there is a `later`, topics and subscriptions stay: they are what it touches."""
+    if later is None:
+        return radius_text(radius)
+    gone = radius_text({name: radius[name] for name in _TAKEN})
+    touched = radius_text({name: count for name, count in radius.items() if name not in _TAKEN})
+    return f"{gone if any(radius[name] for name in _TAKEN) else 'no message'} now, of {touched}. {later}"
 
 
 def radius_text(radius: Mapping[str, int]) -> str:

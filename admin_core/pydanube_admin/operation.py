@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from pydanube_admin.effect import Effect
-from pydanube_admin.forecast import Forecast
+from pydanube_admin.forecast import Forecast, Undo
 from pydanube_admin.models import Change, Request, Result
 from pydanube_admin.schema import input_schema, output_schema
 
@@ -22,8 +22,9 @@ from pydanube_admin.schema import input_schema, output_schema
 # the operation's own request, its own result.
 Handler = Callable[[Any, Any], Awaitable[Result]]
 Forecaster = Callable[[Any, Any], Awaitable[Forecast]]
-# What takes a change back: of the Context, the request, the forecast's image and the result's JSON (None: unknown).
-Undoer = Callable[[Any, Any, Mapping[str, Any], Mapping[str, Any] | None], Awaitable[None]]
+# How a change is taken back now: of the Context, the request, the forecast's image and the result's JSON (None:
+# unknown). It changes nothing yet, and refuses where something later stands in the way.
+Undoer = Callable[[Any, Any, Mapping[str, Any], Mapping[str, Any] | None], Awaitable[Undo]]
 
 
 # Their names say it; each word more is read by a model with every turn.

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from pydanube_core.errors import InvalidArgument
+from pydanube_core.facts import RetentionFacts
+from pydanube_core.units import format_time
 
 from pydanube_admin.models import Policies
 from pydanube_admin.policy_names import POLICIES
@@ -26,26 +28,37 @@ def check_some(policies: Policies) -> None:
         )
 
 
-def shortens_retention(
+def with_changes(
     effective: Mapping[str, int], given: Mapping[str, int | None], above: Mapping[str, int]
-) -> bool:
-    """Whether messages that are kept now need not be kept then.
+) -> dict[str, int]:
+    """The policies that hold after a change: None takes one away, and what is `above` holds in its place."""
+    return {
+        **effective,
+        **{name: above.get(name, 0) if value is None else value for name, value in given.items()},
+    }
 
-    Args:
-        effective: what holds now.
-        given: the changes; None takes a policy away.
-        above: what holds where nothing is set: the namespace's, or the broker's.
-    """
-    after = dict(effective)
-    for name, value in given.items():
-        after[name] = above.get(name, 0) if value is None else value
+
+def shortens_retention(before: Mapping[str, int], after: Mapping[str, int]) -> bool:
+    """Whether messages that are kept by the policies before need not be kept by those after."""
     shorter = any(
-        after.get(name, 0) and (not effective.get(name, 0) or after[name] < effective[name]) for name in _KEPT
+        after.get(name, 0) and (not before.get(name, 0) or after[name] < before[name]) for name in _KEPT
     )
-    further = after.get("retention_offset", 0) > effective.get("retention_offset", 0)
+    further = after.get("retention_offset", 0) > before.get("retention_offset", 0)
     limited = any(after.get(name, 0) for name in (*_KEPT, "retention_offset"))
-    unread = limited and after.get("drop_unread", 0) > effective.get("drop_unread", 0)
+    unread = limited and after.get("drop_unread", 0) > before.get("drop_unread", 0)
     return shorter or further or unread
+
+
+def later_text(loss: RetentionFacts) -> str:
+    """What retention may take after what it takes at once."""
+    when = "" if loss.later_from_ms is None else f", the first not before {format_time(loss.later_from_ms)}"
+    reading = " once every subscription has acknowledged them" if loss.waits_for_cursors else ", read or not"
+    stored = (
+        f"{loss.later_messages} more stored now may go later{reading}{when}; so may "
+        if loss.later_messages
+        else ""
+    )
+    return f"{stored or 'Later, so may '}what is published from now on"
 
 
 def restoring(before: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

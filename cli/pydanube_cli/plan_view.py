@@ -25,6 +25,8 @@ def describe(operation: Operation, arguments: Mapping[str, Any], plan: Mapping[s
     """The plan, on stderr."""
     would = "would destroy" if plan.get("effect") == "destroy" else "would touch"
     print(f"{operation.command_line(arguments)} {would}: {_radius(plan)}", file=sys.stderr)
+    if plan.get("later"):
+        print(f"{plan['later']}.", file=sys.stderr)
     for line in _diff_lines(plan):
         print(line, file=sys.stderr)
 
@@ -37,6 +39,8 @@ def show_plan(
         print_json(plan)
         return
     print(f"{plan['operation']} would touch: {_radius(plan)}")
+    if plan.get("later"):
+        print(f"{plan['later']}.")
     for line in _diff_lines(plan):
         print(line)
     print(

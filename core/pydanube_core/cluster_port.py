@@ -17,11 +17,13 @@ from pydanube_core.diagnosis.findings import Diagnosis
 from pydanube_core.diagnosis.lag_status import LagJudgement, LagStatus
 from pydanube_core.facts import (
     BrokerFacts,
+    CursorDifference,
     Grace,
     LogLine,
     MessageFacts,
     NamespaceFacts,
     PolicyFacts,
+    RetentionFacts,
     SessionFacts,
     SettingFacts,
     StateItem,
@@ -85,6 +87,10 @@ class TopicsPort(Protocol):
 
     async def set_topic_policies(self, topic: str, changes: Mapping[str, int | None]) -> None:
         """Set some, take away those that are None; live at once. Raises `InvalidArgument` for a partition."""
+        ...
+
+    async def forecast_retention(self, policies: Mapping[str, Mapping[str, int]]) -> RetentionFacts:
+        """What retention would take of these topics together, if these were the policies that hold for each."""
         ...
 
 
@@ -156,12 +162,22 @@ class SubscriptionsPort(Protocol):
         """Put the cursors where they stood; durable when it returns."""
         ...
 
+    async def compare_cursors(
+        self, topic: str, subscription: str, images: Mapping[str, bytes], starts: Mapping[str, int]
+    ) -> CursorDifference:
+        """What `place_cursors` would come to. `starts`: concrete topic → its first offset when the image was made."""
+        ...
+
     async def failure_policy(self, topic: str, subscription: str) -> Mapping[str, Any]:
         """The seven fields, as they hold."""
         ...
 
     async def set_failure_policy(self, topic: str, subscription: str, changes: Mapping[str, Any]) -> None:
         """Set some of the seven fields; live at once. An empty `dead_letter_topic` is the default one."""
+        ...
+
+    async def forecast_failure_policy(self, topic: str, subscription: str, changes: Mapping[str, Any]) -> int:
+        """How many messages `set_failure_policy` would drop or dead-letter at once."""
         ...
 
 

@@ -198,6 +198,38 @@ class PolicyFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionFacts:
+    """What retention would take of stored messages, if certain policies held."""
+
+    messages: int = 0  # that go at once
+    bytes: int = 0
+    later_messages: int = 0  # stored now, that may go after those
+    later_from_ms: int | None = (
+        None  # not before; None: there is no telling, a limit by size takes what is oldest
+    )
+    waits_for_cursors: bool = True  # none of them goes before every subscription has acknowledged it
+
+    def __add__(self, other: RetentionFacts) -> RetentionFacts:
+        times = [each.later_from_ms for each in (self, other) if each.later_messages]
+        known = [time for time in times if time is not None]
+        return RetentionFacts(
+            messages=self.messages + other.messages,
+            bytes=self.bytes + other.bytes,
+            later_messages=self.later_messages + other.later_messages,
+            later_from_ms=min(known, default=None) if len(known) == len(times) else None,
+            waits_for_cursors=self.waits_for_cursors and other.waits_for_cursors,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CursorDifference:
+    """What putting cursors back where they once stood comes to, in messages."""
+
+    passed_over: int  # unread now, and not any more then
+    missing: int  # unread then, and not stored any more
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerFacts:
     """The result of `brokers.status`, and of GET /status."""
 

@@ -28,7 +28,7 @@ from mcp.types import (
     ElicitResult,
     InputRequiredResult,
 )
-from pydanube_admin.forecast import radius_text
+from pydanube_admin.forecast import loss_text
 from pydanube_admin.spelling import shown
 from pydanube_core.errors import PermissionDenied
 
@@ -71,8 +71,8 @@ class Question:
         where = f" on the cluster {self.cluster}" if self.cluster else ""
         undo = "It can be undone for a while." if self.plan["reversible"] else "It cannot be undone."
         return (
-            f"{self.plan['operation']} ({given}){where} takes away {radius_text(self.plan['blast_radius'])}. {undo} "
-            f"Type {shown(self.name)} to go on."
+            f"{self.plan['operation']} ({given}){where} takes away "
+            f"{loss_text(self.plan['blast_radius'], self.plan['later'])}. {undo} Type {shown(self.name)} to go on."
         )
 
     @property

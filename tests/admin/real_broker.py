@@ -7,16 +7,18 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import anyio
+import pytest
 from pydanube_admin import AdminCore
 from pydanube_admin.plans.desk import AdminOptions
 from pydanube_broker.broker import Broker
 from pydanube_broker.settings import MEMORY_DIR
 from pydanube_broker.settings_load import load_settings
 from pydanube_broker.topics.stored_messages import append_durably
-from pydanube_core.errors import ClusterError
+from pydanube_core.errors import ClusterError, Overloaded
 from pydanube_core.names import TopicName
 
-__all__ = ["Administered", "administered"]
+__all__ = ["Administered", "administered", "without_a_cold_tier"]
 
 
 class Administered:
@@ -66,6 +68,37 @@ class Administered:
             )
             found += [message.payload for message in messages]
         return found
+
+    async def seal(self) -> None:
+        """What was published so far is in segments that are not written any more: retention can take it."""
+        journal = self.broker.journal
+        sealed = len(journal.sealed())
+        if not self.broker.registry.parts(FILLER)[1]:
+            await self.broker.registry.create(FILLER, partitions=0, dispatch_strategy="reliable")
+        while len(journal.sealed()) == sealed:
+            try:
+                await self.publish(str(FILLER), bytes(60_000))
+            except Overloaded:  # the next file is being made
+                await anyio.sleep(0.005)
+
+    async def retain(self) -> None:
+        """One round of retention, which the broker makes every few seconds."""
+        self.broker.retention.apply()
+        await self.broker.hub.all_durable()
+
+
+FILLER = TopicName.parse("/default/filler")
+
+
+@asynccontextmanager
+async def without_a_cold_tier(
+    monkeypatch: pytest.MonkeyPatch, data_dir: Path | str = MEMORY_DIR, **settings: Any
+) -> AsyncIterator[Administered]:
+    """A broker whose retention takes segments of its journal, which are small."""
+    monkeypatch.setenv("DANUBE_TEST_SMALL_SEGMENTS", "1")
+    async with administered(data_dir, **{"journal.segment_bytes": "256KiB"}, **settings) as cluster:
+        cluster.broker.hub.tiering = False  # as without pyarrow
+        yield cluster
 
 
 @asynccontextmanager

@@ -169,7 +169,11 @@ async def test_longer_retention_wants_no_plan(cluster: Administered) -> None:
     error = await cluster.refused(
         "namespaces.set_policies", namespace="default", policies={"retention_bytes": 10}
     )
-    assert error.details["plan"]["blast_radius"]["messages"] == 3
+    plan = error.details["plan"]
+    assert (plan["blast_radius"]["messages"], plan["reversible"]) == (0, False)
+    assert plan["later"].startswith(
+        "3 more stored now may go later once every subscription has acknowledged them"
+    )
 
 
 async def test_plans_are_made_listed_shown_and_discarded(cluster: Administered) -> None:

@@ -122,7 +122,10 @@ async def test_apply_and_undo_leave_the_state_of_before(
     changed = await cluster.apply(operation, **arguments)
     assert await state(cluster) != before
     assert changed["undo_until"] is not None
-    undone = await cluster("changes.undo", call_id=changed["call_id"])
+    undo = (
+        cluster.apply if arguments.get("to") == "earliest" else cluster
+    )  # it passes over what is unread now
+    undone = await undo("changes.undo", call_id=changed["call_id"])
     assert (undone["undone_call_id"], undone["operation"]) == (changed["call_id"], operation)
     assert await state(cluster) == before
     again = await cluster.refused("changes.undo", call_id=changed["call_id"])

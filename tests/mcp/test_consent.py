@@ -170,7 +170,9 @@ async def test_every_destroy_by_every_road(ops: OpsClient, transport: str, mode:
                 expected[name] = 1
                 assert await done(ops) == expected
                 if structured(result)["undo_until"] is not None:
-                    await ops.call("changes.undo", {"call_id": structured(result)["call_id"]})
+                    undo = {"call_id": structured(result)["call_id"]}
+                    plan = await ops.call("changes.undo", undo | {"plan_only": True})
+                    await ops.call("changes.undo", undo | {"plan_token": plan["plan_token"]})
             assert len(expected) >= 6, expected
 
 

@@ -11,7 +11,7 @@ from pydanube_core.units import format_time
 from pydanube_admin.changes.models import UndoChangeRequest, UndoneChange
 from pydanube_admin.changes.records import UNDOING, UNDONE, ChangeRecord
 from pydanube_admin.context import Context
-from pydanube_admin.forecast import Forecast, blast_radius, entry
+from pydanube_admin.forecast import Forecast, Undo, blast_radius, entry
 from pydanube_admin.next_calls import known, next_call
 from pydanube_admin.steps import Step, reached
 
@@ -43,25 +43,31 @@ async def _undoable(context: Context, call_id: str) -> ChangeRecord:
     return record
 
 
-async def forecast_undo(context: Context, request: UndoChangeRequest) -> Forecast:
-    record = await _undoable(context, request.call_id)
-    return Forecast(
-        diff=[entry(each["path"], each["after"], each["before"]) for each in record.diff],
-        blast_radius=blast_radius(),
-        basis=[record.call_id, record.state],
-    )
-
-
-async def undo_change(context: Context, request: UndoChangeRequest) -> UndoneChange:
-    record = await _undoable(context, request.call_id)
+async def _undo(context: Context, record: ChangeRecord) -> Undo:
     operation = known(record.operation)
     assert operation.undo is not None, "a change is only kept if it can be undone"
     planned = operation.request.model_validate(dict(record.arguments))
     # Cut off between the effect and its note, the next undo meets the state of before, as one of a change that was cut off.
     result = None if record.state == UNDOING else record.result
+    return await operation.undo(context, planned, record.image, result)
+
+
+async def forecast_undo(context: Context, request: UndoChangeRequest) -> Forecast:
+    """Of the state as it is now: what has come since the change may make its undo destroy, or impossible."""
+    record = await _undoable(context, request.call_id)
+    forecast = (await _undo(context, record)).forecast or Forecast(
+        diff=[entry(each["path"], each["after"], each["before"]) for each in record.diff],
+        blast_radius=blast_radius(),
+    )
+    return replace(forecast, image=None, basis=[record.call_id, forecast.revision])
+
+
+async def undo_change(context: Context, request: UndoChangeRequest) -> UndoneChange:
+    record = await _undoable(context, request.call_id)
+    undo = await _undo(context, record)
     await context.desk.changes.put(replace(record, state=UNDOING))
     try:
-        await operation.undo(context, planned, record.image, result)
+        await undo.act()
     except ClusterError:
         with suppress(ClusterError):
             await context.desk.changes.put(record)  # it was refused, and may be tried again

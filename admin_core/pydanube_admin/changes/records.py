@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
@@ -132,6 +132,15 @@ class Changes:
             return undone is not None and undone[0].undone_by == call_id
         kept = await self.get(call_id)
         return kept is not None and kept[0].state in (APPLIED, UNDOING, UNDONE)
+
+    async def since(self, call_id: str) -> AsyncIterator[ChangeRecord]:
+        """Changes that were begun after one, and were not taken back."""
+        after: str | None = PREFIX + call_id
+        while items := await self._port.list_state(PREFIX, after=after, limit=100):
+            for item in items:
+                if (record := ChangeRecord.from_item(item)).state != UNDONE:
+                    yield record
+            after = items[-1].key
 
     async def put(self, record: ChangeRecord, *others: tuple[str, bytes]) -> None:
         """Keep a change; `others` go in the same transaction."""

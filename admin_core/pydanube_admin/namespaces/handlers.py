@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from pydanube_core.errors import AlreadyExists, InvalidArgument, NamespaceNotEmpty, NamespaceNotFound
@@ -14,7 +15,7 @@ from pydanube_core.units import format_time
 
 from pydanube_admin.context import Context
 from pydanube_admin.effect import Effect
-from pydanube_admin.forecast import Forecast, blast_radius, changes, entry
+from pydanube_admin.forecast import Forecast, Undo, blast_radius, changes, entry, nothing_left
 from pydanube_admin.models import Page
 from pydanube_admin.namespaces.models import (
     ChangedNamespace,
@@ -29,7 +30,14 @@ from pydanube_admin.namespaces.models import (
 )
 from pydanube_admin.next_calls import next_call
 from pydanube_admin.paging import cut, glob
-from pydanube_admin.policy_arguments import check_some, plain, restoring, shortens_retention
+from pydanube_admin.policy_arguments import (
+    check_some,
+    later_text,
+    plain,
+    restoring,
+    shortens_retention,
+    with_changes,
+)
 
 
 async def list_namespaces(context: Context, request: ListNamespacesRequest) -> Page[NamespaceItem]:
@@ -80,11 +88,14 @@ async def undo_create_namespace(
     request: CreateNamespaceRequest,
     image: Mapping[str, Any],
     result: Mapping[str, Any] | None,
-) -> None:
-    try:
-        await context.port.delete_namespace(check_namespace(request.namespace))
-    except NamespaceNotFound:
-        return
+) -> Undo:
+    name = check_namespace(request.namespace)
+    found = [facts for facts in await context.port.namespaces() if facts.namespace == name]
+    if not found:
+        return Undo(act=nothing_left)
+    if result is not None and dict(found[0].policies) != result["policies"]:
+        raise changed_since(f"a policy of the namespace {name}")
+    return Undo(act=partial(context.port.delete_namespace, name))
 
 
 async def delete_namespace(context: Context, request: DeleteNamespaceRequest) -> DeletedNamespace:
@@ -124,13 +135,16 @@ async def undo_delete_namespace(
     request: DeleteNamespaceRequest,
     image: Mapping[str, Any],
     result: Mapping[str, Any] | None,
-) -> None:
+) -> Undo:
     name = check_namespace(request.namespace)
     if any(facts.namespace == name for facts in await context.port.namespaces()):
         if result is None:
-            return  # it never went
+            return Undo(act=nothing_left)  # it never went
         raise reused("namespace", name)
-    await context.port.create_namespace(name, image["policies"], created_at_ms=image.get("created_at_ms"))
+    created_at_ms = image.get("created_at_ms")
+    return Undo(
+        act=partial(context.port.create_namespace, name, image["policies"], created_at_ms=created_at_ms)
+    )
 
 
 def _taken(name: str) -> AlreadyExists:
@@ -182,23 +196,35 @@ async def forecast_set_namespace_policies(context: Context, request: SetNamespac
     name = await _known(context, request)
     before = await context.port.namespace_policies(name)
     given = plain(request.policies)
-    destroys = shortens_retention(before.effective, given, {})
+    after = with_changes(before.effective, given, {})
     inside = [
         facts
         for facts in await context.port.topics()
         if facts.parent is None and TopicName.parse(facts.topic).namespace == name
     ]
+    # What a topic sets itself holds there: together with that, the same change shortens here and not there.
+    shortened = {
+        facts.topic: {**after, **facts.policies}
+        for facts in inside
+        if shortens_retention({**before.effective, **facts.policies}, {**after, **facts.policies})
+    }
+    destroys = bool(shortened) or shortens_retention(before.effective, after)
+    loss = await context.port.forecast_retention(shortened)
+    at_work = any(facts.topic in shortened and (facts.producers or facts.consumers) for facts in inside)
     return Forecast(
         diff=changes(f"namespaces/{name}/policies", before.own, given),
-        blast_radius=blast_radius(
-            topics=len(inside),
-            messages=sum(facts.messages for facts in inside) if destroys else 0,
-            bytes=sum(facts.bytes for facts in inside) if destroys else 0,
-        ),
+        blast_radius=blast_radius(topics=len(inside), messages=loss.messages, bytes=loss.bytes),
         effect=Effect.DESTROY if destroys else None,
         reversible=not destroys,
         image={"own": dict(before.own)},
-        basis=[dict(before.own), sorted(facts.topic_id for facts in inside), destroys],
+        basis=[
+            dict(before.own),
+            sorted(facts.topic_id for facts in inside),
+            sorted(shortened),
+            destroys,
+            None if at_work else loss.messages,
+        ],
+        later=later_text(loss) if destroys else None,
     )
 
 
@@ -207,13 +233,17 @@ async def undo_set_namespace_policies(
     request: SetNamespacePoliciesRequest,
     image: Mapping[str, Any],
     result: Mapping[str, Any] | None,
-) -> None:
+) -> Undo:
     name = await _known(context, request)
     own = (await context.port.namespace_policies(name)).own
     given = plain(request.policies)
     if restoring(own, given) not in (given, restoring(image["own"], given)):
         raise changed_since(f"a policy of the namespace {name}")
-    await context.port.set_namespace_policies(name, restoring(image["own"], given))
+    back = request.model_copy(update={"policies": restoring(image["own"], given)})
+    return Undo(
+        act=partial(set_namespace_policies, context, back),
+        forecast=await forecast_set_namespace_policies(context, back),
+    )
 
 
 async def _known(context: Context, request: SetNamespacePoliciesRequest) -> str:

@@ -36,7 +36,7 @@ from pydanube_admin.calls import Call
 from pydanube_admin.changes.records import APPLIED, APPLYING, INTERRUPTED, ChangeRecord, Changes
 from pydanube_admin.context import Context, NowMs
 from pydanube_admin.effect import Effect
-from pydanube_admin.forecast import Forecast, radius_text
+from pydanube_admin.forecast import Forecast, loss_text
 from pydanube_admin.identifiers import PLAN, new_id
 from pydanube_admin.models import Change, Result
 from pydanube_admin.operation import Operation
@@ -114,6 +114,7 @@ class Desk:
             diff=[dict(each) for each in forecast.diff],
             blast_radius=dict(forecast.blast_radius),
             revision=forecast.revision,
+            later=forecast.later,
             created_ms=now,
             expires_ms=now + self._options.plan_ttl_ms,
             secret="",
@@ -417,7 +418,7 @@ class Desk:
     async def _required(self, context: Context, call: Call, forecast: Forecast) -> PlanRequired:
         plan = await self._keep(context, call, forecast)
         return PlanRequired(
-            f"{call.operation.name} destroys: {radius_text(forecast.blast_radius)}; nothing was changed. Look at the "
+            f"{call.operation.name} destroys: {loss_text(forecast.blast_radius, forecast.later)}; nothing was changed. Look at the "
             "plan in details and show it to whoever decides; then make the call in next",
             plan=plan.model_dump(mode="json"),
         ).followed_by(
@@ -492,6 +493,7 @@ def shown_plan(record: PlanRecord, now_ms: int) -> ShownPlan:
         reversible=record.reversible,
         diff=record.diff,
         blast_radius=dict(record.blast_radius),
+        later=record.later,
         state=record.state_at(now_ms),
         created_at=format_time(record.created_ms),
         expires_at=format_time(record.expires_ms),

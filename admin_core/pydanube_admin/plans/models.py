@@ -54,7 +54,8 @@ class ShownPlan(Result):
     effect: str
     reversible: bool
     diff: list[dict[str, Any]]  # {path, before, after}
-    blast_radius: dict[str, int]  # topics, subscriptions, consumers, messages, bytes
+    blast_radius: dict[str, int]  # topics, subscriptions, consumers; messages and bytes that go at once
+    later: str | None = None  # what may go after that
     state: str
     created_at: str
     expires_at: str

@@ -50,6 +50,7 @@ class PlanRecord:
     secret: str
     state: str = OPEN
     call_id: str | None = None
+    later: str | None = None
 
     def to_bytes(self) -> bytes:
         return json.dumps({"version": 1, **asdict(self)}, default=str).encode()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from pydanube_core.refusals import changed_since, reused
 
 from pydanube_admin.context import Context
-from pydanube_admin.forecast import Forecast, blast_radius, changes, entry
+from pydanube_admin.forecast import Forecast, Undo, blast_radius, changes, entry
 from pydanube_admin.schemas.models import (
     ChangedCompatibility,
     ChangedTopicSchema,
@@ -129,15 +130,18 @@ async def undo_set_compatibility(
     request: SetCompatibilityRequest,
     image: Mapping[str, Any],
     result: Mapping[str, Any] | None,
-) -> None:
+) -> Undo:
     now = (await get_compatibility(context, CompatibilityRequest(subject=request.subject))).model_dump()
     if result is not None and now != {name: result[name] for name in now}:
         raise changed_since(f"the compatibility mode of {request.subject!r}")
-    await context.port.schemas.set_compatibility(
-        request.subject,
-        mode=image["compatibility_mode"],
-        transitive=image["transitive"],
-        json_profile=image["json_profile"],
+    return Undo(
+        act=partial(
+            context.port.schemas.set_compatibility,
+            request.subject,
+            mode=image["compatibility_mode"],
+            transitive=image["transitive"],
+            json_profile=image["json_profile"],
+        )
     )
 
 
@@ -161,8 +165,8 @@ async def undo_delete_version(
     request: DeleteVersionRequest,
     image: Mapping[str, Any],
     result: Mapping[str, Any] | None,
-) -> None:
-    await context.port.schemas.restore_version(image)
+) -> Undo:
+    return Undo(act=partial(context.port.schemas.restore_version, image))
 
 
 async def forecast_configure(context: Context, request: ConfigureTopicSchemaRequest) -> Forecast:
@@ -190,11 +194,11 @@ async def undo_topic_schema(
     request: ConfigureTopicSchemaRequest | SetValidationPolicyRequest,
     image: Mapping[str, Any],
     result: Mapping[str, Any] | None,
-) -> None:
+) -> Undo:
     own = (await find_topic(context, request.topic)).own
     if str(own.topic_id) != image["topic_id"]:
         raise reused("topic", own.topic)
     now = (await topic_schema_of(context, own.topic)).model_dump(mode="json")
     if result is not None and now != {name: result[name] for name in now}:
         raise changed_since(f"the schema of {own.topic}")
-    await context.port.schemas.restore_topic(own.topic, image["schema"])
+    return Undo(act=partial(context.port.schemas.restore_topic, own.topic, image["schema"]))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
 
 from pydanube_core.errors import (
     AlreadyExists,
@@ -14,12 +16,13 @@ from pydanube_core.errors import (
     TopicNotFound,
 )
 from pydanube_core.facts import SubscriptionFacts
-from pydanube_core.names import check_subscription
+from pydanube_core.names import TopicName, check_subscription
 from pydanube_core.positions import Position
 from pydanube_core.refusals import changed_since, reused, skip_over_partitions, subscription_taken
 
 from pydanube_admin.context import Context
-from pydanube_admin.forecast import Forecast, blast_radius, changes, entry
+from pydanube_admin.effect import Effect
+from pydanube_admin.forecast import Forecast, Undo, blast_radius, changes, entry, nothing_left
 from pydanube_admin.next_calls import next_call
 from pydanube_admin.policy_arguments import restoring
 from pydanube_admin.subscriptions.models import (
@@ -85,12 +88,12 @@ async def forecast_create_subscription(context: Context, request: CreateSubscrip
     topic = await _creatable(context, request)
     if all(request.subscription in log.subscriptions for log in topic.logs):
         raise _taken(topic, request.subscription)
-    await context.port.resolve_position(topic.own.topic, request.start)
+    starts = await context.port.resolve_position(topic.own.topic, request.start)
     after = {"type": request.type, "start": request.start}
     return Forecast(
         diff=[entry(_path(topic, request.subscription), None, after)],
         blast_radius=blast_radius(subscriptions=1),
-        image={"topic_id": str(topic.own.topic_id)},
+        image={"topic_id": str(topic.own.topic_id), "starts": dict(starts)},
     )
 
 
@@ -99,12 +102,12 @@ async def undo_create_subscription(
     request: CreateSubscriptionRequest,
     image: Mapping[str, Any],
     result: Mapping[str, Any] | None,
-) -> None:
-    """Delete what was created, as long as nobody reads by it."""
+) -> Undo:
+    """Delete what was created, as long as nobody reads by it; with a plan, once it holds unread or has been used."""
     try:
         topic, found = await _found(context, request)
     except (TopicNotFound, SubscriptionNotFound):
-        return
+        return Undo(act=nothing_left)
     if str(topic.own.topic_id) != image["topic_id"]:
         raise reused("topic", topic.own.topic)
     if _consumers(found):
@@ -114,7 +117,13 @@ async def undo_create_subscription(
             field="call_id",
             topic=topic.own.topic,
         )
-    await context.port.delete_subscription(topic.own.topic, request.subscription)
+    whole = SubscriptionRequest(topic=request.topic, subscription=request.subscription)
+    used = _lag(found) or any(facts.next_unacked != image["starts"].get(facts.topic) for facts in found)
+    forecast = await forecast_delete_subscription(context, whole)
+    return Undo(
+        act=partial(context.port.delete_subscription, topic.own.topic, request.subscription),
+        forecast=replace(forecast, effect=Effect.DESTROY if used else None),
+    )
 
 
 async def _creatable(context: Context, request: CreateSubscriptionRequest) -> Topic:
@@ -148,6 +157,12 @@ async def _moved(context: Context, topic: Topic, subscription: str, before: int)
     )
 
 
+_STAY: Final = (
+    "They stay in the topic as long as its retention keeps them, which does not wait for them any more"
+)
+_MOVES: Final = ("subscriptions.seek", "subscriptions.skip", "subscriptions.purge")
+
+
 async def _moving(
     context: Context,
     topic: Topic,
@@ -165,10 +180,13 @@ async def _moving(
         diff=diff,
         blast_radius=blast_radius(subscriptions=1, consumers=_consumers(found), messages=messages),
         image={
+            "call_id": context.call_id,
             "subscription_ids": identity,
             "cursors": {log: base64.b64encode(image).decode() for log, image in cursors.items()},
+            "starts": {facts.topic: facts.start_offset for facts in found},
         },
         basis=[identity, None if at_work else [diff, messages]],
+        later=_STAY,
     )
 
 
@@ -177,13 +195,68 @@ async def undo_move(
     request: SubscriptionRequest,
     image: Mapping[str, Any],
     result: Mapping[str, Any] | None,
-) -> None:
-    """Put the cursors back where they stood. What was acknowledged since comes again: at least once, never lost."""
+) -> Undo:
+    """Put the cursors back where they stood. What was acknowledged since comes again: at least once, never lost.
+
+    Where that passes over what is unread now, it wants a plan.
+
+    Raises:
+        Conflict: the cursor was moved again since, or retention has taken what would have to come back.
+    """
     topic, found = await _found(context, request)
+    name, subscription = topic.own.topic, request.subscription
     if [str(facts.subscription_id) for facts in found] != image["subscription_ids"]:
-        raise reused("subscription", request.subscription)
+        raise reused("subscription", subscription)
+    if await _moved_since(context, request, image, found, result):
+        raise changed_since(f"the cursor of {subscription!r} of {name}")
     cursors = {log: base64.b64decode(text) for log, text in image["cursors"].items()}
-    await context.port.place_cursors(topic.own.topic, request.subscription, cursors)
+    difference = await context.port.compare_cursors(name, subscription, cursors, image.get("starts", {}))
+    if difference.missing:
+        raise Conflict(
+            f"{difference.missing} of the messages of {name} that would have to come back for {subscription!r} are not "
+            "stored any more: retention, or somebody, has taken them since. What is left can be read again by a seek",
+            field="call_id",
+            missing_messages=difference.missing,
+        ).followed_by(
+            next_call(
+                "subscriptions.seek",
+                {"topic": name, "subscription": subscription, "to": "earliest"},
+                "begins at the first message that is left",
+            )
+        )
+    return Undo(
+        act=partial(context.port.place_cursors, name, subscription, cursors),
+        forecast=Forecast(
+            diff=[
+                entry(f"{_path(topic, subscription)}/unread_passed_over", 0, difference.passed_over),
+            ],
+            blast_radius=blast_radius(
+                subscriptions=1, consumers=_consumers(found), messages=difference.passed_over
+            ),
+            effect=Effect.DESTROY if difference.passed_over else None,
+            later=_STAY,
+        ),
+    )
+
+
+async def _moved_since(
+    context: Context,
+    request: SubscriptionRequest,
+    image: Mapping[str, Any],
+    found: Sequence[SubscriptionFacts],
+    result: Mapping[str, Any] | None,
+) -> bool:
+    """Whether a later change moved the same cursor, or somebody who is not in the records moved it back."""
+    places = {place["topic"]: place["next_unacked"] for place in result["cursors"]} if result else {}
+    if any(facts.next_unacked < places.get(facts.topic, 0) for facts in found):
+        return True
+    own = (str(TopicName.parse(request.topic)), request.subscription)
+    async for later in context.desk.changes.since(str(image.get("call_id", ""))):
+        if later.operation in _MOVES:
+            arguments = later.arguments
+            if (str(TopicName.parse(arguments["topic"])), arguments["subscription"]) == own:
+                return True
+    return False
 
 
 async def seek_subscription(context: Context, request: SeekSubscriptionRequest) -> MovedCursor:
@@ -300,7 +373,11 @@ async def undo_delete_subscription(
     request: SubscriptionRequest,
     image: Mapping[str, Any],
     result: Mapping[str, Any] | None,
-) -> None:
+) -> Undo:
+    return Undo(act=partial(_restore, context, request, image))
+
+
+async def _restore(context: Context, request: SubscriptionRequest, image: Mapping[str, Any]) -> None:
     try:
         await context.port.restore_subscription(image["call_id"])
     except SubscriptionNotFound:
@@ -345,14 +422,35 @@ async def _policy_change(
 
 async def forecast_set_failure_policy(context: Context, request: SetFailurePolicyRequest) -> Forecast:
     topic, found = await _policy_change(context, request)
-    before = await context.port.failure_policy(topic.own.topic, request.subscription)
+    name, subscription, given = topic.own.topic, request.subscription, request.given()
+    before = await context.port.failure_policy(name, subscription)
+    after = {**before, **given}
+    leaving = await context.port.forecast_failure_policy(name, subscription, given)
+    destroys = _drops_more(before, after)
+    drops = after["poison_policy"] == "drop"
     identity = [str(facts.subscription_id) for facts in found]
     return Forecast(
-        diff=changes(f"{_path(topic, request.subscription)}/failure_policy", before, request.given()),
-        blast_radius=blast_radius(subscriptions=1, consumers=_consumers(found)),
+        diff=changes(f"{_path(topic, subscription)}/failure_policy", before, given),
+        blast_radius=blast_radius(
+            subscriptions=1, consumers=_consumers(found), messages=leaving if drops else 0
+        ),
+        effect=Effect.DESTROY if destroys or (drops and leaving) else None,
+        reversible=not destroys and not leaving,  # what has left the subscription by it does not come back
         image={"before": dict(before), "subscription_ids": identity},
-        basis=[identity, dict(before)],
+        basis=[identity, dict(before), None if _consumers(found) else leaving],
+        later=f"Later, a message that has failed {after['max_redelivery_count'] + 1} times is acknowledged unread"
+        if destroys
+        else None,
     )
+
+
+def _drops_more(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+    """Whether messages that would be kept, or tried again, by the policy before are dropped by the one after."""
+    if after["poison_policy"] != "drop":
+        return False
+    sooner = after["ack_timeout_ms"] and not 0 < before["ack_timeout_ms"] <= after["ack_timeout_ms"]
+    fewer = after["max_redelivery_count"] < before["max_redelivery_count"]
+    return bool(before["poison_policy"] != "drop" or fewer or sooner)
 
 
 async def undo_set_failure_policy(
@@ -360,7 +458,7 @@ async def undo_set_failure_policy(
     request: SetFailurePolicyRequest,
     image: Mapping[str, Any],
     result: Mapping[str, Any] | None,
-) -> None:
+) -> Undo:
     topic, found = await _policy_change(context, request)
     if [str(facts.subscription_id) for facts in found] != image["subscription_ids"]:
         raise reused("subscription", request.subscription)
@@ -370,4 +468,8 @@ async def undo_set_failure_policy(
         raise changed_since(f"the failure policy of {request.subscription!r} of {topic.own.topic}")
     if before.get("dead_letter_topic", "unset") is None:
         before["dead_letter_topic"] = ""
-    await context.port.set_failure_policy(topic.own.topic, request.subscription, before)
+    back = SetFailurePolicyRequest(topic=request.topic, subscription=request.subscription, **before)
+    return Undo(
+        act=partial(set_failure_policy, context, back),
+        forecast=await forecast_set_failure_policy(context, back),
+    )

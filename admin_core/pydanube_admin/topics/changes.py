@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from pydanube_core.errors import AlreadyExists, Conflict, InvalidArgument, InvalidName, TopicNotFound
@@ -11,7 +12,7 @@ from pydanube_core.refusals import audit_is_kept, reused, single_partition, syst
 from pydanube_core.units import format_time
 
 from pydanube_admin.context import Context
-from pydanube_admin.forecast import Forecast, blast_radius, entry
+from pydanube_admin.forecast import Forecast, Undo, blast_radius, entry, nothing_left
 from pydanube_admin.next_calls import next_call
 from pydanube_admin.topics.models import CreatedTopic, CreateTopicRequest, DeletedTopic, DeleteTopicRequest
 from pydanube_admin.topics.reading import Topic, find_topic
@@ -113,23 +114,24 @@ async def undo_create(
     request: CreateTopicRequest,
     image: Mapping[str, Any],
     result: Mapping[str, Any] | None,
-) -> None:
+) -> Undo:
     """Delete what was created, as long as nobody has used it."""
     name, _ = _creation(request)
     try:
         topic = await find_topic(context, name)
     except TopicNotFound:
-        return
+        return Undo(act=nothing_left)
     if result is not None and str(topic.own.topic_id) != result["topic_id"]:
         raise reused("topic", name)
-    if topic.messages or topic.subscriptions:
+    if topic.messages or topic.subscriptions or topic.producers or topic.consumers:
         raise Conflict(
-            f"{name} holds {topic.messages} messages and {len(topic.subscriptions)} subscriptions by now: undoing its "
-            "creation would destroy them. Delete it with a plan instead",
+            f"{name} holds {topic.messages} messages and {len(topic.subscriptions)} subscriptions by now, and "
+            f"{topic.producers} producers and {topic.consumers} consumers use it: undoing its creation would destroy "
+            "them. Delete it with a plan instead",
             field="call_id",
             topic=name,
         ).followed_by(next_call("topics.delete", {"topic": name}, "shows what would go"))
-    await context.port.delete_topic(name)
+    return Undo(act=partial(context.port.delete_topic, name))
 
 
 async def _topic_to_delete(context: Context, request: DeleteTopicRequest) -> Topic:
@@ -204,8 +206,11 @@ async def undo_delete(
     request: DeleteTopicRequest,
     image: Mapping[str, Any],
     result: Mapping[str, Any] | None,
-) -> None:
-    name = str(TopicName.parse(request.topic))
+) -> Undo:
+    return Undo(act=partial(_restore, context, str(TopicName.parse(request.topic)), image))
+
+
+async def _restore(context: Context, name: str, image: Mapping[str, Any]) -> None:
     try:
         await context.port.restore_topic(image["call_id"])
     except TopicNotFound as error:

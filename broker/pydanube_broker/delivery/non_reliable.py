@@ -374,6 +374,10 @@ class LivePump:
         """Drop what waits in the queues."""
         self.seek(self.topic.commit)
 
+    def leaving(self, policy: SubscriptionPolicy) -> int:
+        """None: nothing is delivered twice."""
+        return 0
+
     def set_policy(self, policy: SubscriptionPolicy) -> None:
         """Noted, and without effect: nothing is delivered twice."""
         self.policy = policy

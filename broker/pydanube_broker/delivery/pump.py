@@ -385,6 +385,10 @@ class SubscriptionPump:
         self._perform(core.purge(self.engine.deadlines.now_ms()))
         self._changed()
 
+    def leaving(self, policy: SubscriptionPolicy) -> int:
+        """How many messages `set_policy` would drop or dead-letter at once."""
+        return 0 if self._core is None else self._core.leaving(policy.failure)
+
     def set_policy(self, policy: SubscriptionPolicy) -> None:
         """Another failure policy, from now on; what is blocked is judged by it."""
         self.policy = policy

@@ -8,6 +8,7 @@ from typing import Any
 from pydanube_core.errors import SubscriptionNotFound
 from pydanube_core.facts import (
     ConsumerFacts,
+    CursorDifference,
     Grace,
     SubscriptionFacts,
 )
@@ -81,6 +82,14 @@ class SubscriptionsPart:
 
     async def place_cursors(self, topic: str, subscription: str, images: Mapping[str, bytes]) -> None:
         await self._administration.place_cursors(topic, subscription, images)
+
+    async def compare_cursors(
+        self, topic: str, subscription: str, images: Mapping[str, bytes], starts: Mapping[str, int]
+    ) -> CursorDifference:
+        return self._administration.compare_cursors(topic, subscription, images, starts)
+
+    async def forecast_failure_policy(self, topic: str, subscription: str, changes: Mapping[str, Any]) -> int:
+        return self._administration.forecast_failure_policy(topic, subscription, changes)
 
     async def failure_policy(self, topic: str, subscription: str) -> Mapping[str, Any]:
         return self._administration.failure_policy(topic, subscription)

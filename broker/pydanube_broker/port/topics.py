@@ -10,6 +10,7 @@ from pydanube_core.facts import (
     Grace,
     NamespaceFacts,
     PolicyFacts,
+    RetentionFacts,
     TopicFacts,
 )
 from pydanube_core.names import TopicName
@@ -18,6 +19,8 @@ from pydanube_broker.parts import BrokerParts
 from pydanube_broker.schema.administration import SchemaAdministration
 from pydanube_broker.serving.administration import Administration
 from pydanube_broker.slices import Slices
+from pydanube_broker.topics.limits import Limits
+from pydanube_broker.topics.retention import Keep
 from pydanube_broker.topics.topic import Topic
 
 
@@ -116,6 +119,35 @@ class TopicsPart:
 
     async def set_topic_policies(self, topic: str, changes: Mapping[str, int | None]) -> None:
         await self._administration.set_topic_policies(topic, changes)
+
+    async def forecast_retention(self, policies: Mapping[str, Mapping[str, int]]) -> RetentionFacts:
+        slices, found = Slices(), RetentionFacts()
+        for name, limits in policies.items():
+            for part in self._broker.registry.parts(TopicName.parse(name))[1]:
+                await slices()
+                found += await self._retention(part, Keep.of(Limits.of(limits)))
+        return found
+
+    async def _retention(self, topic: Topic, keep: Keep) -> RetentionFacts:
+        journal, tier = self._broker.journal, self._broker.tier
+        forecast = tier.enabled().forecast(topic, keep) if self._broker.hub.tiering else None
+        start, taken = self._broker.retention.forecast(topic, keep) if forecast is None else await forecast
+        end = topic.commit
+        if keep.bytes is None and keep.age_ms is None:  # all that is below an offset, and no more
+            end = min(end, keep.from_offset or 0)
+        later = max(0, end - start)
+        oldest_ms = None
+        if later and keep.bytes is None and keep.age_ms is not None and start >= (keep.from_offset or 0):
+            oldest_ms = journal.time_at_offset(topic.topic_id, start)
+            if start < topic.state.tiered_offset and (cold := await tier.lag.part(topic, start)) is not None:
+                oldest_ms = cold.append_time_ms
+        return RetentionFacts(
+            messages=start - topic.start_offset,
+            bytes=taken,
+            later_messages=later,
+            later_from_ms=None if oldest_ms is None or keep.age_ms is None else oldest_ms + keep.age_ms,
+            waits_for_cursors=not keep.drop_unread,
+        )
 
     async def namespaces(self) -> Sequence[NamespaceFacts]:
         return self._administration.namespaces()

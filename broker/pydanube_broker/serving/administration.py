@@ -12,7 +12,7 @@ from typing import Any
 
 import anyio
 from pydanube_core.errors import ClusterError, InvalidArgument, SubscriptionNotFound
-from pydanube_core.facts import Grace, NamespaceFacts, PolicyFacts
+from pydanube_core.facts import CursorDifference, Grace, NamespaceFacts, PolicyFacts
 from pydanube_core.names import TopicName, check_namespace, check_subscription
 from pydanube_core.positions import Position
 from pydanube_core.refusals import policies_of_a_partition, skip_over_partitions, subscription_taken
@@ -20,7 +20,8 @@ from pydanube_core.refusals import policies_of_a_partition, skip_over_partitions
 from pydanube_broker.delivery.any_pump import AnyPump
 from pydanube_broker.serving.registry import Registry
 from pydanube_broker.subscription.cursor_codec import decode_snapshot, encode_snapshot
-from pydanube_broker.subscription.subscription_policy import OPTION
+from pydanube_broker.subscription.ranges import subtract, total
+from pydanube_broker.subscription.subscription_policy import OPTION, SubscriptionPolicy
 from pydanube_broker.topics.limits import check_policies, effective_policies
 from pydanube_broker.topics.topic import Topic, now_ms
 
@@ -186,6 +187,23 @@ class Administration:
             pump.place(decode_snapshot(images[part.name]))
         await _durable([pump for _, pump in pumps])
 
+    def compare_cursors(
+        self, topic: str, subscription: str, images: Mapping[str, bytes], starts: Mapping[str, int]
+    ) -> CursorDifference:
+        """What `place_cursors` would come to; `starts`: where the topics began when the images were made."""
+        passed = missing = 0
+        for part, pump in self._pumps(topic, subscription):
+            if part.name not in images:
+                continue
+            then = decode_snapshot(images[part.name])
+            begin = max(part.start_offset, pump.floor)
+            unread = subtract([(begin, part.commit)] if begin < part.commit else [], pump.cursor.acknowledged)
+            passed += total(unread) - total(subtract(unread, [(0, then.floor), *then.acknowledged]))
+            begin = max(then.floor, starts.get(part.name, 0))
+            if begin < part.start_offset:
+                missing += total(subtract([(begin, part.start_offset)], then.acknowledged))
+        return CursorDifference(passed_over=passed, missing=missing)
+
     async def restore_subscription(self, call_id: str) -> None:
         """Bring back the subscription that a change deleted, its cursors where they stood.
 
@@ -229,6 +247,23 @@ class Administration:
             InvalidArgument: a field or its value; nothing has changed.
         """
         catalog = self._registry.catalog
+        for part, pump, stored, policy in self._with_policy(topic, subscription, changes):
+            record = catalog.index.subscription(part.options, subscription)
+            await catalog.update_subscription(
+                part.options.topic_id, subscription, options={**record.spec.options, OPTION: stored}
+            )
+            pump.set_policy(policy)
+
+    def forecast_failure_policy(self, topic: str, subscription: str, changes: Mapping[str, Any]) -> int:
+        """How many messages `set_failure_policy` would drop or dead-letter at once. Raises as it does."""
+        found = self._with_policy(topic, subscription, changes)
+        return sum(pump.leaving(policy) for _, pump, _, policy in found)
+
+    def _with_policy(
+        self, topic: str, subscription: str, changes: Mapping[str, Any]
+    ) -> list[tuple[Topic, AnyPump, dict[str, Any], SubscriptionPolicy]]:
+        """The subscription on each concrete topic, with its policy after a change: as stored, and as it holds."""
+        catalog = self._registry.catalog
         named = changes.get("dead_letter_topic")
         if named and catalog.index.find_namespace(TopicName.parse(named).namespace) is None:
             raise InvalidArgument(
@@ -236,18 +271,16 @@ class Administration:
                 field="dead_letter_topic",
                 value=named,
             )
+        found = []
         for part, pump in self._pumps(topic, subscription):
-            topic_id = part.options.topic_id
             record = catalog.index.subscription(part.options, subscription)
             stored = {**record.spec.options.get(OPTION, {}), **changes}
             if not stored.get("dead_letter_topic", "unset"):
                 del stored["dead_letter_topic"]  # empty: the default one again
             policy = self._registry.failure_policy(stored)
             policy.check(part.options.topic, subscription)
-            await catalog.update_subscription(
-                topic_id, subscription, options={**record.spec.options, OPTION: stored}
-            )
-            pump.set_policy(policy)
+            found.append((part, pump, stored, policy))
+        return found
 
 
 def _changed(own: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, int]:

@@ -157,6 +157,23 @@ class Failures:
             if not poison.blocked and poison.mask & mask
         ]
 
+    def leaving(self, policy: FailurePolicy) -> int:
+        """How many messages that are not sent any more would be dropped or dead-lettered by this policy."""
+        if policy.poison_policy is PoisonPolicy.BLOCK:
+            return 0
+        count = 0
+        for chunk in self._window.chunks:
+            for poison in chunk.poisons:
+                if (
+                    not poison.blocked
+                ):  # on its way to the dead letters, by the policy that holds when it is tried again
+                    count += poison.mask.bit_count() if policy.poison_policy is PoisonPolicy.DROP else 0
+                    continue
+                for (_, failures), part in chunk.by_history(poison.mask):
+                    if poison.terminated or policy.exhausted(failures):
+                        count += part.bit_count()
+        return count
+
     def set_policy(self, policy: FailurePolicy) -> list[Effect]:
         """See `Subscription.set_policy`."""
         self.policy = policy

@@ -573,6 +573,10 @@ class Subscription:
         """
         return self._failures.set_policy(policy)
 
+    def leaving(self, policy: FailurePolicy) -> int:
+        """How many messages `set_policy` would drop or dead-letter at once."""
+        return self._failures.leaving(policy)
+
     def tick(self, now_ms: int) -> list[Effect]:
         """Do what is due: expire deliveries, make retries ready, ask again for dead letters. O(due)."""
         return self._failures.tick(now_ms)

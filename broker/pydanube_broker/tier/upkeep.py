@@ -199,6 +199,22 @@ class Upkeep:
         await self.drop(topic, gone, gone[-1].end)
         return len(gone)
 
+    async def forecast(self, topic: Topic, keep: Keep) -> tuple[int, int]:
+        """Where a topic would begin once retention has taken what these limits do not keep, and the bytes that go."""
+        start, taken, held = topic.start_offset, 0, await self._catalog.head(topic.topic_id)
+        if keep.everything or held is None:
+            return start, taken
+        total_bytes = held.head.bytes + self._flusher.backlog_bytes(topic)
+        while page := await self._catalog.entries_page(topic.topic_id, after=start, limit=MAX_CHANGED):
+            gone = expired(
+                page, keep, total_bytes=total_bytes - taken, now=now_ms(), slowest=slowest_cursor(topic)
+            )
+            taken += sum(entry.bytes for entry in gone)
+            start = gone[-1].end if gone else start
+            if len(gone) < len(page):
+                break
+        return start, taken
+
     async def drop(self, topic: Topic, gone: Sequence[CatalogEntry], start_offset: int) -> None:
         """The topic begins at `start_offset` from now on."""
         await self._flusher.claim(topic)

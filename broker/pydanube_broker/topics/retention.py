@@ -99,20 +99,37 @@ class JournalRetention:
 
     def _by_policies(self, sealed: Iterable[tuple[int, int, Any]]) -> None:
         """What each topic's own policies do not keep, as far as it is in sealed segments."""
-        now, done = now_ms(), set()
+        now = now_ms()
+        of_topics: dict[int, list[Any]] = {}
         for _, _, runs in sealed:
             for topic_id, run in runs.items():
-                topic = self._hub.topics.get(topic_id)
-                if topic is None or topic_id in done or run.end <= topic.start_offset:
-                    continue
-                keep = Keep.of(topic.gate.limits)
-                if not keep.everything and keep.may_go(
-                    end=run.end,
-                    newest_ms=self._newest_ms(topic_id, run.last_time_ms),
-                    total_bytes=self._hub.journal.stored_bytes(topic_id, topic.start_offset),
-                    now=now,
-                    slowest=slowest_cursor(topic),
-                ):
-                    topic.trim(run.end)
-                else:
-                    done.add(topic_id)
+                of_topics.setdefault(topic_id, []).append(run)
+        for topic_id, found in of_topics.items():
+            if (topic := self._hub.topics.get(topic_id)) is not None:
+                topic.trim(self._start_after(topic, Keep.of(topic.gate.limits), found, now))
+
+    def forecast(self, topic: Topic, keep: Keep) -> tuple[int, int]:
+        """Where a topic would begin once retention has taken what these limits do not keep, and the bytes that go."""
+        found = [runs[topic.topic_id] for _, _, runs in self._hub.journal.sealed() if topic.topic_id in runs]
+        start, stored_bytes = self._start_after(topic, keep, found, now_ms()), self._hub.journal.stored_bytes
+        return start, stored_bytes(topic.topic_id, topic.start_offset) - stored_bytes(topic.topic_id, start)
+
+    def _start_after(self, topic: Topic, keep: Keep, runs: Iterable[Any], now: int) -> int:
+        """Where a topic begins without those of its oldest runs that may go."""
+        start = topic.start_offset
+        if keep.everything:
+            return start
+        slowest = slowest_cursor(topic)
+        for run in runs:
+            if run.end <= start:
+                continue
+            if not keep.may_go(
+                end=run.end,
+                newest_ms=self._newest_ms(topic.topic_id, run.last_time_ms),
+                total_bytes=self._hub.journal.stored_bytes(topic.topic_id, start),
+                now=now,
+                slowest=slowest,
+            ):
+                break
+            start = run.end
+        return start

@@ -528,6 +528,7 @@ class PlanDocument(Result):
     reversible: bool
     diff: list[dict[str, Any]]
     blast_radius: dict[str, int]
+    later: str | None = None
     state: str
     created_at: str
     expires_at: str
@@ -564,6 +565,7 @@ class ShownPlan(Result):
     reversible: bool
     diff: list[dict[str, Any]]
     blast_radius: dict[str, int]
+    later: str | None = None
     state: str
     created_at: str
     expires_at: str
