@@ -523,12 +523,11 @@ class Subscription:
             raise InvalidArgument(
                 f"extension_ms: {extension_ms} is below 1", field="extension_ms", value=extension_ms
             )
-        extended = 0
-        for flight, mask in self._held(consumer_id, session, ranges):
-            if flight.deadline_ms is not None:
-                self._window.extend(flight, mask, now_ms + extension_ms)
-                extended += mask.bit_count()
-        return extended
+        held = self._held(consumer_id, session, ranges)
+        expiring = [(flight, mask) for flight, mask in held if flight.deadline_ms is not None]
+        for flight, mask in expiring:
+            self._window.extend(flight, mask, now_ms + extension_ms)
+        return sum(mask.bit_count() for _, mask in expiring)
 
     def _held(
         self, consumer_id: int, session: int, ranges: Sequence[Range], *, answers: bool = True
@@ -567,10 +566,7 @@ class Subscription:
         self._failures.dead_letter_failed(generation, ranges, now_ms)
 
     def set_policy(self, policy: FailurePolicy, now_ms: int) -> list[Effect]:
-        """Apply a new policy at once; what is blocked is judged again by it.
-
-        Ack timeouts of consumers that are attached stay as they are.
-        """
+        """Apply a new policy at once, also to what is blocked; ack timeouts of attached consumers stay as they are."""
         return self._failures.set_policy(policy)
 
     def leaving(self, policy: FailurePolicy) -> int:
