@@ -16,6 +16,7 @@ import asyncio
 import shutil
 import tempfile
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -32,6 +33,7 @@ from pydanube_broker.subscription.cursor_codec import encode_snapshot
 from pydanube_broker.subscription.ranges import normalise, subtract, total
 from pydanube_broker.topics import topic as topic_module
 from pydanube_broker.topics.stored_messages import append_durably
+from pydanube_broker.topics.topic import Topic
 from pydanube_core.errors import ClusterError, Overloaded
 from pydanube_core.names import TopicName
 
@@ -134,6 +136,22 @@ def touches(operation: str, arguments: Mapping[str, Any]) -> frozenset[tuple[str
     return frozenset({("topic", arguments["topic"])})
 
 
+def copied(source: str, target: str) -> None:
+    """Copy a file, if it is there: the next journal file gets its name when it is made."""
+    with suppress(FileNotFoundError):
+        shutil.copy2(source, target)
+
+
+async def append(topic: Topic, payloads: Sequence[bytes]) -> None:
+    while True:
+        try:
+            await append_durably(topic, payloads, producer="test")
+        except Overloaded:  # the next journal file is being made
+            await asyncio.sleep(0.005)
+        else:
+            return
+
+
 class Cluster:
     """A real broker in a folder, and the admin core before it."""
 
@@ -180,7 +198,7 @@ class Cluster:
         await self.broker.hub.all_durable()
         self._lives += 1
         after = self._root / str(self._lives)
-        shutil.copytree(self.folder, after)
+        shutil.copytree(self.folder, after, copy_function=copied)
         await self.stop()
         shutil.rmtree(self.folder)
         self.folder = after
@@ -189,7 +207,7 @@ class Cluster:
     async def call(self, operation: str, **arguments: Any) -> Any:
         return await self.core.call(operation, arguments, principal="ann", face="cli")
 
-    def parts(self, topic: str) -> Sequence[Any]:
+    def parts(self, topic: str) -> Sequence[Topic]:
         return self.broker.registry.parts(TopicName.parse(topic))[1]
 
     async def publish(self, topic: str, count: int) -> None:
@@ -197,7 +215,7 @@ class Cluster:
             first = part.commit
             for start in range(first, first + count, 2000):
                 payloads = [b"%d" % offset for offset in range(start, min(first + count, start + 2000))]
-                await append_durably(part, payloads, producer="test")
+                await append(part, payloads)
 
     async def seal(self) -> None:
         """What was published so far lies in files that are not written any more."""
@@ -207,10 +225,7 @@ class Cluster:
         (filler,) = self.parts(str(FILLER))
         sealed = self.broker.journal.sealed()[-1:]
         while self.broker.journal.sealed()[-1:] == sealed:
-            try:
-                await append_durably(filler, [bytes(60_000)], producer="test")
-            except Overloaded:  # the next file is being made
-                await asyncio.sleep(0.005)
+            await append(filler, [bytes(60_000)])
 
     async def retain(self) -> None:
         self.apply_retention()
