@@ -320,6 +320,25 @@ async def dead_letters_growing(world: World) -> AsyncIterator[Expected]:
 
 
 @asynccontextmanager
+async def messages_dropped(world: World) -> AsyncIterator[Expected]:
+    """A consumer refuses some messages for good, and the policy is to drop them."""
+    topic = f"{world.name}-drop"
+    count = world.random.randint(20, 60)
+    refused = set(world.random.sample(range(count), world.random.randint(2, 9)))
+    await world.publish(topic, count)
+    await world.call("subscriptions.create", topic=topic, subscription="s")
+    await world.call("subscriptions.set_failure_policy", topic=topic, subscription="s", poison_policy="drop")
+
+    async def work() -> None:
+        async with world.client.consumer(topic, "s") as consumer:
+            async for message in consumer:
+                await (message.terminate("unreadable") if message.offset in refused else message.ack())
+
+    async with _running(work()):
+        yield Expected("messages_dropped", topic, "s", lambda: {"dropped": len(refused)})
+
+
+@asynccontextmanager
 async def hot_key(world: World) -> AsyncIterator[Expected]:
     """One customer has most of the orders, and every order takes its time."""
     topic = f"{world.name}-keys"
@@ -514,8 +533,8 @@ async def schema_rejections(world: World) -> AsyncIterator[Expected]:
 FAULTS: Final[dict[str, Fault]] = {
     fault.__name__: fault
     for fault in (
-        no_consumers, consumer_dead, consumer_not_acking, poison_message, dead_letters_growing, hot_key,
-        cursor_rewound, consumer_slow, produce_burst, producer_stopped, publish_throttled, schema_rejections,
+        no_consumers, consumer_dead, consumer_not_acking, poison_message, dead_letters_growing, messages_dropped,
+        hot_key,        cursor_rewound, consumer_slow, produce_burst, producer_stopped, publish_throttled, schema_rejections,
     )
 }  # fmt: skip
 

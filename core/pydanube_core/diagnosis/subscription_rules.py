@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from pydanube_core.diagnosis.dropping import MESSAGES_DROPPED
 from pydanube_core.diagnosis.expiring import CONSUMER_EXPIRING
 from pydanube_core.diagnosis.findings import Finding, NextCall, Outcome, Rule, RuleArea, Severity
 from pydanube_core.diagnosis.lag_status import POISON_FAILURES, LagStatus
@@ -638,4 +639,5 @@ SUBSCRIPTION_RULES: Final = (
         helps="look at the dead letters",
         check=dead_letters_growing,
     ),
+    MESSAGES_DROPPED,
 )

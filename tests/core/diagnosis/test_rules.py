@@ -150,6 +150,10 @@ FIRING: list[tuple[str, SubscriptionView]] = [
     ("produce_burst", view(lag=FALLING, consumers=(consumer(),), acknowledged=SOME, production=BURST)),
     ("consumer_slow", view(lag=FALLING, unread=2950, consumers=(consumer(),), acknowledged=SOME)),
     ("dead_letters_growing", view(consumers=(consumer(),), unread=0, dead_lettered=SOME, acknowledged=SOME)),
+    (
+        "messages_dropped",
+        view(consumers=(consumer(),), unread=0, dropped=SOME, poison_policy="drop", acknowledged=SOME),
+    ),
 ]
 
 
@@ -166,6 +170,12 @@ def test_the_top_finding_is_the_cause(rule: str, facts: SubscriptionView) -> Non
 
 def quiet(facts: SubscriptionView) -> list[Finding]:
     return [one for one in check_view(facts, OPTIONS) if one.severity > Severity.INFO]
+
+
+def test_what_a_slow_consumer_of_a_topic_that_stores_nothing_loses_is_no_dropping_by_policy() -> None:
+    lost = {"consumers": (consumer(),), "unread": 0, "dropped": SOME, "acknowledged": SOME}
+    assert quiet(view(**lost)) == []
+    assert quiet(view(**lost | {"dropped": NONE, "poison_policy": "drop"})) == []
 
 
 def test_a_job_that_comes_and_goes_is_no_fault_until_its_mail_is_old() -> None:
@@ -345,7 +355,7 @@ def test_answers_are_bounded_and_ranked_and_silence_without_a_look_is_unknown() 
 
 
 def test_the_rules_are_declared_and_the_windows_are_what_they_seem() -> None:
-    assert len(RULES) == 18
+    assert len(RULES) == 19
     assert (FALLING.status, STANDING.status) == (LagStatus.FALLING_BEHIND, LagStatus.STUCK)
     for rule in RULES.values():
         assert rule.evidence
