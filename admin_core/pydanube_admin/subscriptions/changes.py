@@ -118,7 +118,9 @@ async def undo_create_subscription(
             topic=topic.own.topic,
         )
     whole = SubscriptionRequest(topic=request.topic, subscription=request.subscription)
-    used = _lag(found) or any(facts.next_unacked != image["starts"].get(facts.topic) for facts in found)
+    used = _lag(found) or any(
+        facts.next_unacked != image.get("starts", {}).get(facts.topic) for facts in found
+    )
     forecast = await forecast_delete_subscription(context, whole)
     return Undo(
         act=partial(context.port.delete_subscription, topic.own.topic, request.subscription),
