@@ -62,9 +62,6 @@ POLICIES: Final[list[dict[str, int | None]]] = [
     {"retention_offset": 20},
     {"drop_unread": None, "retention_age_s": None},
 ]
-# What issue 13 names beside this, under 6 and 7, and others mend: a deleted subscription holds nothing back, and the
-# image of a cursor with thousands of holes is not kept. Each is held against the promises once it is taken out here.
-NOT_YET: Final = frozenset({"deleted subscriptions hold retention back", "images of any size are kept"})
 KINDS: Final = [
     kind
     for kind, share in {
@@ -385,11 +382,9 @@ class Promises(RuleBasedStateMachine):
                     self.state.unread[key] = subtract(unread, [gone])
             for ghost, unread in self.ghosts.items():
                 if ghost[1] == log:
-                    assert (
-                        drops
-                        or not overlap(unread, gone)
-                        or "deleted subscriptions hold retention back" in NOT_YET
-                    ), f"retention took what {ghost} has not read, whose deletion can be undone"
+                    assert drops or not overlap(unread, gone), (
+                        f"retention took what {ghost} has not read, whose deletion can be undone"
+                    )
                     self.ghosts[ghost] = subtract(unread, [gone])
             for promise in self.promises:
                 if promise.operation in MOVES:
@@ -508,10 +503,9 @@ class Promises(RuleBasedStateMachine):
         else:
             assert gone == 0, f"{operation} of {of} destroyed {gone} messages without a plan"
         made = outcome.model_dump()
-        if not (self.wide and "images of any size are kept" in NOT_YET):
-            assert plan["reversible"] is (made["undo_until"] is not None), (
-                f"{operation}: reversible, then no undo"
-            )
+        assert plan["reversible"] is (made["undo_until"] is not None), (
+            f"{operation}: reversible, then no undo"
+        )
         return before, made
 
     @staticmethod
@@ -560,10 +554,7 @@ class Promises(RuleBasedStateMachine):
                     if call_id == promise.call_id:
                         assert now.unread[log, subscription] == unread, "its cursor stands where it stood"
             case operation if operation in MOVES:
-                if not (
-                    self.wide and "images of any size are kept" in NOT_YET
-                ):  # else a later move may be unknown
-                    assert not promise.touched, f"taken back over {promise.touched}"
+                assert not promise.touched, f"taken back over {promise.touched}"
                 for log in mine:
                     key = (log, promise.arguments["subscription"])
                     since = (then.logs[log][1], now.logs[log][1])
