@@ -119,8 +119,7 @@ class Desk:
             expires_ms=now + self._options.plan_ttl_ms,
             secret="",
         )
-        token = await self.plans.add(record)
-        return Plan(**shown_plan(record, now).model_dump(), plan_token=token)
+        return Plan(**shown_plan(record, now).model_dump(), plan_token=await self.plans.add(record))
 
     async def discard(self, context: Context, plan_id: str) -> PlanRecord:
         """Take a plan out of use. Raises `PlanNotFound`, `PlanUsed`, `PlanMismatch` for somebody else's."""
@@ -418,8 +417,8 @@ class Desk:
     async def _required(self, context: Context, call: Call, forecast: Forecast) -> PlanRequired:
         plan = await self._keep(context, call, forecast)
         return PlanRequired(
-            f"{call.operation.name} destroys: {loss_text(forecast.blast_radius, forecast.later)}; nothing was changed. Look at the "
-            "plan in details and show it to whoever decides; then make the call in next",
+            f"{call.operation.name} destroys: {loss_text(forecast.blast_radius, forecast.later)}; nothing was changed. "
+            "Look at the plan in details and show it to whoever decides; then make the call in next",
             plan=plan.model_dump(mode="json"),
         ).followed_by(
             call.operation.apply_call(call.arguments, plan.plan_token, "does what the plan says, once")
@@ -477,9 +476,8 @@ def _destroys(operation: Operation, forecast: Forecast) -> bool:
 
 
 def _reversible(operation: Operation, forecast: Forecast) -> bool:
-    if operation.undo is None:
-        return False
-    return operation.reversible is True if forecast.reversible is None else forecast.reversible
+    said = operation.reversible is True if forecast.reversible is None else forecast.reversible
+    return operation.undo is not None and said
 
 
 def shown_plan(record: PlanRecord, now_ms: int) -> ShownPlan:
