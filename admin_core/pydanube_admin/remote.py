@@ -14,10 +14,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from pydanube.addresses import DEFAULT_ADMIN_URL
 from pydanube.principal import default_principal
 from pydanube_core.generated.danube_ops_pb2 import CallRequest, CallResponse
 from pydanube_core.ops_call import (
-    DEFAULT_ADMIN_URL,
     LONG_RUNNING_S,
     call_request,
     call_result,

@@ -279,6 +279,7 @@ class Broker(BrokerParts):
                     STREAM["Consume"].path: self._consume_stream,
                 },
                 cold={
+                    **({OPS["Call"].path: self._call} if server.ops_on_grpc_port else {}),
                     STREAM["Resolve"].path: Resolve(self),
                     STREAM["Match"].path: Match(self),
                     **schemas.cold,

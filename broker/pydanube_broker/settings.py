@@ -75,6 +75,9 @@ class Server(Section):
         default=256 << 20,
         description="memory for what connected clients send by halves and do not read, all together",
     )
+    ops_on_grpc_port: Switch = Field(
+        default=True, description="operations on the clients' port too, so that one address is enough"
+    )
     insecure_bind: Switch = Field(
         default=False, description="allow a public host without TLS and authentication"
     )

@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 import typer
+from pydanube.addresses import DEFAULT_ADMIN_URL, DEFAULT_BROKER_URL, admin_address
 from pydanube_core.errors import InvalidArgument
 from pydanube_core.units import parse_duration_s
 
 from pydanube_cli.overview import with_help
 
-DEFAULT_BROKER: Final = "http://127.0.0.1:6650"
 TIMEOUT: Final = "10s"
-DEFAULT_ADMIN: Final = "http://127.0.0.1:50051"
 
 # typer's own usage errors, by a name that is public in every version it may be: BadParameter's parent.
 UsageError: Final[type[Exception]] = typer.BadParameter.__mro__[1]
@@ -39,11 +38,11 @@ class Common:
 
     @property
     def broker_url(self) -> str:
-        return self.broker or DEFAULT_BROKER
+        return self.broker or DEFAULT_BROKER_URL
 
     @property
     def admin_url(self) -> str:
-        return self.admin or DEFAULT_ADMIN
+        return self.admin or DEFAULT_ADMIN_URL
 
 
 _PANEL: Final = "Every command"
@@ -72,7 +71,7 @@ _OPTIONS: Final[dict[str, tuple[Any, Any]]] = {
                 "--broker",
                 "--service-addr",
                 metavar="URL",
-                help=f"Where the broker answers (DANUBE_BROKER_URL) [default: {DEFAULT_BROKER}]",
+                help=f"Where the broker answers (DANUBE_BROKER_URL) [default: {DEFAULT_BROKER_URL}]",
             ),
         ],
         None,
@@ -83,7 +82,8 @@ _OPTIONS: Final[dict[str, tuple[Any, Any]]] = {
             typer.Option(
                 "--admin",
                 metavar="URL",
-                help=f"Where its administration answers (DANUBE_ADMIN_ENDPOINT) [default: {DEFAULT_ADMIN}]",
+                help="Where its administration answers (DANUBE_ADMIN_ENDPOINT), if --broker does not [default: "
+                f"the broker that is named, else {DEFAULT_ADMIN_URL}]",
             ),
         ],
         None,
@@ -231,7 +231,7 @@ def _common(values: Mapping[str, Any]) -> Common:
         timeout_s=parse_duration_s(values["common_timeout"] or TIMEOUT, field="timeout"),
         timeout_given=values["common_timeout"] is not None,
         broker=_url(broker or os.environ.get("DANUBE_BROKER_URL") or None, "broker"),
-        admin=_url(admin or os.environ.get("DANUBE_ADMIN_ENDPOINT") or None, "admin"),
+        admin=_url(admin_address(admin, broker, os.environ), "admin"),
         principal=values["common_as"] or os.environ.get("DANUBE_PRINCIPAL") or None,
     )
 

@@ -7,8 +7,9 @@ import os
 from typing import Annotated, Any, Literal
 
 import typer
+from pydanube.addresses import DEFAULT_ADMIN_URL
 
-from pydanube_cli.command import DEFAULT_ADMIN, Common, command
+from pydanube_cli.command import Common, command
 
 
 @command(
@@ -117,7 +118,7 @@ def _print_config(client: str, arguments: list[str], common: Common, *, url: str
     from pydanube_mcp import print_config
 
     env: dict[str, str] = {}
-    if common.admin_url != DEFAULT_ADMIN:
+    if common.admin_url != DEFAULT_ADMIN_URL:
         env["DANUBE_ADMIN_ENDPOINT"] = common.admin_url
     if common.principal is not None:
         env["DANUBE_PRINCIPAL"] = common.principal

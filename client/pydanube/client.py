@@ -21,6 +21,7 @@ from pydanube_core.generated import danube_stream_pb2 as pb
 from pydanube_core.names import TopicName, check_subscription
 from pydanube_core.services import STREAM
 
+from pydanube.addresses import DEFAULT_BROKER_URL
 from pydanube.client_metrics import ClosedCounts, Labels, exposition
 from pydanube.consumer import Consumer, Reader
 from pydanube.endpoint import Tls, parse_url
@@ -53,7 +54,6 @@ from pydanube.topic_watch import Partitions, TopicChoice, TopicWatch
 from pydanube.tracing import Tracing
 from pydanube.transport import Transport, TransportFactory, gave_up
 
-DEFAULT_URL: Final = "http://127.0.0.1:6650"
 _RESOLVE_TIMEOUT_S: Final = 10.0
 
 _Answer = TypeVar("_Answer")
@@ -86,7 +86,7 @@ def connect(
         InvalidArgument: the url is none, or another argument is of the wrong kind.
     """
     if url is None or url == "":
-        url = os.environ.get("DANUBE_BROKER_URL") or DEFAULT_URL
+        url = os.environ.get("DANUBE_BROKER_URL") or DEFAULT_BROKER_URL
     parse_url(url)
     _check_kind("token", token, str, "text")
     _check_kind("tls", tls, Tls, "a pydanube.Tls")

@@ -17,7 +17,6 @@ from pydanube_core.errors import (
 )
 from pydanube_core.generated.danube_ops_pb2 import CallRequest, CallResponse
 
-DEFAULT_ADMIN_URL: Final = "http://127.0.0.1:50051"
 # For operations that say so, where the caller says nothing; his leaving ends them sooner
 LONG_RUNNING_S: Final = 3600.0
 
@@ -39,7 +38,7 @@ def call_target(admin_url: str, *, field: str = "admin") -> str:
         )
     if parts.scheme != "http" or not parts.hostname or port is None or parts.path not in ("", "/"):
         raise InvalidArgument(
-            f"{admin_url!r} is not an admin address; write http://host:port, such as {DEFAULT_ADMIN_URL}",
+            f"{admin_url!r} is not an admin address; write http://host:port, such as http://127.0.0.1:50051",
             field=field,
             value=admin_url,
         )
@@ -113,8 +112,8 @@ def call_failed(error: ClusterError, *, url: str, operation: str, timeout_s: flo
             )
         case NotImplementedYet():
             return NotImplementedYet(
-                f"the server at {url} does not offer danube.ops; is this the admin port (50051) of a "
-                "pydanube broker?",
+                f"the server at {url} does not offer danube.ops; is this a pydanube broker? Its admin port (50051) "
+                "does in any case: name it with --admin",
                 url=url,
             )
         case _:

@@ -11,10 +11,10 @@ from typing import Any, Final
 
 import anyio
 from mcp.server.transport_security import TransportSecuritySettings
+from pydanube.addresses import DEFAULT_ADMIN_URL
 from pydanube_admin.http import MAX_BODY_BYTES, AsgiApp, HttpFace, http_server
 from pydanube_admin.jsonrpc import JsonRpc
 from pydanube_admin.remote import OpsClient
-from pydanube_core.ops_call import DEFAULT_ADMIN_URL
 from starlette.applications import Starlette
 
 from pydanube_mcp.consent import Confirm

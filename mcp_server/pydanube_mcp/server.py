@@ -45,9 +45,9 @@ from mcp.types import (
     UnsubscribeRequestParams,
 )
 from pydantic import AnyUrl
+from pydanube.addresses import DEFAULT_ADMIN_URL
 from pydanube_admin.openrpc import package_version
 from pydanube_core.errors import ClusterError
-from pydanube_core.ops_call import DEFAULT_ADMIN_URL
 
 from pydanube_mcp.alerts import MAX_CUES, MAX_LISTENERS, AlertWatch
 from pydanube_mcp.calls import Caller

@@ -180,7 +180,10 @@ def test_the_tab_key_imports_neither_the_operations_nor_grpc() -> None:
     )
     modules = json.loads(done.stdout.splitlines()[-1])
     loaded = {name.split(".")[0] for name in modules}
-    assert {name for name in modules if name.startswith("pydanube.")} <= {"pydanube.principal"}
+    assert {name for name in modules if name.startswith("pydanube.")} <= {
+        "pydanube.principal",
+        "pydanube.addresses",
+    }
     assert not loaded & {
         "grpc",
         "typer",

@@ -14,12 +14,9 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Final
 
 from pydanube_cli.completion.names import names_of
 from pydanube_cli.completion.words import FILES, FOLDERS, Wanted, load, split_line, wanted
-
-DEFAULT_ADMIN: Final = "127.0.0.1:50051"
 
 
 def complete(shell: str, words: Sequence[str], env: Mapping[str, str]) -> list[str]:
@@ -46,15 +43,17 @@ def complete(shell: str, words: Sequence[str], env: Mapping[str, str]) -> list[s
 
 def _names(found: Wanted, env: Mapping[str, str]) -> list[str]:
     # here, not above: most presses of the key ask the broker for nothing
+    from pydanube.addresses import admin_address
     from pydanube.principal import default_principal
 
     assert found.kind is not None
-    url = found.common.get("--admin")
-    if url is None and (cluster := found.common.get("--cluster")):
+    admin, broker = found.common.get("--admin"), found.common.get("--broker")
+    if admin is None and (name := found.common.get("--cluster")):
         from pydanube_cli.clusters import find_cluster
 
-        url = find_cluster(cluster, env).admin
-    url = url or env.get("DANUBE_ADMIN_ENDPOINT") or DEFAULT_ADMIN
+        cluster = find_cluster(name, env)
+        admin, broker = cluster.admin, broker or cluster.broker
+    url = admin_address(admin, broker, env)
     address = url.rpartition("://")[2].strip("/ ")
     principal = found.common.get("--as") or default_principal(env)
     return names_of(found.kind, found.begin, topic=found.topic, address=address, principal=principal)

@@ -6,8 +6,9 @@ import os
 from collections.abc import Mapping
 from typing import Any, Final
 
-from pydanube_core.ops_call import DEFAULT_ADMIN_URL, LONG_RUNNING_S, call_request
+from pydanube_core.ops_call import LONG_RUNNING_S, call_request
 
+from pydanube.addresses import admin_address
 from pydanube.admin.values import ResultT
 from pydanube.ops_channel import OpsChannel
 from pydanube.principal import default_principal
@@ -20,9 +21,7 @@ class Caller:
     """Calls from asyncio."""
 
     def __init__(self, url: str | None, *, principal: str | None, timeout_s: float) -> None:
-        self._channel = OpsChannel(
-            url or os.environ.get("DANUBE_ADMIN_ENDPOINT") or DEFAULT_ADMIN_URL, field="url"
-        )
+        self._channel = OpsChannel(admin_address(url, None, os.environ), field="url")
         self._principal = principal or default_principal()
         self._timeout_s = timeout_s
 

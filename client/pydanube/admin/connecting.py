@@ -17,7 +17,8 @@ async def connect_admin(
     """The operations of a cluster, for the block.
 
     Args:
-        url: of the admin port; DANUBE_ADMIN_ENDPOINT, else http://127.0.0.1:50051.
+        url: of the broker, its clients' port or its admin port; DANUBE_ADMIN_ENDPOINT, DANUBE_BROKER_URL, else
+            http://127.0.0.1:50051.
         principal: who asks, for the audit; DANUBE_PRINCIPAL, else `<user>@<host>`.
         timeout_s: for a call; operations that take long have an hour.
     """

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
+from pydanube.addresses import admin_address
 from pydanube_core.errors import InvalidArgument, StoreUnavailable, TopicNotFound
 from pydanube_core.names import TopicName
 from pydanube_core.units import parse_time_ms
@@ -16,7 +17,7 @@ from pydanube_storage.objects import ObjectStore, StoreOptions, open_store
 from pydanube_storage.objects.names import ObjectName
 
 from pydanube_spark.sources.extent import ColdObject, Extent, cover_of
-from pydanube_spark.sources.options import DEFAULT_ADMIN_URL, TopicOptions, store_options
+from pydanube_spark.sources.options import TopicOptions, store_options
 
 _PAGE: Final = 1000
 _NOT_CLUSTERS: Final = ("exports",)
@@ -96,8 +97,7 @@ def tier_of_broker(admin_url: str | None, cluster: str | None) -> tuple[str, str
     """
     from pydanube_admin.remote import call_sync
 
-    url = admin_url or os.environ.get("DANUBE_ADMIN_ENDPOINT") or DEFAULT_ADMIN_URL
-    tier = call_sync(url, "brokers.status")["tier"]
+    tier = call_sync(admin_address(admin_url, None, os.environ), "brokers.status")["tier"]
     if not tier.get("enabled"):
         raise InvalidArgument(
             f"the broker has no object store: {tier.get('reason')}", field="tier", value=None

@@ -8,14 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Self
 
+from pydanube.addresses import DEFAULT_BROKER_URL, admin_address
 from pydanube_core.errors import InvalidArgument
 from pydanube_core.names import TopicName
 from pydanube_core.positions import Position
 from pydanube_core.units import parse_bytes
 from pydanube_storage.objects import StoreOptions
 
-DEFAULT_BROKER_URL: Final = "http://127.0.0.1:6650"
-DEFAULT_ADMIN_URL: Final = "http://127.0.0.1:50051"
 _STORE: Final = ("endpoint", "region", "path_style", "profile", "role", "anonymous")
 _TOPIC: Final = (
     *("topic", "broker", "admin", "tier", "cluster", "start", "end", "decode", "on_error"),
@@ -81,7 +80,7 @@ class TopicOptions:
 
     @property
     def admin_url(self) -> str:
-        return self.admin or os.environ.get("DANUBE_ADMIN_ENDPOINT") or DEFAULT_ADMIN_URL
+        return admin_address(self.admin, self.broker, os.environ)
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> Self:

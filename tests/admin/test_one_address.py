@@ -1,0 +1,82 @@
+"""Whoever names the broker's clients' port gets administration too."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+from pydanube.addresses import DEFAULT_ADMIN_URL, admin_address
+from pydanube.admin import connect_admin
+from pydanube_admin import AdminCore
+from pydanube_broker.broker import Broker
+from pydanube_broker.settings import MEMORY_DIR
+from pydanube_broker.settings_load import load_settings
+from pydanube_core.errors import NotImplementedYet
+from pydanube_spark.sources.options import TopicOptions
+
+pytestmark = pytest.mark.anyio
+
+
+@asynccontextmanager
+async def serving(**changes: Any) -> AsyncIterator[Broker]:
+    free = {f"server.{name}": 0 for name in ("grpc_port", "admin_port", "metrics_port")}
+    core = AdminCore()
+    settings = load_settings(None, {}, {"data.dir": MEMORY_DIR, **free, **changes})
+    async with Broker(settings, ops=core.serve_call) as broker:
+        core.attach(broker.port)
+        try:
+            with anyio.fail_after(60):
+                yield broker
+        finally:
+            await core.aclose()
+
+
+async def test_the_clients_port_is_enough_for_every_face(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving() as broker:
+        async with connect_admin(broker.broker_url) as admin:
+            await admin.topics.create("orders")
+        command = [
+            sys.executable,
+            "-m",
+            "pydanube_cli.main",
+            "topics",
+            "list",
+            "--json",
+            "--broker",
+            broker.broker_url,
+        ]
+        listed = await anyio.run_process(command, stderr=subprocess.STDOUT)
+        assert [item["topic"] for item in json.loads(listed.stdout)["items"]] == ["/default/orders"]
+        monkeypatch.setenv("DANUBE_BROKER_URL", broker.broker_url)
+        async with connect_admin() as admin:
+            assert [item.topic for item in (await admin.topics.list()).items] == ["/default/orders"]
+
+
+async def test_operations_may_be_kept_from_the_clients_port() -> None:
+    async with serving(**{"server.ops_on_grpc_port": False}) as broker:
+        async with connect_admin(broker.broker_url) as admin:
+            with pytest.raises(NotImplementedYet, match="admin port"):
+                await admin.topics.list()
+        async with connect_admin(broker.admin_url) as admin:
+            assert not (await admin.topics.list()).items
+
+
+def test_what_is_named_goes_before_the_environment_and_an_admin_port_before_a_clients_port(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    both = {"DANUBE_ADMIN_ENDPOINT": "http://a:1", "DANUBE_BROKER_URL": "http://b:2"}
+    assert admin_address("http://x:1", "http://y:2", both) == "http://x:1"
+    assert admin_address(None, "http://y:2", both) == "http://y:2"
+    assert admin_address(None, None, both) == "http://a:1"
+    assert admin_address(None, None, {"DANUBE_BROKER_URL": "http://b:2"}) == "http://b:2"
+    assert admin_address(None, None, {}) == DEFAULT_ADMIN_URL
+    for name, value in both.items():
+        monkeypatch.setenv(name, value)
+    assert TopicOptions(topic="t", broker="http://y:2").admin_url == "http://y:2"
+    assert TopicOptions(topic="t", broker="http://y:2", admin="http://x:1").admin_url == "http://x:1"
