@@ -13,6 +13,7 @@ import argparse
 import contextlib
 import json
 import os
+import sys
 import tempfile
 import threading
 import time
@@ -22,11 +23,15 @@ from typing import Self
 import pyarrow.parquet as pq
 from pydanube_core.telemetry.files import HOUR_MS
 from pydanube_spark import open_session
-from pydanube_spark.reports.lag import LagQuestion, find_cursors, lag_table
+from pydanube_spark.reports.lag import lag_table
 from pydanube_spark.reports.lag_rows import Span
-from pydanube_spark.telemetry.generator import Plan, generate
+from pydanube_spark.reports.lag_work import LagQuestion, LagWork
 from pydanube_storage.objects import StoreOptions
 from pydanube_storage.objects.local import LocalStore
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from tests.support.telemetry_generator import Plan, generate
 
 
 def main() -> None:
@@ -59,7 +64,7 @@ def main() -> None:
             begun = time.monotonic()
             load_before = os.getloadavg()[0]
             question = LagQuestion(store=StoreOptions(url=folder), cluster=None, span=span)
-            frame = lag_table(spark, question, find_cursors(question))
+            frame = lag_table(spark, LagWork.plan(question))
             with PeakMemory() as memory:
                 rows = frame.toArrow().num_rows
             took_s = time.monotonic() - begun

@@ -10,15 +10,19 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
 from unittest import mock
 
 from pydanube_core.telemetry.files import HOUR_MS
-from pydanube_spark.telemetry import generator
-from pydanube_spark.telemetry.generator import Behaviour, Plan, generate
 from pydanube_storage.objects.local import LocalStore
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from tests.support import telemetry_generator as generator
+from tests.support.telemetry_generator import Behaviour, Plan, generate
 
 LOADS = {
     "mixed": None,

@@ -143,7 +143,7 @@ close it.
 | `CAUGHT_UP` | nothing is unread, or nothing older than two samples |
 | `AT_RISK` | retention takes the oldest unread message within two samples, or in a fifth of its time and it is not gaining |
 | `STUCK` | the cursor has not moved for `diagnosis.stuck_after`, while there was unread mail for as long |
-| `FALLING_BEHIND` | the lower bound (95 %) of the lag's slope is above 0, and it grew by more than 5 % in the window |
+| `FALLING_BEHIND` | the lower bound (95 %) of the lag's slope is above 0: it grows, however large it is |
 | `SLOW` | gaining, but for more than an hour yet; or neither gaining nor losing, with old mail or without a consumer |
 | `CATCHING_UP` | gaining, or consumers keep pace with everything read within `diagnosis.stuck_after` |
 
@@ -385,7 +385,7 @@ times lie within its own: they are deleted ten minutes later, and a reader that 
 
 A row is one sample; what has not changed is told again once a minute or so. So the last row of a subscription holds for
 75 s at the default interval, and a time without rows is a time without telemetry, not one without change. Counters
-count since the broker started: one that is smaller than before is a restart. In a file the rows
+count since the broker started, and `incarnation` says which start that was: another is a restart. In a file the rows
 of a subject lie together, the newest first. While the broker's clock is behind what it has written nothing is written, so
 that a time is told once; a clock that was set back by more than an hour is believed.
 

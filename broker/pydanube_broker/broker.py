@@ -228,7 +228,7 @@ class Broker(BrokerParts):
                 keep_downsampled_s=settings.keep_downsampled,
                 downsample_after_s=settings.downsample_after,
             ),
-            machine_of(str(self.data_dir.broker_id)),
+            machine_of(str(self.data_dir.broker_id), self.registry.lone.registration.incarnation),
             self.tier.write_telemetry,
             self.tier.cluster,
             now_ms=now_ms,

@@ -20,6 +20,7 @@ from prometheus_client.core import (
     InfoMetricFamily,
     Metric,
 )
+from pydanube_core.cursor_state import CursorState
 
 from pydanube_broker.rpc.peer_memory import HeldForPeers
 from pydanube_broker.slices import Slices
@@ -42,11 +43,9 @@ class TopicSample:
 class SubscriptionSample:
     topic: str
     subscription: str
-    lag_messages: int
+    state: CursorState
     oldest_unread_age_s: float | None
-    active_consumers: int
     messages_out: int
-    redelivered: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,7 +225,7 @@ class BrokerMetrics:
             "oldest_unread_age_s": GaugeMetricFamily(
                 "danube_subscription_oldest_unread_age_seconds", "age of the oldest of them", labels=labels
             ),
-            "active_consumers": GaugeMetricFamily(
+            "members": GaugeMetricFamily(
                 "danube_subscription_active_consumers", "consumers connected", labels=labels
             ),
             "messages_out": CounterMetricFamily(
@@ -240,10 +239,13 @@ class BrokerMetrics:
             if sample.topic not in shown:
                 continue
             for field, family in families.items():
-                value = getattr(sample, field)
+                value = getattr(sample if field in _OF_SAMPLE else sample.state, field)
                 if value is not None:
                     family.add_metric([sample.topic, sample.subscription], value)
         yield from families.values()
+
+
+_OF_SAMPLE: Final = ("oldest_unread_age_s", "messages_out")
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

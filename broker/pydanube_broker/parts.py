@@ -25,6 +25,7 @@ from pydanube_broker.telemetry import TelemetryWriter
 from pydanube_broker.tier.tier import Tier
 from pydanube_broker.topics.hub import Hub
 from pydanube_broker.topics.retention import JournalRetention
+from pydanube_broker.topics.topic import Topic
 
 log = logging.getLogger("pydanube.broker")
 
@@ -67,6 +68,18 @@ class BrokerParts:
         self.tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             log.error("task_failed", exc_info=task.exception(), extra={"event": "task_failed"})
+
+    def append_time_ms(self, topic: Topic, offset: int) -> int | None:
+        """Append time of the message at an offset, as far as it is in memory: of the cold tier what was looked up."""
+        if offset < topic.state.tiered_offset:
+            tier: Tier | None = getattr(self, "tier", None)  # the tier may still be opening
+            known = None if tier is None else tier.lag.known_time_ms(topic.topic_id, offset)
+            if known is not None:
+                return known
+            first = self.journal.first_offset(topic.topic_id)
+            if first is None or offset < first:
+                return None
+        return self.journal.time_at_offset(topic.topic_id, offset)
 
     def rejected(self, topic: str, error: ClusterError, messages: int = 1) -> None:
         """Count a refused publish, and the messages it held."""

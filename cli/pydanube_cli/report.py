@@ -22,7 +22,16 @@ Out = Annotated[
     typer.Option("--out", metavar="DIR", help="Write Parquet, JSON, HTML and PNG there."),
 ]
 Master = Annotated[
-    str | None, typer.Option("--master", metavar="URL", help="Spark's master [default: local[*]]")
+    str | None,
+    typer.Option(
+        "--master", metavar="URL", help="Spark's master; without it, Spark runs where there is much to read"
+    ),
+]
+Compare = Annotated[
+    str | None,
+    typer.Option(
+        "--compare", metavar="previous", help="Also the time of the same length before, and what changed"
+    ),
 ]
 TierUrl = Annotated[
     str | None,
@@ -37,7 +46,7 @@ FailOn = Annotated[
     str | None, typer.Option("--fail-on", metavar="warning", help="Exit 6 if anything is in trouble.")
 ]
 #: settings that decide a status: of the broker whose telemetry it is, where it or its settings are at hand
-_RULES: Final = ("stuck_after", "sample_interval", "open_after", "close_after")
+_RULES: Final = ("stuck_after", "sample_interval", "window", "open_after", "close_after")
 _TROUBLE: Final = ("DATA_LOST", "AT_RISK", "STUCK", "FALLING_BEHIND", "SLOW")
 
 
@@ -56,12 +65,20 @@ def lag(
     topic: Topic = None,
     out: Out = None,
     master: Master = None,
+    compare: Compare = None,
     tier: TierUrl = None,
     tier_cluster: TierCluster = None,
     fail_on: FailOn = None,
 ) -> int:
     """Report how far each subscription was behind, hour by hour, and which are in trouble."""
-    result = _run("lag", common, since, until, topic, out, master, tier, tier_cluster, fail_on)
+    result = _run(
+        "lag",
+        common,
+        _asked(since, until, topic, out, master, compare),
+        tier=tier,
+        tier_cluster=tier_cluster,
+        fail_on=fail_on,
+    )
     if not common.as_json:
         _say_lag(result)
     trouble = {name: count for name, count in result["summary"]["statuses"].items() if name in _TROUBLE}
@@ -85,12 +102,20 @@ def balance(
     topic: Topic = None,
     out: Out = None,
     master: Master = None,
+    compare: Compare = None,
     tier: TierUrl = None,
     tier_cluster: TierCluster = None,
     fail_on: FailOn = None,
 ) -> int:
     """Report how evenly the brokers are loaded, which moves would help, and when they are full."""
-    result = _run("balance", common, since, until, topic, out, master, tier, tier_cluster, fail_on)
+    result = _run(
+        "balance",
+        common,
+        _asked(since, until, topic, out, master, compare),
+        tier=tier,
+        tier_cluster=tier_cluster,
+        fail_on=fail_on,
+    )
     summary = result["summary"]
     if not common.as_json:
         _say_balance(result)
@@ -101,14 +126,29 @@ def balance(
     return 0
 
 
-def _run(
-    report: str,
-    common: Common,
+def _asked(
     since: str,
     until: str | None,
     topic: str | None,
     out: Path | None,
     master: str | None,
+    compare: str | None,
+) -> dict[str, str | None]:
+    return {
+        "since": since,
+        "until": until,
+        "topic": topic,
+        "out": None if out is None else str(out.absolute()),
+        "master": master,
+        "compare": compare,
+    }
+
+
+def _run(
+    report: str,
+    common: Common,
+    asked: Mapping[str, str | None],
+    *,
     tier: str | None,
     tier_cluster: str | None,
     fail_on: str | None,
@@ -119,15 +159,7 @@ def _run(
         raise InvalidArgument(f"--fail-on {fail_on}: there is only warning", field="fail-on", value=fail_on)
     check_installed()
     store = _store(common) if tier is None else {"tier": tier, **_connection(), **_rules()}
-    given = {
-        **store,
-        "since": since,
-        "until": until,
-        "topic": topic,
-        "out": None if out is None else str(out.absolute()),
-        "master": master,
-        "tier-cluster": tier_cluster or store.get("tier-cluster"),
-    }
+    given = {**store, **asked, "tier-cluster": tier_cluster or store.get("tier-cluster")}
     words = [f"--{name}={value}" for name, value in given.items() if value is not None]
     result = run_in_process([report, *words], _progress())
     if common.as_json:

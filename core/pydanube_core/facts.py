@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from pydanube_core.cursor_state import CursorState
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reason:
@@ -125,32 +127,21 @@ class ConsumerFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionFacts:
-    """One subscription of one concrete topic. `next_unacked` was read no later than `next_offset`."""
+    """One subscription of one concrete topic."""
 
     topic: str
     partition: int | None
     subscription: str
     subscription_id: int
     type: str
-    start_offset: int  # of the topic: what is below was trimmed
-    next_offset: int  # of the topic: one past the last committed message
-    next_unacked: int  # everything below is acknowledged
-    acked_above: int  # messages acknowledged above next_unacked
-    in_flight: int
-    redelivered: int
-    dead_lettered: int
+    state: CursorState
     lag_bytes: int | None
     oldest_unread_append_ms: (
         int | None
-    )  # append time of the message at next_unacked; None at lag 0 or if unknown
+    )  # append time of the oldest unread message; None at lag 0 or if unknown
     consumers: tuple[ConsumerFacts, ...] = ()
     blocked_reason: str | None = None
     created_at_ms: int | None = None
-    dropped: int = 0  # lost on purpose: poison policy drop, or no room on a non-reliable topic
-
-    @property
-    def lag_messages(self) -> int:
-        return max(0, self.next_offset - max(self.next_unacked, self.start_offset) - self.acked_above)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

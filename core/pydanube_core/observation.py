@@ -2,8 +2,8 @@
 
 A round holds what changed since the round before, and what did not change for `heartbeat` rounds: whoever carries a
 subject's last sample forward that long knows the same as the broker does. `gone` names what is no more. Counters
-count since the broker started, so a rate is a difference and a smaller number means a restart. Times are
-milliseconds since 1970 by the broker's clock; a cursor is read before its head, in the same slice of the round.
+count since the broker started, so a rate is a difference within one incarnation of it. Times are milliseconds since 1970 by
+the broker's clock; a cursor is read before its head, in the same slice of the round.
 
 Tuples instead of dataclasses: there may be ten thousand of each in a round.
 """
@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+from pydanube_core.cursor_state import CursorState
 
 
 class HeadSample(NamedTuple):
@@ -26,6 +28,8 @@ class HeadSample(NamedTuple):
     next_offset: int
     messages_in: int
     bytes_in: int
+    messages_out: int  # delivered to consumers; a message that comes again counts again
+    bytes_out: int  # of them, as they are stored
     producers: int
     consumers: int
     refused: int  # publishes (batches) that were refused
@@ -42,25 +46,9 @@ class CursorSample(NamedTuple):
     partition: int | None
     subscription: str
     subscription_id: int
-    taken_at_ms: int
-    start_offset: int  # of the log, at the same moment
-    next_offset: int
-    next_unacked: int
-    acked_above: int
-    in_flight: int
-    members: int
-    delivered: int
-    redelivered: int
-    failed: int  # nacked or not answered in time
-    dead_lettered: int
-    dropped: int
-    generation: int  # rises with every seek
+    state: CursorState
     oldest_unread_append_ms: int | None  # None: nothing is unread, or not known without asking the cold tier
     type: str | None = None  # exclusive, shared …
-
-    @property
-    def lag_messages(self) -> int:
-        return max(0, self.next_offset - max(self.next_unacked, self.start_offset) - self.acked_above)
 
 
 class ConsumerSample(NamedTuple):
@@ -105,6 +93,7 @@ class BrokerSample(NamedTuple):
     messages_in: int
     bytes_in: int
     messages_out: int
+    bytes_out: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

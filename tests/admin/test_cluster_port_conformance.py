@@ -171,7 +171,7 @@ async def test_a_subscription_is_made_on_every_partition_once(port: ClusterPort)
     facts = [
         fact for index in range(2) for fact in await port.subscriptions(f"/default/many-part-{index}", "s")
     ]
-    assert [(fact.partition, fact.type, fact.lag_messages, fact.dropped) for fact in facts] == [
+    assert [(fact.partition, fact.type, fact.state.lag_messages, fact.state.dropped) for fact in facts] == [
         (0, "shared", 0, 0),
         (1, "shared", 0, 0),
     ]

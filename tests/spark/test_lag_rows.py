@@ -25,10 +25,16 @@ def history(count: int = 720, *, log: LogFacts | None = None, **columns: Any) ->
     arrays = {name: np.zeros(count, np.int64) for name in ARRAYS}
     arrays["taken_at"] = START + 5000 * np.arange(count)
     arrays["members"] += 1
+    arrays["incarnation"] += 1
     arrays["oldest_unread_age_ms"] -= 1
     for name, values in columns.items():
         arrays[name] = np.broadcast_to(np.asarray(values, np.int64), (count,)).copy()
-    return History(arrays, log)
+    return History(arrays, GRID, log)
+
+
+def picked(found: History, kept: Any, **more: Any) -> History:
+    """Some of its samples."""
+    return History({name: found.arrays[name][kept] for name in ARRAYS}, GRID, found.log, **more)
 
 
 def rows(found: History, hours: int = 1, **options: Any) -> list[LagRow]:
@@ -66,12 +72,11 @@ def test_t4_a_consumer_that_died_is_stuck_since_its_death_and_has_no_member() ->
     assert (row.status, row.stuck_reason) == ("STUCK", "no_member")
     assert row.since_ms is not None
     assert abs(row.since_ms - (START + died * 5000)) <= 10_000
-    assert row.oldest_unread_age_s == pytest.approx(1800.0)
+    assert row.oldest_unread_age_s == pytest.approx(1795.0)  # at the last sample
 
 
 def test_t5_a_subscription_of_the_last_seconds_is_unknown_and_not_stuck() -> None:
-    late = history()
-    late.times = late.times + HOUR - 10_000
+    late = history(2, taken_at=[START + HOUR - 10_000, START + HOUR - 5000])
     assert whole(late).status == "UNKNOWN"
 
 
@@ -93,7 +98,7 @@ def test_the_cold_tier_says_what_samples_do_not_know() -> None:
     found = history(next_offset=100_000_000, unread_offsets=100_000_000 - 50 * TICKS)
     span = Span(since_ms=START, until_ms=START + HOUR)
     row = list(rows_of_history(found, span, GRID, DiagnosisOptions(), lambda offset: START - 60_000))[-1]
-    assert (row.age_quality, row.oldest_unread_age_s) == ("exact", 3660.0)
+    assert (row.age_quality, row.oldest_unread_age_s) == ("exact", 3655.0)  # at the last sample
 
 
 def test_t11_lag_is_never_below_zero() -> None:
@@ -113,39 +118,82 @@ def test_a_rewind_is_a_remark_and_no_fault() -> None:
 
 def test_quiet_subscriptions_are_told_once_a_minute_and_are_not_short_of_samples() -> None:
     found = history(next_offset=3000)
-    sparse = History({name: getattr_of(found, name)[::12] for name in ARRAYS})
+    sparse = picked(found, TICKS % 12 == 0)
     row = whole(sparse)
     assert (row.status, row.samples) == ("CAUGHT_UP", row.expected_samples)
 
 
-def getattr_of(found: History, name: str) -> Any:
-    columns = {
-        "taken_at": found.times,
-        "start_offset": found.start,
-        "next_offset": found.head,
-        "unread_offsets": found.head - found.cursor,
-        "acked_above": found.above,
-        "in_flight": found.in_flight,
-        "members": found.members,
-        "redelivered": found.redelivered,
-        "failed": found.failed,
-        "dead_lettered": found.dead_lettered,
-        "generation": np.zeros_like(found.times),
-        "oldest_unread_age_ms": found.age,
-    }
-    return columns[name]
+def test_time_before_the_first_sample_and_after_the_last_is_unknown() -> None:
+    """A broker that is five minutes old has five minutes of status, and not those of a day."""
+    young = picked(history(next_offset=3000), TICKS >= 660)
+    made = rows(young)
+    minutes = json.loads(made[-1].minutes)
+    assert minutes == pytest.approx({"CAUGHT_UP": 4.917, "UNKNOWN": 55.083}, abs=0.002)
+    assert (made[-1].status, made[-1].as_of_ms) == ("CAUGHT_UP", START + 719 * 5000)
+    told = rows(picked(history(next_offset=3000), TICKS >= 660, told_ms=START + HOUR - 1))[-1]
+    assert json.loads(told.minutes)["UNKNOWN"] == pytest.approx(55.0, abs=0.002)
+
+
+def test_an_age_is_that_of_the_newest_sample_and_grows_only_while_the_broker_tells_of_itself() -> None:
+    """Read up to the last message: 0.2 s at the sample, however late the report is made."""
+    busy = {"next_offset": 500 * TICKS, "unread_offsets": 3, "oldest_unread_age_ms": 200}
+    until = Span(since_ms=START, until_ms=START + HOUR + 40_000)
+    row = list(rows_of_history(history(**busy), until, GRID, DiagnosisOptions()))[-1]
+    assert (row.status, row.oldest_unread_age_s, row.as_of_ms) == ("CAUGHT_UP", 0.2, START + 719 * 5000)
+    assert row.max_age_s == 0.2
+    held = picked(history(**busy), TICKS % 12 == 0, told_ms=START + HOUR)
+    row = list(rows_of_history(held, until, GRID, DiagnosisOptions()))[-1]
+    assert row.as_of_ms == START + HOUR
+    assert row.oldest_unread_age_s == 60.2, "told at 59:00, and not told otherwise in the rounds until 60:00"
+
+
+def test_a_loss_is_said_in_the_window_in_which_it_is_seen_and_what_is_read_is_caught_up_at_once() -> None:
+    """`start` passes the cursor in the last window: no debouncing of a fact, and no other status beside it."""
+    lost = history(
+        start_offset=np.where(TICKS >= 700, 400, 0),
+        next_offset=1000,
+        unread_offsets=900,
+        oldest_unread_age_ms=1_000_000 + 5000 * TICKS,
+    )
+    row = whole(lost)
+    assert (row.status, row.lost_messages, row.newly_lost_messages) == ("DATA_LOST", 300, 300)
+    assert json.loads(row.evidence)["lost_messages"] == 300
+    assert (row.stuck_reason, row.since_ms) == (None, pytest.approx(START + 700 * 5000, abs=GRID.step_ms))
+    done = history(
+        start_offset=np.where(TICKS >= 300, 400, 0),
+        next_offset=1000,
+        unread_offsets=np.where(TICKS >= 690, 0, 900),
+        oldest_unread_age_ms=np.where(TICKS >= 690, -1, 1_000_000 + 5000 * TICKS),
+    )
+    row = whole(done)
+    assert (row.status, row.lost_messages, row.newly_lost_messages) == ("CAUGHT_UP", 0, 300)
+
+
+def test_growing_behind_for_ever_is_falling_behind_however_large_it_is() -> None:
+    """1.6 million unread and 17 more a second: no pace is kept."""
+    row = whole(
+        history(next_offset=2_000_000 + 500 * TICKS, unread_offsets=1_600_000 + 87 * TICKS, in_flight=10)
+    )
+    assert row.status == "FALLING_BEHIND"
+    assert row.velocity == pytest.approx(17.4, rel=0.02)
+    assert json.loads(row.minutes)["FALLING_BEHIND"] == pytest.approx(59.9, abs=0.1)
 
 
 def test_a_gap_in_the_telemetry_is_unknown_time_and_not_good_time() -> None:
     found = history(next_offset=3000)
     kept = (TICKS < 240) | (TICKS >= 480)
-    row = whole(History({name: getattr_of(found, name)[kept] for name in ARRAYS}))
+    row = whole(picked(found, kept))
     assert json.loads(row.minutes)["UNKNOWN"] >= 10
 
 
 def test_a_counter_that_began_again_is_a_restart() -> None:
     counter = np.where(TICKS < 300, TICKS, TICKS - 300)
-    assert whole(history(next_offset=3000, redelivered=counter)).redelivered == 299 + 0 + 419
+    restarted = np.where(TICKS < 300, 1, 2)
+    row = whole(history(next_offset=3000, redelivered=counter, incarnation=restarted))
+    assert row.redelivered == 299 + 0 + 419
+    assert whole(history(next_offset=3000, redelivered=counter)).redelivered == 299 + 419, (
+        "a fall is no restart"
+    )
 
 
 def test_bytes_are_by_the_mean_message_and_headroom_by_the_nearer_limit() -> None:
@@ -155,7 +203,7 @@ def test_bytes_are_by_the_mean_message_and_headroom_by_the_nearer_limit() -> Non
     assert row.lag_bytes == 2_400_000
     assert row.retention_headroom_s == pytest.approx(1_200_000 / (100 * 400), rel=0.01)
     by_age = whole(history(log=LogFacts(retention_age_s=3600, drop_unread=True), **behind))
-    assert by_age.retention_headroom_s == pytest.approx(3535)  # the last sample is 5 s old
+    assert by_age.retention_headroom_s == pytest.approx(3540)  # at the last sample
     assert (by_age.lag_bytes, json.loads(by_age.reasons)["lag_bytes"]) == (None, "message_size_not_known")
     waiting = whole(history(log=LogFacts(retention_age_s=3600), **behind))
     assert json.loads(waiting.reasons)["retention_headroom_s"] == "retention_waits_for_cursors"
@@ -211,7 +259,9 @@ def any_history(draw: st.DrawFn) -> History:
     size = draw(st.one_of(st.none(), st.floats(0, 1e18)))
     limits = st.one_of(st.none(), ANY_COUNT)
     return History(
-        columns, LogFacts(message_bytes=size, retention_age_s=draw(limits), retention_bytes=draw(limits))
+        columns,
+        GRID,
+        LogFacts(message_bytes=size, retention_age_s=draw(limits), retention_bytes=draw(limits)),
     )
 
 

@@ -16,9 +16,10 @@ from pydanube_core.units import format_time
 from pydanube_spark.reports.balance_run import run_balance
 from pydanube_spark.reports.page import COLOURS
 from pydanube_spark.reports.run import ReportRequest, run_lag
-from pydanube_spark.telemetry.generator import Plan, generate
 from pydanube_storage.objects import StoreOptions
 from pydanube_storage.objects.local import LocalStore
+
+from tests.support.telemetry_generator import Plan, generate
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 pytestmark = [

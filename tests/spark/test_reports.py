@@ -15,13 +15,13 @@ from pydanube_core.telemetry.files import HOUR_MS
 from pydanube_core.units import format_time
 from pydanube_spark.reports.balance_run import run_balance
 from pydanube_spark.reports.run import ReportRequest, run_lag
-from pydanube_spark.telemetry.generator import Behaviour, Plan, behaviour_of, generate
 from pydanube_storage.objects import StoreOptions
 from pydanube_storage.objects.local import LocalStore
 from pydanube_storage.telemetry.reading import read_samples
 from pydanube_storage.telemetry.writing import encode
 
 from tests.support.duckdb import duckdb_rows
+from tests.support.telemetry_generator import Behaviour, Plan, behaviour_of, generate
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(400)]
 
@@ -30,7 +30,7 @@ PLAN = Plan(start_ms=472_222 * HOUR_MS, hours=2, subscriptions=12)
 TRUTH = {
     Behaviour.KEEPS_UP: {"CAUGHT_UP"},
     Behaviour.IDLE: {"CAUGHT_UP"},
-    Behaviour.FALLS_BEHIND: {"SLOW"},  # after an hour it grows by less than 5 % of itself in a window
+    Behaviour.FALLS_BEHIND: {"FALLING_BEHIND"},  # for ever, however far behind it is
     Behaviour.DIES: {"STUCK"},
     Behaviour.POISONED: {"STUCK"},
     Behaviour.CATCHES_UP: {"CATCHING_UP", "CAUGHT_UP"},
@@ -57,7 +57,7 @@ def test_each_behaviour_has_its_status_and_the_files_say_the_same(
     spark: Any, store: Path, tmp_path: Path
 ) -> None:
     steps: list[float] = []
-    found = run_lag(request(store, out=tmp_path), lambda doing, share: steps.append(share))
+    found = run_lag(request(store, out=tmp_path, master="local[2]"), lambda doing, share: steps.append(share))
     rows = {row["topic"]: row for row in found["rows"]}
     for number in range(PLAN.subscriptions):
         row = rows[f"/default/topic-{number}"]
@@ -97,6 +97,31 @@ def figures_by_duckdb(store: Path) -> dict[str, list[int]]:
         row["topic"]: [int(row[name]) for name in ("lag", "head", "cursor", "in_flight", "members")]
         for row in rows
     }
+
+
+def test_spark_and_this_process_make_the_same_rows(spark: Any, store: Path) -> None:
+    for run in (run_lag, run_balance):
+        here, there = run(request(store)), run(request(store, master="local[2]"))
+        assert (here["engine"], there["engine"]) == ("python", "spark")
+        for name in ("rows", "summary", "as_of", "cluster"):
+            assert here[name] == there[name], name
+
+
+def test_a_report_is_compared_with_the_time_before(spark: Any, store: Path) -> None:
+    middle = format_time(PLAN.start_ms + HOUR_MS)
+    found = run_lag(request(store, since=middle, compare="previous"))["previous"]
+    assert (found["since"], found["until"]) == (format_time(PLAN.start_ms), middle)
+    assert found["summary"]["statuses"]["CAUGHT_UP"] >= 7
+    worse = {each["topic"]: (each["before"], each["now"]) for each in found["changed"] if each["worse"]}
+    assert worse == {  # both broke at that moment
+        f"/default/topic-{number}": ("CAUGHT_UP", "STUCK")
+        for number in range(PLAN.subscriptions)
+        if behaviour_of(number) in (Behaviour.DIES, Behaviour.POISONED)
+    }
+    nothing = run_balance(request(store, compare="previous"))["previous"]
+    assert "no telemetry of that time" in nothing["reason"]
+    with pytest.raises(InvalidArgument, match="there is only previous"):
+        request(store, compare="yesterday")
 
 
 @pytest.mark.long
@@ -161,7 +186,10 @@ def test_a_damaged_file_is_named_and_what_was_deleted_is_no_gap(spark: Any, tmp_
     assert first.name in damaged
     assert [row["topic"] for row in found["rows"] if row["gone"] is not None] == ["/default/topic-2"]
     assert {row["topic"] for row in found["rows"]} == {f"/default/topic-{n}" for n in range(3)}
-    assert all(row["minutes"].get("UNKNOWN", 0) == 0 for row in found["rows"])
+    unknown = [row["minutes"]["UNKNOWN"] for row in found["rows"]]
+    assert unknown == pytest.approx([60.0] * 3, abs=0.2), (
+        "the hour of the damaged file, and no minute besides"
+    )
     assert (found["summary"]["subscriptions"], found["summary"]["gone"]) == (2, 1)
     for path in tmp_path.glob("*/telemetry/cursors/*/*.parquet"):
         path.write_bytes(path.read_bytes()[:-30])  # half written, were that possible
@@ -180,7 +208,7 @@ def test_a_file_that_retention_deletes_while_the_report_runs_is_named(spark: Any
         if doing == "reading telemetry":  # what there is to read has been listed
             first.unlink()
 
-    found = run_lag(request(tmp_path), delete)
+    found = run_lag(request(tmp_path, master="local[2]"), delete)
     assert "reading telemetry" in seen
     (named,) = found["summary"]["damaged_files"]
     assert first.name in named

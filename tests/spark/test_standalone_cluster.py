@@ -22,12 +22,12 @@ from pydanube_spark.java import find_java
 from pydanube_spark.reports.balance_run import run_balance
 from pydanube_spark.reports.main import main
 from pydanube_spark.reports.run import ReportRequest, run_lag
-from pydanube_spark.telemetry.generator import Plan, generate
 from pydanube_storage.objects import StoreOptions, open_store
 from pydanube_storage.objects.local import LocalStore
 
 from tests.support.broker_process import free_ports
 from tests.support.s3_server import running_s3_server
+from tests.support.telemetry_generator import Plan, generate
 
 pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(900)]
 

@@ -12,11 +12,12 @@ import pytest
 from pydanube_core.telemetry import table_named
 from pydanube_core.telemetry.files import HOUR_MS
 from pydanube_core.telemetry.tables import told_age_ms
-from pydanube_spark.telemetry import generator
-from pydanube_spark.telemetry.generator import Behaviour, Plan, generate
 from pydanube_storage.objects.local import LocalStore
 from pydanube_storage.telemetry.reading import read_samples
 from pydanube_storage.telemetry.writing import arrow_schema, encode
+
+from tests.support import telemetry_generator as generator
+from tests.support.telemetry_generator import Behaviour, Plan, generate
 
 SUBSCRIPTIONS = 100
 PLAN = Plan(start_ms=472_222 * HOUR_MS, hours=1, subscriptions=SUBSCRIPTIONS, brokers=1, hot_topics=0)

@@ -168,7 +168,7 @@ async def metrics_of(context: Context, topic: str | None) -> dict[str, Any]:
         "redelivered": traffic.redelivered,
         "publish_rejected": traffic.publish_rejected,
         "dropped": traffic.dropped,
-        "lag_messages": sum(each.lag_messages for each in found),
+        "lag_messages": sum(each.state.lag_messages for each in found),
         "stored_bytes": sum(each.bytes for each in logs),
         "uptime_s": round(facts.uptime_s, 3),
         "as_of": format_time(context.now_ms()),

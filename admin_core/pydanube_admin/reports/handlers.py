@@ -22,13 +22,14 @@ from pydanube_core.extras import install_command
 from pydanube_admin.context import Context
 from pydanube_admin.reports.models import ReportRequest, ReportResult
 
-_NEEDED: Final = ("pyspark", "pyarrow", "pandas")
+_NEEDED: Final = ("numpy", "pyarrow")
 _NOISE_LINES: Final = 20
 _LINE_BYTES: Final = 16 << 20
 #: settings that decide a status → option of the report's program
 _RULES: Final = {
     "diagnosis.stuck_after": "stuck-after",
     "diagnosis.sample_interval": "sample-interval",
+    "diagnosis.window": "window",
     "diagnosis.open_after": "open-after",
     "diagnosis.close_after": "close-after",
 }
@@ -49,7 +50,7 @@ async def _run(report: str, context: Context, request: ReportRequest) -> ReportR
     for module in _NEEDED:
         if find_spec(module) is None:
             raise MissingExtra(
-                f"reports run on Spark, and {module} is not installed beside the broker: {install_command('spark')}",
+                f"reports read Parquet, and {module} is not installed beside the broker: {install_command('spark')}",
                 extra="spark",
                 module=module,
             )
@@ -71,6 +72,7 @@ async def _run(report: str, context: Context, request: ReportRequest) -> ReportR
         "since": request.since,
         "until": request.until,
         "topic": request.topic,
+        "compare": request.compare,
         "path-style": None if tier.get("path_style") is None else str(tier["path_style"]).lower(),
         **store,
         **{_RULES[each.name]: each.value for each in await context.port.settings() if each.name in _RULES},
@@ -84,13 +86,7 @@ async def _run(report: str, context: Context, request: ReportRequest) -> ReportR
     finally:
         _running.discard(report)
     rows = said["rows"] if report == "lag" else said["rows"][::-1]
-    return ReportResult(
-        **{
-            name: said[name] for name in ("report", "cluster", "since", "until", "as_of", "took_s", "summary")
-        },
-        rows=rows[: request.rows],
-        rows_total=len(rows),
-    )
+    return ReportResult.model_validate({**said, "rows": rows[: request.rows], "rows_total": len(rows)})
 
 
 def _work(report: str, share: float, doing: str) -> dict[str, Any]:

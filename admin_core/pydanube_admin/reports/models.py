@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -15,6 +15,9 @@ class ReportRequest(Request):
     ] = "24h"
     until: Annotated[str | None, Field(max_length=64, description="A time; without it, now")] = None
     topic: Annotated[str | None, Field(max_length=512, description="Glob of topics")] = None
+    compare: Annotated[
+        Literal["previous"] | None, Field(description="With the time of the same length before it")
+    ] = None
     rows: Annotated[
         int, Field(ge=1, le=1000, description="How many rows to answer with, the worst first")
     ] = 20
@@ -28,7 +31,10 @@ class ReportResult(Result):
     since: str
     until: str
     as_of: str
+    data_age_s: float
+    engine: str
     took_s: float
     summary: dict[str, Any]
+    previous: dict[str, Any] | None = None
     rows: list[dict[str, Any]]
     rows_total: int

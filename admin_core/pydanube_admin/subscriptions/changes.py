@@ -59,7 +59,7 @@ def _path(topic: Topic, subscription: str) -> str:
 
 
 def _lag(found: Sequence[SubscriptionFacts]) -> int:
-    return sum(facts.lag_messages for facts in found)
+    return sum(facts.state.lag_messages for facts in found)
 
 
 def _consumers(found: Sequence[SubscriptionFacts]) -> int:
@@ -119,7 +119,7 @@ async def undo_create_subscription(
         )
     whole = SubscriptionRequest(topic=request.topic, subscription=request.subscription)
     used = _lag(found) or any(
-        facts.next_unacked != image.get("starts", {}).get(facts.topic) for facts in found
+        facts.state.next_unacked != image.get("starts", {}).get(facts.topic) for facts in found
     )
     forecast = await forecast_delete_subscription(context, whole)
     return Undo(
@@ -151,8 +151,8 @@ async def _moved(context: Context, topic: Topic, subscription: str, before: int)
             CursorPlace(
                 topic=facts.topic,
                 partition=facts.partition,
-                next_unacked=facts.next_unacked,
-                lag_messages=facts.lag_messages,
+                next_unacked=facts.state.next_unacked,
+                lag_messages=facts.state.lag_messages,
             )
             for facts in found
         ],
@@ -185,7 +185,7 @@ async def _moving(
             "call_id": context.call_id,
             "subscription_ids": identity,
             "cursors": {log: base64.b64encode(image).decode() for log, image in cursors.items()},
-            "starts": {facts.topic: facts.start_offset for facts in found},
+            "starts": {facts.topic: facts.state.start_offset for facts in found},
         },
         basis=[identity, None if at_work else [diff, messages]],
         later=_STAY,
@@ -250,7 +250,7 @@ async def _moved_since(
 ) -> bool:
     """Whether a later change moved the same cursor, or somebody who is not in the records moved it back."""
     places = {place["topic"]: place["next_unacked"] for place in result["cursors"]} if result else {}
-    if any(facts.next_unacked < places.get(facts.topic, 0) for facts in found):
+    if any(facts.state.next_unacked < places.get(facts.topic, 0) for facts in found):
         return True
     own = (str(TopicName.parse(request.topic)), request.subscription)
     async for later in context.desk.changes.since(str(image.get("call_id", ""))):
@@ -282,15 +282,15 @@ async def forecast_seek(context: Context, request: SeekSubscriptionRequest) -> F
         {
             "path": f"{_path(topic, request.subscription)}/cursor"
             + ("" if facts.partition is None else f"/{facts.partition}"),
-            "before": facts.next_unacked,
+            "before": facts.state.next_unacked,
             "after": targets[facts.topic],
         }
         for facts in found
     ]
     passed = sum(
-        max(0, facts.lag_messages - max(0, facts.next_offset - targets[facts.topic]))
+        max(0, facts.state.lag_messages - max(0, facts.state.next_offset - targets[facts.topic]))
         for facts in found
-        if targets[facts.topic] > facts.next_unacked
+        if targets[facts.topic] > facts.state.next_unacked
     )
     return await _moving(context, topic, request.subscription, found, diff=diff, messages=passed)
 
@@ -358,7 +358,7 @@ async def forecast_delete_subscription(context: Context, request: SubscriptionRe
     before = {
         "type": found[0].type,
         "lag_messages": _lag(found),
-        "next_unacked": [facts.next_unacked for facts in found],
+        "next_unacked": [facts.state.next_unacked for facts in found],
     }
     identity = [str(facts.subscription_id) for facts in found]
     at_work = topic.producers or _consumers(found)

@@ -11,7 +11,6 @@ from pydanube_core.cluster_port import LagFacts, LagKey
 from pydanube_core.diagnosis.lag_status import LagStatus
 from pydanube_core.errors import SubscriptionNotFound, TopicNotFound
 from pydanube_core.facts import SubscriptionFacts
-from pydanube_core.lag import measure_lag
 from pydanube_core.names import TopicName
 from pydanube_core.spelling import close_names
 from pydanube_core.units import format_time
@@ -135,8 +134,8 @@ def _item(topic: str, name: str, parts: Sequence[SubscriptionFacts]) -> Subscrip
         type=parts[0].type,
         partitions=sum(facts.partition is not None for facts in parts),
         consumers=sum(len(facts.consumers) for facts in parts),
-        lag_messages=sum(facts.lag_messages for facts in parts),
-        in_flight=sum(facts.in_flight for facts in parts),
+        lag_messages=sum(facts.state.lag_messages for facts in parts),
+        in_flight=sum(facts.state.in_flight for facts in parts),
         created_at=format_time(min(created)) if created else None,
         created_at_reason=None if created else "not_known",
     )
@@ -165,41 +164,37 @@ async def consumer_lag(context: Context, request: LagRequest) -> Page[LagItem]:
     facts = await context.port.lag_facts(page.items)
     as_of_ms = context.now_ms()  # after the facts: an age counts up to the moment that is reported
     return Page[LagItem](
-        items=[_lag_item(one, as_of_ms) for one in facts],
+        items=[_lag_item(one) for one in facts],
         next_page=page.next_page,
         total=page.total,
         as_of=format_time(as_of_ms),
     )
 
 
-def _lag_item(found: LagFacts, as_of_ms: int) -> LagItem:
+def _lag_item(found: LagFacts) -> LagItem:
     facts, judged = found.facts, found.judgement
-    lag = measure_lag(facts, as_of_ms=as_of_ms)
-    # The message's own append time is the best there is; where it is out of reach, what was seen bounds it.
-    age_s, age_reason, quality = lag.oldest_unread_age_s, lag.oldest_unread_age_s_reason, lag.age_quality
+    age, reasons = judged.age, judged.reasons
     between: dict[str, float | None] = {}
-    if age_s is None and judged.age.age_s is not None:
-        age_s, age_reason, quality = judged.age.age_s, None, judged.age.quality
-        between = {"oldest_unread_age_s_low": judged.age.low_s, "oldest_unread_age_s_high": judged.age.high_s}
-    reasons = judged.reasons
+    if age.low_s != age.high_s:
+        between = {"oldest_unread_age_s_low": age.low_s, "oldest_unread_age_s_high": age.high_s}
     return LagItem(
         topic=_base(facts),
         partition=facts.partition,
         subscription=facts.subscription,
         type=facts.type,
         consumers=len(facts.consumers),
-        next_offset=facts.next_offset,
-        next_unacked=facts.next_unacked,
-        lag_messages=lag.lag_messages,
-        lag_bytes=lag.lag_bytes,
-        lag_bytes_reason=lag.lag_bytes_reason,
-        oldest_unread_age_s=age_s,
-        oldest_unread_age_s_reason=age_reason,
-        age_quality=quality,
-        in_flight=facts.in_flight,
-        redelivered=facts.redelivered,
-        dead_lettered=facts.dead_lettered,
-        dropped=facts.dropped,
+        next_offset=facts.state.next_offset,
+        next_unacked=facts.state.next_unacked,
+        lag_messages=facts.state.lag_messages,
+        lag_bytes=facts.lag_bytes,
+        lag_bytes_reason="not_known" if facts.lag_bytes is None else None,
+        oldest_unread_age_s=age.age_s,
+        oldest_unread_age_s_reason=age.reason,
+        age_quality=age.quality,
+        in_flight=facts.state.in_flight,
+        redelivered=facts.state.redelivered,
+        dead_lettered=facts.state.dead_lettered,
+        dropped=facts.state.dropped,
         blocked_by=facts.blocked_reason,
         produce_rate=_rounded(judged.produce_rate),
         produce_rate_reason=reasons.get("produce_rate"),
@@ -209,7 +204,7 @@ def _lag_item(found: LagFacts, as_of_ms: int) -> LagItem:
         eta_s_reason=reasons.get("eta_s"),
         retention_headroom_s=_rounded(judged.retention_headroom_s),
         retention_headroom_s_reason=reasons.get("retention_headroom_s"),
-        lost_messages=max(0, facts.start_offset - facts.next_unacked),
+        lost_messages=facts.state.lost_messages,
         status=found.status.value,
         since=None if found.since_ms is None else format_time(found.since_ms),
         since_reason="not_known" if found.since_ms is None else None,

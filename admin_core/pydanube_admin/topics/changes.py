@@ -166,7 +166,7 @@ async def forecast_delete(context: Context, request: DeleteTopicRequest) -> Fore
     lag = dict.fromkeys(topic.subscriptions, 0)
     for log in topic.logs:
         for facts in await context.port.subscriptions(log.topic, None):
-            lag[facts.subscription] = lag.get(facts.subscription, 0) + facts.lag_messages
+            lag[facts.subscription] = lag.get(facts.subscription, 0) + facts.state.lag_messages
     before: dict[str, Any] = {
         "topic_id": str(own.topic_id),
         "partitions": own.partitions,

@@ -22,6 +22,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 from pydanube_core.batch.select import key_slots
+from pydanube_core.cursor_state import CursorState
 from pydanube_core.errors import ClusterError, ConsumerBusy, InvalidArgument
 
 from pydanube_broker.delivery.dispatch_rate import DispatchRate
@@ -85,7 +86,7 @@ class LiveConsumer:
         has_credit = self.unlimited or (self.credit_messages > 0 and self.credit_bytes > 0)
         return bool(self.queue) and has_credit and self.link.writable
 
-    def send(self, at_most: int | None = None) -> int:
+    def send(self, topic: MemoryTopic, at_most: int | None = None) -> int:
         """Send one frame of what is queued; how many messages. Only while `ready`."""
         frame = self.link.frame(self.session)
         left = self.queue.messages if at_most is None else at_most
@@ -103,6 +104,7 @@ class LiveConsumer:
             self.credit_bytes -= cost
         sent: int = frame.messages
         self.delivered += sent
+        topic.sent(sent, frame.stored_bytes)
         self.link.deliver(frame)
         return sent
 
@@ -159,10 +161,15 @@ class LivePump:
         found = self._find(consumer_id)
         return 0 if found is None else found.session
 
+    def cursor_state(self, now_ms: int) -> CursorState:
+        """Always at the head; `in_flight` is what waits in queues."""
+        head, queued = self.topic.commit, sum(one.queue.messages for one in self._consumers)
+        return CursorState(now_ms, head, head, head, 0, queued, len(self.links), dropped=self.dropped.total())
+
     @property
-    def acked_above(self) -> int:
-        """Nothing is kept, so nothing is acknowledged out of order."""
-        return 0
+    def stamp(self) -> Any:
+        """What a sampler compares with the last round's: it differs when anything happened."""
+        return self.topic.commit, self.delivered, len(self.links)
 
     def is_active(self, consumer_id: int) -> bool:
         return self.type is not SubscriptionType.FAILOVER or next(iter(self.links), None) == consumer_id
@@ -210,6 +217,9 @@ class LivePump:
                 for consumer in self._consumers
             ),
         )
+
+    def worst_failure(self) -> None:
+        """Nothing fails: nothing is delivered twice."""
 
     def _find(self, consumer_id: int) -> LiveConsumer | None:
         return next((one for one in self._consumers if one.link.consumer_id == consumer_id), None)
@@ -469,7 +479,7 @@ class LivePump:
         allowed = self._rate.allowed(self)
         if allowed == 0:
             return False
-        sent = consumer.send(allowed)
+        sent = consumer.send(self.topic, allowed)
         self.delivered += sent
         self._rate.sent(sent)
         return len(ready) > 1 or consumer.ready
@@ -534,7 +544,7 @@ class LiveReader:
     def step(self) -> bool:
         if self not in self._topic.live_readers or not self._consumer.ready:
             return False
-        self._consumer.send()
+        self._consumer.send(self._topic)
         return self._consumer.ready
 
     def close(self) -> None:

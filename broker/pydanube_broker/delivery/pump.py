@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
+from pydanube_core.cursor_state import CursorState
 from pydanube_core.errors import ClusterError, ConsumerBusy, Internal
 
 from pydanube_broker.delivery.cursor_keeper import CursorKeeper
@@ -200,13 +201,35 @@ class SubscriptionPump:
         """The core's, for a sampler; None while no consumer has come since the start."""
         return None if self._core is None else self._core.marks()
 
+    def cursor_state(self, now_ms: int) -> CursorState:
+        """Where it stands. The cursor is read before the head. O(chunks)."""
+        start, members, core = self.topic.start_offset, len(self.links), self._core
+        if core is None:
+            floor, above = self.floor, self.cursor.acknowledged_from(start)
+            return CursorState(now_ms, start, self.topic.commit, floor, above, 0, members)
+        marks = core.marks()
+        # What was trimmed is not counted as acknowledged.
+        above = core.acked_above if marks.floor >= start else self.cursor.acknowledged_from(start)
+        return CursorState(
+            now_ms,
+            start,
+            self.topic.commit,
+            marks.floor,
+            above,
+            marks.in_flight,
+            members,
+            marks.redelivered,
+            marks.failed,
+            marks.dead_lettered,
+            marks.dropped,
+            marks.generation,
+            marks.acknowledged,
+        )
+
     @property
-    def acked_above(self) -> int:
-        """Acknowledged above the first message that could be read and is not: what was trimmed is not counted."""
-        start = self.topic.start_offset
-        if self._core is not None and self._core.floor >= start:
-            return self._core.acked_above
-        return self.cursor.acknowledged_from(start)
+    def stamp(self) -> Any:
+        """What a sampler compares with the last round's: it differs when anything happened."""
+        return self.topic.commit, self.topic.start_offset, len(self.links), self.marks()
 
     def worst_failure(self) -> WorstFailure | None:
         return None if self._core is None else self._core.worst_failure()
@@ -280,13 +303,13 @@ class SubscriptionPump:
         name = self._names.pop(consumer_id, "")
         link = self.links.pop(consumer_id, None)
         if link is not None and self._core is not None:
-            floor = max(self._core.floor, self.topic.start_offset)
+            now = now_ms()
             self.departure = Departure(
-                at_ms=now_ms(),
+                at_ms=now,
                 name=name,
                 abrupt=not link.said_goodbye,
                 in_flight=self._core.in_flight_of(consumer_id),
-                unread=max(0, self.topic.commit - floor - self.acked_above),
+                unread=self.cursor_state(now).lag_messages,
             )
             self._perform(self._core.leave(consumer_id, self.engine.deadlines.now_ms()))
             self.wake()
@@ -506,6 +529,7 @@ class SubscriptionPump:
 
     def _send(self, core: Subscription, link: ConsumerLink, frame: Frame) -> None:
         self.delivered += frame.messages
+        self.topic.sent(frame.messages, frame.stored_bytes)
         self._rate.sent(frame.messages)
         link.deliver(frame)
         if not link.writable:

@@ -142,6 +142,7 @@ class ReaderPump:
                 self.position = end  # no message is left between here and there
         if frame.messages:
             self.delivered += frame.messages
+            self._topic.sent(frame.messages, frame.stored_bytes)
             self._reply.send(frame.encode())
 
     def _give_up(self, error: ClusterError) -> None:

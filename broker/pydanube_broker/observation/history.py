@@ -1,6 +1,6 @@
 """The window of one topic as a series: what was published, and how far each subscription was behind.
 
-A row is seen a moment after its round began, so the state of a round is the newest row from before the next one.
+A state is seen a moment after its round began, so that of a round is the newest one from before the next round.
 """
 
 from __future__ import annotations
@@ -9,9 +9,7 @@ from collections.abc import Sequence
 
 from pydanube_core.cluster_port import CursorHistory, TopicHistory
 
-from pydanube_broker.observation.rows import row_of
 from pydanube_broker.observation.sampler import Sampler
-from pydanube_broker.observation.tracks import ACKNOWLEDGED
 from pydanube_broker.slices import Slices
 from pydanube_broker.topics.topic import Topic, now_ms
 
@@ -50,10 +48,10 @@ async def history_of(
             cursor = None if track is None else track.cursors.get(name)
             if cursor is not None and cursor.subscription_id != pump.subscription_id:
                 cursor = None
-            rows = [None if cursor is None else cursor.seen_by(end) for end in ends]
-            rows.append(row_of(log, pump, now))
-            lags.append([None if row is None else _lag(row) for row in rows])
-            acknowledged.append([None if row is None else row[ACKNOWLEDGED] for row in rows])
+            states = [None if cursor is None else cursor.seen_by(end) for end in ends]
+            states.append(pump.cursor_state(now))
+            lags.append([None if state is None else state.lag_messages for state in states])
+            acknowledged.append([None if state is None else state.acknowledged for state in states])
         if lags:  # else it was deleted while others had their turn
             cursors[name] = CursorHistory(lag_messages=_sum(lags), acknowledged=_sum(acknowledged))
     return TopicHistory(times_ms=[*times, now], published=_sum(published), cursors=cursors, more_cursors=more)
@@ -65,13 +63,9 @@ def _furthest_behind(logs: Sequence[Topic], subscription: str | None, most: int)
     for log in logs:
         for name, pump in log.subscriptions.items():
             if subscription in (None, name):
-                lag[name] = lag.get(name, 0) + _lag(row_of(log, pump, now))
+                lag[name] = lag.get(name, 0) + pump.cursor_state(now).lag_messages
     worst = sorted(lag, key=lambda name: (-lag[name], name))
     return worst[:most], max(0, len(worst) - most)
-
-
-def _lag(row: Sequence[int]) -> int:
-    return max(0, row[2] - max(row[3], row[1]) - row[4])
 
 
 def _sum(series: Sequence[Series]) -> Series:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import psutil
+from pydanube_core.cursor_state import CursorState
 from pydanube_core.diagnosis.options import DiagnosisOptions
 from pydanube_core.observation import (
     BrokerSample,
@@ -28,7 +29,7 @@ from pydanube_core.observation import (
     RoundObserver,
 )
 
-from pydanube_broker.observation.rows import consumer_samples, cursor_sample, head_sample, row_of, stamp_of
+from pydanube_broker.observation.rows import consumer_samples, cursor_sample, head_sample
 from pydanube_broker.observation.tracks import CursorTrack, LogTrack, Rises, Rounds
 from pydanube_broker.parts import BrokerParts
 from pydanube_broker.topics.topic import Topic, now_ms
@@ -70,6 +71,8 @@ class Sampler:
         self.gone: Callable[[int, LogTrack], None] = lambda topic_id, track: None
         self.gone_subscription: Callable[[int, str], None] = lambda topic_id, name: None
         self._gone: list[tuple[int, int]] = []
+        self._topics: dict[int, Topic] = {}  # those of the tracks
+        self._ended: tuple[int, ...] = (0, 0, 0, 0)  # traffic of topics that are no more: totals only rise
         self._observers: list[RoundObserver] = []
         self._process = psutil.Process()
 
@@ -100,7 +103,7 @@ class Sampler:
         heads: list[HeadSample] = []
         cursors: list[CursorSample] = []
         consumers: list[ConsumerSample] = []
-        totals = [0, 0, 0, 0]  # messages and bytes in, messages out, subscriptions
+        totals = [*self._ended, 0]  # messages and bytes in and out, subscriptions
         refused = self._refused_by_topic() if telling else {}
         busy, own_from = 0.0, time.thread_time()  # of this thread, without the turns that others had
         slice_from = time.perf_counter()
@@ -119,11 +122,9 @@ class Sampler:
                 track = self._see(topic, now, keep=keep)
                 if telling:
                     self._tell(topic, track, now, heads, cursors, consumers, refused)
-                totals[0] += topic.messages_in
-                totals[1] += topic.bytes_in
-                for pump in topic.subscriptions.values():
-                    totals[2] += pump.delivered
-                    totals[3] += 1
+                for place, count in enumerate(_traffic(topic)):
+                    totals[place] += count
+                totals[4] += len(topic.subscriptions)
                 look(topic, track, begun_ms)
         gone_topics = self._sweep()
         gone_subscriptions, self._gone = self._gone, []
@@ -160,16 +161,17 @@ class Sampler:
         track = self.tracks.get(topic_id)
         if track is None:
             track = self.tracks[topic_id] = LogTrack(topic.name, commit, start_offset, now)
+            self._topics[topic_id] = topic
         track.round = self.number
         cursors, subscriptions = track.cursors, topic.subscriptions
         for name, pump in subscriptions.items():
             cursor = cursors.get(name)
             if cursor is None or cursor.subscription_id != pump.subscription_id:
                 cursor = cursors[name] = CursorTrack(pump.subscription_id, now)
-            stamp = stamp_of(pump, commit, start_offset)
+            stamp = pump.stamp
             if stamp != cursor.stamp or cursor.last is None:
                 cursor.stamp = stamp
-                cursor.see(row_of(topic, pump, now), keep=keep)
+                cursor.see(pump.cursor_state(now), keep=keep)
                 cursor.look_at_ms = 0
                 cursor.emitted = -1
         if len(cursors) > len(subscriptions):
@@ -194,7 +196,7 @@ class Sampler:
         refused: Mapping[str, int],
     ) -> None:
         due = self.number - HEARTBEAT
-        stamp = (topic.producers_connected, topic.messages_in, topic.readers)
+        stamp = (topic.producers_connected, topic.messages_in, topic.messages_out, topic.readers)
         if track.emitted <= due or track.emitted < 0 or stamp != track.stamp:
             track.stamp = stamp
             track.emitted = self.number
@@ -206,23 +208,16 @@ class Sampler:
             if pump is None or cursor.last is None:
                 continue
             cursor.emitted = self.number
-            row = cursor.last
-            oldest = self.oldest_unread_ms(topic, row[3]) if row[2] > max(row[3], row[1]) + row[4] else None
-            cursors.append(cursor_sample(topic, pump, (now, *row[1:]), oldest))
+            state = cursor.last
+            oldest = self.oldest_unread_ms(topic, state)
+            cursors.append(cursor_sample(topic, pump, CursorState(now, *state[1:]), oldest))
             consumers += consumer_samples(topic, pump, now)
 
-    def oldest_unread_ms(self, topic: Topic, next_unacked: int) -> int | None:
-        """Append time of the oldest unread message, as far as it is in memory."""
-        offset = max(next_unacked, topic.start_offset)
-        journal = self._broker.journal
-        if offset < topic.state.tiered_offset:
-            known = self._broker.tier.lag.known_time_ms(topic.topic_id, offset)
-            if known is not None:
-                return known
-            first = journal.first_offset(topic.topic_id)
-            if first is None or offset < first:
-                return None
-        return journal.time_at_offset(topic.topic_id, offset)
+    def oldest_unread_ms(self, topic: Topic, state: CursorState) -> int | None:
+        """Append time of the oldest unread message, as far as it is in memory; None: not known, or nothing is unread."""
+        if not state.lag_messages:
+            return None
+        return self._broker.append_time_ms(topic, state.oldest_unread)
 
     def _refused_by_topic(self) -> Mapping[str, int]:
         found: Counter[str] = Counter()
@@ -235,6 +230,8 @@ class Sampler:
         gone = [topic_id for topic_id, track in self.tracks.items() if track.round != self.number]
         for topic_id in gone:
             track = self.tracks.pop(topic_id)
+            counts = _traffic(self._topics.pop(topic_id))
+            self._ended = tuple(map(sum, zip(self._ended, counts, strict=True)))
             self.refusing.pop(track.name, None)
             for rises in (self.refused, self.refused_messages, self.violations):
                 rises.forget(track.name)
@@ -276,7 +273,7 @@ class Sampler:
             str(broker.data_dir.broker_id),
             round(time.monotonic() - broker.started_at, 3),
             len(self.tracks),
-            totals[3],
+            totals[4],
             sum(os.times()[:2]),
             memory.rss,
             free,
@@ -290,4 +287,10 @@ class Sampler:
             totals[0],
             totals[1],
             totals[2],
+            totals[3],
         )
+
+
+def _traffic(topic: Topic) -> tuple[int, int, int, int]:
+    """Messages and bytes in, messages and bytes out, since the broker started."""
+    return topic.messages_in, topic.bytes_in, topic.messages_out, topic.bytes_out

@@ -1,4 +1,4 @@
-"""What was seen of a log and of a subscription: rings of rows, in arrays of 64-bit numbers.
+"""What was seen of a log and of a subscription: rings of states, in arrays of 64-bit numbers.
 
 A row is kept when something changed, so that an idle subscription costs one row and no time. Which rounds there were
 is kept once for all (`Rounds`); a window is read by walking the rounds with the newest row that is no younger than
@@ -14,16 +14,19 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
+from pydanube_core.cursor_state import CursorState
+from pydanube_core.diagnosis.settled_status import SettledStatus
 from pydanube_core.diagnosis.views import Count, Production
 
 MOST_ROWS: Final = 64
 SEGMENTS: Final = 8  # of a window, to compare its parts
 
-#: (time_ms, start_offset, next_offset, next_unacked, acked_above, in_flight, members, acknowledged, failed,
-#: redelivered, dead_lettered, dropped)
-Row = tuple[int, int, int, int, int, int, int, int, int, int, int, int]
-WIDTH: Final = 12
-ACKNOWLEDGED, FAILED, REDELIVERED, DEAD_LETTERED, DROPPED = range(7, 12)
+WIDTH: Final = len(CursorState._fields)
+#: counters whose rises matter: place in a state
+COUNTERS: Final = {
+    name: CursorState._fields.index(name)
+    for name in ("acknowledged", "failed", "redelivered", "dead_lettered", "dropped")
+}
 
 
 class Rounds:
@@ -105,84 +108,64 @@ class CursorTrack:
         self.subscription_id = subscription_id
         self.first_ms = now_ms
         self.ring = _Ring(WIDTH)
-        self.last: Row | None = None
-        self.stamp: object = None  # what is compared before a row is made
+        self.last: CursorState | None = None
+        self.stamp: object = None  # what is compared before a state is made
         self.emitted = -1  # number of the round in which it was told last
         self.cursor_moved_ms: int | None = None
         self.unread_since_ms: int | None = None
         self.rewound: tuple[int, int, int] | None = None  # at, from, to: without an event of its own
-        self.risen_ms = [0] * 5  # when each counter rose last; 0: never
+        self.risen_ms: dict[str, int] = {}  # when each counter rose last
         self.look_at_ms = 0  # when it is to be assessed again at the latest
         self.assessed_ms: int | None = None
-        self.settled: object = None  # `Settling` of its status
+        self.settled: SettledStatus | None = None
 
-    def see(self, row: Row, *, keep: bool) -> None:
+    def see(self, state: CursorState, *, keep: bool) -> None:
         """Take note of the state now."""
-        last = self.last
-        now_ms = row[0]
-        lag = max(0, row[2] - max(row[3], row[1]) - row[4])
-        if not lag:
+        last, now_ms = self.last, state.taken_at_ms
+        if not state.lag_messages:
             self.unread_since_ms = None
         elif self.unread_since_ms is None:
             self.unread_since_ms = now_ms
-        if last is not None:
-            if row[3] != last[3]:
-                self.cursor_moved_ms = now_ms
-                if row[3] < last[3]:
-                    self.rewound = (now_ms, last[3], row[3])
-            for i in range(5):
-                if row[ACKNOWLEDGED + i] > last[ACKNOWLEDGED + i]:
-                    self.risen_ms[i] = now_ms
-        else:
-            for i in range(5):
-                if row[ACKNOWLEDGED + i]:
-                    self.risen_ms[i] = now_ms
+        if last is not None and state.next_unacked != last.next_unacked:
+            self.cursor_moved_ms = now_ms
+            if state.next_unacked < last.next_unacked:
+                self.rewound = (now_ms, last.next_unacked, state.next_unacked)
+        for name, place in COUNTERS.items():
+            if state[place] > (0 if last is None else last[place]):
+                self.risen_ms[name] = now_ms
         if keep or last is None:
-            self.ring.append(row)
-        self.last = row
+            self.ring.append(state)
+        self.last = state
 
-    def window(self, rounds: Rounds, live: Row) -> tuple[list[int], list[list[int]]]:
-        """Times and columns (1 to 6 of a row) of the window that ends with `live`."""
-        times = rounds.within(self.first_ms, live[0])
-        kept = self.ring.times()
-        columns: list[list[int]] = [[] for _ in range(6)]
-        rows = self.ring.rows
-        for time in times:
-            at = bisect_right(kept, time) - 1
-            base = max(0, at) * WIDTH
-            for c in range(6):
-                columns[c].append(rows[base + 1 + c])
-        for c in range(6):
-            columns[c].append(live[1 + c])
-        return [*times, live[0]], columns
+    def window(self, rounds: Rounds, live: CursorState) -> list[CursorState]:
+        """The states of the window's rounds, each at the time of its round, and `live`."""
+        kept, found = self.ring.times(), []
+        for time in rounds.within(self.first_ms, live.taken_at_ms):
+            row = self.ring.at(max(0, bisect_right(kept, time) - 1))
+            found.append(CursorState(time, *row[1:]))
+        return [*found, live]
 
-    def seen_by(self, time_ms: int) -> Sequence[int] | None:
-        """The newest row that was kept by then; None: it was not seen yet, or that is forgotten."""
+    def seen_by(self, time_ms: int) -> CursorState | None:
+        """The newest state that was kept by then; None: it was not seen yet, or that is forgotten."""
         at = bisect_right(self.ring.times(), time_ms) - 1
-        return None if at < 0 else self.ring.at(at)
+        return None if at < 0 else CursorState(*self.ring.at(at))
 
-    def count(self, column: int, live: Row, window_ms: int) -> Count:
+    def count(self, counter: str, live: CursorState, window_ms: int) -> Count:
         """A counter and how far it rose in the window that ends with `live`."""
-        total = live[column]
-        last = self.last
-        risen = self.risen_ms[column - ACKNOWLEDGED]
-        if last is not None and total > last[column]:
-            risen = live[0]
-        return Count(
-            total=total,
-            in_window=max(0, total - self._before(column, live[0] - window_ms)),
-            last_ms=risen or None,
-        )
+        place, now_ms = COUNTERS[counter], live.taken_at_ms
+        total = live[place]
+        risen = now_ms if self.last is not None and total > self.last[place] else self.risen_ms.get(counter)
+        before = self._before(place, now_ms - window_ms)
+        return Count(total=total, in_window=max(0, total - before), last_ms=risen)
 
-    def _before(self, column: int, then_ms: int) -> int:
+    def _before(self, place: int, then_ms: int) -> int:
         """A counter as it was at a time; 0 before the subscription was seen: counters begin with it."""
-        times = self.ring.times()
-        at = bisect_right(times, then_ms) - 1
+        at = bisect_right(self.ring.times(), then_ms) - 1
         if at >= 0:
-            return self.ring.rows[at * WIDTH + column]
+            return self.ring.at(at)[place]
         if len(self.ring) < MOST_ROWS:
             return 0  # the first row was the first look: counters begin with their subscription
-        return self.ring.rows[column]  # older ones are forgotten: rather too few than too many
+        return self.ring.at(0)[place]  # older ones are forgotten: rather too few than too many
 
 
 class LogTrack:

@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections import Counter
 from typing import Any, Final
 
+from pydanube_core.cursor_state import CursorState
 from pydanube_core.diagnosis.filling import Filling, filling
 from pydanube_core.diagnosis.lag_status import LagJudgement, Rewind, judge_lag
 from pydanube_core.diagnosis.lag_window import LagWindow, Retention
@@ -24,18 +25,8 @@ from pydanube_core.names import TopicName
 
 from pydanube_broker.delivery.any_pump import AnyPump
 from pydanube_broker.delivery.non_reliable import LivePump
-from pydanube_broker.observation.rows import row_of
 from pydanube_broker.observation.sampler import Sampler
-from pydanube_broker.observation.tracks import (
-    ACKNOWLEDGED,
-    DEAD_LETTERED,
-    DROPPED,
-    FAILED,
-    REDELIVERED,
-    CursorTrack,
-    LogTrack,
-    Row,
-)
+from pydanube_broker.observation.tracks import CursorTrack, LogTrack
 from pydanube_broker.parts import BrokerParts
 from pydanube_broker.subscription.batch_columns import BatchColumns
 from pydanube_broker.topics.topic import Topic, now_ms
@@ -54,38 +45,38 @@ class Viewer:
     # -- subscriptions ---------------------------------------------------------------------------------------
 
     def judgement(
-        self, topic: Topic, pump: AnyPump, track: LogTrack, cursor: CursorTrack, row: Row
+        self,
+        topic: Topic,
+        pump: AnyPump,
+        track: LogTrack,
+        cursor: CursorTrack,
+        state: CursorState,
+        *,
+        oldest_unread_append_ms: int | None = None,
     ) -> LagJudgement:
-        """The lag of a subscription now, over its window."""
+        """The lag of a subscription now, over its window; `oldest_unread_append_ms`: where the caller knows it."""
         sampler = self._sampler
-        unread = max(0, row[2] - max(row[3], row[1]) - row[4])
-        oldest_ms = sampler.oldest_unread_ms(topic, row[3]) if unread else None
-        times, columns = cursor.window(sampler.rounds, row)
-        worst = None if isinstance(pump, LivePump) else pump.worst_failure() if row[8] else None
+        worst = pump.worst_failure() if state.failed else None
         head_times, heads = track.heads()
         window = LagWindow(
-            times_ms=times,
-            start_offset=columns[0],
-            next_offset=columns[1],
-            next_unacked=columns[2],
-            acked_above=columns[3],
-            in_flight=columns[4],
-            members=columns[5],
-            now_ms=row[0],
+            states=cursor.window(sampler.rounds, state),
+            now_ms=state.taken_at_ms,
             interval_s=sampler.rounds.interval_s,
             window_s=sampler.rounds.window_s,
-            oldest_unread_append_ms=oldest_ms,
+            oldest_unread_append_ms=sampler.oldest_unread_ms(topic, state)
+            if oldest_unread_append_ms is None
+            else oldest_unread_append_ms,
             cursor_moved_ms=cursor.cursor_moved_ms or sampler.started_ms,
             unread_since_ms=cursor.unread_since_ms,
             head_times_ms=head_times,
             head_offsets=heads,
             head_of_line_failures=0 if worst is None else worst.failures,
             blocked=worst is not None and worst.blocked,
-            retention=self._retention(topic, track, row, unread),
+            retention=self._retention(topic, track, state),
         )
         return judge_lag(window, sampler.options)
 
-    def _retention(self, topic: Topic, track: LogTrack, row: Row, unread: int) -> Retention | None:
+    def _retention(self, topic: Topic, track: LogTrack, state: CursorState) -> Retention | None:
         limits = topic.gate.limits
         age_s = limits.retention_age_s or None
         size = limits.retention_bytes or None
@@ -99,12 +90,12 @@ class Viewer:
         if age_s is None and size is None:
             return None
         waits = not limits.drop_unread
-        rate = track.production(row[0], row[2], self._sampler.options.window_s).rate
+        rate = track.production(state.taken_at_ms, state.next_offset, self._sampler.options.window_s).rate
         mean = topic.bytes_in / topic.messages_in if topic.messages_in else None
         return Retention(
             age_s=age_s,
             bytes=size,
-            unread_bytes=None if mean is None else int(unread * mean),
+            unread_bytes=None if mean is None else int(state.lag_messages * mean),
             bytes_per_s=None if mean is None else rate * mean,
             waits_for_cursors=waits,
         )
@@ -114,18 +105,20 @@ class Viewer:
     ) -> SubscriptionView:
         """`keys`: look at the keys of unread messages, where that may matter."""
         sampler, now = self._sampler, now_ms()
-        row = row_of(topic, pump, now)
-        lag = self.judgement(topic, pump, track, cursor, row)
-        unread = lag.lag_messages or 0
+        state = pump.cursor_state(now)
         window_ms = int(sampler.options.window_s * 1000)
         live = isinstance(pump, LivePump)
-        worst = None if isinstance(pump, LivePump) else pump.worst_failure()
+        worst = pump.worst_failure()
         left = None if isinstance(pump, LivePump) else pump.departure
         policy = pump.policy
         rewind, cause = self._rewind(pump, cursor)
         consumers = self._consumers(pump)
         wants_keys = (
-            keys and not live and pump.type.value == "key-shared" and len(consumers) > 1 and unread > 0
+            keys
+            and not live
+            and pump.type.value == "key-shared"
+            and len(consumers) > 1
+            and state.lag_messages > 0
         )
         return SubscriptionView(
             topic=_base(topic),
@@ -134,12 +127,8 @@ class Viewer:
             subscription=pump.name,
             type=pump.type.value,
             now_ms=now,
-            lag=lag,
-            unread=unread,
-            start_offset=row[1],
-            next_offset=row[2],
-            next_unacked=row[3],
-            in_flight=row[5],
+            lag=self.judgement(topic, pump, track, cursor, state),
+            state=state,
             consumers=consumers,
             created_ms=pump.created_at_ms,
             departure=None
@@ -152,11 +141,11 @@ class Viewer:
                 unread=left.unread,
             ),
             cursor_moved_ms=cursor.cursor_moved_ms,
-            acknowledged=cursor.count(ACKNOWLEDGED, row, window_ms),
-            failed=cursor.count(FAILED, row, window_ms),
-            dead_lettered=cursor.count(DEAD_LETTERED, row, window_ms),
-            dropped=cursor.count(DROPPED, row, window_ms),
-            redelivered=cursor.count(REDELIVERED, row, window_ms),
+            acknowledged=cursor.count("acknowledged", state, window_ms),
+            failed=cursor.count("failed", state, window_ms),
+            dead_lettered=cursor.count("dead_lettered", state, window_ms),
+            dropped=cursor.count("dropped", state, window_ms),
+            redelivered=cursor.count("redelivered", state, window_ms),
             poison_policy=policy.failure.poison_policy.value,
             max_redelivery_count=policy.failure.max_redelivery_count,
             dead_letter_topic=str(policy.target(topic.options.topic, pump.name))
@@ -175,7 +164,7 @@ class Viewer:
             keys=self.keys(topic, pump) if wants_keys else None,
             rewind=rewind,
             rewind_cause=cause,
-            production=track.production(now, row[2], sampler.options.window_s),
+            production=track.production(now, state.next_offset, sampler.options.window_s),
             watched_s=(now - cursor.first_ms) / 1000,
         )
 

@@ -11,14 +11,14 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterable, Sequence
-from typing import Final, cast
+from typing import Final
 
 from pydanube_core.diagnosis.alerts import Alerts
 from pydanube_core.diagnosis.findings import Finding
-from pydanube_core.diagnosis.lag_status import LagJudgement, LagStatus
+from pydanube_core.diagnosis.lag_status import LagStatus
 from pydanube_core.diagnosis.options import DiagnosisOptions
 from pydanube_core.diagnosis.rules import check_view
-from pydanube_core.diagnosis.settling import Settling
+from pydanube_core.diagnosis.settled_status import SettledStatus
 from pydanube_core.diagnosis.views import SubscriptionView
 
 from pydanube_broker.delivery.any_pump import AnyPump
@@ -131,23 +131,18 @@ class Observation:
 
     def _news(self, topic: Topic, cursor: CursorTrack, now: int) -> bool:
         """Whether a subscription is late, or something failed in the window."""
-        row = cursor.last
-        assert row is not None
+        state = cursor.last
+        assert state is not None
         window_ms = int(self.options.window_s * 1000)
-        if any(risen and now - risen <= window_ms for risen in cursor.risen_ms[1:]):
+        if any(now - at <= window_ms for name, at in cursor.risen_ms.items() if name != "acknowledged"):
             return True
         if cursor.rewound is not None and now - cursor.rewound[0] <= window_ms:
             return True
         if cursor.unread_since_ms is None:
             return False
         patience_ms = int(self.options.allowed_age_s * 1000)
-        if now - cursor.unread_since_ms <= patience_ms:
-            oldest_ms = self.sampler.oldest_unread_ms(topic, row[3])
-            return oldest_ms is None or now - oldest_ms > patience_ms
-        if row[2] - row[3] > 0:
-            oldest_ms = self.sampler.oldest_unread_ms(topic, row[3])
-            return oldest_ms is None or now - oldest_ms > patience_ms
-        return False
+        oldest_ms = self.sampler.oldest_unread_ms(topic, state)
+        return oldest_ms is None or now - oldest_ms > patience_ms
 
     def _quiet_until(self, cursor: CursorTrack, now: int) -> int:
         """When to look again at what is in order; a change brings that forward."""
@@ -194,9 +189,12 @@ class Observation:
         view = self.viewer.subscription(topic, pump, track, cursor, keys=True)
         findings = self.lasting(view, check_view(view, self.options))
         self._note(scope, findings, view.now_ms)
-        status = self._settle(cursor, view.lag, view.now_ms)
+        if cursor.settled is None:
+            cursor.settled = SettledStatus(view.lag, view.now_ms)
+        else:
+            cursor.settled.observe(view.lag, view.now_ms, self.options)
         cursor.assessed_ms = view.now_ms
-        if scope in self._unsettled or status.pending:
+        if scope in self._unsettled or cursor.settled.pending:
             cursor.look_at_ms = 0
         else:
             cursor.look_at_ms = self._look_again(view, findings)
@@ -206,10 +204,10 @@ class Observation:
 
         Ten thousand new subscriptions whose consumers are still to come cost a comparison each, not a judgement.
         """
-        row = cursor.last
-        if pump.links or pump.marks() is not None or cursor.rewound is not None or row is None:
+        state = cursor.last
+        if pump.links or pump.marks() is not None or cursor.rewound is not None or state is None:
             return None
-        oldest_ms = self.sampler.oldest_unread_ms(topic, row[3])
+        oldest_ms = self.sampler.oldest_unread_ms(topic, state)
         if oldest_ms is None:
             return None
         left_ms = oldest_ms + int(self.options.stuck_after_s * 1000) - now_ms()
@@ -267,21 +265,6 @@ class Observation:
             else:
                 self._topics_with_news.discard(scope[0])
 
-    def _settle(self, cursor: CursorTrack, lag: LagJudgement, now: int) -> Settling[LagStatus]:
-        settled = cast("Settling[LagStatus] | None", cursor.settled)
-        if settled is None:
-            settled = Settling(lag.status, lag.since_ms or now)
-            cursor.settled = settled
-            return settled
-        calm = lag.status is LagStatus.CAUGHT_UP or settled.value is LagStatus.UNKNOWN
-        settled.observe(
-            lag.status,
-            now,
-            enter_after=1 if calm else self.options.open_after,
-            leave_after=1 if calm else self.options.close_after,
-        )
-        return settled
-
     # -- what is known ---------------------------------------------------------------------------------------
 
     def findings(self, *, broker: bool = True) -> list[Finding]:
@@ -296,9 +279,8 @@ class Observation:
         cursor = None if track is None else track.cursors.get(pump.name)
         if cursor is None:
             return LagStatus.UNKNOWN, None
-        settled = cast("Settling[LagStatus] | None", cursor.settled)
-        if settled is not None:
-            return settled.value, settled.since_ms
+        if cursor.settled is not None:
+            return cursor.settled.status, cursor.settled.since_ms
         if not self.sampler.rounds.enough(cursor.first_ms):
             return LagStatus.UNKNOWN, None
         return LagStatus.CAUGHT_UP, cursor.cursor_moved_ms or cursor.first_ms

@@ -19,7 +19,7 @@ from pydanube_broker.metrics import Gathered, SubscriptionSample, TopicSample
 from pydanube_broker.parts import BrokerParts
 from pydanube_broker.slices import Slices
 from pydanube_broker.tier.tier import Tier
-from pydanube_broker.topics.topic import CLOCK, Topic, now_ms
+from pydanube_broker.topics.topic import CLOCK, now_ms
 
 SHOWN_ASIDE: Final = 10
 
@@ -120,23 +120,15 @@ class BrokersPart:
                 )
             )
             for pump in pumps:
-                floor = max(pump.floor, topic.start_offset)
-                lag = max(0, topic.commit - floor - pump.acked_above)
-                oldest = self._oldest_ms(topic, floor) if lag else None
-                statistics = pump.statistics()
+                state = pump.cursor_state(now)
+                oldest = broker.append_time_ms(topic, state.oldest_unread) if state.lag_messages else now
                 subscriptions.append(
                     SubscriptionSample(
                         topic=topic.name,
                         subscription=pump.name,
-                        lag_messages=lag,
-                        oldest_unread_age_s=0.0
-                        if not lag
-                        else None
-                        if oldest is None
-                        else (now - oldest) / 1000,
-                        active_consumers=len(pump.links),
+                        state=state,
+                        oldest_unread_age_s=None if oldest is None else (now - oldest) / 1000,
                         messages_out=pump.delivered,
-                        redelivered=0 if statistics is None else statistics.redelivered,
                     )
                 )
         return await broker.metrics.render(
@@ -153,17 +145,6 @@ class BrokersPart:
                 subscriptions=subscriptions,
             )
         )
-
-    def _oldest_ms(self, topic: Topic, offset: int) -> int | None:
-        """Append time at an offset, as far as it is in memory: that of a cursor in the cold tier may be looked up yet."""
-        if offset < topic.state.tiered_offset:
-            known = None if self._tier is None else self._tier.lag.known_time_ms(topic.topic_id, offset)
-            if known is not None:
-                return known
-            first = self._broker.journal.first_offset(topic.topic_id)
-            if first is None or offset < first:
-                return None
-        return self._broker.journal.time_at_offset(topic.topic_id, offset)
 
 
 def _percentile_ms(ascending_s: Sequence[float], share: float) -> float | None:

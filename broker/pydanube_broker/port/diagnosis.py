@@ -10,11 +10,11 @@ from pydanube_core.diagnosis.alerts import Alert
 from pydanube_core.diagnosis.findings import Diagnosis, Finding
 from pydanube_core.diagnosis.lag_status import LagStatus
 from pydanube_core.diagnosis.rules import check_view, diagnose
+from pydanube_core.diagnosis.settled_status import counts_at_once
 from pydanube_core.errors import InvalidArgument, SubscriptionNotFound
 from pydanube_core.names import TopicName
 
 from pydanube_broker.observation.history import history_of
-from pydanube_broker.observation.rows import row_of
 from pydanube_broker.observation.tracks import CursorTrack, LogTrack
 from pydanube_broker.observation.watch import Observation
 from pydanube_broker.port.subscriptions import SubscriptionsPart
@@ -57,13 +57,17 @@ class DiagnosisPart(SubscriptionsPart):
                 continue
             facts = self._subscription(topic, pump, await self._cold_part(topic, pump))
             track, cursor = self._tracks(topic, key.subscription, pump.subscription_id)
-            row = row_of(topic, pump, now_ms())
-            judgement = self.observation.viewer.judgement(topic, pump, track, cursor, row)
+            judgement = self.observation.viewer.judgement(
+                topic,
+                pump,
+                track,
+                cursor,
+                facts.state,
+                oldest_unread_append_ms=facts.oldest_unread_append_ms,
+            )
             status, since_ms = self.observation.status_of(topic, pump)
-            if status is LagStatus.UNKNOWN or (
-                judgement.lag_messages == 0 and status is not LagStatus.DATA_LOST
-            ):
-                status, since_ms = judgement.status, judgement.since_ms  # live facts at once
+            if counts_at_once(judgement.status, after=status):
+                status, since_ms = judgement.status, judgement.since_ms
             found.append(LagFacts(facts=facts, judgement=judgement, status=status, since_ms=since_ms))
         return found
 

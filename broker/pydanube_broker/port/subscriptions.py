@@ -105,11 +105,9 @@ class SubscriptionsPart:
         return await self._broker.tier.lag.part(topic, offset)
 
     def _subscription(self, topic: Topic, pump: AnyPump, cold: ColdPart | None) -> SubscriptionFacts:
-        cursor = pump.cursor
-        statistics = pump.statistics()
-        floor = max(cursor.floor, topic.start_offset)
-        behind = floor < topic.commit
-        if not behind:
+        statistics, state = pump.statistics(), pump.cursor_state(now_ms())
+        floor = state.oldest_unread
+        if floor >= topic.commit:
             lag_bytes, oldest_ms = 0, None
         elif cold is not None and floor <= cold.offset < topic.state.tiered_offset:
             lag_bytes = cold.bytes + self._lag_bytes(topic, topic.state.tiered_offset)
@@ -124,13 +122,7 @@ class SubscriptionsPart:
             subscription=pump.name,
             subscription_id=pump.subscription_id,
             type=pump.type.value,
-            start_offset=topic.start_offset,
-            next_offset=topic.commit,
-            next_unacked=cursor.floor,
-            acked_above=pump.acked_above,
-            in_flight=0 if statistics is None else statistics.in_flight,
-            redelivered=0 if statistics is None else statistics.redelivered,
-            dead_lettered=0 if statistics is None else statistics.dead_lettered,
+            state=state,
             lag_bytes=lag_bytes,
             oldest_unread_append_ms=oldest_ms,
             consumers=tuple(
@@ -152,7 +144,6 @@ class SubscriptionsPart:
             if statistics is None or statistics.blocked_by is None
             else f"offset {statistics.blocked_by.offset}: {statistics.blocked_by.reason}",
             created_at_ms=pump.created_at_ms,
-            dropped=0 if statistics is None else statistics.dropped,
         )
 
     def _lag_bytes(self, topic: Topic, offset: int) -> int:

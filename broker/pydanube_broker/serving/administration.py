@@ -163,11 +163,11 @@ class Administration:
         pumps = self._pumps(topic, subscription)
         if len(pumps) > 1:
             raise skip_over_partitions(topic, len(pumps))
-        part, pump = pumps[0]
-        before = _lag(part, pump)
+        ((_, pump),) = pumps
+        before = pump.cursor_state(now_ms()).lag_messages
         pump.skip(count)
         await _durable([pump])
-        return before - _lag(part, pump)
+        return before - pump.cursor_state(now_ms()).lag_messages
 
     async def purge(self, topic: str, subscription: str) -> None:
         """Acknowledge everything published so far, on every partition."""
@@ -287,10 +287,6 @@ def _changed(own: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, in
     """The policies after a change; None takes one away."""
     kept = {key: value for key, value in own.items() if key not in changes}
     return {**kept, **check_policies({key: value for key, value in changes.items() if value is not None})}
-
-
-def _lag(topic: Topic, pump: AnyPump) -> int:
-    return max(0, topic.commit - max(pump.floor, topic.start_offset) - pump.acked_above)
 
 
 async def _durable(pumps: Sequence[AnyPump]) -> None:

@@ -10,7 +10,9 @@ import psutil
 from pydanube_broker.telemetry.rows import Machine
 
 
-def machine_of(broker_id: str) -> Machine:
+def machine_of(broker_id: str, incarnation: int) -> Machine:
     """Processors that this process may use, and memory."""
     cpus = os.cpu_count() if sys.platform == "darwin" else len(os.sched_getaffinity(0))
-    return Machine(broker_id=broker_id, cpus=cpus, memory_bytes=psutil.virtual_memory().total)
+    return Machine(
+        broker_id=broker_id, incarnation=incarnation, cpus=cpus, memory_bytes=psutil.virtual_memory().total
+    )

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from operator import attrgetter
+from typing import Any, Final
 
 from pydanube_core.observation import BrokerSample, ConsumerSample, CursorSample, HeadSample, Round
-from pydanube_core.telemetry.tables import HEADS_EVERY, LOAD_EVERY, told_age_ms
+from pydanube_core.telemetry.tables import CURSOR_STATE, HEADS_EVERY, LOAD_EVERY, told_age_ms
+
+_told: Final = attrgetter(*CURSOR_STATE)
 
 Row = tuple[Any, ...]
 
@@ -21,6 +24,7 @@ class Machine:
     """What does not change while the broker runs. Capacities that nobody declared are None."""
 
     broker_id: str
+    incarnation: int  # of this start of the broker
     cpus: int | None
     memory_bytes: int | None
     network_in_bytes_per_s: float | None = None
@@ -66,7 +70,7 @@ class RoundRows:
         taken, broker_id = found.taken_at_ms, self._machine.broker_id
         changed, self._changed = self._changed, {}
         rows: dict[str, Sequence[Row]] = {
-            "cursors": [_cursor(cursor, taken, broker_id) for cursor in changed.values()]
+            "cursors": [_cursor(cursor, taken, self._machine) for cursor in changed.values()]
         }
         first = self._rounds == 0
         if first or self._rounds % HEADS_EVERY == 0:
@@ -90,21 +94,21 @@ class RoundRows:
     def _loads(self, taken: int) -> list[Row]:
         out: dict[int, list[int]] = {}
         for (topic_id, _), cursor in self._cursors.items():
-            sums = out.setdefault(topic_id, [0, 0, 0])
-            sums[0] += cursor.delivered
-            sums[1] += cursor.lag_messages
-            sums[2] += 1
+            sums = out.setdefault(topic_id, [0, 0])
+            sums[0] += cursor.state.lag_messages
+            sums[1] += 1
         return [
             (
                 taken,
                 self._machine.broker_id,
+                self._machine.incarnation,
                 head.topic,
                 head.topic_id,
                 head.partition,
                 head.messages_in,
                 head.bytes_in,
-                delivered,
-                _bytes_of(delivered, head.messages_in, head.bytes_in),
+                head.messages_out,
+                head.bytes_out,
                 unread,
                 head.producers,
                 head.consumers,
@@ -115,7 +119,7 @@ class RoundRows:
                 head.drop_unread,
             )
             for head in self._heads.values()
-            for delivered, unread, subscriptions in [out.get(head.topic_id, (0, 0, 0))]
+            for unread, subscriptions in [out.get(head.topic_id, (0, 0))]
         ]
 
     def _broker(self, sample: BrokerSample, taken: int) -> Row:
@@ -123,6 +127,7 @@ class RoundRows:
         return (
             taken,
             machine.broker_id,
+            machine.incarnation,
             sample.uptime_s,
             sample.topics,
             sample.subscriptions,
@@ -141,39 +146,25 @@ class RoundRows:
             sample.messages_in,
             sample.bytes_in,
             sample.messages_out,
-            _bytes_of(sample.messages_out, sample.messages_in, sample.bytes_in),
+            sample.bytes_out,
             machine.network_in_bytes_per_s,
             machine.network_out_bytes_per_s,
             "active",
         )
 
 
-def _bytes_of(messages: int, messages_in: int, bytes_in: int) -> int:
-    """What messages weigh, by the mean of those that came in; 0 where none has since the start."""
-    return messages * bytes_in // messages_in if messages_in else 0
-
-
-def _cursor(sample: CursorSample, taken: int, broker_id: str) -> Row:
+def _cursor(sample: CursorSample, taken: int, machine: Machine) -> Row:
     oldest = sample.oldest_unread_append_ms
     return (
         taken,
-        broker_id,
+        machine.broker_id,
+        machine.incarnation,
         sample.topic,
         sample.topic_id,
         sample.partition,
         sample.subscription,
         sample.subscription_id,
-        sample.start_offset,
-        sample.next_offset,
-        sample.next_offset - sample.next_unacked,
-        sample.acked_above,
-        sample.in_flight,
-        sample.members,
-        sample.redelivered,
-        sample.failed,
-        sample.dead_lettered,
-        sample.dropped,
-        sample.generation,
+        *_told(sample.state),
         None if oldest is None else told_age_ms(max(0, taken - oldest)),
         sample.type,
     )

@@ -106,6 +106,7 @@ class Topic:
         "_waiters",
         "assigned_epoch",
         "bytes_in",
+        "bytes_out",
         "closed",
         "commit",
         "durability",
@@ -114,6 +115,7 @@ class Topic:
         "is_system",
         "listeners",
         "messages_in",
+        "messages_out",
         "name",
         "options",
         "producer_left",
@@ -153,6 +155,8 @@ class Topic:
         self.producer_left: ProducerLeft | None = None
         self.messages_in = 0
         self.bytes_in = 0
+        self.messages_out = 0
+        self.bytes_out = 0
         self.assigned_epoch = 0
         self.closed: ClusterError | None = None
         self._hub = hub
@@ -229,6 +233,11 @@ class Topic:
             part.producer_id, part.producer_epoch, part.first_sequence, count, base, time_ms
         )
         return noted, False
+
+    def sent(self, messages: int, stored_bytes: int) -> None:
+        """Count what leaves, for a consumer or a reader; what is sent again leaves again."""
+        self.messages_out += messages
+        self.bytes_out += stored_bytes
 
     def when_room(self, done: Callable[[], None]) -> None:
         """Call `done` once, when an append that was refused as `Overloaded` is worth trying again."""

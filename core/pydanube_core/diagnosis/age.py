@@ -13,9 +13,16 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 from pydanube_core.diagnosis.lag_window import LagWindow
-from pydanube_core.lag import AgeQuality
+
+
+class AgeQuality(StrEnum):
+    EXACT = "exact"
+    BOUNDED = "bounded"
+    INTERPOLATED = "interpolated"
+    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,20 +50,21 @@ def append_time_between(
     return times_ms[at - 1], times_ms[at]
 
 
-def unread_age(window: LagWindow, *, lag: int | None, offset: int | None, trimmed: bool) -> UnreadAge:
-    """The age of the message at `offset`, the oldest that is unread."""
-    if lag == 0:
+def unread_age(window: LagWindow) -> UnreadAge:
+    """The age of the oldest message that is unread at the window's last state."""
+    last = window.states[-1] if window.states else None
+    if last is not None and not last.lag_messages:
         return UnreadAge(age_s=None, reason="caught_up", quality=AgeQuality.EXACT)
-    if trimmed and window.oldest_unread_append_ms is None:
+    if last is not None and last.lost_messages and window.oldest_unread_append_ms is None:
         return UnreadAge(age_s=None, reason="trimmed", quality=AgeQuality.UNKNOWN)
     now = window.now_ms
     if window.oldest_unread_append_ms is not None:
         age_s = max(0, now - window.oldest_unread_append_ms) / 1000
         return UnreadAge(age_s=age_s, reason=None, quality=AgeQuality.EXACT, low_s=age_s, high_s=age_s)
     between, quality = window.oldest_unread_between_ms, AgeQuality.BOUNDED
-    if between is None and offset is not None:
+    if between is None and last is not None:
         quality = AgeQuality.INTERPOLATED
-        between = append_time_between(*_heads(window), offset)
+        between = append_time_between(*_heads(window), last.next_unacked)
     if between is None:
         return UnreadAge(age_s=None, reason="not_known", quality=AgeQuality.UNKNOWN)
     low_s, high_s = max(0, now - between[1]) / 1000, max(0, now - between[0]) / 1000
@@ -67,9 +75,4 @@ def _heads(window: LagWindow) -> tuple[Sequence[int], Sequence[int]]:
     """The heads seen: those given, else the window's own."""
     if window.head_times_ms:
         return window.head_times_ms, window.head_offsets
-    seen = [
-        (time, head)
-        for time, head in zip(window.times_ms, window.next_offset, strict=True)
-        if head is not None
-    ]
-    return [time for time, _ in seen], [head for _, head in seen]
+    return [state.taken_at_ms for state in window.states], [state.next_offset for state in window.states]

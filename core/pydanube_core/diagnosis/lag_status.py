@@ -7,9 +7,9 @@ The first line that holds wins. Defaults are those of `DiagnosisOptions`.
 | `UNKNOWN` | fewer than 3 samples, fewer than half of those expected, or the newest is older than 3 intervals |
 | `DATA_LOST` | messages were trimmed before they were read |
 | `CAUGHT_UP` | nothing is unread, or nothing that is older than two samples |
-| `AT_RISK` | retention takes the oldest unread message within two windows, or in a fifth of its time and not gaining |
+| `AT_RISK` | retention takes the oldest unread message before two more samples, or in a fifth of its time and not gaining |
 | `STUCK` | the cursor has not moved for `stuck_after`, while there was unread mail for as long |
-| `FALLING_BEHIND` | the lower bound of the lag's slope is above 0, and it grew by more than 5 % |
+| `FALLING_BEHIND` | the lower bound of the lag's slope is above 0: it grows, however large it is |
 | `SLOW` | gaining, but for longer than an hour yet; or neither gaining nor losing, with old mail or without a consumer |
 | `CATCHING_UP` | gaining, or consumers keep pace with every message read within `stuck_after` |
 
@@ -21,19 +21,19 @@ once an hour is not taken for dead while nothing is unread. Having been at zero 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from statistics import median
 from typing import Any, Final
 
+from pydanube_core.cursor_state import CursorState
 from pydanube_core.diagnosis.age import UnreadAge, unread_age
-from pydanube_core.diagnosis.lag_window import LagWindow
+from pydanube_core.diagnosis.lag_window import LagWindow, Retention
 from pydanube_core.diagnosis.options import DiagnosisOptions
 from pydanube_core.diagnosis.slopes import Slope, theil_sen
 
 FEWEST_SAMPLES: Final = 3
-GROWTH_SHARE: Final = 0.05  # of the lag: less growth in a window is noise
 POISON_FAILURES: Final = 3
 RISK_SHARE: Final = 0.2  # of the retention's time
 
@@ -92,7 +92,7 @@ class LagJudgement:
 
     @property
     def gaining(self) -> bool:
-        return self.velocity is not None and self.velocity.per_s < 0 and self.velocity.high <= 0
+        return self.velocity is not None and self.velocity.gaining
 
 
 def judge_lag(window: LagWindow, options: DiagnosisOptions) -> LagJudgement:
@@ -112,30 +112,43 @@ def eta_of_partitions(etas_s: Sequence[float | None]) -> tuple[float | None, flo
     return max(known), (max(known) / middle if middle > 0 else None)
 
 
+class _Found:
+    """A status, since when, and the numbers that decided it."""
+
+    __slots__ = ("evidence", "since_ms", "status", "stuck_reason")
+
+    def __init__(
+        self,
+        status: LagStatus,
+        since_ms: int | None = None,
+        stuck_reason: StuckReason | None = None,
+        /,
+        **evidence: Any,
+    ) -> None:
+        self.status = status
+        self.since_ms = since_ms
+        self.stuck_reason = stuck_reason
+        self.evidence = evidence
+
+
 class _Judge:
     def __init__(self, window: LagWindow, options: DiagnosisOptions) -> None:
         self.window = window
         self.options = options
         self.reasons: dict[str, str] = {}
-        times = window.times_ms
-        self.lags = [window.lag_at(i) for i in range(len(times))]
-        known = [i for i, lag in enumerate(self.lags) if lag is not None]
-        self.known = known
-        self.lag = self.lags[known[-1]] if known else None
-        last = known[-1] if known else None
-        self.lost = None if last is None else window.lost_at(last)
-        self.offset = None if last is None else window.next_unacked[last]
-        self.age = unread_age(window, lag=self.lag, offset=self.offset, trimmed=bool(self.lost))
+        self.states = window.states
+        self.lags = [state.lag_messages for state in window.states]
+        self.last = window.states[-1] if window.states else None
+        self.age = unread_age(window)
 
     # -- rates -----------------------------------------------------------------------------------------------
 
     def _rates(self) -> tuple[Slope | None, Slope | None, Slope | None]:
-        """Slopes of head, of what is consumed, and of the lag, over the samples where both are known."""
-        window, known = self.window, self.known
-        times = [window.times_ms[i] for i in known]
-        heads = [h for i in known if (h := window.next_offset[i]) is not None]
-        lags = [lag for i in known if (lag := self.lags[i]) is not None]
-        first = self._after_rewind(known)
+        """Slopes of head, of what is consumed, and of the lag."""
+        states, lags = self.states, self.lags
+        times = [state.taken_at_ms for state in states]
+        heads = [state.next_offset for state in states]
+        first = self._after_rewind()
         consumed = [head - lag for head, lag in zip(heads, lags, strict=True)][first:]
         produced = theil_sen(times, heads)
         if not first and min(consumed, default=0) == max(consumed, default=0):
@@ -143,241 +156,230 @@ class _Judge:
             return produced, theil_sen(times, consumed), produced
         return produced, theil_sen(times[first:], consumed), theil_sen(times[first:], lags[first:])
 
-    def _after_rewind(self, known: Sequence[int]) -> int:
-        """Where in `known` the cursor stands after it went back last: a step back is no rate of consumption."""
-        cursors = self.window.next_unacked
-        for at in range(len(known) - 1, 0, -1):
-            now, before = cursors[known[at]], cursors[known[at - 1]]
-            if now is not None and before is not None and now < before:
+    def _after_rewind(self) -> int:
+        """Where the cursor stands after it went back last: a step back is no rate of consumption."""
+        states = self.states
+        for at in range(len(states) - 1, 0, -1):
+            if states[at].next_unacked < states[at - 1].next_unacked:
                 return at
         return 0
 
     def _rewind(self) -> Rewind | None:
-        at = self._after_rewind(self.known)
+        at = self._after_rewind()
         if not at:
             return None
-        before, after = (self.window.next_unacked[self.known[i]] for i in (at - 1, at))
-        assert before is not None
-        assert after is not None
-        return Rewind(at_ms=self.window.times_ms[self.known[at]], from_offset=before, to_offset=after)
+        before, after = self.states[at - 1], self.states[at]
+        return Rewind(at_ms=after.taken_at_ms, from_offset=before.next_unacked, to_offset=after.next_unacked)
 
     # -- since when ------------------------------------------------------------------------------------------
 
     def _moved_ms(self) -> int | None:
         """When the cursor was seen to move last; the window's start where it did not, and nothing earlier is known."""
-        cursors, times = self.window.next_unacked, self.window.times_ms
-        for at in range(len(self.known) - 1, 0, -1):
-            if cursors[self.known[at]] != cursors[self.known[at - 1]]:
-                return times[self.known[at]]
+        states = self.states
+        for at in range(len(states) - 1, 0, -1):
+            if states[at].next_unacked != states[at - 1].next_unacked:
+                return states[at].taken_at_ms
         if self.window.cursor_moved_ms is not None:
             return self.window.cursor_moved_ms
-        return times[self.known[0]] if self.known else None
+        return states[0].taken_at_ms if states else None
 
     def _unread_ms(self) -> int | None:
         """Since when there has been unread mail."""
         window = self.window
-        since: int | None = None
-        for i in reversed(self.known):
-            lag = self.lags[i]
-            if lag is None or lag <= self.options.allowed_messages:
-                break
-            since = window.times_ms[i]
-        else:
-            if window.unread_since_ms is not None and since is not None:
-                since = min(since, window.unread_since_ms)
-        if since is not None and window.oldest_unread_append_ms is not None and not self.lost:
+        since = self._since(lambda state, lag: lag > self.options.allowed_messages)
+        if since is None:
+            return None
+        if since == self.states[0].taken_at_ms and window.unread_since_ms is not None:
+            since = min(since, window.unread_since_ms)
+        if window.oldest_unread_append_ms is not None and not self.states[-1].lost_messages:
             since = min(since, window.oldest_unread_append_ms)
+        return since
+
+    def _since(self, holds: Callable[[CursorState, int], bool]) -> int | None:
+        """When the run of states that ends with the newest, and of which all hold, began."""
+        since: int | None = None
+        for state, lag in zip(reversed(self.states), reversed(self.lags), strict=True):
+            if not holds(state, lag):
+                break
+            since = state.taken_at_ms
         return since
 
     # -- the statuses ----------------------------------------------------------------------------------------
 
     def judge(self) -> LagJudgement:
-        window, options = self.window, self.options
-        now = window.now_ms
-        samples, expected = len(self.known), window.expected_samples
         produce, consume, velocity = self._rates()
-        headroom_s = self._headroom()
-        base: dict[str, Any] = {"samples": samples, "expected_samples": expected}
-        eta_s = self._eta(velocity)
         for name, slope in (("produce_rate", produce), ("consume_rate", consume)):
             if slope is None:
                 self.reasons[name] = "too_few_samples"
-        if self.lag is None:
-            why = "no_cursor" if any(head is not None for head in window.next_offset) else "no_head"
-            self.reasons |= {"lag_messages": why, "lost_messages": why}
+        last = self.last
+        if last is None:
+            self.reasons |= {"lag_messages": "no_sample", "lost_messages": "no_sample"}
+        headroom_s, eta_s = self._headroom(), self._eta(velocity)
+        found = self._not_known() or self._status(velocity, eta_s, headroom_s)
+        if found.status is LagStatus.UNKNOWN:
+            self.reasons["status"] = str(found.evidence["because"])
+        samples, expected = len(self.states), self.window.expected_samples
+        return LagJudgement(
+            status=found.status,
+            since_ms=found.since_ms,
+            evidence={"samples": samples, "expected_samples": expected, **found.evidence},
+            lag_messages=None if last is None else last.lag_messages,
+            lost_messages=None if last is None else last.lost_messages,
+            age=self.age,
+            produce_rate=None if produce is None else produce.per_s,
+            consume_rate=None if consume is None else consume.per_s,
+            velocity=velocity,
+            eta_s=eta_s,
+            retention_headroom_s=headroom_s,
+            stuck_reason=found.stuck_reason,
+            rewind=self._rewind(),
+            samples=samples,
+            expected_samples=expected,
+            reasons=self.reasons,
+        )
 
-        def result(
-            status: LagStatus, since_ms: int | None, stuck: StuckReason | None = None, **evidence: Any
-        ) -> LagJudgement:
-            if status is LagStatus.UNKNOWN:
-                self.reasons["status"] = str(evidence.get("because"))
-            return LagJudgement(
-                status=status,
-                since_ms=since_ms,
-                evidence=base | evidence,
-                lag_messages=self.lag,
-                lost_messages=self.lost,
-                age=self.age,
-                produce_rate=None if produce is None else produce.per_s,
-                consume_rate=None if consume is None else consume.per_s,
-                velocity=velocity,
-                eta_s=eta_s,
-                retention_headroom_s=headroom_s,
-                stuck_reason=stuck,
-                rewind=self._rewind(),
-                samples=samples,
-                expected_samples=expected,
-                reasons=self.reasons,
-            )
-
-        if samples < FEWEST_SAMPLES or 2 * samples < expected:
-            return result(LagStatus.UNKNOWN, None, because="too_few_samples")
-        newest_age_s = (now - window.times_ms[self.known[-1]]) / 1000
+    def _not_known(self) -> _Found | None:
+        """Why the window says nothing, if it does not."""
+        samples, window = len(self.states), self.window
+        if samples < FEWEST_SAMPLES or 2 * samples < window.expected_samples:
+            return _Found(LagStatus.UNKNOWN, because="too_few_samples")
+        newest_age_s = (window.now_ms - self.states[-1].taken_at_ms) / 1000
         if newest_age_s > 3 * window.interval_s:
-            return result(
-                LagStatus.UNKNOWN, None, because="samples_are_old", newest_sample_age_s=newest_age_s
-            )
-        assert self.lag is not None
-        if self.lost:
-            return result(
-                LagStatus.DATA_LOST,
-                self._first_of_run(lambda i: bool(window.lost_at(i))),
-                lost_messages=self.lost,
-                start_offset=window.start_offset[self.known[-1]],
-                next_unacked=self.offset,
-            )
-        age_s = self.age.age_s
+            return _Found(LagStatus.UNKNOWN, because="samples_are_old", newest_sample_age_s=newest_age_s)
+        return None
+
+    def _status(self, velocity: Slope | None, eta_s: float | None, headroom_s: float | None) -> _Found:
+        """The first line of the module's table that holds."""
+        options, last, age_s = self.options, self.states[-1], self.age.age_s
+        lag, lost = last.lag_messages, last.lost_messages
+        if lost:
+            since = self._since(lambda state, lag: state.lost_messages > 0)
+            offsets = {"start_offset": last.start_offset, "next_unacked": last.next_unacked}
+            return _Found(LagStatus.DATA_LOST, since, lost_messages=lost, **offsets)
         young = age_s is not None and age_s <= options.allowed_age_s
-        if self.lag <= options.allowed_messages or young:
-            return result(
-                LagStatus.CAUGHT_UP,
-                self._first_of_run(lambda i: (self.lags[i] or 0) <= options.allowed_messages),
-                lag_messages=self.lag,
-                oldest_unread_age_s=age_s,
-            )
-        gaining = velocity is not None and velocity.per_s < 0 and velocity.high <= 0
-        retention_s = window.retention.age_s if window.retention is not None else None
-        if headroom_s is not None and (
-            headroom_s < 2 * window.interval_s
-            or (retention_s is not None and headroom_s < RISK_SHARE * retention_s and not gaining)
-        ):
-            return result(
-                LagStatus.AT_RISK,
-                None,
-                retention_headroom_s=headroom_s,
-                retention_age_s=retention_s,
-                gaining=gaining,
-                lag_messages=self.lag,
-            )
-        moved_ms, unread_ms = self._moved_ms(), self._unread_ms()
-        stuck_ms = options.stuck_after_s * 1000
-        if (
-            moved_ms is not None
-            and unread_ms is not None
-            and now - moved_ms >= stuck_ms
-            and now - unread_ms >= stuck_ms
-        ):
-            return result(
-                LagStatus.STUCK,
-                max(moved_ms, unread_ms),
-                self._stuck_reason(),
-                cursor_still_s=(now - moved_ms) / 1000,
-                unread_for_s=(now - unread_ms) / 1000,
-                lag_messages=self.lag,
-                members=window.members[-1],
-                in_flight=window.in_flight[-1],
-            )
+        if lag <= options.allowed_messages or young:
+            since = self._since(lambda state, lag: lag <= options.allowed_messages)
+            return _Found(LagStatus.CAUGHT_UP, since, lag_messages=lag, oldest_unread_age_s=age_s)
+        gaining = velocity is not None and velocity.gaining
+        found = self._at_risk(headroom_s, gaining=gaining) or self._stuck()
+        if found is not None:
+            return found
         if velocity is None:
-            return result(LagStatus.UNKNOWN, None, because="too_few_samples_for_rates")
+            return _Found(LagStatus.UNKNOWN, because="too_few_samples_for_rates")
         growth: dict[str, Any] = {
-            "lag_messages": self.lag,
+            "lag_messages": lag,
             "lag_per_s": velocity.per_s,
             "lag_per_s_low": velocity.low,
             "lag_per_s_high": velocity.high,
         }
-        span_s = (window.times_ms[self.known[-1]] - window.times_ms[self.known[0]]) / 1000
-        if velocity.low > 0 and velocity.per_s * span_s > max(
-            options.allowed_messages, GROWTH_SHARE * self.lag
-        ):
-            return result(LagStatus.FALLING_BEHIND, self._lowest_ms(), **growth)
+        if velocity.low > 0:
+            return _Found(LagStatus.FALLING_BEHIND, self._lowest_ms(), **growth)
         if gaining:
             slow = eta_s is not None and eta_s > options.slow_eta_s
-            return result(LagStatus.SLOW if slow else LagStatus.CATCHING_UP, None, eta_s=eta_s, **growth)
-        if not window.members[self.known[-1]]:
+            return _Found(LagStatus.SLOW if slow else LagStatus.CATCHING_UP, eta_s=eta_s, **growth)
+        if not last.members:
             # Nobody reads and nothing shrinks: that is no pace, however young the mail is.
-            return result(LagStatus.SLOW, None, because="no_member", oldest_unread_age_s=age_s, **growth)
-        if age_s is not None and age_s < options.stuck_after_s:
-            return result(LagStatus.CATCHING_UP, None, keeping_pace=True, oldest_unread_age_s=age_s, **growth)
-        return result(LagStatus.SLOW, None, keeping_pace=True, oldest_unread_age_s=age_s, **growth)
+            return _Found(LagStatus.SLOW, because="no_member", oldest_unread_age_s=age_s, **growth)
+        soon = age_s is not None and age_s < options.stuck_after_s
+        status = LagStatus.CATCHING_UP if soon else LagStatus.SLOW
+        return _Found(status, keeping_pace=True, oldest_unread_age_s=age_s, **growth)
 
-    def _first_of_run(self, holds: Any) -> int | None:
-        """When the run of samples that ends with the newest, and of which all hold, began."""
-        since: int | None = None
-        for i in reversed(self.known):
-            if not holds(i):
-                break
-            since = self.window.times_ms[i]
-        return since
-
-    def _lowest_ms(self) -> int | None:
-        """When the lag was lowest last: it has grown since."""
-        if not self.known:
+    def _at_risk(self, headroom_s: float | None, *, gaining: bool) -> _Found | None:
+        retention = self.window.retention
+        if headroom_s is None or retention is None:
             return None
-        lowest = min(self.known, key=lambda i: (self.lags[i], -i))
-        return self.window.times_ms[lowest]
+        share_s = RISK_SHARE * (retention.age_s or 0.0)
+        if headroom_s >= 2 * self.options.sample_interval_s and (gaining or headroom_s >= share_s):
+            return None
+        return _Found(
+            LagStatus.AT_RISK,
+            retention_headroom_s=headroom_s,
+            retention_age_s=retention.age_s,
+            gaining=gaining,
+            lag_messages=self.states[-1].lag_messages,
+        )
+
+    def _stuck(self) -> _Found | None:
+        now, last = self.window.now_ms, self.states[-1]
+        moved_ms, unread_ms = self._moved_ms(), self._unread_ms()
+        if moved_ms is None or unread_ms is None:
+            return None
+        since_ms = max(moved_ms, unread_ms)
+        if now - since_ms < self.options.stuck_after_s * 1000:
+            return None
+        return _Found(
+            LagStatus.STUCK,
+            since_ms,
+            self._stuck_reason(),
+            cursor_still_s=(now - moved_ms) / 1000,
+            unread_for_s=(now - unread_ms) / 1000,
+            lag_messages=last.lag_messages,
+            members=last.members,
+            in_flight=last.in_flight,
+        )
+
+    def _lowest_ms(self) -> int:
+        """When the lag was lowest last: it has grown since."""
+        lowest = min(range(len(self.lags)), key=lambda i: (self.lags[i], -i))
+        return self.states[lowest].taken_at_ms
 
     def _stuck_reason(self) -> StuckReason:
-        window = self.window
+        window, first, last = self.window, self.states[0], self.states[-1]
         if window.blocked or window.head_of_line_failures >= POISON_FAILURES:
             return StuckReason.POISON
-        if window.members[-1] == 0:
+        if not last.members:
             return StuckReason.NO_MEMBER
-        if window.acked_above[-1] > window.acked_above[self.known[0]]:
+        if last.acked_above > first.acked_above:
             return StuckReason.HEAD_OF_LINE
-        if window.in_flight[-1] == 0:
+        if not last.in_flight:
             return StuckReason.NOTHING_IN_FLIGHT
         limit = window.in_flight_limit
-        if limit is not None and window.in_flight[-1] >= limit:
+        if limit is not None and last.in_flight >= limit:
             return StuckReason.IN_FLIGHT_AT_LIMIT
         return StuckReason.NO_ACK
 
     def _eta(self, velocity: Slope | None) -> float | None:
-        if self.lag == 0:
+        if self.last is not None and not self.last.lag_messages:
             self.reasons["eta_s"] = "caught_up"
-        elif velocity is None or self.lag is None:
+        elif velocity is None or self.last is None:
             self.reasons["eta_s"] = "too_few_samples"
-        elif velocity.per_s >= 0 or velocity.high > 0:
+        elif not velocity.gaining:
             self.reasons["eta_s"] = "not_gaining"
         else:
-            return self.lag / -velocity.per_s
+            return self.last.lag_messages / -velocity.per_s
         return None
 
     def _headroom(self) -> float | None:
         """How long until retention takes the oldest unread message."""
         retention = self.window.retention
-        found: list[float] = []
-        if self.lag == 0:
-            self.reasons["retention_headroom_s"] = "caught_up"
+        why: str | None = None
+        if self.last is not None and not self.last.lag_messages:
+            why = "caught_up"
+        elif retention is None or (retention.age_s is None and retention.bytes is None):
+            why = "no_retention"
+        elif retention.waits_for_cursors:
+            why = "retention_waits_for_cursors"
+        else:
+            found = [
+                each
+                for each in (self._until_too_old(retention), _until_too_large(retention))
+                if each is not None
+            ]
+            if found:
+                return min(found)
+        self.reasons["retention_headroom_s"] = why or "not_known"
+        return None
+
+    def _until_too_old(self, retention: Retention) -> float | None:
+        if retention.age_s is None or self.age.age_s is None:
             return None
-        if retention is None or (retention.age_s is None and retention.bytes is None):
-            self.reasons["retention_headroom_s"] = "no_retention"
-            return None
-        if retention.waits_for_cursors:
-            self.reasons["retention_headroom_s"] = "retention_waits_for_cursors"
-            return None
-        if retention.age_s is not None and self.age.age_s is not None:
-            found.append(max(0.0, retention.age_s - self.age.age_s))
-        if (
-            retention.bytes is not None
-            and retention.unread_bytes is not None
-            and retention.bytes_per_s is not None
-        ):
-            room = max(0, retention.bytes - retention.unread_bytes)
-            if room == 0:
-                found.append(0.0)
-            elif retention.bytes_per_s > 0:
-                found.append(room / retention.bytes_per_s)
-        if not found:
-            self.reasons["retention_headroom_s"] = "not_known"
-            return None
-        return min(found)
+        return max(0.0, retention.age_s - self.age.age_s)
+
+
+def _until_too_large(retention: Retention) -> float | None:
+    if retention.bytes is None or retention.unread_bytes is None or retention.bytes_per_s is None:
+        return None
+    room = max(0, retention.bytes - retention.unread_bytes)
+    if room and retention.bytes_per_s <= 0:
+        return None
+    return room / retention.bytes_per_s if room else 0.0

@@ -1,13 +1,11 @@
-"""What was seen of one subscription of one log over time: arrays, one element a sample.
-
-The arrays are what a report has in its columns and what a broker keeps in its ring. Unknown is None. A cursor was
-read no later than its head; where two sources were joined and that does not hold, lag is still never below 0.
-"""
+"""What was seen of one subscription of one log over time: what a broker has in its ring, and a report in its columns."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from pydanube_core.cursor_state import CursorState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,16 +21,12 @@ class Retention:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LagWindow:
-    """Samples of one subscription, oldest first, and what is known of it beyond them.
+    """What was seen of a subscription, and what is known of it beyond that.
 
     Args:
-        times_ms: when each sample was taken, ascending.
-        start_offset, next_offset: of the log; None where the head is not known.
-        next_unacked, acked_above: of the cursor; None where no cursor is known. None is never read as offset 0.
-        in_flight: delivered and not answered.
-        members: consumers attached.
-        now_ms: when it is judged; not before the last sample.
-        interval_s: expected between two samples.
+        states: oldest first, each at the time it is looked at; where no cursor or head is known, there is no state.
+        now_ms: when it is judged; not before the last state.
+        interval_s: expected between two states.
         window_s: how long the window is meant to be.
         oldest_unread_append_ms: append time of the message at the cursor; None: not known, or nothing is unread.
         oldest_unread_between_ms: where that time is not known, but its bounds are.
@@ -41,13 +35,7 @@ class LagWindow:
         head_times_ms, head_offsets: heads seen, oldest first, reaching back further than the window, if there are.
     """
 
-    times_ms: Sequence[int]
-    start_offset: Sequence[int | None]
-    next_offset: Sequence[int | None]
-    next_unacked: Sequence[int | None]
-    acked_above: Sequence[int]
-    in_flight: Sequence[int]
-    members: Sequence[int]
+    states: Sequence[CursorState]
     now_ms: int
     interval_s: float
     window_s: float
@@ -63,27 +51,9 @@ class LagWindow:
     retention: Retention | None = None
 
     def __post_init__(self) -> None:
-        count = len(self.times_ms)
-        columns = (self.start_offset, self.next_offset, self.next_unacked, self.acked_above, self.in_flight)
-        assert all(len(column) == count for column in columns)
-        assert len(self.members) == count
         assert len(self.head_times_ms) == len(self.head_offsets)
 
     @property
     def expected_samples(self) -> int:
         """How many there would be had none been missed."""
         return max(1, int(self.window_s / self.interval_s))
-
-    def lag_at(self, i: int) -> int | None:
-        """Unread messages at a sample; None where cursor or head is not known."""
-        head, cursor = self.next_offset[i], self.next_unacked[i]
-        if head is None or cursor is None:
-            return None
-        start = self.start_offset[i]
-        floor = cursor if start is None else max(cursor, start)
-        return max(0, head - floor - self.acked_above[i])
-
-    def lost_at(self, i: int) -> int | None:
-        """Messages that were trimmed before they were read."""
-        start, cursor = self.start_offset[i], self.next_unacked[i]
-        return None if start is None or cursor is None else max(0, start - cursor)

@@ -31,6 +31,11 @@ class Slope:
     def __post_init__(self) -> None:
         assert self.low <= self.per_s <= self.high
 
+    @property
+    def gaining(self) -> bool:
+        """Whether what is measured surely shrinks, taken as the lag of a subscription."""
+        return self.per_s < 0 and self.high <= 0
+
 
 def thinned(count: int, most: int = MOST_SAMPLES) -> list[int]:
     """Which of `count` ascending samples to look at: at most `most`, evenly spread, both ends included."""

@@ -176,7 +176,7 @@ def consumer_not_acking(view: SubscriptionView, options: DiagnosisOptions) -> Ou
     on_time = _late(view, options)
     if on_time is not None:
         return on_time
-    if not view.in_flight:
+    if not view.state.in_flight:
         return "nothing is in flight"
     if view.acknowledged.in_window and view.acknowledged.last_ms is not None:
         quiet_s = (view.now_ms - view.acknowledged.last_ms) / 1000
@@ -201,12 +201,12 @@ def consumer_not_acking(view: SubscriptionView, options: DiagnosisOptions) -> Ou
         rule="consumer_not_acking",
         severity=Severity.WARNING,
         confidence=0.85 if worst.answered_ms is None else 0.75,
-        summary=f"{len(holding)} consumers of {view.topic} / {view.subscription} hold {view.in_flight} messages and "
+        summary=f"{len(holding)} consumers of {view.topic} / {view.subscription} hold {view.state.in_flight} messages and "
         "acknowledge none",
         subject=view.subject,
         evidence={
             **_lag_evidence(view),
-            "in_flight": view.in_flight,
+            "in_flight": view.state.in_flight,
             "acknowledged_in_window": view.acknowledged.in_window,
             "failed_in_window": view.failed.in_window,
             "consumers": len(view.consumers),
@@ -268,7 +268,7 @@ def poison_message(view: SubscriptionView, options: DiagnosisOptions) -> Outcome
             *(
                 NextCall(operation="subscriptions.skip", arguments={**view.arguments, "count": 1},
                          why="pass over it once it is understood")
-                for _ in range(view.next_unacked == worst.offset)
+                for _ in range(view.state.next_unacked == worst.offset)
             ),
             NextCall(
                 operation="subscriptions.set_failure_policy",
@@ -357,7 +357,7 @@ def cursor_rewound(view: SubscriptionView, options: DiagnosisOptions) -> Outcome
     rewind = view.rewind
     if rewind is None:
         return "the cursor has not gone back"
-    reached = view.next_unacked >= rewind.from_offset
+    reached = view.state.next_unacked >= rewind.from_offset
     if reached and view.now_ms - rewind.at_ms > options.window_s * 1000:
         return "the cursor went back, and is where it was before"
     return Finding(
@@ -371,8 +371,8 @@ def cursor_rewound(view: SubscriptionView, options: DiagnosisOptions) -> Outcome
             "from_offset": rewind.from_offset,
             "to_offset": rewind.to_offset,
             "rewound_messages": rewind.from_offset - rewind.to_offset,
-            "next_unacked": view.next_unacked,
-            "left_messages": max(0, rewind.from_offset - view.next_unacked),
+            "next_unacked": view.state.next_unacked,
+            "left_messages": max(0, rewind.from_offset - view.state.next_unacked),
             "seconds_ago": _seconds(view, rewind.at_ms),
             "cause": view.rewind_cause,
             "lag_messages": view.unread,
@@ -412,7 +412,7 @@ def produce_burst(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
         return "no consumer is attached"
     if not view.acknowledged.in_window:
         return "nothing is acknowledged: the consumers would be late without a burst too"
-    if view.rewind is not None and view.next_unacked < view.rewind.from_offset:
+    if view.rewind is not None and view.state.next_unacked < view.rewind.from_offset:
         return "the cursor was moved back, which explains the lag"
     assert view.production is not None
     part_s = view.production.window_s / len(view.production.segments)
@@ -459,7 +459,7 @@ def consumer_slow(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
     rewind = view.rewind
     if (
         rewind is not None
-        and view.next_unacked < rewind.from_offset
+        and view.state.next_unacked < rewind.from_offset
         and lag.status is not LagStatus.FALLING_BEHIND
     ):
         return "the cursor was moved back, which explains the lag"
@@ -484,7 +484,7 @@ def consumer_slow(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
             "consume_rate": rate,
             "eta_s": lag.eta_s,
             "consumers": len(view.consumers),
-            "in_flight": view.in_flight,
+            "in_flight": view.state.in_flight,
             "acknowledged_in_window": view.acknowledged.in_window,
             "dispatch_rate_limit": limit or None,
             "lost_messages": lag.lost_messages,

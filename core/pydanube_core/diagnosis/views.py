@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from pydanube_core.cursor_state import CursorState
 from pydanube_core.diagnosis.filling import Filling
 from pydanube_core.diagnosis.lag_status import LagJudgement, Rewind
 from pydanube_core.facts import SetAside
@@ -99,11 +100,7 @@ class SubscriptionView:
     type: str
     now_ms: int
     lag: LagJudgement
-    unread: int
-    start_offset: int
-    next_offset: int
-    next_unacked: int
-    in_flight: int
+    state: CursorState
     consumers: tuple[ConsumerView, ...]
     created_ms: int | None
     departure: Departure | None
@@ -123,6 +120,10 @@ class SubscriptionView:
     rewind_cause: str | None = None  # seek | None
     production: Production | None = None
     watched_s: float = 0.0  # how long this subscription has been watched
+
+    @property
+    def unread(self) -> int:
+        return self.state.lag_messages
 
     @property
     def subject(self) -> dict[str, object]:

@@ -1,11 +1,12 @@
 """The telemetry tables: columns, types, units, meaning. docs/telemetry.md is made from this.
 
 A row is one sample. What did not change is told again once a minute or so (`HOLD_ROUNDS`): the last row of a subject
-holds until its next one, for that long. Counters count since the broker started: a smaller number is a restart.
+holds until its next one, for that long. Counters count since the broker started: another incarnation is a restart.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -82,6 +83,11 @@ _TAKEN: Final = Column(
     name="taken_at", kind=Kind.TIME, meaning="when the sample was taken, by the broker's clock"
 )
 _BROKER: Final = _text("broker_id", "the broker that took it: the owner of the topic then")
+_INCARNATION: Final = _int(
+    "incarnation",
+    "of this start of the broker: counters began with it; null: the broker did not say yet",
+    nullable=True,
+)
 _LOG: Final = (
     _text("topic", "full name; of a partition its own"),
     _int("topic_id", "of the log: a topic that was deleted and made again has another"),
@@ -92,6 +98,23 @@ _SUBSCRIPTION: Final = (
     _int("subscription_id", "one that was deleted and made again has another"),
 )
 
+#: what `CursorState` has, as it is told: attribute → (meaning, unit)
+CURSOR_STATE: Final[Mapping[str, tuple[str, str]]] = {
+    "start_offset": ("of the log at that moment", "offset"),
+    "next_offset": ("of the log at that moment", "offset"),
+    "unread_offsets": (
+        "next_offset - next_unacked, where everything below next_unacked is acknowledged",
+        "offsets",
+    ),
+    "acked_above": ("acknowledged above next_unacked", "messages"),
+    "in_flight": ("delivered and not answered", "messages"),
+    "members": ("consumers attached", ""),
+    "redelivered": ("since the broker started", "messages"),
+    "failed": ("nacked or not answered in time, since the broker started", "messages"),
+    "dead_lettered": ("since the broker started", "messages"),
+    "dropped": ("lost on purpose since the broker started", "messages"),
+    "generation": ("rises with every seek", ""),
+}
 HEADS: Final = Table(
     name="heads",
     meaning="Where each log begins and ends, every twelfth round; the cursors say it more often.",
@@ -116,24 +139,11 @@ CURSORS: Final = Table(
     columns=(
         _TAKEN,
         _BROKER,
+        _INCARNATION,
         *_LOG,
         _PARTITION,
         *_SUBSCRIPTION,
-        _int("start_offset", "of the log at that moment", "offset"),
-        _int("next_offset", "of the log at that moment", "offset"),
-        _int(
-            "unread_offsets",
-            "next_offset - next_unacked, where everything below next_unacked is acknowledged",
-            "offsets",
-        ),
-        _int("acked_above", "acknowledged above next_unacked", "messages"),
-        _int("in_flight", "delivered and not answered", "messages"),
-        _int("members", "consumers attached"),
-        _int("redelivered", "since the broker started", "messages"),
-        _int("failed", "nacked or not answered in time, since the broker started", "messages"),
-        _int("dead_lettered", "since the broker started", "messages"),
-        _int("dropped", "lost on purpose since the broker started", "messages"),
-        _int("generation", "rises with every seek"),
+        *(_int(name, meaning, unit) for name, (meaning, unit) in CURSOR_STATE.items()),
         _int(
             "oldest_unread_age_ms",
             "age of the message at next_unacked, to 100 ms, to 1 s from 100 s on; null: nothing is unread, or not known",
@@ -174,6 +184,7 @@ BROKERS: Final = Table(
     columns=(
         _TAKEN,
         _BROKER,
+        _INCARNATION,
         _float("uptime_s", "since its start", "s"),
         _int("topics", "logs it owns"),
         _int("subscriptions", "of them"),
@@ -191,8 +202,8 @@ BROKERS: Final = Table(
         _text("store_error", "what keeps the object store from working", nullable=True),
         _int("messages_in", "published since its start", "messages"),
         _int("bytes_in", "published since its start", "bytes"),
-        _int("messages_out", "delivered since its start", "messages"),
-        _int("bytes_out", "delivered since its start, estimated from sizes of what came in", "bytes"),
+        _int("messages_out", "sent to consumers and readers since its start", "messages"),
+        _int("bytes_out", "of them, as they are stored: counted where they leave", "bytes"),
         _float("network_in_bytes_per_s", "declared capacity", "bytes/s", nullable=True),
         _float("network_out_bytes_per_s", "declared capacity", "bytes/s", nullable=True),
         _text("state", "active, or draining"),
@@ -205,14 +216,13 @@ TOPICS: Final = Table(
     columns=(
         _TAKEN,
         _BROKER,
+        _INCARNATION,
         *_LOG,
         _PARTITION,
         _int("messages_in", "published since the broker started", "messages"),
         _int("bytes_in", "published since the broker started", "bytes"),
-        _int("messages_out", "delivered since the broker started", "messages"),
-        _int(
-            "bytes_out", "delivered since the broker started, estimated from sizes of what came in", "bytes"
-        ),
+        _int("messages_out", "sent to consumers and readers since the broker started", "messages"),
+        _int("bytes_out", "of them, as they are stored: counted where they leave", "bytes"),
         _int("unread_messages", "of all its subscriptions", "messages"),
         _int("producers", "connected"),
         _int("consumers", "connected"),

@@ -12,7 +12,11 @@ from pydanube_core.diagnosis import theil_sen
 from pydanube_core.errors import CorruptObject, InvalidArgument
 from pydanube_core.units import format_time
 
+from pydanube_spark.reports.balance_work import BALANCE_SCHEMA, DAMAGED, BalanceWork, rows_here
 from pydanube_spark.reports.charts import Chart, Series
+from pydanube_spark.reports.comparison import previous
+from pydanube_spark.reports.engine import rows_of
+from pydanube_spark.reports.lag_rows import Span
 from pydanube_spark.reports.output import check_folder, write_report
 from pydanube_spark.reports.page import Page, TableView
 from pydanube_spark.reports.progress import Progress, no_progress
@@ -26,27 +30,19 @@ _JSON: Final = ("moves", "rejected", "resources", "hot_topics", "what_if", "dedu
 
 
 def run_balance(request: ReportRequest, progress: Progress = no_progress) -> dict[str, Any]:
-    """The balance report: {report, since, until, as_of, took_s, rows, summary, files}; a row a stretch of time.
+    """The balance report: as that of lag, with a row a stretch of time.
 
     Raises:
         ClusterError: no store, no telemetry, none of that time, no Java.
     """
-    from pydanube_spark.reports.balance import BALANCE_SCHEMA, DAMAGED, balance_table, find_loads
-    from pydanube_spark.session import open_session
-
     begun = time.monotonic()
-    span = span_of(request, now_ms=time.time_ns() // 1_000_000)
-    loads = find_loads(request.store, request.cluster, span)
-    telemetry = loads.brokers
+    now_ms = time.time_ns() // 1_000_000
+    span = span_of(request, now_ms=now_ms)
+    work = BalanceWork.plan(request.store, request.cluster, span, request.topic)
     if request.out is not None:
         check_folder(request.out)
-    progress("starting Spark", 0.05)
-    spark = open_session(request.master, name="danube report balance")
-    progress("reading telemetry", 0.25)
-    found = balance_table(spark, loads, span, topic=request.topic).toArrow().to_pylist()
-    progress("writing the report", 0.9)
-    damaged = [row["because"] for row in found if row["verdict"] == DAMAGED]
-    rows = sorted((row for row in found if row["verdict"] != DAMAGED), key=lambda row: row["hour_ms"])
+    progress("reading telemetry", 0.1)
+    rows, damaged, engine = _rows(work, request)
     if not rows and damaged:
         raise CorruptObject(f"no file of that time can be read: {damaged[0]}", files=damaged[:20])
     if not rows:
@@ -55,24 +51,51 @@ def run_balance(request: ReportRequest, progress: Progress = no_progress) -> dic
         raise InvalidArgument(
             f"no topic {request.topic!r} was sampled in that time", field="topic", value=request.topic
         )
-    summary = balance_summary(rows, damaged)
+    newest_ms = work.brokers.newest_ms
     report: dict[str, Any] = {
         "report": "balance",
-        "cluster": telemetry.cluster,
+        "cluster": work.brokers.cluster,
         "since": format_time(span.since_ms),
         "until": format_time(span.until_ms),
-        "as_of": format_time(telemetry.newest_ms),
-        "took_s": round(time.monotonic() - begun, 3),
-        "summary": summary,
+        "as_of": format_time(newest_ms),
+        "data_age_s": max(0, now_ms - newest_ms) / 1000,
+        "engine": engine,
+        "summary": balance_summary(rows, damaged),
     }
+    if request.compare is not None:
+        progress("reading the time before", 0.6)
+        report["previous"] = previous(span, lambda before: _before(request, before))
+    progress("writing the report", 0.9)
+    report["took_s"] = round(time.monotonic() - begun, 3)
     shown = [shown_row(row) for row in rows]
     files = {}
     if request.out is not None:
-        page = balance_page(rows, summary, f"{telemetry.cluster}, {report['since']} to {report['until']}")
+        page = balance_page(rows, report)
         table = pa.Table.from_pylist(rows, schema=BALANCE_SCHEMA)
         files = write_report(request.out, "balance", rows=table, shown=shown, report=report, page=page)
     progress("done", 1.0)
     return {**report, "rows": shown, "files": files}
+
+
+def _rows(work: BalanceWork, request: ReportRequest) -> tuple[list[dict[str, Any]], list[str], str]:
+    """(rows in order, texts of damaged files, what made them)."""
+
+    def spark(session: Any) -> Any:
+        from pydanube_spark.reports.balance import balance_table
+
+        return balance_table(session, work)
+
+    size = work.brokers.stored_bytes + work.topics.stored_bytes
+    found, engine = rows_of(size, request.master, here=lambda: rows_here(work), spark=spark)
+    damaged = [row["because"] for row in found if row["verdict"] == DAMAGED]
+    rows = sorted((row for row in found if row["verdict"] != DAMAGED), key=lambda row: row["hour_ms"])
+    return rows, damaged, engine
+
+
+def _before(request: ReportRequest, span: Span) -> dict[str, Any]:
+    work = BalanceWork.plan(request.store, request.cluster, span, request.topic)
+    rows, damaged, _ = _rows(work, request)
+    return {"summary": balance_summary(rows, damaged)}
 
 
 def shown_row(row: Row) -> dict[str, Any]:
@@ -144,7 +167,8 @@ def days_to_full(points: Sequence[tuple[int, float]]) -> tuple[float | None, str
     return (FULL - points[-1][1]) / slope.per_s / _DAY_S, None
 
 
-def balance_page(rows: Sequence[Row], summary: Mapping[str, Any], subtitle: str) -> Page:
+def balance_page(rows: Sequence[Row], report: Mapping[str, Any]) -> Page:
+    summary = report["summary"]
     labels = [format_time(row["hour_ms"])[11:16] for row in rows]
     charts = [
         Chart(
@@ -229,7 +253,7 @@ def balance_page(rows: Sequence[Row], summary: Mapping[str, Any], subtitle: str)
     days = summary.get("days_to_full_load")
     return Page(
         title="Cluster balance",
-        subtitle=subtitle,
+        subtitle=f"{report['cluster']}, {report['since']} to {report['until']}",
         figures=[
             (summary["verdict"], "now"),
             ("–" if score is None else f"{score:.0f}", "of 100 points"),

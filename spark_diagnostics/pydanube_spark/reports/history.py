@@ -1,39 +1,27 @@
 """What was sampled of one subscription, as arrays, and windows of it for the pure rules.
 
 A sample holds until the next one, for `hold_ms` at most: brokers write down what changed, and everything once a
-minute. So a window looks at a grid of moments, and at each at the last sample before it.
+minute. So a window looks at a grid of moments, and at each at the last sample before it. What a sample says is known to
+be so until the round before the next one; after the last sample, until the broker's last round. Nothing is extrapolated
+beyond that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
 import numpy as np
 import numpy.typing as npt
+from pydanube_core.cursor_state import CursorState, lag_messages, lost_messages
 from pydanube_core.diagnosis import LagWindow, Retention
-from pydanube_core.telemetry.tables import HOLD_ROUNDS
+from pydanube_core.telemetry.tables import CURSOR_STATE, HOLD_ROUNDS
 
 Ints = npt.NDArray[np.int64]
-# Columns of `cursors` that the rules need; an age that is null is -1.
-ARRAYS: Final = (
-    "taken_at",
-    "start_offset",
-    "next_offset",
-    "unread_offsets",
-    "acked_above",
-    "in_flight",
-    "members",
-    "redelivered",
-    "failed",
-    "dead_lettered",
-    "generation",
-    "oldest_unread_age_ms",
-)
+#: columns of `cursors` that the rules need; what is null is -1
+ARRAYS: Final = ("taken_at", *CURSOR_STATE, "incarnation", "oldest_unread_age_ms")
 # 120 pairs a slope: a third of the time of 24, and as sure for what lasts five minutes
 GRID_POINTS: Final = 16
-WINDOW_MS: Final = 300_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,10 +34,13 @@ class Grid:
     hold_ms: int
 
     @classmethod
-    def of(cls, interval_ms: int, *, thinned_ms: int = 0) -> Grid:
-        """For rounds of `interval_ms`, or for samples thinned to one in `thinned_ms`."""
+    def of(cls, interval_ms: int, *, thinned_ms: int = 0, window_s: float = 300.0) -> Grid:
+        """For rounds of `interval_ms`, or for samples thinned to one in `thinned_ms`.
+
+        The window is the broker's, `diagnosis.window`, and at least ten samples; of samples less than a second apart 24.
+        """
         apart = max(interval_ms, thinned_ms)
-        window = max(WINDOW_MS, 10 * apart) if apart > 1000 else max(24 * apart, 1000)
+        window = max(round(window_s * 1000), 10 * apart) if apart > 1000 else max(24 * apart, 1000)
         return cls(
             interval_ms=interval_ms,
             window_ms=window,
@@ -73,9 +64,17 @@ class LogFacts:
 
 
 class History:
-    """Everything sampled of one subscription of one log; oldest first."""
+    """Everything sampled of one subscription of one log; oldest first.
 
-    def __init__(self, arrays: dict[str, Ints], log: LogFacts | None = None) -> None:
+    Args:
+        arrays: `ARRAYS`.
+        log: what is known of its log.
+        told_ms: when its broker told of anything last: until then the last sample is known to hold.
+    """
+
+    def __init__(
+        self, arrays: dict[str, Ints], grid: Grid, log: LogFacts | None = None, *, told_ms: int = 0
+    ) -> None:
         self.log = log or LogFacts()
         self.times = arrays["taken_at"]
         self.start = arrays["start_offset"]
@@ -84,13 +83,24 @@ class History:
         self.above = arrays["acked_above"]
         self.in_flight = arrays["in_flight"]
         self.members = arrays["members"]
-        self.redelivered = arrays["redelivered"]
         self.failed = arrays["failed"]
-        self.dead_lettered = arrays["dead_lettered"]
         self.age = arrays["oldest_unread_age_ms"]
-        floor = np.maximum(self.cursor, self.start)
-        self.lag = np.maximum(0, self.head - floor - self.above)
-        count = len(self.times)
+        self.lag = lag_messages(self.start, self.head, self.cursor, self.above, np.maximum)
+        self.lost = lost_messages(self.start, self.cursor, np.maximum)
+        self.arrays = arrays
+        self._states = np.stack(
+            [self.start, self.head, self.cursor, self.above, self.in_flight, self.members]
+        )
+        self._grid = grid
+        times, count = self.times, len(self.times)
+        gaps = np.diff(times, append=times[-1:] + max(0, told_ms - self.last_ms) + grid.interval_ms)
+        held = gaps <= grid.hold_ms
+        held[-1:] = True
+        #: how long each sample is known to hold, and to which moment it says for certain how things were
+        self._lasts = np.where(held, gaps, grid.hold_ms)
+        self._lasts[-1:] = np.minimum(gaps[-1:] - grid.interval_ms, grid.hold_ms)
+        self._until = times + np.where(held, np.clip(gaps - grid.interval_ms, 0, grid.hold_ms), 0)
+        self._known = np.concatenate([[0], np.cumsum(self._lasts)])
         index = np.arange(count)
         moved = np.ones(count, bool)
         moved[1:] = self.cursor[1:] != self.cursor[:-1]
@@ -100,65 +110,87 @@ class History:
         self._read = np.maximum.accumulate(np.where(self.lag == 0, index, -1))  # last one with nothing unread
 
     @property
+    def first_ms(self) -> int:
+        """When the oldest sample was taken."""
+        return int(self.times[0])
+
+    @property
     def last_ms(self) -> int:
         """When the newest sample was taken."""
         return int(self.times[-1])
 
-    def at(self, moments: Ints, grid: Grid) -> Ints:
+    @property
+    def known_until_ms(self) -> int:
+        """Until when it is known how things are."""
+        return int(self._until[-1])
+
+    def at(self, moments: Ints) -> Ints:
         """Index of the sample that holds at each moment; -1 where there is none."""
         found: Ints = np.searchsorted(self.times, moments, "right") - 1
-        held = (found >= 0) & (moments - self.times[np.maximum(found, 0)] <= grid.hold_ms)
+        held = (found >= 0) & (moments - self.times[np.maximum(found, 0)] <= self._grid.hold_ms)
         return np.where(held, found, -1)
 
-    def ages_s(self, moments: Ints, grid: Grid) -> npt.NDArray[np.float64]:
+    def known_ms(self, start_ms: int, end_ms: int) -> int:
+        """How much of `[start_ms, end_ms)` is covered by samples."""
+        return self._known_before(end_ms) - self._known_before(start_ms)
+
+    def _known_before(self, moment_ms: int) -> int:
+        at = int(np.searchsorted(self.times, moment_ms, "right")) - 1
+        if at < 0:
+            return 0
+        return int(self._known[at] + min(moment_ms - self.times[at], self._lasts[at]))
+
+    def rise(self, counter: str, start_ms: int, end_ms: int) -> int | None:
+        """How much a counter rose in the samples of a time; another incarnation of the broker began at 0."""
+        first, end = np.searchsorted(self.times, [start_ms, end_ms])
+        if end <= first:
+            return None
+        span = slice(max(0, int(first) - 1), int(end))
+        values, incarnations = self.arrays[counter][span], self.arrays["incarnation"][span]
+        same = incarnations[1:] == incarnations[:-1]
+        return int(np.where(same, np.maximum(0, np.diff(values)), values[1:]).sum())
+
+    def newly_lost(self, start_ms: int, end_ms: int) -> int | None:
+        """How many messages were lost in the samples of a time, whether they were read past since or not."""
+        first, end = np.searchsorted(self.times, [start_ms, end_ms])
+        if end <= first:
+            return None
+        lost = self.lost[max(0, int(first) - 1) : int(end)]
+        return int(np.maximum(0, np.diff(lost)).sum()) + (int(lost[0]) if first == 0 else 0)
+
+    def ages_s(self, moments: Ints) -> npt.NDArray[np.float64]:
         """Age of the oldest unread message at each moment, 0 where nothing is unread; moments that are not known are
         left out."""
-        index = self.at(moments, grid)
+        index = self.at(moments)
         known = index >= 0
         index, when = index[known], moments[known]
-        ages = self.age[index] + (when - self.times[index])
+        ages = self.age[index] + np.minimum(when, self._until[index]) - self.times[index]
         unread = self.lag[index] > 0
         told = ~unread | (self.age[index] >= 0)
         found: npt.NDArray[np.float64] = np.where(unread, ages / 1000, 0.0)[told]
         return found
 
-    def window(self, end_ms: int, grid: Grid) -> LagWindow:
-        """The window that ends at a moment."""
+    def window(self, end_ms: int) -> LagWindow:
+        """The window that ends at a moment, judged when its last sample was known to hold."""
+        grid = self._grid
         moments = end_ms - grid.step_ms * np.arange(grid.points - 1, -1, -1, dtype=np.int64)
-        index = self.at(moments, grid)
+        index = self.at(moments)
         held = index >= 0
-        index, times = index[held], moments[held]
+        index, times = index[held], np.minimum(moments[held], self._until[index[held]])
+        spacing: dict[str, Any] = {"interval_s": grid.step_ms / 1000, "window_s": grid.window_ms / 1000}
         if not len(index):
-            nothing: Sequence[Any] = ()
-            return LagWindow(
-                times_ms=nothing,
-                start_offset=nothing,
-                next_offset=nothing,
-                next_unacked=nothing,
-                acked_above=nothing,
-                in_flight=nothing,
-                members=nothing,
-                now_ms=end_ms,
-                interval_s=grid.step_ms / 1000,
-                window_s=grid.window_ms / 1000,
-            )
+            return LagWindow(states=(), now_ms=end_ms, **spacing)
         last = int(index[-1])
         age = int(self.age[last])
         unread = bool(self.lag[last])
         # The heads are a second way to an age, where the first one fails: views of integers, looked up by bisection.
         heads = slice(0, last + 1) if unread and age < 0 else slice(0, 0)
         read = int(self._read[last])
+        rows = self._states[:, index].T.tolist()
         return LagWindow(
-            times_ms=times.tolist(),
-            start_offset=self.start[index].tolist(),
-            next_offset=self.head[index].tolist(),
-            next_unacked=self.cursor[index].tolist(),
-            acked_above=self.above[index].tolist(),
-            in_flight=self.in_flight[index].tolist(),
-            members=self.members[index].tolist(),
-            now_ms=end_ms,
-            interval_s=grid.step_ms / 1000,
-            window_s=grid.window_ms / 1000,
+            states=[CursorState(time, *row) for time, row in zip(times.tolist(), rows, strict=True)],
+            now_ms=int(times[-1]) if held[-1] else end_ms,
+            **spacing,
             oldest_unread_append_ms=int(self.times[last]) - age if unread and age >= 0 else None,
             cursor_moved_ms=int(self.times[self._moved[last]]),
             unread_since_ms=int(self.times[read + 1]) if unread else None,

@@ -1,7 +1,7 @@
 """The lag report of one subscription of one log: a row an hour, and one for the whole time. No Spark in here.
 
-Every window is judged by `pydanube_core.diagnosis`, the rules that the broker and its alerts use, and settles by the
-same hysteresis; so a report says of last month what the broker said then.
+Every window is judged by `pydanube_core.diagnosis`, the rules that the broker and its alerts use, and settles as it
+settles there; so a report says of last month what the broker said then.
 """
 
 from __future__ import annotations
@@ -12,8 +12,15 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-from pydanube_core.diagnosis import DiagnosisOptions, LagJudgement, LagStatus, Settling, judge_lag
-from pydanube_core.lag import AgeQuality
+from pydanube_core.diagnosis import (
+    AgeQuality,
+    DiagnosisOptions,
+    LagJudgement,
+    LagStatus,
+    SettledStatus,
+    judge_lag,
+)
+from pydanube_core.diagnosis.settled_status import counts_at_once
 from pydanube_core.telemetry.files import HOUR_MS
 
 from pydanube_spark.reports.history import Grid, History
@@ -33,10 +40,11 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LagRow:
-    """One subscription in one hour, `hour_ms`, or in the whole time (None), as of its end.
+    """One subscription in one hour, `hour_ms`, or in the whole time (None), as of its newest sample in it.
 
     Ages in seconds, rates in messages a second. What is None has a reason in `reasons`, under its name. `minutes`:
-    status → minutes in it. Percentiles are of the age over time, 0 where nothing was unread.
+    status → minutes in it; what no sample covers is UNKNOWN, so that together they are the whole time. Percentiles are
+    of the age over time, 0 where nothing was unread.
     """
 
     hour_ms: int | None
@@ -49,14 +57,16 @@ class LagRow:
     oldest_unread_age_s: float | None
     age_quality: str
     in_flight: int | None
-    redelivered: int | None
+    redelivered: int | None  # in this time, as the two below
     dead_lettered: int | None
+    dropped: int | None
     produce_rate: float | None
     consume_rate: float | None
     velocity: float | None
     eta_s: float | None
     retention_headroom_s: float | None
-    lost_messages: int | None
+    lost_messages: int | None  # trimmed before they were read, and not read past yet
+    newly_lost_messages: int | None  # in this time
     status: str
     since_ms: int | None
     stuck_reason: str | None
@@ -74,10 +84,17 @@ class LagRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Judged:
+    """What was said of a window; `begin_ms` is where the one before it ended."""
+
+    begin_ms: int
     end_ms: int
-    judgement: LagJudgement
-    status: LagStatus  # settled
-    since_ms: int | None
+    newest: LagJudgement
+    decided: LagJudgement  # the one that the settled status rests on
+    since_ms: int
+
+    @property
+    def status(self) -> LagStatus:
+        return self.decided.status
 
 
 def rows_of_history(
@@ -87,47 +104,61 @@ def rows_of_history(
     options: DiagnosisOptions,
     append_time: AppendTime | None = None,
     *,
+    end_ms: int | None = None,
     gone: bool = False,
 ) -> Iterator[LagRow]:
-    """The rows of one subscription, hours first; of one that is gone, until its last sample."""
+    """The rows of one subscription, hours first; of one that is gone, until its last sample.
+
+    `end_ms`: where telemetry as a whole ends, if that is within the time; what comes after it is not judged.
+    """
     if gone:
         span = Span(since_ms=span.since_ms, until_ms=min(span.until_ms, history.last_ms + 1))
         if span.until_ms <= span.since_ms:
             return
-    judged = list(_judged(history, span, grid, options))
-    by_hour: dict[int, list[_Judged]] = {}
-    for each in judged:
-        by_hour.setdefault((each.end_ms - 1) // HOUR_MS * HOUR_MS, []).append(each)
-    for hour_ms, windows in by_hour.items():
+    judged = list(_judged(history, span, grid, options, span.until_ms if end_ms is None else end_ms))
+    if not judged:
+        return
+    first_hour, last_hour = judged[0].end_ms - 1, judged[-1].end_ms - 1
+    for hour_ms in range(first_hour // HOUR_MS * HOUR_MS, last_hour + 1, HOUR_MS):
         part = Span(since_ms=max(span.since_ms, hour_ms), until_ms=min(span.until_ms, hour_ms + HOUR_MS))
-        yield _row(
-            history, part, hour_ms, windows, grid, append_time, gone=gone and windows[-1] is judged[-1]
-        )
-    if judged:
-        yield _row(history, span, None, judged, grid, append_time, gone=gone)
+        windows = [each for each in judged if each.begin_ms < part.until_ms and each.end_ms > part.since_ms]
+        ended = gone and windows[-1] is judged[-1]
+        yield _row(history, part, hour_ms, windows, grid, append_time, gone=ended)
+    yield _row(history, span, None, judged, grid, append_time, gone=gone)
 
 
-def _judged(history: History, span: Span, grid: Grid, options: DiagnosisOptions) -> Iterator[_Judged]:
-    """Windows end at whole steps behind `since`; the last one ends with the span, if it is not whole."""
-    settling: Settling[LagStatus] | None = None
-    ends = list(range(span.since_ms + grid.window_ms, span.until_ms + 1, grid.window_ms))
-    if not ends or ends[-1] < span.until_ms:
-        ends.append(span.until_ms)
-    # Before its first sample a subscription was not there: that is no time without telemetry.
-    began_ms = int(history.times[0]) if len(history.times) else span.until_ms
+def _judged(
+    history: History, span: Span, grid: Grid, options: DiagnosisOptions, end_ms: int
+) -> Iterator[_Judged]:
+    """Windows end at whole multiples of their length; the last one ends with what is known of the time."""
+    until_ms = min(span.until_ms, end_ms)
+    if history.known_until_ms < until_ms <= history.known_until_ms + grid.hold_ms:
+        until_ms = max(history.known_until_ms, span.since_ms + 1)  # what was sampled since is on its way
+    first_ms = span.since_ms // grid.window_ms * grid.window_ms + grid.window_ms
+    ends = [*range(first_ms, until_ms, grid.window_ms), until_ms]
+    looks = max(options.open_after, options.close_after)
+    settled: SettledStatus | None = None
+    begin_ms = span.since_ms
     for end_ms in ends:
-        if end_ms <= began_ms:
+        if end_ms < history.first_ms:
+            begin_ms = end_ms
             continue
-        found = judge_lag(history.window(end_ms, grid), options)
-        if settling is None:
-            settling = Settling(found.status, end_ms)
-        else:
-            settling.observe(
-                found.status, end_ms, enter_after=options.open_after, leave_after=options.close_after
-            )
-        same = settling.value is found.status
-        since_ms = found.since_ms if same and found.since_ms is not None else settling.since_ms
-        yield _Judged(end_ms=end_ms, judgement=found, status=settling.value, since_ms=since_ms)
+        found = judge_lag(history.window(end_ms), options)
+        if settled is None:
+            settled = SettledStatus(found, end_ms)
+        elif found.status is not settled.status and not counts_at_once(found.status, after=settled.status):
+            for back in range(looks - 1, 0, -1):  # the broker looked in each of its rounds
+                before_ms = end_ms - back * grid.interval_ms
+                settled.observe(judge_lag(history.window(before_ms), options), before_ms, options)
+        settled.observe(found, end_ms, options)
+        yield _Judged(
+            begin_ms=begin_ms,
+            end_ms=end_ms,
+            newest=found,
+            decided=settled.judgement,
+            since_ms=settled.since_ms,
+        )
+        begin_ms = end_ms
 
 
 def _row(
@@ -141,12 +172,13 @@ def _row(
     gone: bool,
 ) -> LagRow:
     last = windows[-1]
-    found = last.judgement
-    at = int(history.at(np.array([last.end_ms]), grid)[0])
+    as_of_ms = min(last.end_ms, span.until_ms)
+    found = last.newest
+    at = int(history.at(np.array([as_of_ms]))[0])
     known = at >= 0
-    moments = np.arange(span.since_ms + grid.step_ms, span.until_ms + 1, grid.step_ms, dtype=np.int64)
-    ages = history.ages_s(moments, grid)
-    first, end = np.searchsorted(history.times, [span.since_ms, span.until_ms])
+    moments = np.arange(span.since_ms + grid.step_ms, as_of_ms + 1, grid.step_ms, dtype=np.int64)
+    ages = history.ages_s(moments)
+    time = span.since_ms, span.until_ms
     age_s, quality = found.age.age_s, found.age.quality
     reasons = dict(found.reasons)
     if found.age.reason is not None:
@@ -160,7 +192,7 @@ def _row(
     ):
         appended_ms = append_time(cursor)
         if appended_ms is not None:
-            age_s, quality = max(0, last.end_ms - appended_ms) / 1000, AgeQuality.EXACT
+            age_s, quality = max(0, as_of_ms - appended_ms) / 1000, AgeQuality.EXACT
             reasons.pop("oldest_unread_age_s", None)
     if not known:
         reasons.setdefault("next_offset", "no_sample")
@@ -173,15 +205,10 @@ def _row(
         reasons["p50_age_s"] = "no_age_known"
     # Every held moment counts, also where a sample was told once and held for several: a quiet subscription is not
     # one that lacks samples.
-    held = int((history.at(moments, grid) >= 0).sum())
-    minutes: dict[str, float] = {}
-    begun = span.since_ms
-    for each in windows:
-        minutes[each.status.value] = minutes.get(each.status.value, 0.0) + (each.end_ms - begun) / 60_000
-        begun = each.end_ms
+    held = int((history.at(moments) >= 0).sum())
     return LagRow(
         hour_ms=hour_ms,
-        as_of_ms=last.end_ms,
+        as_of_ms=as_of_ms,
         consumers=int(history.members[at]) if known else None,
         next_offset=int(history.head[at]) if known else None,
         next_unacked=cursor,
@@ -190,37 +217,44 @@ def _row(
         oldest_unread_age_s=None if age_s is None else float(age_s),
         age_quality=quality.value,
         in_flight=int(history.in_flight[at]) if known else None,
-        redelivered=_difference(history.redelivered, first, end),
-        dead_lettered=_difference(history.dead_lettered, first, end),
+        redelivered=history.rise("redelivered", *time),
+        dead_lettered=history.rise("dead_lettered", *time),
+        dropped=history.rise("dropped", *time),
         produce_rate=found.produce_rate,
         consume_rate=found.consume_rate,
         velocity=None if found.velocity is None else found.velocity.per_s,
         eta_s=found.eta_s,
         retention_headroom_s=found.retention_headroom_s,
-        lost_messages=max(0, int(history.start[at]) - int(history.cursor[at])) if known else None,
+        lost_messages=int(history.lost[at]) if known else None,
+        newly_lost_messages=history.newly_lost(*time),
         status=last.status.value,
         since_ms=last.since_ms,
-        stuck_reason=None if found.stuck_reason is None else found.stuck_reason.value,
-        rewound=any(each.judgement.rewind is not None for each in windows),
+        stuck_reason=None if last.decided.stuck_reason is None else last.decided.stuck_reason.value,
+        rewound=any(each.newest.rewind is not None for each in windows),
         gone_ms=history.last_ms if gone else None,
-        evidence=json.dumps(dict(found.evidence), default=float),
+        evidence=json.dumps(dict(last.decided.evidence), default=float),
         reasons=json.dumps(reasons),
         p50_age_s=_percentile(ages, 50),
         p95_age_s=_percentile(ages, 95),
         max_age_s=float(ages.max()) if len(ages) else None,
-        minutes=json.dumps({status: round(count, 3) for status, count in sorted(minutes.items())}),
+        minutes=json.dumps(_minutes(history, span, windows)),
         samples=held,
         expected_samples=len(moments),
     )
 
 
-def _difference(counter: Any, first: int, end: int) -> int | None:
-    """How much a counter rose in a range of samples; a fall is a restart, from 0."""
-    if end <= first:
-        return None
-    values = counter[max(0, first - 1) : end]
-    steps = np.diff(values)
-    return int(np.where(steps >= 0, steps, values[1:]).sum())
+def _minutes(history: History, span: Span, windows: Sequence[_Judged]) -> dict[str, float]:
+    """Minutes in each status: the part of each window that samples cover; the rest is UNKNOWN."""
+    spent_ms: dict[str, int] = {}
+    for each in windows:
+        begin_ms, end_ms = max(each.begin_ms, span.since_ms), min(each.end_ms, span.until_ms)
+        known_ms = history.known_ms(begin_ms, end_ms)
+        spent_ms[each.status.value] = spent_ms.get(each.status.value, 0) + known_ms
+    unknown = LagStatus.UNKNOWN.value
+    rest_ms = span.until_ms - span.since_ms - sum(spent_ms.values())
+    spent_ms[unknown] = spent_ms.get(unknown, 0) + rest_ms
+    minutes = {status: round(spent / 60_000, 3) for status, spent in sorted(spent_ms.items())}
+    return {status: spent for status, spent in minutes.items() if spent}
 
 
 def _percentile(ages: Any, share: float) -> float | None:

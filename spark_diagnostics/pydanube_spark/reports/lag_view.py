@@ -46,15 +46,19 @@ def subject_of(row: Row) -> str:
     return f"{row['topic']} {row['subscription']}"
 
 
+def severity(status: str) -> int:
+    """Place of a status among all, the worst is 0."""
+    return SEVERITY.index(LagStatus(status))
+
+
 def offenders(rows: Sequence[Row]) -> list[Row]:
     """Rows of the whole time, the worst first: by status, then by what is unread; what is gone comes last."""
     whole = [row for row in rows if row["hour_ms"] is None]
-    rank = {status.value: number for number, status in enumerate(SEVERITY)}
     return sorted(
         whole,
         key=lambda row: (
             row["gone_ms"] is not None,
-            rank[row["status"]],
+            severity(row["status"]),
             -(row["lag_messages"] or 0),
             subject_of(row),
         ),
@@ -84,7 +88,7 @@ def lag_summary(rows: Sequence[Row], damaged: Sequence[str]) -> dict[str, Any]:
     for row in everyone:
         for status, count in json.loads(row["minutes"]).items():
             minutes[status] = round(minutes.get(status, 0.0) + count, 3)
-    total = sum(minutes.values())
+    total = sum(minutes.values()) - minutes.get(LagStatus.UNKNOWN, 0.0)
     fine = sum(minutes.get(status.value, 0.0) for status in (LagStatus.CAUGHT_UP, LagStatus.CATCHING_UP))
     return {
         "subscriptions": len(worst),
@@ -136,9 +140,8 @@ def _partitioned(rows: Sequence[Row]) -> list[dict[str, Any]]:
     return found
 
 
-def lag_page(
-    rows: Sequence[Row], summary: Mapping[str, Any], *, cluster: str, since_ms: int, until_ms: int
-) -> Page:
+def lag_page(rows: Sequence[Row], report: Mapping[str, Any]) -> Page:
+    summary = report["summary"]
     worst = offenders(rows)
     hours = sorted({row["hour_ms"] for row in rows if row["hour_ms"] is not None})
     labels = [format_time(hour)[11:16] for hour in hours]
@@ -192,7 +195,7 @@ def lag_page(
     remarks = [f"Damaged: {text}" for text in summary["damaged_files"][:10]]
     return Page(
         title="Consumer lag",
-        subtitle=f"{cluster}, {format_time(since_ms)} to {format_time(until_ms)}",
+        subtitle=f"{report['cluster']}, {report['since']} to {report['until']}",
         figures=[
             (f"{summary['subscriptions']:,}", "subscriptions"),
             (

@@ -1,6 +1,6 @@
 """From telemetry rows of one stretch of time to a snapshot of the cluster. No Spark in here.
 
-A rate is the rise of a counter over the samples of the stretch; a counter that fell began again. A topic's processor
+A rate is the rise of a counter over the samples of the stretch; it began at 0 with each incarnation of the broker. A topic's processor
 time is its broker's, shared out by bytes: what a topic costs is not measured one by one.
 """
 
@@ -16,10 +16,21 @@ from pydanube_core.balance import BrokerLoad, Resource, Snapshot, TopicLoad
 from pydanube_core.names import TopicName
 
 BROKER_COLUMNS: Final = (
-    *("broker_id", "taken_at", "cpu_s", "cpus", "bytes_in", "bytes_out", "network_in_bytes_per_s"),
+    *(
+        "broker_id",
+        "incarnation",
+        "taken_at",
+        "cpu_s",
+        "cpus",
+        "bytes_in",
+        "bytes_out",
+        "network_in_bytes_per_s",
+    ),
     *("network_out_bytes_per_s", "disk_free_bytes", "disk_total_bytes", "state"),
 )
-TOPIC_COLUMNS: Final = ("topic", "broker_id", "taken_at", "bytes_in", "bytes_out", "unread_messages")
+TOPIC_COLUMNS: Final = (
+    *("topic", "broker_id", "incarnation", "taken_at", "bytes_in", "bytes_out", "unread_messages"),
+)
 COOLDOWN_MS: Final = 600_000
 
 Row = Mapping[str, Any]
@@ -35,12 +46,17 @@ class Stretch:
     disk_used_share: float | None  # of the fullest broker
 
 
-def rate(samples: Sequence[tuple[int, float]]) -> float | None:
-    """Rise a second of a counter: (milliseconds, value), ascending; None for fewer than two moments."""
-    if len(samples) < 2 or samples[-1][0] <= samples[0][0]:
+def rate(rows: Sequence[Row], counter: str) -> float | None:
+    """Rise a second of a counter in the rows of one broker, ascending; None for fewer than two moments."""
+    if len(rows) < 2 or rows[-1]["taken_at"] <= rows[0]["taken_at"]:
         return None
-    rise = sum(after - before if after >= before else after for (_, before), (_, after) in pairwise(samples))
-    return 1000 * rise / (samples[-1][0] - samples[0][0])
+    rise = sum(
+        max(0, after[counter] - before[counter])
+        if after["incarnation"] == before["incarnation"]
+        else after[counter]
+        for before, after in pairwise(rows)
+    )
+    return float(1000 * rise / (rows[-1]["taken_at"] - rows[0]["taken_at"]))
 
 
 def snapshot_of(
@@ -78,7 +94,7 @@ def snapshot_of(
 
 def _load(rows: Sequence[Row]) -> dict[Resource, float]:
     names = ((Resource.CPU, "cpu_s"), (Resource.NETWORK_IN, "bytes_in"), (Resource.NETWORK_OUT, "bytes_out"))
-    return {r: rate([(row["taken_at"], row[name]) for row in rows]) or 0.0 for r, name in names}
+    return {resource: rate(rows, name) or 0.0 for resource, name in names}
 
 
 def _capacity(row: Row) -> dict[Resource, float]:
@@ -116,8 +132,8 @@ def _topics(
         cooling[topic] = changed_ms is not None and end_ms - changed_ms < COOLDOWN_MS
         own = [row for row in seen if row["broker_id"] == owners[-1]]  # counters are of one broker
         bytes_of[topic] = {
-            Resource.NETWORK_IN: rate([(row["taken_at"], row["bytes_in"]) for row in own]) or 0.0,
-            Resource.NETWORK_OUT: rate([(row["taken_at"], row["bytes_out"]) for row in own]) or 0.0,
+            Resource.NETWORK_IN: rate(own, "bytes_in") or 0.0,
+            Resource.NETWORK_OUT: rate(own, "bytes_out") or 0.0,
         }
     total: dict[str, float] = defaultdict(float)
     for topic, row in owner.items():

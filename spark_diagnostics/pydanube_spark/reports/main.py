@@ -32,7 +32,7 @@ _REPORTS: dict[str, Callable[[ReportRequest, Progress], dict[str, Any]]] = {
 }
 _STORE = ("endpoint", "region", "path-style", "profile", "role", "anonymous")
 #: settings of the broker's diagnosis that decide a status, as they are said here → field of `DiagnosisOptions`
-_DURATIONS = {"stuck-after": "stuck_after_s", "sample-interval": "sample_interval_s"}
+_DURATIONS = {"stuck-after": "stuck_after_s", "sample-interval": "sample_interval_s", "window": "window_s"}
 _COUNTS = ("open-after", "close-after")
 
 
@@ -46,7 +46,10 @@ def request_of(arguments: Sequence[str]) -> tuple[str, ReportRequest]:
     parser.add_argument("--until", help="a time; now if not given")
     parser.add_argument("--topic", help="glob of topics")
     parser.add_argument("--out", type=Path, help="folder for the report's files")
-    parser.add_argument("--master", help="Spark's master URL")
+    parser.add_argument(
+        "--master", help="Spark's master URL; without it, Spark runs where there is much to read"
+    )
+    parser.add_argument("--compare", choices=["previous"], help="with the time of the same length before")
     for name in _STORE:
         parser.add_argument(f"--{name}", help="of an S3-compatible store")
     for name in (*_DURATIONS, *_COUNTS):
@@ -61,6 +64,7 @@ def request_of(arguments: Sequence[str]) -> tuple[str, ReportRequest]:
         topic=given.topic,
         out=given.out,
         master=given.master,
+        compare=given.compare,
         rules=_rules(vars(given)),
     )
 

@@ -26,10 +26,10 @@ def check_installed() -> None:
     """Raises `MissingExtra` where the extra is not installed."""
     from importlib.util import find_spec
 
-    for module in ("pyspark", "pyarrow", "pandas"):
+    for module in ("numpy", "pyarrow"):
         if find_spec(module) is None:
             raise MissingExtra(
-                f"reports run on Spark, and {module} is not installed: {install_command('spark')}",
+                f"reports read Parquet, and {module} is not installed: {install_command('spark')}",
                 extra="spark",
                 module=module,
             )

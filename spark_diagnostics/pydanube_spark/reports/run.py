@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -13,8 +14,11 @@ from pydanube_core.errors import CorruptObject, InvalidArgument
 from pydanube_core.units import format_time, parse_duration_s, parse_time_ms
 from pydanube_storage.objects import StoreOptions
 
+from pydanube_spark.reports.comparison import compare_lag, previous
+from pydanube_spark.reports.engine import rows_of
 from pydanube_spark.reports.lag_rows import Span
 from pydanube_spark.reports.lag_view import lag_page, lag_summary, offenders, shown_row
+from pydanube_spark.reports.lag_work import DAMAGED, LAG_SCHEMA, LagQuestion, LagWork, rows_here
 from pydanube_spark.reports.output import check_folder, write_report
 from pydanube_spark.reports.progress import Progress, no_progress
 
@@ -32,9 +36,16 @@ class ReportRequest:
     topic: str | None = None
     out: Path | None = None
     master: str | None = None
+    compare: str | None = None  # previous: with the time of the same length before
     rules: DiagnosisOptions = field(
         default_factory=DiagnosisOptions
     )  # as the broker has them, for its statuses
+
+    def __post_init__(self) -> None:
+        if self.compare not in (None, "previous"):
+            raise InvalidArgument(
+                f"compare: {self.compare!r}: there is only previous", field="compare", value=self.compare
+            )
 
 
 def span_of(request: ReportRequest, *, now_ms: int) -> Span:
@@ -70,37 +81,21 @@ def _since_ms(text: str, until_ms: int) -> int:
 
 
 def run_lag(request: ReportRequest, progress: Progress = no_progress) -> dict[str, Any]:
-    """The lag report: {report, since, until, as_of, took_s, rows, summary, files}; rows of the whole time, the worst
-    first, a thousand at most; all of them are in the files.
+    """The lag report: {report, cluster, since, until, as_of, data_age_s, engine, took_s, rows, summary, files}, and
+    `previous` if it is to be compared; rows of the whole time, the worst first, a thousand at most; all of them are in
+    the files.
 
     Raises:
         ClusterError: no store, no telemetry, none of that time, no such topic, no Java.
     """
-    from pydanube_spark.reports.lag import DAMAGED, LAG_SCHEMA, LagQuestion, find_cursors, lag_table
-    from pydanube_spark.session import open_session
-
     begun = time.monotonic()
-    span = span_of(request, now_ms=time.time_ns() // 1_000_000)
-    question = LagQuestion(
-        store=request.store,
-        cluster=request.cluster,
-        span=span,
-        topic=request.topic,
-        options=request.rules,
-    )
-    telemetry = find_cursors(question)
+    now_ms = time.time_ns() // 1_000_000
+    span = span_of(request, now_ms=now_ms)
+    work = _plan(request, span)
     if request.out is not None:
         check_folder(request.out)
-    progress("starting Spark", 0.05)
-    spark = open_session(request.master, name="danube report lag")
-    progress("reading telemetry", 0.25)
-    found = lag_table(spark, question, telemetry).toArrow().to_pylist()
-    progress("writing the report", 0.9)
-    damaged = [row["evidence"] for row in found if row["status"] == DAMAGED]
-    rows = sorted(
-        (row for row in found if row["status"] != DAMAGED),
-        key=lambda row: (row["topic"], row["subscription"], row["hour_ms"] is None, row["hour_ms"] or 0),
-    )
+    progress("reading telemetry", 0.1)
+    rows, damaged, engine = _lag_rows(work, request)
     if not rows and damaged:
         raise CorruptObject(f"no file of that time can be read: {damaged[0]}", files=damaged[:20])
     if not rows:
@@ -112,23 +107,64 @@ def run_lag(request: ReportRequest, progress: Progress = no_progress) -> dict[st
             value=request.topic or request.since,
         )
     summary = lag_summary(rows, damaged)
+    newest_ms = max(row["as_of_ms"] for row in rows)
     report: dict[str, Any] = {
         "report": "lag",
-        "cluster": telemetry.cluster,
+        "cluster": work.telemetry.cluster,
         "since": format_time(span.since_ms),
         "until": format_time(span.until_ms),
-        "as_of": format_time(telemetry.newest_ms),
-        "took_s": round(time.monotonic() - begun, 3),
+        "as_of": format_time(newest_ms),
+        "data_age_s": max(0, now_ms - newest_ms) / 1000,
+        "engine": engine,
         "summary": summary,
     }
+    if request.compare is not None:
+        progress("reading the time before", 0.6)
+        report["previous"] = previous(span, lambda before: _lag_before(request, before, rows))
+    progress("writing the report", 0.9)
+    report["took_s"] = round(time.monotonic() - begun, 3)
     files = {}
     if request.out is not None:
-        page = lag_page(
-            rows, summary, cluster=telemetry.cluster, since_ms=span.since_ms, until_ms=span.until_ms
-        )
         table = pa.Table.from_pylist(rows, schema=LAG_SCHEMA)
+        shown = [shown_row(row) for row in rows]
         files = write_report(
-            request.out, "lag", rows=table, shown=[shown_row(row) for row in rows], report=report, page=page
+            request.out, "lag", rows=table, shown=shown, report=report, page=lag_page(rows, report)
         )
     progress("done", 1.0)
     return {**report, "rows": [shown_row(row) for row in offenders(rows)[:_ROWS_SHOWN]], "files": files}
+
+
+def _plan(request: ReportRequest, span: Span) -> LagWork:
+    return LagWork.plan(
+        LagQuestion(
+            store=request.store,
+            cluster=request.cluster,
+            span=span,
+            topic=request.topic,
+            options=request.rules,
+        )
+    )
+
+
+def _lag_rows(work: LagWork, request: ReportRequest) -> tuple[list[dict[str, Any]], list[str], str]:
+    """(rows in order, texts of damaged files, what made them)."""
+
+    def spark(session: Any) -> Any:
+        from pydanube_spark.reports.lag import lag_table
+
+        return lag_table(session, work)
+
+    found, engine = rows_of(
+        work.telemetry.stored_bytes, request.master, here=lambda: rows_here(work), spark=spark
+    )
+    damaged = [row["evidence"] for row in found if row["status"] == DAMAGED]
+    rows = sorted(
+        (row for row in found if row["status"] != DAMAGED),
+        key=lambda row: (row["topic"], row["subscription"], row["hour_ms"] is None, row["hour_ms"] or 0),
+    )
+    return rows, damaged, engine
+
+
+def _lag_before(request: ReportRequest, span: Span, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    before, damaged, _ = _lag_rows(_plan(request, span), request)
+    return compare_lag(lag_summary(before, damaged), before, rows)

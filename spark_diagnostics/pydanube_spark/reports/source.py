@@ -32,6 +32,7 @@ _LEVEL: Final = 1  # zstd
 class Telemetry:
     """The files of one table that a report reads. `interval_ms`: between two rounds of the brokers.
 
+    `told_ms`: broker → its last round in the time; until then what it told last of a subscription is so.
     `alive_ms`: broker → a late moment from which on it told of itself for as long as a sample holds. Of what it has
     not told anything since, there is nothing to tell.
     """
@@ -41,7 +42,9 @@ class Telemetry:
     keys: tuple[str, ...]
     interval_ms: int
     thinned_ms: int  # 0: as sampled; else one sample in so much time, in the coarsest file
+    stored_bytes: int
     newest_ms: int
+    told_ms: Mapping[str, int]
     alive_ms: Mapping[str, int]
 
 
@@ -57,9 +60,7 @@ def find_telemetry(
     opened = open_for_reading(store)
     name = cluster_folder(opened, cluster)
     wanted = table_named(table)
-    found = [
-        (key, file) for key, file, _ in stored_files(opened, name, wanted, start_ms=start_ms, end_ms=end_ms)
-    ]
+    found = list(stored_files(opened, name, wanted, start_ms=start_ms, end_ms=end_ms))
     if not found:
         days = [each.removeprefix("date=") for each in opened.folders(f"{name}/telemetry/{table}")]
         why = (
@@ -76,16 +77,42 @@ def find_telemetry(
         )
     rounds = list(stored_files(opened, name, table_named("brokers"), start_ms=start_ms, end_ms=end_ms))
     interval_ms = _interval_ms(opened, rounds)
-    coarsest = max(file.generation for _, file in found)
+    coarsest = max(file.generation for _, file, _ in found)
+    told_ms = _told_ms(opened, rounds, end_ms)
     return Telemetry(
         store=store,
         cluster=name,
-        keys=tuple(key for key, _ in found),
+        keys=tuple(key for key, _, _ in found),
         interval_ms=interval_ms,
         thinned_ms={2: 60_000, 3: 3_600_000}.get(coarsest, 0),
-        newest_ms=min(end_ms, max(file.end_ms for _, file in found)),
+        stored_bytes=sum(size for _, _, size in found),
+        newest_ms=max(told_ms.values(), default=min(end_ms, max(file.end_ms for _, file, _ in found))),
+        told_ms=told_ms,
         alive_ms=_alive_ms([file for _, file, _ in rounds], HOLD_ROUNDS * interval_ms),
     )
+
+
+def _told_ms(store: Any, rounds: Sequence[tuple[str, TelemetryFile, int]], end_ms: int) -> dict[str, int]:
+    """When each broker was sampled last before `end_ms`, by its newest file; without those that cannot be read."""
+    newest: dict[str, tuple[int, str]] = {}
+    for key, file, _ in rounds:
+        newest[file.broker_id] = max(newest.get(file.broker_id, (0, "")), (file.start_ms, key))
+    found: dict[str, int] = {}
+    for broker_id, (_, key) in newest.items():
+        times = _times(store, key)
+        if len(times) and times[0] < end_ms:
+            found[broker_id] = int(times[np.searchsorted(times, end_ms) - 1])
+    return found
+
+
+def _times(store: Any, key: str) -> Any:
+    """When the rounds of a file were, ascending; none of a damaged one: that is for the report to name that is about it."""
+    table = table_named("brokers")
+    try:
+        times = read_samples(store, key, table, columns=["taken_at"]).column("taken_at").cast(pa.int64())
+    except (CorruptObject, ObjectMissing):
+        return np.zeros(0, np.int64)
+    return np.sort(times.to_numpy())
 
 
 def _alive_ms(files: Sequence[TelemetryFile], hold_ms: int) -> dict[str, int]:
@@ -101,14 +128,9 @@ def _alive_ms(files: Sequence[TelemetryFile], hold_ms: int) -> dict[str, int]:
 
 def _interval_ms(store: Any, rounds: Sequence[tuple[str, TelemetryFile, int]]) -> int:
     """Between two rounds: brokers are sampled in each. Of the newest file that is as it was sampled."""
-    table = table_named("brokers")
     files = [(file.end_ms, key) for key, file, _ in rounds if file.generation < 2]
     for _, key in sorted(files, reverse=True)[:5]:
-        try:
-            times = read_samples(store, key, table, columns=["taken_at"]).column("taken_at").cast(pa.int64())
-        except (CorruptObject, ObjectMissing):
-            continue  # another tells it as well; a damaged one is for the report to name that is about it
-        gaps = np.diff(np.sort(times.to_numpy()))
+        gaps = np.diff(_times(store, key))
         if len(gaps):
             return max(_SHORTEST_MS, int(np.median(gaps)))
     return 5000

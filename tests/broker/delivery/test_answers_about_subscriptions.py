@@ -33,7 +33,7 @@ async def test_what_is_trimmed_under_a_cursor_does_not_count_as_acknowledged_abo
     if not connected:
         topic.trim(400)
         facts = await facts_of(broker, "t", "s")
-    assert (facts.start_offset, facts.next_offset, facts.lag_messages) == (400, 600, 200)
+    assert (facts.state.start_offset, facts.state.next_offset, facts.state.lag_messages) == (400, 600, 200)
     assert await broker.port.skip_messages("t", "s", 1000) == 200
 
 

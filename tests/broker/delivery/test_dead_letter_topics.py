@@ -65,7 +65,7 @@ async def test_an_exhausted_message_is_copied_with_its_story_and_only_then_done(
     await fail(client, {b"bad"}, deliveries=4)
     await counted(broker, "dead_lettered", 1)
     facts = await facts_of(broker, "t", "s")
-    assert (facts.lag_messages, facts.dead_lettered, facts.blocked_reason) == (0, 1, None)
+    assert (facts.state.lag_messages, facts.state.dead_lettered, facts.blocked_reason) == (0, 1, None)
     async with client.reader("t-dlq-s") as reader:
         (copy,) = await take(reader, 1)
     async with client.reader("t", start="offset:1") as reader:
@@ -121,7 +121,7 @@ async def test_dead_letters_wait_while_their_topic_cannot_take_them(broker: Brok
     )
     await fail(client, {b"bad"}, deliveries=1)
     facts = await facts_of(broker, "t", "s")
-    assert (facts.lag_messages, facts.dead_lettered) == (1, 0)
+    assert (facts.state.lag_messages, facts.state.dead_lettered) == (1, 0)
     await broker.port.set_failure_policy("t", "s", {"dead_letter_topic": "graves"})
     await counted(broker, "dead_lettered", 1)
     (graves,) = await broker.port.topic("graves")
@@ -132,7 +132,7 @@ async def test_drop_acknowledges_and_counts(broker: Broker, client: Client) -> N
     await prepare(broker, client, [b"bad", b"good"], poison_policy="drop", max_redelivery_count=0)
     await fail(client, {b"bad"}, deliveries=2)
     facts = await facts_of(broker, "t", "s")
-    assert (facts.lag_messages, facts.dropped) == (0, 1)
+    assert (facts.state.lag_messages, facts.state.dropped) == (0, 1)
     assert broker.engine.dropped["/default/t", "poison"] == 1
 
 
@@ -179,7 +179,7 @@ async def test_policy_counts_and_the_point_of_exhaustion_survive_a_restart(opene
         async with client.reader("t-dlq-s", stop="head") as reader:
             copies = [m async for m in reader]
         assert [m.attributes["x-delivery-attempt"] for m in copies] == ["3"]
-        assert (await facts_of(broker, "t", "s")).lag_messages == 0
+        assert (await facts_of(broker, "t", "s")).state.lag_messages == 0
 
 
 async def test_a_default_from_the_settings_is_used_where_nothing_was_chosen(opened: Any) -> None:

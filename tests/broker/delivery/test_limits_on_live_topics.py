@@ -140,7 +140,7 @@ async def test_a_dispatch_rate_holds_back_and_loses_nothing(broker: Broker, clie
                 await message.ack()
             await consumer.flush_acks()
         facts = await facts_of(broker, "t", f"s-{type}")
-        assert (facts.lag_messages, facts.redelivered) == (0, 0)
+        assert (facts.state.lag_messages, facts.state.redelivered) == (0, 0)
 
 
 async def test_lifting_a_dispatch_rate_lets_the_backlog_go(broker: Broker, client: Client) -> None:

@@ -43,7 +43,7 @@ async def test_an_administrator_moves_a_subscription_under_its_consumer(
         assert {m.delivery_count for m in again} == {1}
         await broker.port.seek_subscription("t", "s", "earliest")
         assert numbers(await take(consumer, 10)) == list(range(10))
-    assert (await facts_of(broker, "t", "s")).lag_messages == 10
+    assert (await facts_of(broker, "t", "s")).state.lag_messages == 10
 
 
 async def test_a_position_in_time_is_the_first_message_from_then_on(broker: Broker, client: Client) -> None:
@@ -53,7 +53,7 @@ async def test_a_position_in_time_is_the_first_message_from_then_on(broker: Brok
         receipt = await producer.send(b"3")
     await broker.port.create_subscription("t", "s", type="exclusive", start="latest")
     await broker.port.seek_subscription("t", "s", f"time:{receipt.append_time.isoformat()}")
-    assert (await facts_of(broker, "t", "s")).next_unacked == 3
+    assert (await facts_of(broker, "t", "s")).state.next_unacked == 3
 
 
 async def test_late_acks_from_before_a_seek_do_not_count(broker: Broker, client: Client) -> None:
@@ -64,7 +64,7 @@ async def test_late_acks_from_before_a_seek_do_not_count(broker: Broker, client:
         for message in before:
             await message.ack()
         assert numbers(await take(consumer, 10)) == list(range(10))
-    assert (await facts_of(broker, "t", "s")).lag_messages == 10
+    assert (await facts_of(broker, "t", "s")).state.lag_messages == 10
 
 
 async def test_skip_and_purge_count_what_is_not_acknowledged(broker: Broker, client: Client) -> None:
@@ -74,11 +74,11 @@ async def test_skip_and_purge_count_what_is_not_acknowledged(broker: Broker, cli
     async with client.consumer("t", "s", type="shared") as consumer:
         assert numbers(await take(consumer, 6)) == [4, 5, 6, 7, 8, 9]
         assert await broker.port.skip_messages("t", "s", 100) == 6
-        assert (await facts_of(broker, "t", "s")).lag_messages == 0
+        assert (await facts_of(broker, "t", "s")).state.lag_messages == 0
         await fill(client, 5)
         await take(consumer, 5)
         await broker.port.purge_subscription("t", "s")
-        assert (await facts_of(broker, "t", "s")).lag_messages == 0
+        assert (await facts_of(broker, "t", "s")).state.lag_messages == 0
 
 
 async def test_partitions_move_together(broker: Broker, client: Client) -> None:
@@ -87,7 +87,7 @@ async def test_partitions_move_together(broker: Broker, client: Client) -> None:
     assert (await broker.port.resolve_position("t", "offset:4"))["/default/t-part-1"] == 4
     await broker.port.seek_subscription("t", "s", "offset:4")
     facts = await broker.port.subscriptions("t", "s")
-    assert [(fact.partition, fact.next_unacked, fact.lag_messages) for fact in facts] == [
+    assert [(fact.partition, fact.state.next_unacked, fact.state.lag_messages) for fact in facts] == [
         (0, 4, 6),
         (1, 4, 6),
         (2, 4, 6),
@@ -112,7 +112,7 @@ async def test_a_deleted_subscription_ends_its_consumers_and_may_begin_anew(
     async with client.consumer("t", "s", type="shared", start="latest"):
         pass
     facts = await facts_of(broker, "t", "s")
-    assert (facts.type, facts.lag_messages) == ("shared", 0)
+    assert (facts.type, facts.state.lag_messages) == ("shared", 0)
 
 
 async def test_subscriptions_outlive_a_restart_in_every_state(opened: Any) -> None:
@@ -145,7 +145,9 @@ async def test_subscriptions_outlive_a_restart_in_every_state(opened: Any) -> No
     for _ in range(2):
         async with opened() as broker:
             facts = {each.subscription: each for each in await broker.port.subscriptions("t", None)}
-            assert {name: (each.next_unacked, each.lag_messages) for name, each in facts.items()} == {
+            assert {
+                name: (each.state.next_unacked, each.state.lag_messages) for name, each in facts.items()
+            } == {
                 "unused": (0, 10),
                 "holes": (2, 6),
                 "sought": (3, 7),

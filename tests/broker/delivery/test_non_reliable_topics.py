@@ -87,14 +87,14 @@ async def test_a_slow_consumer_loses_messages_and_a_fast_one_none(broker: Broker
             for start in range(0, count, 1000):
                 await sender.send_many([b"%d" % i for i in range(start, start + 1000)])
         slow_facts, fast_facts = [await facts_of(broker, "/default/live", name) for name in ("slow", "fast")]
-        assert fast_facts.dropped == 0
-        assert slow_facts.dropped == count - QUEUE_MESSAGES - 10
-        assert slow_facts.consumers[0].dropped == slow_facts.dropped
-        assert slow_facts.in_flight == QUEUE_MESSAGES  # what waits in its queue
-        assert dropped(broker, "queue_full") == slow_facts.dropped
+        assert fast_facts.state.dropped == 0
+        assert slow_facts.state.dropped == count - QUEUE_MESSAGES - 10
+        assert slow_facts.consumers[0].dropped == slow_facts.state.dropped
+        assert slow_facts.state.in_flight == QUEUE_MESSAGES  # what waits in its queue
+        assert dropped(broker, "queue_full") == slow_facts.state.dropped
         text = (await broker.port.metrics()).decode()
         assert (
-            f'danube_dropped_messages_total{{reason="queue_full",topic="/default/live"}} {slow_facts.dropped}.0'
+            f'danube_dropped_messages_total{{reason="queue_full",topic="/default/live"}} {slow_facts.state.dropped}.0'
             in text
         )
         first = await take(slow, 20)
@@ -183,7 +183,7 @@ async def test_a_topic_and_its_subscriptions_are_there_after_a_restart_and_empty
                 assert (await sender.send(b"x")).offset == 0
                 assert len(await take(consumer, 1)) == 1
             facts = await facts_of(broker, "/default/live", "s")
-            assert (facts.type, facts.lag_messages) == ("shared", 0)
+            assert (facts.type, facts.state.lag_messages) == ("shared", 0)
 
 
 async def test_partitions_pass_on_each_for_itself(client: Client) -> None:

@@ -79,7 +79,7 @@ async def test_a_cursor_that_found_no_room_is_written_before_it_is_confirmed(
         shutil.copytree(tmp_path / "data", tmp_path / "copy", ignore=shutil.ignore_patterns("*.new"))
         async with opened(data__dir=str(tmp_path / "copy")) as other:
             facts = await facts_of(other, "t", "s")
-        assert facts.next_unacked == (10 if move == "ack" else 7)
+        assert facts.state.next_unacked == (10 if move == "ack" else 7)
 
 
 class Reply:

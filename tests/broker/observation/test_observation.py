@@ -51,7 +51,7 @@ async def test_an_observer_is_told_of_everything_once_and_then_of_what_changed(
     await publish(client, "t1", 7)
     await broker.observation.look_once()
     [cursor] = rounds[-1].cursors
-    assert (cursor.topic, cursor.next_offset, cursor.lag_messages) == ("/default/t1", 7, 7)
+    assert (cursor.topic, cursor.state.next_offset, cursor.state.lag_messages) == ("/default/t1", 7, 7)
     assert cursor.oldest_unread_append_ms is not None
     await broker.observation.look_once()
     assert rounds[-1].cursors == []
@@ -91,8 +91,9 @@ async def test_rows_tell_what_the_cursor_says(broker: Broker, client: Client) ->
         row = broker.observation.sampler.tracks[topic.topic_id].cursors["s"]
         await broker.observation.look_once()
         assert row.last is not None
-        assert row.last[1:9] == (0, 20, 2, 2, 15, 1, 4, 1)
-        assert pump.acked_above == sum(end - start for start, end in pump.cursor.acknowledged)
+        assert row.last[1:7] == (0, 20, 2, 2, 15, 1)
+        assert (row.last.acknowledged, row.last.failed, row.last.lag_messages) == (4, 1, 16)
+        assert row.last.acked_above == sum(end - start for start, end in pump.cursor.acknowledged)
 
 
 async def test_a_consumer_that_leaves_says_so_and_one_that_breaks_does_not(broker: Broker) -> None:
@@ -123,7 +124,7 @@ async def test_what_a_round_costs_with_many_topics(opened: Opener) -> None:
         index = await broker.port.lag_index(None, None)
         assert len(index) == 300
         facts = await broker.port.lag_facts(index[:50])
-        assert [found.facts.lag_messages for found in facts] == [5] * 50
+        assert [found.facts.state.lag_messages for found in facts] == [5] * 50
 
 
 async def test_lag_and_diagnosis_over_the_port(opened: Opener) -> None:

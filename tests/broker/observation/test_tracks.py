@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
+
 from hypothesis import given
 from hypothesis import strategies as st
 from pydanube_broker.observation.tracks import (
-    ACKNOWLEDGED,
-    FAILED,
     MOST_ROWS,
     CursorTrack,
     LogTrack,
     Rises,
     Rounds,
-    Row,
 )
+from pydanube_core.cursor_state import CursorState
 
 INTERVAL_S = 1.0
 
 
-def row(now_ms: int, head: int, floor: int, acked: int = 0, failed: int = 0) -> Row:
-    return (now_ms, 0, head, floor, 0, 0, 1, acked, failed, 0, 0, 0)
+def row(now_ms: int, head: int, floor: int, acked: int = 0, failed: int = 0) -> CursorState:
+    return CursorState(now_ms, 0, head, floor, 0, 0, 1, acknowledged=acked, failed=failed)
 
 
 @given(
@@ -28,7 +28,7 @@ def row(now_ms: int, head: int, floor: int, acked: int = 0, failed: int = 0) -> 
 def test_a_window_is_that_of_a_list_of_every_round(steps: list[tuple[int, int]], window_s: int) -> None:
     rounds = Rounds(interval_s=INTERVAL_S, window_s=float(window_s))
     track = CursorTrack(1, 1000)
-    everything: list[Row] = []
+    everything: list[CursorState] = []
     head = floor = now_ms = 0
     last: tuple[int, int] | None = None
     for number, (produced, consumed) in enumerate(steps, 1):
@@ -42,15 +42,13 @@ def test_a_window_is_that_of_a_list_of_every_round(steps: list[tuple[int, int]],
             last = (head, floor)
             track.see(row(now_ms, head, floor), keep=keep)
     live = row(now_ms + 1, head + 5, floor)
-    times, columns = track.window(rounds, live)
+    states = track.window(rounds, live)
     if rounds.stride == 1:
-        expected = [r for r in everything if r[0] >= live[0] - window_s * 1000]
-        assert times == [r[0] for r in expected] + [live[0]]
-        assert columns[1] == [r[2] for r in expected] + [live[2]]
-        assert columns[2] == [r[3] for r in expected] + [live[3]]
-    assert len(times) <= MOST_ROWS + 2
+        expected = [r for r in everything if r.taken_at_ms >= live.taken_at_ms - window_s * 1000]
+        assert states == [*expected, live]
+    assert len(states) <= MOST_ROWS + 2
     assert len(track.ring) <= MOST_ROWS
-    assert all(a <= b for a, b in zip(columns[1], columns[1][1:], strict=False))
+    assert all(a.next_offset <= b.next_offset for a, b in itertools.pairwise(states))
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=80), st.integers(1, 90))
@@ -66,11 +64,11 @@ def test_counters_are_counted_within_the_window(rises: list[int], window_s: int)
         if rise or number == 1:
             track.see(row(now_ms, 0, 0, acked=total), keep=keep)
     now_ms = 1000 * len(rises) + 1
-    found = track.count(ACKNOWLEDGED, row(now_ms, 0, 0, acked=total), window_s * 1000)
+    found = track.count("acknowledged", row(now_ms, 0, 0, acked=total), window_s * 1000)
     before = max(t for at, t in history if at <= max(0, now_ms - window_s * 1000))
     assert (found.total, found.in_window) == (total, total - before)
     assert (found.last_ms is None) == (total == 0)
-    assert track.count(FAILED, row(now_ms, 0, 0), window_s * 1000).in_window == 0
+    assert track.count("failed", row(now_ms, 0, 0), window_s * 1000).in_window == 0
 
 
 def test_a_cursor_that_goes_back_is_noted() -> None:

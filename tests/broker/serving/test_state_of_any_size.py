@@ -47,7 +47,7 @@ async def test_many_sessions_and_holes_stop_neither_publishing_nor_a_start(opene
                     assert {(s.next_sequence, len(s.recent), s.token == s.producer_id) for s in sessions} == {
                         (8, 8, True)
                     }
-                assert (await facts_of(broker, "t", "s")).lag_messages == 10_000 + sent
+                assert (await facts_of(broker, "t", "s")).state.lag_messages == 10_000 + sent
             async with client.producer("t") as producer:
                 for _ in range(150):  # several segments, and more than the state
                     await producer.send(payload)

@@ -11,6 +11,7 @@ from pydanube_broker.telemetry import writer as writer_module
 from pydanube_broker.telemetry.rows import Machine
 from pydanube_broker.telemetry.work import TelemetryWork
 from pydanube_broker.telemetry.writer import TelemetryOptions, TelemetryWriter
+from pydanube_core.cursor_state import CursorState
 from pydanube_core.errors import StoreUnavailable
 from pydanube_core.observation import BrokerSample, ConsumerSample, CursorSample, HeadSample, Round
 from pydanube_core.telemetry import table_named
@@ -18,23 +19,35 @@ from pydanube_storage.objects.local import LocalStore
 from pydanube_storage.telemetry.reading import read_samples, stored_files
 
 START = 20_000 * 86_400_000
-MACHINE = Machine(broker_id="7", cpus=2, memory_bytes=1 << 30)
+MACHINE = Machine(broker_id="7", incarnation=3, cpus=2, memory_bytes=1 << 30)
 OPTIONS = TelemetryOptions(
     sample_interval_s=5, flush_age_s=60, keep_s=86_400, keep_downsampled_s=86_400, downsample_after_s=86_400
 )
 
 
 def head(number: int) -> HeadSample:
-    return HeadSample("/default/t", 1, None, START, 0, 100 * number, 100 * number, 4000 * number, 1, 1, 0)
+    return HeadSample(
+        "/default/t",
+        1,
+        None,
+        START,
+        0,
+        100 * number,
+        100 * number,
+        4000 * number,
+        90 * number,
+        3600 * number,
+        1,
+        1,
+        0,
+    )
 
 
 def cursor(number: int, *, unread: int = 5, age_ms: int | None = 1234) -> CursorSample:
     taken = START + 5000 * number
     oldest = None if age_ms is None else taken - age_ms
-    return CursorSample(
-        *("/default/t", 1, None, "s", 2, taken + 3, 0, 100 * number, 100 * number - unread),
-        *(0, 4, 1, 90 * number, 0, 0, 0, 0, 1, oldest),
-    )
+    state = CursorState(taken + 3, 0, 100 * number, 100 * number - unread, 0, 4, 1, generation=1)
+    return CursorSample("/default/t", 1, None, "s", 2, state, oldest)
 
 
 def consumer() -> ConsumerSample:
@@ -45,7 +58,7 @@ def round_(number: int, *, taken_ms: int | None = None, **changed: Any) -> Round
     taken = START + 5000 * number if taken_ms is None else taken_ms
     broker = BrokerSample(
         *(taken, "7", 5.0 * number, 1, 1, 0.1 * number, 1000, 10, 20, 1, 64, False, 0, 0, None),
-        *(100 * number, 4000 * number, 90 * number),
+        *(100 * number, 4000 * number, 90 * number, 3600 * number),
     )
     given: dict[str, Any] = {
         "heads": [head(number)],

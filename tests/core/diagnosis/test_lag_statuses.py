@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydanube_core.cursor_state import CursorState
 from pydanube_core.diagnosis import (
+    AgeQuality,
     DiagnosisOptions,
     LagJudgement,
     LagStatus,
@@ -21,32 +23,31 @@ from pydanube_core.diagnosis import (
     judge_lag,
     theil_sen,
 )
-from pydanube_core.lag import AgeQuality
 
 OPTIONS = DiagnosisOptions()
 
 
 def window(
-    heads: Sequence[int | None],
-    cursors: Sequence[int | None],
+    heads: Sequence[int],
+    cursors: Sequence[int],
     *,
     interval_s: float = 10.0,
     members: int = 1,
     in_flight: int = 0,
     start: int = 0,
     late_s: float = 0.0,
+    acked_above: Sequence[int] | None = None,
     **more: Any,
 ) -> LagWindow:
     count = len(heads)
     times = [int(1000 * interval_s * (i + 1)) for i in range(count)]
     columns: dict[str, Any] = {
-        "times_ms": times,
-        "start_offset": [start] * count,
-        "next_offset": heads,
-        "next_unacked": cursors,
-        "acked_above": [0] * count,
-        "in_flight": [in_flight] * count,
-        "members": [members] * count,
+        "states": [
+            CursorState(time, start, head, cursor, above, in_flight, members)
+            for time, head, cursor, above in zip(
+                times, heads, cursors, acked_above or [0] * count, strict=True
+            )
+        ],
         "now_ms": (times[-1] if times else 0) + int(late_s * 1000),
         "interval_s": interval_s,
         "window_s": interval_s * count if count else 300.0,
@@ -121,6 +122,18 @@ def test_t6_gaining_too_slowly_is_slow_with_an_eta() -> None:
     assert found.eta_s / 3600 == pytest.approx(27_778, rel=0.01)
 
 
+@pytest.mark.parametrize("unread", [0, 1_600_000, 1_000_000_000])
+def test_growth_is_falling_behind_however_large_the_lag(unread: int) -> None:
+    """Nothing is forgiven because the lag is large already: 17 a second for ever is 1.5 million a day."""
+    heads = [2_000_000_000 + 1174 * i for i in range(30)]
+    cursors = [heads[0] - unread + 1000 * i for i in range(30)]
+    found = judged(heads, cursors)
+    assert found.status is LagStatus.FALLING_BEHIND
+    assert found.velocity is not None
+    assert found.velocity.low == pytest.approx(17.4)
+    assert "keeping_pace" not in found.evidence
+
+
 def test_t7_mail_that_came_in_the_last_second_is_not_thirty_seconds_old() -> None:
     """An idle topic, looked at every 30 s; 3000 messages came in the last second."""
     heads, cursors = [5000] * 9 + [8000], [5000] * 10
@@ -162,9 +175,10 @@ def test_t11_a_head_read_before_its_cursor_gives_no_negative_lag() -> None:
 
 
 def test_t12_a_missing_cursor_is_null_with_a_reason() -> None:
-    found = judged([100_000] * 10, [None] * 10)
+    """Without a cursor there is no state: none can be made up, as of one that stands at 0."""
+    found = judged([], [])
     assert found.status is LagStatus.UNKNOWN
-    assert (found.lag_messages, found.reasons["lag_messages"]) == (None, "no_cursor")
+    assert (found.lag_messages, found.reasons["lag_messages"]) == (None, "no_sample")
     assert (found.lost_messages, found.eta_s, found.produce_rate) == (None, None, None)
 
 

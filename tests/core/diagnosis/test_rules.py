@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from pydanube_core.cursor_state import CursorState
 from pydanube_core.diagnosis import DiagnosisOptions, LagStatus, LagWindow, Rewind, judge_lag
 from pydanube_core.diagnosis.filling import Filling
 from pydanube_core.diagnosis.findings import Finding, Severity, Verdict
@@ -46,13 +47,10 @@ def judged(*, heads: list[int], cursors: list[int], age_s: float) -> Any:
     count = len(heads)
     return judge_lag(
         LagWindow(
-            times_ms=[NOW - 5000 * (count - i - 1) for i in range(count)],
-            start_offset=[0] * count,
-            next_offset=heads,
-            next_unacked=cursors,
-            acked_above=[0] * count,
-            in_flight=[0] * count,
-            members=[1] * count,
+            states=[
+                CursorState(NOW - 5000 * (count - i - 1), 0, head, cursor, 0, 0, 1)
+                for i, (head, cursor) in enumerate(zip(heads, cursors, strict=True))
+            ],
             now_ms=NOW,
             interval_s=5.0,
             window_s=300.0,
@@ -91,11 +89,6 @@ def view(**changes: Any) -> SubscriptionView:
         "type": "shared",
         "now_ms": NOW,
         "lag": STANDING,
-        "unread": 80,
-        "start_offset": 0,
-        "next_offset": 100,
-        "next_unacked": 20,
-        "in_flight": 0,
         "consumers": (),
         "created_ms": None,
         "departure": None,
@@ -111,6 +104,10 @@ def view(**changes: Any) -> SubscriptionView:
         "dispatch_rate_limit": 0,
         "production": flow(),
     }
+    state = {"unread": 80, "next_unacked": 20, "in_flight": 0}
+    state |= {name: changes.pop(name) for name in tuple(state) if name in changes}
+    cursor, in_flight = state["next_unacked"], state["in_flight"]
+    facts["state"] = CursorState(NOW, 0, cursor + state["unread"], cursor, 0, in_flight, members=1)
     return SubscriptionView(**facts | changes)
 
 

@@ -866,12 +866,13 @@ class ReportsOperations:
         since: str | None = None,
         until: str | None = None,
         topic: str | None = None,
+        compare: Literal["previous"] | None = None,
         rows: int | None = None,
     ) -> ReportResult:
         """Report from telemetry how evenly brokers are loaded, which moves would help, and when they are full; takes a minute or more."""
         return await self._caller.call(
             "reports.balance",
-            {"since": since, "until": until, "topic": topic, "rows": rows},
+            {"since": since, "until": until, "topic": topic, "compare": compare, "rows": rows},
             ReportResult,
             long_running=True,
         )
@@ -882,12 +883,13 @@ class ReportsOperations:
         since: str | None = None,
         until: str | None = None,
         topic: str | None = None,
+        compare: Literal["previous"] | None = None,
         rows: int | None = None,
     ) -> ReportResult:
         """Report from telemetry how far each subscription was behind, with status, since when and why; takes a minute or more."""
         return await self._caller.call(
             "reports.lag",
-            {"since": since, "until": until, "topic": topic, "rows": rows},
+            {"since": since, "until": until, "topic": topic, "compare": compare, "rows": rows},
             ReportResult,
             long_running=True,
         )

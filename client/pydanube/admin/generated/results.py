@@ -588,8 +588,11 @@ class ReportResult(Result):
     since: str
     until: str
     as_of: str
+    data_age_s: float
+    engine: str
     took_s: float
     summary: dict[str, Any]
+    previous: dict[str, Any] | None = None
     rows: list[dict[str, Any]]
     rows_total: int
 

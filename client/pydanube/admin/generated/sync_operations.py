@@ -840,12 +840,13 @@ class SyncReportsOperations:
         since: str | None = None,
         until: str | None = None,
         topic: str | None = None,
+        compare: Literal["previous"] | None = None,
         rows: int | None = None,
     ) -> ReportResult:
         """Report from telemetry how evenly brokers are loaded, which moves would help, and when they are full; takes a minute or more."""
         return self._caller.call(
             "reports.balance",
-            {"since": since, "until": until, "topic": topic, "rows": rows},
+            {"since": since, "until": until, "topic": topic, "compare": compare, "rows": rows},
             ReportResult,
             long_running=True,
         )
@@ -856,12 +857,13 @@ class SyncReportsOperations:
         since: str | None = None,
         until: str | None = None,
         topic: str | None = None,
+        compare: Literal["previous"] | None = None,
         rows: int | None = None,
     ) -> ReportResult:
         """Report from telemetry how far each subscription was behind, with status, since when and why; takes a minute or more."""
         return self._caller.call(
             "reports.lag",
-            {"since": since, "until": until, "topic": topic, "rows": rows},
+            {"since": since, "until": until, "topic": topic, "compare": compare, "rows": rows},
             ReportResult,
             long_running=True,
         )

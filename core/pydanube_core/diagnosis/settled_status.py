@@ -1,0 +1,59 @@
+"""The status of a subscription as broker, alerts and reports tell it: judgements go in, one after the other.
+
+What is judged from rates and times may waver, so it settles: `open_after` judgements in a row before it counts,
+`close_after` that differ before it ends. What is a fact needs no second look: messages were lost, everything is read,
+or it is not known.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pydanube_core.diagnosis.lag_status import LagJudgement, LagStatus
+from pydanube_core.diagnosis.options import DiagnosisOptions
+from pydanube_core.diagnosis.settling import Settling
+
+_COME_AT_ONCE: Final = frozenset((LagStatus.DATA_LOST, LagStatus.CAUGHT_UP, LagStatus.UNKNOWN))
+_GO_AT_ONCE: Final = frozenset((LagStatus.DATA_LOST, LagStatus.UNKNOWN))
+
+
+class SettledStatus:
+    """The status that has settled, since when, and the newest judgement that says so."""
+
+    __slots__ = ("_settling", "judgement", "since_ms")
+
+    def __init__(self, first: LagJudgement, now_ms: int) -> None:
+        self._settling = Settling(first.status, now_ms)
+        self.judgement = first
+        self.since_ms = _since(first, now_ms)
+
+    @property
+    def status(self) -> LagStatus:
+        return self._settling.value
+
+    @property
+    def pending(self) -> bool:
+        """Whether the last judgement differed from the settled status."""
+        return self._settling.pending
+
+    def observe(self, found: LagJudgement, now_ms: int, options: DiagnosisOptions) -> None:
+        """Take the judgement of a moment; moments ascend."""
+        at_once = counts_at_once(found.status, after=self.status)
+        if self._settling.observe(
+            found.status,
+            now_ms,
+            enter_after=1 if at_once else options.open_after,
+            leave_after=1 if at_once else options.close_after,
+        ):
+            self.since_ms = _since(found, self._settling.since_ms)
+        if found.status is self.status:
+            self.judgement = found
+
+
+def counts_at_once(found: LagStatus, *, after: LagStatus) -> bool:
+    """Whether a judgement that follows a settled status needs no second look."""
+    return found in _COME_AT_ONCE or after in _GO_AT_ONCE
+
+
+def _since(found: LagJudgement, seen_ms: int) -> int:
+    return seen_ms if found.since_ms is None else min(seen_ms, found.since_ms)

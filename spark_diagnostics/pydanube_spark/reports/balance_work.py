@@ -1,0 +1,219 @@
+"""The cluster-balance report: telemetry rows are gathered by hour, and each hour is judged by `assess`. No Spark.
+
+`rows_here` does all of it in this process; `balance.balance_table` does the same on Spark, where there is more of it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydanube_core.balance import Assessment, Policy, assess
+from pydanube_core.errors import CorruptObject, ObjectMissing
+from pydanube_core.telemetry import table_named
+from pydanube_core.telemetry.files import HOUR_MS
+from pydanube_core.telemetry.tables import LOAD_EVERY
+from pydanube_storage.objects import StoreOptions
+from pydanube_storage.telemetry.reading import read_samples
+
+from pydanube_spark.reports.lag_rows import Span
+from pydanube_spark.reports.loads import BROKER_COLUMNS, TOPIC_COLUMNS, Stretch, snapshot_of
+from pydanube_spark.reports.source import Telemetry, find_telemetry, topic_matches
+from pydanube_spark.sources.cluster import open_for_reading
+
+DAMAGED: Final = "DAMAGED"
+_BROKER_STEP_MS: Final = 60_000  # of a broker's samples one a minute is enough for a rate over an hour
+_COLUMNS: Final = (
+    ("hour_ms", pa.int64(), "bigint"),
+    ("as_of_ms", pa.int64(), "bigint"),
+    ("verdict", pa.string(), "string"),
+    ("because", pa.string(), "string"),
+    ("score", pa.float64(), "double"),
+    ("bottleneck", pa.string(), "string"),
+    ("brokers", pa.int64(), "bigint"),
+    ("topics", pa.int64(), "bigint"),
+    ("mean_used", pa.float64(), "double"),
+    ("highest_used", pa.float64(), "double"),
+    ("highest_after", pa.float64(), "double"),
+    ("max_over_mean", pa.float64(), "double"),
+    ("cv", pa.float64(), "double"),
+    ("gini", pa.float64(), "double"),
+    ("must_move", pa.float64(), "double"),
+    ("disk_used", pa.float64(), "double"),
+    ("owner_changes", pa.int64(), "bigint"),
+    ("flapping", pa.int64(), "bigint"),
+    ("moves", pa.string(), "string"),
+    ("rejected", pa.string(), "string"),
+    ("resources", pa.string(), "string"),
+    ("hot_topics", pa.string(), "string"),
+    ("what_if", pa.string(), "string"),
+    ("deductions", pa.string(), "string"),
+)
+BALANCE_SCHEMA: Final = pa.schema([pa.field(name, kind) for name, kind, _ in _COLUMNS])
+BALANCE_DDL: Final = ", ".join(f"{name} {ddl}" for name, _, ddl in _COLUMNS)
+_ROWS: Final = pa.schema(
+    [pa.field("bucket", pa.int64()), pa.field("kind", pa.string()), pa.field("rows", pa.string())]
+)
+ROWS_DDL: Final = "bucket bigint, kind string, rows string"
+
+
+def bucket_ms_of(span: Span, interval_ms: int) -> int:
+    """How long one snapshot's stretch is: an hour, or a twelfth of a short time, but three samples of load at least."""
+    length = span.until_ms - span.since_ms
+    return min(HOUR_MS, max(length // 12, 3 * LOAD_EVERY * interval_ms, 1))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BalanceWork:
+    """A report that is planned: its files are known. It is sent to where the work is done."""
+
+    brokers: Telemetry
+    topics: Telemetry
+    span: Span
+    topic: str | None = None
+    policy: Policy = field(default_factory=Policy)
+
+    @classmethod
+    def plan(cls, store: StoreOptions, cluster: str | None, span: Span, topic: str | None = None) -> Self:
+        """Find the files: what can be wrong is said before anything is started for it.
+
+        Raises:
+            InvalidArgument, StoreUnavailable: as `find_telemetry`.
+        """
+        given = {"start_ms": span.since_ms, "end_ms": span.until_ms}
+        return cls(
+            brokers=find_telemetry(store, cluster, "brokers", **given),
+            topics=find_telemetry(store, cluster, "topics", **given),
+            span=span,
+            topic=topic,
+        )
+
+    @property
+    def files(self) -> list[tuple[str, str]]:
+        """(table, key) of each."""
+        return [("brokers", key) for key in self.brokers.keys] + [("topics", key) for key in self.topics.keys]
+
+    @property
+    def interval_ms(self) -> int:
+        """Between two samples of a broker."""
+        return max(self.brokers.interval_ms, self.brokers.thinned_ms)
+
+    def read(self, files: Iterable[tuple[str, str]]) -> Iterator[Any]:
+        """Record batches of (bucket, kind, rows as JSON)."""
+        opened = open_for_reading(self.brokers.store)
+        bucket_ms = bucket_ms_of(self.span, self.interval_ms)
+        for kind, key in files:
+            yield _rows(opened, kind, key, self.span, bucket_ms, self.topic)
+
+    def judge(self, parts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """The row of one stretch of time from its parts; damaged files are rows of their own."""
+        found: dict[str, list[Any]] = {"brokers": [], "topics": [], "damaged": []}
+        for part in parts:
+            found[part["kind"]] += json.loads(part["rows"])
+        nothing = dict.fromkeys(BALANCE_SCHEMA.names)
+        if found["damaged"]:
+            return [{**nothing, "verdict": DAMAGED, "because": text} for text in found["damaged"]]
+        bucket, interval_ms = parts[0]["bucket"], self.interval_ms
+        end_ms = min(
+            bucket + bucket_ms_of(self.span, interval_ms), self.span.until_ms, self.brokers.newest_ms
+        )
+        stretch = snapshot_of(
+            found["brokers"],
+            found["topics"],
+            end_ms=end_ms,
+            interval_ms=max(interval_ms, _BROKER_STEP_MS if interval_ms >= 1000 else interval_ms),
+            epoch=bucket,
+        )
+        return [row_of(assess(stretch.snapshot, self.policy), stretch, bucket, end_ms)]
+
+
+def rows_here(work: BalanceWork) -> list[dict[str, Any]]:
+    """The rows of the report, made in this process."""
+    by_bucket: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    for batch in work.read(work.files):
+        for part in batch.to_pylist():
+            by_bucket[part["bucket"]].append(part)
+    return [row for parts in by_bucket.values() for row in work.judge(parts)]
+
+
+def _rows(store: Any, kind: str, key: str, span: Span, bucket_ms: int, topic: str | None) -> Any:
+    """One file's rows by bucket, as JSON: there are few, and they differ by kind."""
+    columns = list(BROKER_COLUMNS if kind == "brokers" else TOPIC_COLUMNS)
+    try:
+        samples = read_samples(store, key, table_named(kind), columns=columns)
+    except (CorruptObject, ObjectMissing) as error:
+        said = {"bucket": -1, "kind": "damaged", "rows": json.dumps([error.message])}
+        return pa.RecordBatch.from_pylist([said], schema=_ROWS)
+    times = samples.column("taken_at").cast(pa.int64())
+    samples = samples.set_column(samples.schema.get_field_index("taken_at"), "taken_at", times)
+    inside = pc.and_(
+        pc.greater_equal(times, pa.scalar(span.since_ms)), pc.less(times, pa.scalar(span.until_ms))
+    )
+    rows = samples.filter(inside).to_pylist()
+    if kind == "brokers":
+        rows = _thinned(rows)
+    elif topic is not None:
+        rows = [row for row in rows if topic_matches(row["topic"], topic)]
+    buckets: dict[int, list[dict[str, Any]]] = {}
+    for row in rows:
+        bucket = span.since_ms + (row["taken_at"] - span.since_ms) // bucket_ms * bucket_ms
+        buckets.setdefault(bucket, []).append(row)
+    found = [{"bucket": bucket, "kind": kind, "rows": json.dumps(each)} for bucket, each in buckets.items()]
+    return pa.RecordBatch.from_pylist(found, schema=_ROWS)
+
+
+def _thinned(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The first and last sample of each broker in each minute: rates need the ends."""
+    kept: dict[tuple[str, int, bool], dict[str, Any]] = {}
+    for row in sorted(rows, key=lambda row: row["taken_at"]):
+        minute = row["taken_at"] // _BROKER_STEP_MS
+        kept.setdefault((row["broker_id"], minute, True), row)
+        kept[row["broker_id"], minute, False] = row
+    return list({id(row): row for row in kept.values()}.values())
+
+
+def row_of(found: Assessment, stretch: Stretch, bucket: int, end_ms: int) -> dict[str, Any]:
+    """An assessment as a row."""
+    view = None if found.bottleneck is None else found.resources[found.bottleneck]
+    resources = {
+        resource.value: {
+            "counts": each.counts,
+            "capacity_known": each.capacity_known,
+            "used": dict(each.used),
+            "robust_z": dict(each.robust_z),
+            **asdict(each.spread),
+            "must_move": each.must_move,
+        }
+        for resource, each in found.resources.items()
+    }
+    return {
+        "hour_ms": bucket,
+        "as_of_ms": end_ms,
+        "verdict": found.verdict.value,
+        "because": found.because,
+        "score": found.score,
+        "bottleneck": None if found.bottleneck is None else found.bottleneck.value,
+        "brokers": len(stretch.snapshot.brokers),
+        "topics": len(stretch.snapshot.topics),
+        "mean_used": None if view is None else view.spread.mean,
+        "highest_used": found.highest_before,
+        "highest_after": found.highest_after,
+        "max_over_mean": None if view is None else view.spread.max_over_mean,
+        "cv": None if view is None else view.spread.cv,
+        "gini": None if view is None else view.spread.gini,
+        "must_move": None if view is None else view.must_move,
+        "disk_used": stretch.disk_used_share,
+        "owner_changes": stretch.owner_changes,
+        "flapping": stretch.flapping,
+        "moves": json.dumps([asdict(move) for move in found.moves]),
+        "rejected": json.dumps({reason.value: count for reason, count in found.rejected.items()}),
+        "resources": json.dumps(resources),
+        "hot_topics": json.dumps(list(found.hot_topics)),
+        "what_if": json.dumps([asdict(each) for each in found.what_if]),
+        "deductions": json.dumps([asdict(each) for each in found.deductions]),
+    }

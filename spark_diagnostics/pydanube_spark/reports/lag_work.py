@@ -1,0 +1,160 @@
+"""The consumer-lag report: which files, how a file becomes samples by subscription, and how each is judged. No Spark.
+
+`rows_here` does all of it in this process; `lag.lag_table` does the same on Spark, where there is more of it. Memory is
+bounded by one file and by one subscription's samples, besides what is kept packed.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Final, Self
+
+import pyarrow as pa
+from pydanube_core.diagnosis import DiagnosisOptions
+from pydanube_core.errors import InvalidArgument
+from pydanube_storage.objects import StoreOptions
+
+from pydanube_spark.reports.cold_ages import ColdAges
+from pydanube_spark.reports.history import Grid, History, LogFacts
+from pydanube_spark.reports.known_logs import log_facts
+from pydanube_spark.reports.lag_rows import LagRow, Span, rows_of_history
+from pydanube_spark.reports.source import Telemetry, find_telemetry, packed_samples, unpacked
+
+_KINDS: Final = {
+    "int": (pa.int64(), "bigint"),
+    "float": (pa.float64(), "double"),
+    "str": (pa.string(), "string"),
+}
+_SUBJECT: Final = [
+    ("topic", pa.string(), "string"),
+    ("partition", pa.int64(), "bigint"),
+    ("subscription", pa.string(), "string"),
+    ("type", pa.string(), "string"),
+]
+
+
+def _columns() -> list[tuple[str, Any, str]]:
+    found = list(_SUBJECT)
+    for each in fields(LagRow):
+        text = str(each.type).removesuffix(" | None")
+        kind, ddl = (pa.bool_(), "boolean") if text == "bool" else _KINDS[text]
+        found.append((each.name, kind, ddl))
+    return found
+
+
+LAG_SCHEMA: Final = pa.schema([pa.field(name, kind) for name, kind, _ in _columns()])
+LAG_DDL: Final = ", ".join(f"{name} {ddl}" for name, _, ddl in _columns())
+#: status of a row that stands for a damaged file, which `evidence` names
+DAMAGED: Final = "DAMAGED"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LagQuestion:
+    """What to report. `topic`: a glob."""
+
+    store: StoreOptions
+    cluster: str | None
+    span: Span
+    topic: str | None = None
+    exact_ages: bool = True  # ask the cold tier for what telemetry does not say
+    options: DiagnosisOptions = field(default_factory=DiagnosisOptions)
+
+    def __post_init__(self) -> None:
+        if self.span.since_ms >= self.span.until_ms:
+            raise InvalidArgument(
+                "the time to report is empty: --since lies before --until",
+                field="since",
+                value=self.span.since_ms,
+            )
+
+    @property
+    def read_from_ms(self) -> int:
+        """Two windows before the time: its first window is whole then, and heads say how old old mail is."""
+        return self.span.since_ms - 2 * round(self.options.window_s * 1000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LagWork:
+    """A report that is planned: its files are known. It is sent to where the work is done."""
+
+    question: LagQuestion
+    telemetry: Telemetry
+    grid: Grid
+    logs: Mapping[int, LogFacts]
+
+    @classmethod
+    def plan(cls, question: LagQuestion) -> Self:
+        """Find the files: what can be wrong is said before anything is started for it.
+
+        Raises:
+            InvalidArgument, StoreUnavailable: as `find_telemetry`.
+        """
+        span = question.span
+        telemetry = find_telemetry(
+            question.store,
+            question.cluster,
+            "cursors",
+            start_ms=question.read_from_ms,
+            end_ms=span.until_ms,
+        )
+        return cls(
+            question=question,
+            telemetry=telemetry,
+            grid=Grid.of(
+                telemetry.interval_ms, thinned_ms=telemetry.thinned_ms, window_s=question.options.window_s
+            ),
+            logs=log_facts(question.store, telemetry.cluster, span, question.topic),
+        )
+
+    def read(self, keys: Sequence[str]) -> Iterator[Any]:
+        """Record batches `PACKED`: the samples of each file by subscription."""
+        question = self.question
+        until_ms = question.span.until_ms
+        return packed_samples(question.store, keys, question.topic, question.read_from_ms, until_ms)
+
+    def judge(self, parts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """The rows of one subscription from its packed parts, hours and whole; damaged files are rows of their own."""
+        first = parts[0]
+        if first["topic"] is None:
+            nothing = dict.fromkeys(LAG_SCHEMA.names)
+            return [{**nothing, "status": DAMAGED, "evidence": part["damaged"]} for part in parts]
+        question, telemetry, grid = self.question, self.telemetry, self.grid
+        last = max(parts, key=lambda part: part["first_ms"])
+        history = History(
+            unpacked([part["samples"] for part in parts]),
+            grid,
+            self.logs.get(first["topic_id"]),
+            told_ms=telemetry.told_ms.get(last["broker_id"], 0),
+        )
+        # Twice, since a broker that is late with its rounds is late with what it tells once in so many.
+        gone = telemetry.alive_ms.get(last["broker_id"], 0) > history.last_ms + 2 * grid.hold_ms
+        ages = ColdAges(question.store, telemetry.cluster, first["topic"], first["topic_id"])
+        rows = rows_of_history(
+            history,
+            question.span,
+            grid,
+            question.options,
+            ages.append_time if question.exact_ages else None,
+            end_ms=self._end_ms(),
+            gone=gone,
+        )
+        subject = {name: last[name] for name, _, _ in _SUBJECT}
+        return [{**subject, **asdict(row)} for row in rows]
+
+    def _end_ms(self) -> int:
+        """Where telemetry ends, if it stopped within the time; a little before its end the rest is on its way."""
+        span, newest_ms = self.question.span, self.telemetry.newest_ms
+        if newest_ms + self.grid.hold_ms >= span.until_ms:
+            return span.until_ms
+        return max(newest_ms, span.since_ms + 1)
+
+
+def rows_here(work: LagWork) -> list[dict[str, Any]]:
+    """The rows of the report, made in this process."""
+    by_subscription: dict[tuple[int | None, int | None], list[dict[str, Any]]] = defaultdict(list)
+    for batch in work.read(work.telemetry.keys):
+        for part in batch.to_pylist():
+            by_subscription[part["topic_id"], part["subscription_id"]].append(part)
+    return [row for parts in by_subscription.values() for row in work.judge(parts)]

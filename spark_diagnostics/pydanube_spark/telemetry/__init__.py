@@ -1,1 +1,0 @@
-"""Telemetry in Spark: where its files are, and made-up telemetry whose truth is known."""
