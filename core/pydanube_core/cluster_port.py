@@ -169,11 +169,17 @@ class SubscriptionsPort(Protocol):
         ...
 
     async def failure_policy(self, topic: str, subscription: str) -> Mapping[str, Any]:
-        """The seven fields, as they hold."""
+        """The seven fields, as they hold, or as they are kept for a subscription that is not there yet."""
         ...
 
-    async def set_failure_policy(self, topic: str, subscription: str, changes: Mapping[str, Any]) -> None:
-        """Set some of the seven fields; live at once. An empty `dead_letter_topic` is the default one."""
+    async def set_failure_policy(
+        self, topic: str, subscription: str, changes: Mapping[str, Any], *, keep: bool = False
+    ) -> None:
+        """Set some of the seven fields; live at once. An empty `dead_letter_topic` is the default one.
+
+        With `keep` they are kept for a subscription that is not there yet, instead of those kept before; none: forget
+        them.
+        """
         ...
 
     async def forecast_failure_policy(self, topic: str, subscription: str, changes: Mapping[str, Any]) -> int:

@@ -166,6 +166,7 @@ class TopicFacts:
     producers: int
     consumers: int
     subscriptions: tuple[str, ...]
+    kept_failure_policies: Mapping[str, Any] = field(default_factory=dict)  # of subscriptions not there yet
     policies: Mapping[str, Any] = field(default_factory=dict)
     schema: Mapping[str, Any] | None = None
 

@@ -155,6 +155,63 @@ async def test_namespaces(tool: Tool) -> None:
     assert "shop" not in (await tool("BrokerAdmin/ListNamespaces", pb.Empty())).namespaces
 
 
+async def test_a_failure_policy_is_kept_for_a_subscription_that_is_made_later(tool: Tool) -> None:
+    await tool.ops("topics.create", topic="early", partitions=2)
+
+    async def keep(subscription: str, count: int) -> Any:
+        policy = pb.SubscriptionFailurePolicy(
+            max_redelivery_count=count, ack_timeout_ms=7_000, poison_policy=pb.SubscriptionPoisonPolicy.Drop
+        )
+        request = pb.SetSubscriptionFailurePolicyRequest(
+            topic="/default/early", subscription=subscription, failure_policy=policy
+        )
+        return await tool("TopicAdmin/SetSubscriptionFailurePolicy", request)
+
+    assert (await keep("billing", 1)).success
+    assert (await keep("billing", 2)).success
+    named = pb.GetSubscriptionFailurePolicyRequest(topic="/default/early", subscription="billing")
+    found = await tool("TopicAdmin/GetSubscriptionFailurePolicy", named)
+    assert found.failure_policy.max_redelivery_count == 2
+    described = await tool.ops("topics.describe", topic="early")
+    assert described["subscriptions"] == []
+    assert described["kept_failure_policies"]["billing"]["ack_timeout_ms"] == 7_000
+
+    await tool.ops("subscriptions.create", topic="early", subscription="billing")
+    policy = await tool.ops("subscriptions.get_failure_policy", topic="early", subscription="billing")
+    assert (policy["max_redelivery_count"], policy["ack_timeout_ms"], policy["poison_policy"]) == (
+        2,
+        7_000,
+        "drop",
+    )
+    described = await tool.ops("topics.describe", topic="early")
+    assert described["kept_failure_policies"] == {}
+
+    later: dict[str, Any] = {"topic": "early", "subscription": "later", "keep": True}
+    await tool.ops("subscriptions.set_failure_policy", **later, poison_policy="drop")
+    changed = await tool.ops("subscriptions.set_failure_policy", **later, poison_policy="block")
+    assert changed["poison_policy"] == "block"
+    await tool.ops("changes.undo", call_id=changed["call_id"])
+    described = await tool.ops("topics.describe", topic="early")
+    assert described["kept_failure_policies"]["later"]["poison_policy"] == "drop"
+    changed = await tool.ops(
+        "subscriptions.set_failure_policy", **(later | {"subscription": "x"}), poison_policy="drop"
+    )
+    await tool.ops("changes.undo", call_id=changed["call_id"])
+    described = await tool.ops("topics.describe", topic="early")
+    assert list(described["kept_failure_policies"]) == ["later"]
+
+    for number in range(63):
+        await keep(f"s{number}", 1)
+    request = pb.SetSubscriptionFailurePolicyRequest(
+        topic="/default/early",
+        subscription="one-more",
+        failure_policy=pb.SubscriptionFailurePolicy(poison_policy=pb.SubscriptionPoisonPolicy.Drop),
+    )
+    status, text = await tool.refused("TopicAdmin/SetSubscriptionFailurePolicy", request)
+    assert status == "RESOURCE_EXHAUSTED"
+    assert "at most 64" in text
+
+
 async def test_subscriptions_and_their_failure_policy(tool: Tool) -> None:
     await tool("TopicAdmin/CreateTopic", pb.NewTopicRequest(name="/default/logs", dispatch_strategy=1))
     await tool.ops("subscriptions.create", topic="logs", subscription="billing", type="key-shared")

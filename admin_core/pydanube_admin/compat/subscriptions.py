@@ -70,6 +70,7 @@ class Subscriptions:
                 "backoff_strategy": _word(BACKOFF, policy.backoff_strategy, "backoff_strategy"),
                 "poison_policy": poison,
                 "dead_letter_topic": policy.dead_letter_topic,
+                "keep": True,  # as in the original, whose tools set it before the first consumer comes
             },
         )
         return pb.SubscriptionResponse(success=True)

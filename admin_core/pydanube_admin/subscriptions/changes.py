@@ -394,7 +394,7 @@ async def _restore(context: Context, request: SubscriptionRequest, image: Mappin
 
 
 async def get_failure_policy(context: Context, request: SubscriptionRequest) -> FailurePolicyResult:
-    topic, _ = await _found(context, request)
+    topic = await find_topic(context, request.topic)
     return await _failure_policy(context, topic, request.subscription)
 
 
@@ -405,7 +405,9 @@ async def _failure_policy(context: Context, topic: Topic, subscription: str) -> 
 
 async def set_failure_policy(context: Context, request: SetFailurePolicyRequest) -> ChangedFailurePolicy:
     topic, _ = await _policy_change(context, request)
-    await context.port.set_failure_policy(topic.own.topic, request.subscription, request.given())
+    await context.port.set_failure_policy(
+        topic.own.topic, request.subscription, request.given(), keep=request.keep
+    )
     found = await _failure_policy(context, topic, request.subscription)
     return ChangedFailurePolicy(**found.model_dump())
 
@@ -419,17 +421,35 @@ async def _policy_change(
             field="poison_policy",
             value=None,
         )
-    return await _found(context, request)
+    try:
+        return await _found(context, request)
+    except SubscriptionNotFound:
+        if not request.keep:
+            raise
+        return await find_topic(context, request.topic), []
+
+
+async def _policy_before(
+    context: Context, topic: Topic, subscription: str, found: list[SubscriptionFacts]
+) -> dict[str, Any]:
+    """What holds now; nothing where there is no subscription and nothing is kept for it."""
+    try:
+        return dict(await context.port.failure_policy(topic.own.topic, subscription))
+    except SubscriptionNotFound:
+        if found:
+            raise
+        return {}
 
 
 async def forecast_set_failure_policy(context: Context, request: SetFailurePolicyRequest) -> Forecast:
     topic, found = await _policy_change(context, request)
     name, subscription, given = topic.own.topic, request.subscription, request.given()
-    before = await context.port.failure_policy(name, subscription)
+    before = await _policy_before(context, topic, subscription, found)
     after = {**before, **given}
-    leaving = await context.port.forecast_failure_policy(name, subscription, given)
-    destroys = _drops_more(before, after)
-    drops = after["poison_policy"] == "drop"
+    # Kept for a subscription that is not there, it drops nothing.
+    leaving = await context.port.forecast_failure_policy(name, subscription, given) if found else 0
+    destroys = bool(found) and _drops_more(before, after)
+    drops = bool(found) and after["poison_policy"] == "drop"
     identity = [str(facts.subscription_id) for facts in found]
     return Forecast(
         diff=changes(f"{_path(topic, subscription)}/failure_policy", before, given),
@@ -464,13 +484,26 @@ async def undo_set_failure_policy(
     topic, found = await _policy_change(context, request)
     if [str(facts.subscription_id) for facts in found] != image["subscription_ids"]:
         raise reused("subscription", request.subscription)
-    now = await context.port.failure_policy(topic.own.topic, request.subscription)
-    before = restoring(image["before"], request.given())
+    now = await _policy_before(context, topic, request.subscription, found)
+    before = restoring(image["before"], request.given()) if image["before"] else {}
     if result is not None and restoring(now, request.given()) != restoring(result, request.given()):
         raise changed_since(f"the failure policy of {request.subscription!r} of {topic.own.topic}")
     if before.get("dead_letter_topic", "unset") is None:
         before["dead_letter_topic"] = ""
-    back = SetFailurePolicyRequest(topic=request.topic, subscription=request.subscription, **before)
+    name, subscription = topic.own.topic, request.subscription
+    if not before:  # nothing was kept for it
+        return Undo(
+            act=partial(context.port.set_failure_policy, name, subscription, {}, keep=True),
+            forecast=Forecast(
+                diff=changes(
+                    f"{_path(topic, subscription)}/failure_policy", now, dict.fromkeys(request.given())
+                ),
+                blast_radius=blast_radius(subscriptions=1),
+            ),
+        )
+    back = SetFailurePolicyRequest(
+        topic=request.topic, subscription=subscription, keep=request.keep, **before
+    )
     return Undo(
         act=partial(set_failure_policy, context, back),
         forecast=await forecast_set_failure_policy(context, back),

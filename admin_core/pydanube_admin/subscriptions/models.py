@@ -175,9 +175,13 @@ class SetFailurePolicyRequest(SubscriptionRequest):
         Field(max_length=512, description="Where dead letters go; empty: <topic>-dlq-<subscription>"),
     ] = None
 
+    keep: Annotated[
+        bool, Field(description="Of a subscription that is not there yet: keep it for when it is made")
+    ] = False
+
     def given(self) -> dict[str, Any]:
         """The fields to change."""
-        own = set(SetFailurePolicyRequest.model_fields) - set(SubscriptionRequest.model_fields)
+        own = set(SetFailurePolicyRequest.model_fields) - set(SubscriptionRequest.model_fields) - {"keep"}
         return {name: value for name in sorted(own) if (value := getattr(self, name)) is not None}
 
 

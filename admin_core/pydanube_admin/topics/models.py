@@ -84,6 +84,7 @@ class TopicDescription(Result):
     journal_bytes: int
     object_bytes: int
     policies: dict[str, Any]
+    kept_failure_policies: dict[str, dict[str, Any]]  # of subscriptions that are not there yet, by name
     topic_schema: Annotated[dict[str, Any] | None, Field(alias="schema")]  # None: no schema is bound
     created_at: str
     parts: list[TopicPart] = Field(default_factory=list)

@@ -177,6 +177,9 @@ async def describe_topic(context: Context, request: DescribeTopicRequest) -> Top
         journal_bytes=sum(log.journal_bytes for log in topic.logs),
         object_bytes=sum(log.object_bytes for log in topic.logs),
         policies=dict(own.policies),
+        kept_failure_policies={
+            name: dict(kept) for log in topic.logs for name, kept in log.kept_failure_policies.items()
+        },
         topic_schema=None if own.schema is None else dict(own.schema),
         created_at=format_time(own.created_at_ms),
         parts=[

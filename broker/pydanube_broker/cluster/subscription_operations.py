@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from pydanube_core.errors import AlreadyExists
 from pydanube_core.names import check_subscription
 from pydanube_core.refusals import subscription_taken
-from pydanube_storage.metadata import Absent, Delete, DeleteRange, Guard, ModRevision, Put
+from pydanube_storage.metadata import Absent, Delete, DeleteRange, Guard, ModRevision, Put, Write
 
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.ids import TopicId
 from pydanube_broker.cluster.records import SubscriptionRecord, SubscriptionSpec
 from pydanube_broker.cluster.registry_writer import RegistryWriter
+
+# Of a topic: options of subscriptions that are not there yet, by name; the first of that name takes them.
+KEPT_OPTIONS: Final = "kept_subscription_options"
 
 
 class SubscriptionOperations(RegistryWriter):
@@ -40,17 +43,23 @@ class SubscriptionOperations(RegistryWriter):
             if self.index.find_subscription(topic_id, name) is not None:
                 raise subscription_taken(str(topic.name), name)
             self.check_not_coming_back(topic_id, name)
+            kept = dict(topic.settings.options.get(KEPT_OPTIONS, {}))
+            own = {**kept.pop(name, {}), **(options or {})}
             spec = SubscriptionSpec(
                 name=name,
                 topic=topic.name,
                 type=str(type),
                 start_offset=start_offset,
                 created_at_ms=self._wall_ms(),
-                options=dict(options or {}),
+                options=own,
             )
-            key = keys.subscription_key(topic_id, name)
-            guards: list[Guard] = [Absent(key), ModRevision(keys.topic_key(topic.topic), topic.revision)]
-            await self._change([Put(key, spec.to_json())], guards)
+            key, topic_key = keys.subscription_key(topic_id, name), keys.topic_key(topic.topic)
+            guards: list[Guard] = [Absent(key), ModRevision(topic_key, topic.revision)]
+            writes: list[Write] = [Put(key, spec.to_json())]
+            if len(kept) < len(topic.settings.options.get(KEPT_OPTIONS, {})):  # used now, and not again
+                settings = replace(topic.settings, options={**topic.settings.options, KEPT_OPTIONS: kept})
+                writes.append(Put(topic_key, replace(topic.spec, settings=settings).to_json()))
+            await self._change(writes, guards)
             return self.index.subscription(topic, name)
 
         return await self._retry(attempt)

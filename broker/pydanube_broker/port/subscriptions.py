@@ -94,8 +94,10 @@ class SubscriptionsPart:
     async def failure_policy(self, topic: str, subscription: str) -> Mapping[str, Any]:
         return self._administration.failure_policy(topic, subscription)
 
-    async def set_failure_policy(self, topic: str, subscription: str, changes: Mapping[str, Any]) -> None:
-        await self._administration.set_failure_policy(topic, subscription, changes)
+    async def set_failure_policy(
+        self, topic: str, subscription: str, changes: Mapping[str, Any], *, keep: bool = False
+    ) -> None:
+        await self._administration.set_failure_policy(topic, subscription, changes, keep=keep)
 
     async def _cold_part(self, topic: Topic, pump: AnyPump) -> ColdPart | None:
         """What of its unread messages is not in the journal any more."""

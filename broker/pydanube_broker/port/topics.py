@@ -198,6 +198,7 @@ class TopicsPart:
             producers=topic.producers_connected,
             consumers=sum(len(pump.links) for pump in topic.subscriptions.values()) + topic.readers,
             subscriptions=tuple(sorted(topic.subscriptions)),
+            kept_failure_policies=self._administration.kept_failure_policies(topic.name),
             policies=dict(record.settings.policies),
             schema=record.settings.schema,
         )

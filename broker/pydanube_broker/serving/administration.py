@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import anyio
-from pydanube_core.errors import ClusterError, InvalidArgument, SubscriptionNotFound
+from pydanube_core.errors import ClusterError, InvalidArgument, LimitReached, SubscriptionNotFound
 from pydanube_core.facts import CursorDifference, Grace, NamespaceFacts, PolicyFacts
 from pydanube_core.names import TopicName, check_namespace, check_subscription
 from pydanube_core.positions import Position
 from pydanube_core.refusals import policies_of_a_partition, skip_over_partitions, subscription_taken
 
+from pydanube_broker.cluster.subscription_operations import KEPT_OPTIONS
 from pydanube_broker.delivery.any_pump import AnyPump
 from pydanube_broker.serving.registry import Registry
 from pydanube_broker.subscription.cursor_codec import decode_snapshot, encode_snapshot
@@ -24,6 +25,8 @@ from pydanube_broker.subscription.ranges import subtract, total
 from pydanube_broker.subscription.subscription_policy import OPTION, SubscriptionPolicy
 from pydanube_broker.topics.limits import check_policies, effective_policies
 from pydanube_broker.topics.topic import Topic, now_ms
+
+MOST_KEPT: Final = 64  # failure policies of subscriptions that a topic does not have
 
 
 class Administration:
@@ -236,17 +239,26 @@ class Administration:
                         self._registry.drop_subscription(part, pump)
 
     def failure_policy(self, topic: str, subscription: str) -> Mapping[str, Any]:
-        """The seven fields as they hold."""
+        """The seven fields as they hold, or as they are kept for when the subscription is made."""
+        kept = self.kept_failure_policies(topic).get(subscription)
+        if kept is not None and not self._has(topic, subscription):
+            return self._registry.failure_policy(kept).as_fields(TopicName.parse(topic), subscription)
         part, pump = self._pumps(topic, subscription)[0]
         return pump.policy.as_fields(part.options.topic, subscription)
 
-    async def set_failure_policy(self, topic: str, subscription: str, changes: Mapping[str, Any]) -> None:
+    async def set_failure_policy(
+        self, topic: str, subscription: str, changes: Mapping[str, Any], *, keep: bool = False
+    ) -> None:
         """Set some of the seven fields, the others stay; the running subscription goes by them at once.
 
         Raises:
             InvalidArgument: a field or its value; nothing has changed.
+            LimitReached: with `keep`, see `ClusterPort.set_failure_policy`; the topic keeps enough of them.
         """
         catalog = self._registry.catalog
+        if keep and not self._has(topic, subscription):
+            await self._keep_failure_policy(topic, subscription, changes)
+            return
         for part, pump, stored, policy in self._with_policy(topic, subscription, changes):
             record = catalog.index.subscription(part.options, subscription)
             await catalog.update_subscription(
@@ -263,14 +275,8 @@ class Administration:
         self, topic: str, subscription: str, changes: Mapping[str, Any]
     ) -> list[tuple[Topic, AnyPump, dict[str, Any], SubscriptionPolicy]]:
         """The subscription on each concrete topic, with its policy after a change: as stored, and as it holds."""
+        self._check_dead_letters(changes)
         catalog = self._registry.catalog
-        named = changes.get("dead_letter_topic")
-        if named and catalog.index.find_namespace(TopicName.parse(named).namespace) is None:
-            raise InvalidArgument(
-                f"dead_letter_topic: the namespace of {named} does not exist; create it first, or name another topic",
-                field="dead_letter_topic",
-                value=named,
-            )
         found = []
         for part, pump in self._pumps(topic, subscription):
             record = catalog.index.subscription(part.options, subscription)
@@ -281,6 +287,55 @@ class Administration:
             policy.check(part.options.topic, subscription)
             found.append((part, pump, stored, policy))
         return found
+
+    def _check_dead_letters(self, changes: Mapping[str, Any]) -> None:
+        named = changes.get("dead_letter_topic")
+        if named and self._registry.catalog.index.find_namespace(TopicName.parse(named).namespace) is None:
+            raise InvalidArgument(
+                f"dead_letter_topic: the namespace of {named} does not exist; create it first, or name another topic",
+                field="dead_letter_topic",
+                value=named,
+            )
+
+    def _has(self, topic: str, subscription: str) -> bool:
+        return any(subscription in part.subscriptions for part in self._parts(topic)[1])
+
+    def kept_failure_policies(self, topic: str) -> dict[str, dict[str, Any]]:
+        """What is kept for subscriptions of the topic that are not there yet, by their names."""
+        index = self._registry.catalog.index
+        return {
+            name: dict(options[OPTION])
+            for part in self._parts(topic)[1]
+            for name, options in index.topic(part.options.topic)
+            .settings.options.get(KEPT_OPTIONS, {})
+            .items()
+        }
+
+    async def _keep_failure_policy(self, topic: str, subscription: str, fields: Mapping[str, Any]) -> None:
+        name, parts = self._parts(topic)
+        kept = self.kept_failure_policies(topic)
+        kept.pop(subscription, None)
+        given = {key: value for key, value in fields.items() if value != ""}  # the default dead-letter topic
+        if given:
+            self._check_dead_letters(given)
+            self._registry.failure_policy(given).check(name, check_subscription(subscription))
+            if len(kept) >= MOST_KEPT:
+                raise LimitReached(
+                    f"{name} keeps the failure policies of {len(kept)} subscriptions that are not there, at most "
+                    f"{MOST_KEPT}: make some of them first",
+                    field="subscription",
+                    value=subscription,
+                    kept=sorted(kept)[:20],
+                )
+            kept[subscription] = given
+        catalog = self._registry.catalog
+        options = {
+            **catalog.index.topic(parts[0].options.topic).settings.options,
+            KEPT_OPTIONS: {other: {OPTION: policy} for other, policy in kept.items()},
+        }
+        await catalog.update_topic(name, options=options)
+        for part in parts:
+            self._registry.apply_policies(part)
 
 
 def _changed(own: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, int]:

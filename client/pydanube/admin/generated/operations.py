@@ -1240,6 +1240,7 @@ class SubscriptionsOperations:
         backoff_strategy: Literal["fixed", "exponential"] | None = None,
         poison_policy: Literal["block", "drop", "dead_letter"] | None = None,
         dead_letter_topic: str | None = None,
+        keep: bool | None = None,
         plan_token: str | None = None,
     ) -> ChangedFailurePolicy:
         """Set when failed messages come again and what becomes of those that fail too often; live at once. What is not given stays."""
@@ -1255,6 +1256,7 @@ class SubscriptionsOperations:
                 "backoff_strategy": backoff_strategy,
                 "poison_policy": poison_policy,
                 "dead_letter_topic": dead_letter_topic,
+                "keep": keep,
                 "plan_token": plan_token,
             },
             ChangedFailurePolicy,
@@ -1272,6 +1274,7 @@ class SubscriptionsOperations:
         backoff_strategy: Literal["fixed", "exponential"] | None = None,
         poison_policy: Literal["block", "drop", "dead_letter"] | None = None,
         dead_letter_topic: str | None = None,
+        keep: bool | None = None,
     ) -> Plan[ChangedFailurePolicy]:
         """What `set_failure_policy` would change; nothing changes until it is applied."""
         document = await self._caller.call(
@@ -1286,6 +1289,7 @@ class SubscriptionsOperations:
                 "backoff_strategy": backoff_strategy,
                 "poison_policy": poison_policy,
                 "dead_letter_topic": dead_letter_topic,
+                "keep": keep,
                 "plan_only": True,
             },
             PlanDocument,

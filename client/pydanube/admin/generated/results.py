@@ -981,6 +981,7 @@ class TopicDescription(Result):
     journal_bytes: int
     object_bytes: int
     policies: dict[str, Any]
+    kept_failure_policies: dict[str, dict[str, Any]]
     topic_schema: dict[str, Any] | None = Field(alias="schema")
     created_at: str
     parts: list[TopicPart] = Field(default_factory=list)

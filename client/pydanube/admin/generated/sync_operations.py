@@ -1208,6 +1208,7 @@ class SyncSubscriptionsOperations:
         backoff_strategy: Literal["fixed", "exponential"] | None = None,
         poison_policy: Literal["block", "drop", "dead_letter"] | None = None,
         dead_letter_topic: str | None = None,
+        keep: bool | None = None,
         plan_token: str | None = None,
     ) -> ChangedFailurePolicy:
         """Set when failed messages come again and what becomes of those that fail too often; live at once. What is not given stays."""
@@ -1223,6 +1224,7 @@ class SyncSubscriptionsOperations:
                 "backoff_strategy": backoff_strategy,
                 "poison_policy": poison_policy,
                 "dead_letter_topic": dead_letter_topic,
+                "keep": keep,
                 "plan_token": plan_token,
             },
             ChangedFailurePolicy,
@@ -1240,6 +1242,7 @@ class SyncSubscriptionsOperations:
         backoff_strategy: Literal["fixed", "exponential"] | None = None,
         poison_policy: Literal["block", "drop", "dead_letter"] | None = None,
         dead_letter_topic: str | None = None,
+        keep: bool | None = None,
     ) -> SyncPlan[ChangedFailurePolicy]:
         """What `set_failure_policy` would change; nothing changes until it is applied."""
         document = self._caller.call(
@@ -1254,6 +1257,7 @@ class SyncSubscriptionsOperations:
                 "backoff_strategy": backoff_strategy,
                 "poison_policy": poison_policy,
                 "dead_letter_topic": dead_letter_topic,
+                "keep": keep,
                 "plan_only": True,
             },
             PlanDocument,
