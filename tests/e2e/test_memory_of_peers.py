@@ -223,6 +223,8 @@ async def test_half_sent_messages_of_many_connections_have_one_budget(broker: Br
 
             async def halves(attacker: Attacker) -> None:
                 for stream_id in (1, 3):
+                    if attacker.closed or attacker.writer.is_closing():
+                        return
                     attacker.open(stream_id, STREAM["Publish"].path)
                     attacker.writer.write(data(stream_id, b"\0" + (60 << 20).to_bytes(4, "big")))
                     await attacker.send(stream_id, bytes(59 << 20))

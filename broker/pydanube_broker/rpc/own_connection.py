@@ -237,6 +237,12 @@ class OwnConnection(asyncio.Protocol):
         return self._held + self.http.held_bytes + transport.get_write_buffer_size()
 
     def _note(self) -> None:
+        """Tell the budget, where it is worth it: of what is little the next look takes note."""
+        http = self.http
+        if self._held or self.holding.held or len(http.streams) > 8 or http.out.waiting_bytes:
+            self._note_all()
+
+    def _note_all(self) -> None:
         held = self.holds()
         if not -NOTED_BYTES < held - self.holding.held < NOTED_BYTES:
             self.server.memory.note(self.holding, held)
@@ -285,7 +291,7 @@ class OwnConnection(asyncio.Protocol):
         if self._transport is None:
             return
         self.holding.look(now)
-        self._note()
+        self._note_all()
         if http.out.parked or self._stuck:
             self._look_at_stuck(now)
         if not http.greeted:
