@@ -162,12 +162,13 @@ class Tier(Section):
     """The cold tier: object storage."""
 
     url: Text | None = Field(
-        default=None, description="where objects go; unset: objects/ in the data directory"
+        default=None,
+        description="where objects go: a folder, s3://, gs:// or az://…; unset: objects/ in the data directory",
     )
     flush_bytes: Size = Field(default=32 << 20, description="a topic is flushed at this size")
     flush_age: ShortDuration = Field(default=60.0, description="or at this age")
     object_bytes: Size = Field(default=128 << 20, description="compaction merges objects up to this size")
-    endpoint: Text | None = Field(default=None, description="of an S3-compatible store")
+    endpoint: Text | None = Field(default=None, description="of a store compatible with S3 or Google's")
     region: Text | None = Field(default=None, description="of the store")
     path_style: Switch | None = Field(default=None, description="bucket in the path instead of the host name")
     profile: Text | None = Field(default=None, description="credentials profile")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydanube_core.errors import MissingExtra
 from pydanube_core.extras import install_command
-from pydanube_storage.objects import StoreOptions, check_url
+from pydanube_storage.objects import CLOUDS, StoreOptions, check_url
 
 from pydanube_broker.settings import Settings
 
@@ -34,8 +34,8 @@ def missing_extra(options: StoreOptions) -> MissingExtra | None:
     needed = [("pyarrow", "tier")]
     if "://" in options.url and not options.url.startswith("file://"):
         needed.append(("fsspec", "tier"))
-    if options.url.startswith("s3"):
-        needed.append(("s3fs", "s3"))
+    if cloud := CLOUDS.get(options.url.partition("://")[0]):
+        needed.append((cloud.module, cloud.extra))
     for module, extra in needed:
         if importlib.util.find_spec(module) is None:
             return MissingExtra(

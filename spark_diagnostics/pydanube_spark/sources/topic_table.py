@@ -164,7 +164,7 @@ def _spark_can_open(spark: SparkSession, located: Located) -> bool:
     if located.store is None:
         return True
     scheme, there, _ = located.store.url.partition("://")
-    if there and scheme == "memory":
+    if there and scheme in ("memory", "gs", "az"):  # Spark comes without their connectors
         return False
     if not all(one.whole for each in located.extents for one in each.objects):
         return False

@@ -1,8 +1,9 @@
-"""The adapter that belongs to a URL: a folder, `file://…`, `s3://bucket/prefix`, `memory://name`."""
+"""The adapter that belongs to a URL: a folder, `file://…`, `memory://name`, or a place in an object store (`CLOUDS`)."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -17,11 +18,16 @@ from pydanube_storage.objects.remote import FsspecStore
 from pydanube_storage.objects.retrying import Retry
 
 _CONNECT_TIMEOUT_S: Final = 5.0
+#: fields of `StoreOptions` that a kind of store may have or not
+_OPTIONS: Final = (
+    "endpoint", "region", "path_style", "profile", "role", "anonymous", "encryption", "kms_key",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreOptions:
-    """Where, and how to reach it. Keys and tokens are not here: s3fs finds them as every AWS tool does.
+    """Where, and how to reach it. Keys and tokens are not here: s3fs, gcsfs and adlfs find them as every tool of that
+    cloud does, in the environment or on the machine.
 
     `encryption`: server-side, of what is written: `AES256`, or `aws:kms` with the bucket's key or `kms_key`. `role` is
     taken on with the keys of the profile, else of the environment, else of the machine.
@@ -49,6 +55,15 @@ class StoreOptions:
             raise InvalidArgument(
                 "tier.kms_key is for tier.encryption = aws:kms", field="tier.kms_key", value=self.kms_key
             )
+        cloud = CLOUDS.get(urlsplit(self.url).scheme)
+        for field in _OPTIONS:
+            value = getattr(self, field)
+            if cloud is not None and value not in (None, False) and field not in cloud.takes:
+                raise InvalidArgument(
+                    f"tier.{field} is not for {cloud.place}, whose account and keys are in the environment: leave it out",
+                    field=f"tier.{field}",
+                    value=value,
+                )
 
 
 def open_store(options: StoreOptions, *, retry: Retry | None = None) -> ObjectStore:
@@ -68,7 +83,10 @@ def open_store(options: StoreOptions, *, retry: Retry | None = None) -> ObjectSt
     root = (parts.netloc + parts.path).strip("/")
     if scheme == "memory":
         return FsspecStore(_fsspec("memory"), f"/{root}", url=options.url, retry=retry)
-    return FsspecStore(_s3(options), root, url=f"s3://{root}", retry=retry, timeout_s=options.timeout_s)
+    cloud = CLOUDS[scheme]
+    fs = _s3(options) if cloud.protocol == "s3" else _of_cloud(cloud, options)
+    url = f"{cloud.place.partition(':')[0]}://{root}"
+    return FsspecStore(fs, root, url=url, retry=retry, timeout_s=options.timeout_s)
 
 
 def check_url(url: str) -> None:
@@ -81,24 +99,76 @@ def check_url(url: str) -> None:
             value=f"{parts.scheme}://…",
         )
     scheme = parts.scheme if "://" in url else "file"
-    if scheme in ("s3", "s3a") and not parts.netloc:
-        raise InvalidArgument("tier.url: write s3://bucket/prefix", field="tier.url", value=url)
-    if scheme not in ("file", "memory", "s3", "s3a"):
+    if scheme in CLOUDS and not parts.netloc:
+        raise InvalidArgument(f"tier.url: write {CLOUDS[scheme].place}", field="tier.url", value=url)
+    if scheme not in ("file", "memory", *CLOUDS):
+        places = ", ".join(dict.fromkeys(cloud.place for cloud in CLOUDS.values()))
         raise InvalidArgument(
-            f"tier.url {url!r}: use a folder, s3://bucket/prefix or memory://name",
+            f"tier.url {url!r}: use a folder, {places} or memory://name",
             field="tier.url",
             value=url,
         )
 
 
-def _fsspec(protocol: str, **arguments: Any) -> Any:
+def _fsspec(protocol: str, *, extra: str = "tier", module: str = "fsspec", **arguments: Any) -> Any:
     try:
         import fsspec
+
+        return fsspec.filesystem(protocol, **arguments)
     except ImportError as error:
         raise MissingExtra(
-            f"object stores need fsspec: {install_command('tier')}", extra="tier", module="fsspec"
+            f"{protocol} needs {module}: {install_command(extra)}", extra=extra, module=module
         ) from error
-    return fsspec.filesystem(protocol, **arguments)
+
+
+def _gcs(options: StoreOptions) -> dict[str, Any]:
+    if options.endpoint is not None:
+        # Read once, when gcsfs is imported: it would ask over gRPC, which only Google's own endpoint speaks, and hang.
+        os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+    token = {"token": "anon"} if options.anonymous else {}
+    return {"endpoint_url": options.endpoint, "requests_timeout": options.timeout_s, **token}
+
+
+def _azure(options: StoreOptions) -> dict[str, Any]:
+    return {
+        "anon": options.anonymous or None,
+        "connection_timeout": min(_CONNECT_TIMEOUT_S, options.timeout_s),
+        "read_timeout": options.timeout_s,
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cloud:
+    """A kind of object store: how its places are written, what reaches it, and which options it has."""
+
+    place: str
+    protocol: str  # fsspec's name of the file system
+    extra: str
+    module: str
+    takes: tuple[str, ...] = ()  # fields of `StoreOptions` beside url and timeout
+    arguments: Callable[[StoreOptions], dict[str, Any]] = lambda options: {}
+
+
+_S3: Final = Cloud(place="s3://bucket/prefix", protocol="s3", extra="s3", module="s3fs", takes=_OPTIONS)
+_GCS: Final = Cloud(
+    place="gs://bucket/prefix", protocol="gcs", extra="gcs", module="gcsfs",
+    takes=("endpoint", "anonymous"), arguments=_gcs,
+)  # fmt: skip
+_AZURE: Final = Cloud(
+    place="az://container/prefix", protocol="abfs", extra="azure", module="adlfs",
+    takes=("anonymous",), arguments=_azure,
+)  # fmt: skip
+CLOUDS: Final[Mapping[str, Cloud]] = {
+    "s3": _S3, "s3a": _S3, "gs": _GCS, "gcs": _GCS, "az": _AZURE, "abfs": _AZURE,
+}  # fmt: skip
+
+
+def _of_cloud(cloud: Cloud, options: StoreOptions) -> Any:
+    """The file system that fsspec has for this kind."""
+    return _fsspec(
+        cloud.protocol, extra=cloud.extra, module=cloud.module,
+        use_listings_cache=False, skip_instance_cache=True, **cloud.arguments(options),
+    )  # fmt: skip
 
 
 def _s3(options: StoreOptions) -> Any:

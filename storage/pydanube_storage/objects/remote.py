@@ -1,4 +1,4 @@
-"""Object stores behind fsspec: S3 and compatibles by s3fs; memory, for tests; others later.
+"""Object stores behind fsspec: S3 and compatibles by s3fs, Google's by gcsfs, Azure's by adlfs; memory, for tests.
 
 fsspec's caches of listings are off: what they show may be gone. Its errors are translated here, once, into ours.
 Secrets stay where the library finds them (environment, profile, instance role): they are never arguments here, and
@@ -26,6 +26,8 @@ _SLOWEST_BYTES_PER_S: Final = 1 << 20
 _ATTEMPT_S: Final = 10.0  # beside the answer: the first call makes the client, connections are made
 _LISTING_S: Final = 600.0
 _SPOOL_PREFIX: Final = "danube-spool-"
+#: where a file system says when an object was last written
+_MODIFIED: Final = ("LastModified", "last_modified", "mtime", "created")
 _REFUSED: Final = (
     "AccessDenied",
     "Forbidden",
@@ -34,6 +36,9 @@ _REFUSED: Final = (
     "SignatureDoesNotMatch",
     "ExpiredToken",
     "Unable to locate credentials",
+    "AuthenticationFailed",
+    "AuthorizationFailure",
+    "Anonymous caller",
 )
 
 
@@ -129,7 +134,7 @@ class FsspecStore:
             info = found[path]
             if info.get("type") == "directory":
                 continue
-            modified = info.get("LastModified") or info.get("created")
+            modified = next((info[name] for name in _MODIFIED if info.get(name)), None)
             yield ObjectFact(
                 key=path.lstrip("/")[skip:],
                 bytes=int(info["size"]),

@@ -194,7 +194,7 @@ def test_a_local_put_syncs_the_file_before_its_name_and_the_folder_after(
     assert events == ["folder", "file", "name", "folder"]
 
 
-@pytest.mark.parametrize("url", ["ftp://x/y", "s3://user:password@bucket/x", "s3://"])
+@pytest.mark.parametrize("url", ["ftp://x/y", "s3://user:password@bucket/x", "s3://", "gs://", "az:///x"])
 def test_a_url_of_another_kind_is_refused_without_showing_a_password(url: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
         open_store(StoreOptions(url=url))

@@ -132,6 +132,20 @@ def test_settings_that_contradict_each_other_are_refused() -> None:
         assert caught.value.details["field"].startswith("tier.")
 
 
+def test_a_setting_that_a_kind_of_store_does_not_have_is_refused() -> None:
+    StoreOptions(url="gs://b/p", endpoint="http://127.0.0.1:1", anonymous=True)
+    StoreOptions(url="az://c/p", anonymous=True)
+    for url, field, value in (
+        ("gs://b/p", "region", "eu"),
+        ("gcs://b/p", "profile", "p"),
+        ("az://c/p", "endpoint", "http://127.0.0.1:1"),
+        ("abfs://c/p", "role", ROLE),
+    ):
+        with pytest.raises(InvalidArgument, match="is not for") as caught:
+            StoreOptions(url=url, **{field: value})  # type: ignore[arg-type]
+        assert caught.value.details["field"] == f"tier.{field}"
+
+
 @pytest.mark.parametrize("fault", [Fault.BUSY, Fault.HANG, Fault.CUT_BODY])
 def test_a_bad_day_is_a_typed_error_in_time_and_no_secret_is_said(
     s3_server: S3Server, fault: Fault, caplog: pytest.LogCaptureFixture
