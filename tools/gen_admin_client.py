@@ -32,8 +32,8 @@ RENAMED: Final = {"Plan": "PlanDocument"}  # `pydanube.admin.Plan` is the object
 def main(argv: list[str]) -> int:
     pages = {
         "results.py": results(),
-        "operations.py": operations(sync=False),
-        "sync_operations.py": operations(sync=True),
+        "operations.py": operations(),
+        "sync_operations.py": sync_operations(),
     }
     drifted = False
     for name, source in pages.items():
@@ -96,8 +96,6 @@ def results() -> str:
     lines += ["from typing import Any, Literal", "", "from pydantic import Field", ""]
     lines += ["from pydanube.admin.values import Page, Result", ""]
     classes = models()
-    names = sorted(RENAMED.get(name, name) for name in classes)
-    lines += [f"__all__ = {names!r}", ""]
     for name, model in classes.items():
         lines += ["", f"class {RENAMED.get(name, name)}(Result):"]
         summary = (model.__doc__ or "").strip().split("\n")[0]
@@ -151,37 +149,69 @@ def spelled(annotation: Any) -> str:
 # -- operations ----------------------------------------------------------------------------------------------------
 
 
-def operations(*, sync: bool) -> str:
+def grouped() -> dict[str, list[Operation]]:
     groups: dict[str, list[Operation]] = {}
     for operation in OPERATIONS.values():
         groups.setdefault(operation.name.partition(".")[0], []).append(operation)
-    prefix, plan, caller = ("Sync", "SyncPlan", "SyncCaller") if sync else ("", "Plan", "Caller")
-    what = "without await" if sync else "from asyncio"
+    return groups
+
+
+def operations() -> str:
     lines = [
         HEAD,
-        f'"""The operations of a cluster, {what}."""',
+        '"""The operations of a cluster, from asyncio."""',
         "",
         "from __future__ import annotations",
         "",
     ]
     lines += ["from collections.abc import Mapping", "from typing import Any, Literal", ""]
-    lines += [f"from pydanube.admin.calling import {caller}", f"from pydanube.admin.plans import {plan}"]
+    lines += ["from pydanube.admin.calling import Caller", "from pydanube.admin.plans import Plan, planned"]
     lines += [
         f"from pydanube.admin.generated.results import {', '.join(sorted(RENAMED.get(n, n) for n in models()))}"
     ]
     lines += ["from pydanube.admin.values import Page", ""]
-    names = [f"{prefix}{class_name(group)}" for group in groups]
-    lines += [f"__all__ = {sorted([*names, prefix + 'Admin'])!r}", ""]
-    for group, members in groups.items():
-        lines += ["", f"class {prefix}{class_name(group)}:", f'    """`admin.{group}`"""', ""]
-        lines += [f"    def __init__(self, caller: {caller}) -> None:", "        self._caller = caller", ""]
+    for group, members in grouped().items():
+        lines += ["", f"class {class_name(group)}:", f'    """`admin.{group}`"""', ""]
+        lines += ["    def __init__(self, caller: Caller) -> None:", "        self._caller = caller", ""]
         for operation in members:
-            lines += [f"    {line}" if line else "" for line in method(operation, sync=sync)]
+            lines += [f"    {line}" if line else "" for line in method(operation)]
             if operation.planned:
-                lines += [f"    {line}" if line else "" for line in planner(operation, sync=sync)]
-    lines += ["", f"class {prefix}Admin:", '    """All groups."""', ""]
-    lines += [f"    def __init__(self, caller: {caller}) -> None:"]
-    lines += [f"        self.{group} = {prefix}{class_name(group)}(caller)" for group in groups]
+                lines += [f"    {line}" if line else "" for line in planner(operation)]
+    lines += ["", "class Admin:", '    """All groups."""', ""]
+    lines += ["    def __init__(self, caller: Caller) -> None:"]
+    lines += [f"        self.{group} = {class_name(group)}(caller)" for group in grouped()]
+    return "\n".join(lines) + "\n"
+
+
+def sync_operations() -> str:
+    """The same methods, waited for: a line each."""
+    groups = grouped()
+    lines = [
+        HEAD,
+        '"""The operations of a cluster, without await."""',
+        "",
+        "from __future__ import annotations",
+        "",
+    ]
+    lines += [
+        "from pydanube.admin.blocking import BlockingPlan",
+        "from pydanube.blocking import Blocking, InLoop",
+    ]
+    names = ", ".join(sorted(["Admin", *map(class_name, groups)]))
+    lines += [f"from pydanube.admin.generated.operations import {names}"]
+    lines += ["from pydanube.sync_loop import Loop", ""]
+    for group, members in groups.items():
+        asyncio = class_name(group)
+        lines += ["", f"class Sync{asyncio}(InLoop[{asyncio}]):", f'    """`admin.{group}`"""', ""]
+        for operation in members:
+            verb = operation.name.partition(".")[2]
+            lines += [f"    {python_name(verb)} = Blocking({asyncio}.{python_name(verb)})"]
+            if operation.planned:
+                lines += [f"    plan_{verb} = BlockingPlan({asyncio}.plan_{verb})"]
+        lines += [""]
+    lines += ["", "class SyncAdmin:", '    """All groups."""', ""]
+    lines += ["    def __init__(self, loop: Loop, admin: Admin) -> None:"]
+    lines += [f"        self.{group} = Sync{class_name(group)}(loop, admin.{group})" for group in groups]
     return "\n".join(lines) + "\n"
 
 
@@ -201,7 +231,7 @@ def request_fields(operation: Operation) -> list[tuple[str, str, FieldInfo, bool
     return [(name, python_name(name), found[name], argument.required) for name, argument in ordered]
 
 
-def signature(operation: Operation, name: str, result: str, *, sync: bool, token: bool) -> str:
+def signature(operation: Operation, name: str, result: str, *, token: bool) -> str:
     positional = {argument.name for argument in operation.arguments if argument.positional}
     parts = ["self"]
     rest = []
@@ -217,39 +247,31 @@ def signature(operation: Operation, name: str, result: str, *, sync: bool, token
         rest.append("plan_token: str | None = None")
     if rest:
         parts += ["*", *rest]
-    return f"{'' if sync else 'async '}def {name}({', '.join(parts)}) -> {result}:"
+    return f"async def {name}({', '.join(parts)}) -> {result}:"
 
 
-def arguments(operation: Operation, extra: str) -> str:
-    pairs = [f"{wire!r}: {python}" for wire, python, _, _ in request_fields(operation)]
-    return "{" + ", ".join([*pairs, extra] if extra else pairs) + "}"
-
-
-def method(operation: Operation, *, sync: bool) -> Iterator[str]:
+def method(operation: Operation) -> Iterator[str]:
     result = spelled(operation.result)
     name = python_name(operation.name.partition(".")[2])
-    yield signature(operation, name, result, sync=sync, token=operation.planned)
+    yield signature(operation, name, result, token=operation.planned)
     yield f'    """{operation.summary}"""'
-    extra = "'plan_token': plan_token" if operation.planned else ""
-    long_running = ", long_running=True" if operation.long_running else ""
-    wait = "" if sync else "await "
-    yield (
-        f"    return {wait}self._caller.call({operation.name!r}, {arguments(operation, extra)}, {result}{long_running})"
-    )
+    yield f"    return await self._caller.call({told(operation, result)})"
     yield ""
 
 
-def planner(operation: Operation, *, sync: bool) -> Iterator[str]:
-    result, plan = spelled(operation.result), "SyncPlan" if sync else "Plan"
-    name = f"plan_{operation.name.partition('.')[2]}"
-    yield signature(operation, name, f"{plan}[{result}]", sync=sync, token=False)
-    yield f'    """What `{operation.name.partition(".")[2]}` would change; nothing changes until it is applied."""'
-    wait = "" if sync else "await "
-    planned = arguments(operation, "'plan_only': True")
-    yield f"    document = {wait}self._caller.call({operation.name!r}, {planned}, PlanDocument)"
-    long_running = ", long_running=True" if operation.long_running else ""
-    yield f"    return {plan}(self._caller, document, {result}{long_running})"
+def planner(operation: Operation) -> Iterator[str]:
+    result = spelled(operation.result)
+    verb = operation.name.partition(".")[2]
+    yield signature(operation, f"plan_{verb}", f"Plan[{result}]", token=False)
+    yield f'    """What `{verb}` would change; nothing changes until it is applied."""'
+    yield f"    return await planned(self._caller, {told(operation, result)})"
     yield ""
+
+
+def told(operation: Operation, result: str) -> str:
+    """What a call is given; the arguments are the names of the method's, so `locals()` has them."""
+    long_running = ", long_running=True" if operation.long_running else ""
+    return f"{operation.name!r}, locals(), {result}{long_running}"
 
 
 if __name__ == "__main__":

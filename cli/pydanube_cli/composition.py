@@ -98,20 +98,8 @@ async def _serve(
             extra={"event": "insecure_bind", "host": settings.server.host},
         )
     _check_ports(settings, http=http)
-    admin = settings.admin
-    core = AdminCore(
-        options=AdminOptions(
-            plan_ttl_ms=int(admin.plan_ttl * 1000),
-            undo_grace_ms=int(admin.undo_grace * 1000),
-            compat_destructive=admin.compat_destructive,
-        ),
-        now_ms=now_ms,  # the broker's, which does not follow a wrong moment of the machine's
-    )
-    methods = compat_methods(core, call_metadata)
-    serving = Broker(settings, ops=core.serve_call, administration=methods, upgrade=upgrade)
-    async with stop.watched(), serving as broker:
-        core.attach(broker.port)
-        resuming = asyncio.create_task(core.begin())
+    running = administered(settings, upgrade=upgrade, grace_s=stop.grace_s)
+    async with stop.watched(), running as (broker, core):
         info = {"version": version(), "pid": os.getpid(), "http": None, **broker.ready_info()}
         async with contextlib.AsyncExitStack() as stack:
             if http:
@@ -134,10 +122,31 @@ async def _serve(
             announce(info)
             await stop.wait()
             _log.info("", extra={"event": "broker_stopping", "grace_s": stop.grace_s})
+
+
+@asynccontextmanager
+async def administered(
+    settings: Settings, *, upgrade: bool = True, grace_s: float = 2.0
+) -> AsyncIterator[tuple[Broker, AdminCore]]:
+    """A broker with the admin core that serves its operations; both stop in order, within `grace_s`."""
+    admin = settings.admin
+    core = AdminCore(
+        options=AdminOptions(
+            plan_ttl_ms=int(admin.plan_ttl * 1000),
+            undo_grace_ms=int(admin.undo_grace * 1000),
+            compat_destructive=admin.compat_destructive,
+        ),
+        now_ms=now_ms,  # the broker's, which does not follow a wrong moment of the machine's
+    )
+    methods = compat_methods(core, call_metadata)
+    async with Broker(settings, ops=core.serve_call, administration=methods, upgrade=upgrade) as broker:
+        core.attach(broker.port)
+        resuming = asyncio.create_task(core.begin())
+        yield broker, core
         resuming.cancel()
-        with anyio.move_on_after(stop.grace_s):
+        with anyio.move_on_after(grace_s):
             await core.aclose()
-            await broker.drain(stop.grace_s)
+            await broker.drain(grace_s)
 
 
 def _check_ports(settings: Settings, *, http: bool) -> None:

@@ -16,7 +16,7 @@
 Durability is a property of the topic; a receipt says which. Consumers get every message at least once, in order per
 partition. Retryable failures are retried inside for as long as `Retry(max_elapsed_s=…)` says; what is raised is a
 `ClusterError` with a code, details and the next step. Many streams share a client; a client belongs to one event
-loop, a `sync` client to none. `testing.InMemoryCluster` runs the same client without a broker.
+loop, a `sync` client to none. `testing.InMemoryCluster` is a broker in memory for tests.
 
 Names are loaded when they are first used: `import pydanube` alone costs next to nothing.
 """

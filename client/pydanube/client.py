@@ -10,7 +10,6 @@ import warnings
 import weakref
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import chain, repeat
 from types import TracebackType
@@ -24,7 +23,7 @@ from pydanube_core.services import STREAM
 from pydanube.addresses import DEFAULT_BROKER_URL
 from pydanube.client_metrics import ClosedCounts, Labels, exposition
 from pydanube.consumer import Consumer, Reader
-from pydanube.endpoint import Tls, parse_url
+from pydanube.endpoint import Tls, parse_url, with_scheme
 from pydanube.events import EventHub
 from pydanube.facts import (
     ClientEvent,
@@ -44,6 +43,7 @@ from pydanube.options import (
     ProducerOptions,
     ReaderArguments,
     ReaderOptions,
+    changed,
 )
 from pydanube.outage import Outage, Waiter
 from pydanube.producer import Producer
@@ -74,7 +74,7 @@ def connect(
     Nothing is sent before the first producer, consumer or reader is opened.
 
     Args:
-        url: `http://host:port` of any broker; None: `DANUBE_BROKER_URL`, or http://127.0.0.1:6650.
+        url: `http://host:port` of any broker, or `host:port`; None: `DANUBE_BROKER_URL`, or http://127.0.0.1:6650.
         token: sent as a bearer token.
         tls: certificates; `https://` alone uses the system's authorities.
         principal: who acts, for the audit.
@@ -87,6 +87,7 @@ def connect(
     """
     if url is None or url == "":
         url = os.environ.get("DANUBE_BROKER_URL") or DEFAULT_BROKER_URL
+    url = with_scheme(url)
     parse_url(url)
     _check_kind("token", token, str, "text")
     _check_kind("tls", tls, Tls, "a pydanube.Tls")
@@ -164,7 +165,7 @@ class Client:
         Raises:
             InvalidArgument, InvalidName: nothing was asked of the broker.
         """
-        chosen = replace(options or ProducerOptions(), **changes)
+        chosen = changed(options or ProducerOptions(), changes, "producer")
         name = str(TopicName.parse(topic))
         subject, version = schema_of(chosen.schema)
         request = pb.ResolveRequest(
@@ -207,7 +208,7 @@ class Client:
             ConsumerBusy: on entering; somebody else has the exclusive subscription.
         """
         check_subscription(subscription)
-        asked = replace(options or ConsumerOptions(), **changes)
+        asked = changed(options or ConsumerOptions(), changes, "consumer")
         several = pattern is not None or isinstance(topic, list | tuple)
         if not several:
             name = str(TopicName.parse(topic))  # type: ignore[arg-type]  # says itself what it wants instead of None
@@ -244,7 +245,7 @@ class Client:
             InvalidArgument, InvalidName: nothing was asked of the broker.
         """
         name = str(TopicName.parse(topic))
-        chosen = replace(options or ReaderOptions(), **changes).receiver(name)
+        chosen = changed(options or ReaderOptions(), changes, "reader").receiver(name)
         waiter = self._outage.waiter(f"the reader of {name}")
         request = pb.ResolveRequest(topic=name)
         reader = Reader(chosen, self._side(request, waiter), self._forget_receiver(waiter))

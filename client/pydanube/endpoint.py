@@ -18,6 +18,11 @@ class Tls:
     key: str | None = None
 
 
+def with_scheme(url: str) -> str:
+    """The address as a url: `127.0.0.1:6650` is `http://127.0.0.1:6650`."""
+    return url if not isinstance(url, str) or "://" in url else f"http://{url}"
+
+
 def parse_url(url: str) -> tuple[str, bool]:
     """`host:port` and whether to use TLS, from `http://host:port` or `https://host:port`."""
     try:

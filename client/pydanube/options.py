@@ -8,13 +8,16 @@ call, and `client.consumer(topic, subscription, usual, name="b")` takes `usual` 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Literal, TypedDict
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, Literal, TypedDict, TypeVar
 
 from pydanube_core.batch import BATCH_TARGET_BYTES
+from pydanube_core.errors import InvalidArgument
 from pydanube_core.names import check_client_name
-from pydanube_core.positions import Position
+from pydanube_core.positions import Position, PositionKind
+from pydanube_core.spelling import close_names
 
 from pydanube.arguments import check_choice, check_flag, check_number, check_texts, check_whole
 from pydanube.facts import ClientEventKind, SchemaRef
@@ -116,7 +119,7 @@ class ConsumerArguments(TypedDict, total=False):
 
     type: SubscriptionType
     name: str | None
-    start: str
+    start: str | datetime
     start_must_apply: bool
     key_filters: Sequence[str]
     create: bool
@@ -135,7 +138,7 @@ class ConsumerOptions:
     Attributes:
         type: of the subscription.
         name: of this consumer; the same name takes over from itself. None: the broker makes one up.
-        start: where a new subscription begins; an existing one goes on where it is.
+        start: where a new subscription begins: a position or a datetime with its time zone; an existing one goes on where it is.
         start_must_apply: refuse a subscription that exists, instead of leaving `start` out of account.
         key_filters: glob patterns; only for key-shared.
         create: make the topic if it does not exist, where the broker lets producers do so too: reliable and without
@@ -154,7 +157,7 @@ class ConsumerOptions:
 
     type: SubscriptionType = "exclusive"
     name: str | None = None
-    start: str = "earliest"
+    start: str | datetime = "earliest"
     start_must_apply: bool = False
     key_filters: Sequence[str] = ()
     create: bool = False
@@ -189,7 +192,7 @@ class ConsumerOptions:
             subscription=subscription,
             type=self.type,
             name=self.name or "",
-            start=_position(self.start, "start"),
+            start=wire_position(self.start, "start"),
             start_given=self.start_must_apply,
             key_filters=tuple(self.key_filters),
             credit_messages=self.credit_messages or _usual_credit(self.type),
@@ -202,8 +205,8 @@ class ConsumerOptions:
 class ReaderArguments(TypedDict, total=False):
     """The fields of `ReaderOptions`, as keywords of `client.reader(…)`."""
 
-    start: str
-    stop: str | None
+    start: str | datetime
+    stop: str | datetime | None
     credit_messages: int
     credit_bytes: int
 
@@ -213,14 +216,14 @@ class ReaderOptions:
     """What a plain reader reads.
 
     Attributes:
-        start: position of the first message.
-        stop: position to end before; `head`: what is there when it opens. None: follow the topic for ever.
+        start: position of the first message, or a datetime with its time zone.
+        stop: the same, to end before; `head`: what is there when it opens. None: follow the topic for ever.
         credit_messages: how many may be on their way and not taken, over all partitions together.
         credit_bytes: their bytes.
     """
 
-    start: str = "earliest"
-    stop: str | None = None
+    start: str | datetime = "earliest"
+    stop: str | datetime | None = None
     credit_messages: int = CREDIT_MESSAGES
     credit_bytes: int = CREDIT_BYTES
 
@@ -230,15 +233,20 @@ class ReaderOptions:
 
     def receiver(self, topic: str) -> ReceiverOptions:
         """As it is asked of the broker."""
-        stop = self.stop if self.stop is None or self.stop == "head" else _position(self.stop, "stop")
+        stop = (
+            "" if self.stop is None else "head" if self.stop == "head" else wire_position(self.stop, "stop")
+        )
         return ReceiverOptions(
             topic=topic,
-            start=_position(self.start, "start"),
+            start=wire_position(self.start, "start"),
             start_given=True,
-            stop=stop or "",
+            stop=stop,
             credit_messages=self.credit_messages,
             credit_bytes=self.credit_bytes,
         )
+
+
+Options = TypeVar("Options", ProducerOptions, ConsumerOptions, ReaderOptions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -296,6 +304,34 @@ def _usual_credit(type: SubscriptionType) -> int:
     return SHARED_CREDIT_MESSAGES if type == "shared" else CREDIT_MESSAGES
 
 
-def _position(text: str, field: str) -> str:
-    """A position in the form for the wire, where relative times are absolute."""
-    return str(Position.parse(text, now_ms=time.time_ns() // 1_000_000, field=field))
+def wire_position(position: str | datetime, field: str) -> str:
+    """A position in the form for the wire, where times are absolute.
+
+    Raises:
+        InvalidArgument: it is none, or a datetime without a time zone.
+    """
+    if not isinstance(position, datetime):
+        return str(Position.parse(position, now_ms=time.time_ns() // 1_000_000, field=field))
+    if position.tzinfo is None:
+        raise InvalidArgument(
+            f"{field}: {position.isoformat()} has no time zone, so nobody knows when it is; write datetime.now(UTC)",
+            field=field,
+            value=position.isoformat(),
+        )
+    since_ms = (position - datetime.fromtimestamp(0, UTC)) // timedelta(milliseconds=1)
+    return str(Position(PositionKind.TIME, max(0, since_ms)))
+
+
+def changed(options: Options, changes: Mapping[str, Any], call: str) -> Options:
+    """The options with other values for some fields.
+
+    Raises:
+        TypeError: there is no such field; names the one that may be meant.
+    """
+    known = [field.name for field in fields(options)]
+    for name in changes:
+        if name not in known:
+            close = close_names(name, known)
+            remedy = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known)}"
+            raise TypeError(f"{call}() has no keyword {name!r}; {remedy}")
+    return replace(options, **changes)

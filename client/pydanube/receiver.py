@@ -9,21 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import replace
+from datetime import datetime
 from itertools import islice, repeat
 from operator import length_hint
 from types import TracebackType
 from typing import Final, Self
 
-from pydanube_core.errors import (
-    ClosedResource,
-    ClusterError,
-    DeadlineExceeded,
-)
-from pydanube_core.positions import Position
+from pydanube_core.errors import ClosedResource, ClusterError, DeadlineExceeded
 
 from pydanube.arguments import check_number, check_whole
 from pydanube.consume_lane import ConsumeLane, ConsumeOptions
@@ -31,7 +26,7 @@ from pydanube.facts import ClientEventKind, ConsumerStatistics
 from pydanube.lane_choice import lanes_of, until_open
 from pydanube.lane_totals import LaneTotals
 from pydanube.message import Batch, Delivered, Message
-from pydanube.options import ClientSide, ReceiverOptions
+from pydanube.options import ClientSide, ReceiverOptions, wire_position
 from pydanube.recalled import without
 from pydanube.tasks import TaskOwner, all_of
 from pydanube.topic_watch import Partitions, TopicWatch
@@ -313,14 +308,16 @@ class Receiver:
         """Whether `pause` was called, and `resume` not since."""
         return self._paused
 
-    async def seek(self, position: str, *, partition: int | None = None, topic: str | None = None) -> None:
+    async def seek(
+        self, position: str | datetime, *, partition: int | None = None, topic: str | None = None
+    ) -> None:
         """Move to a position (`earliest`, `latest`, `offset:42`, `time:-15m` …), in every partition or in one.
 
         When it returns, what is handed out next comes from there. Acks of messages received before have no effect.
         An offset means the same number in every partition.
 
         Args:
-            position: where to.
+            position: where to; or a datetime with its time zone.
             partition: None: all of them; the others stay where they are.
             topic: of a consumer of several: only this one. None: all of them; with `partition` there is but one.
 
@@ -328,11 +325,14 @@ class Receiver:
             InvalidArgument: a partition does not have that position. Nothing has moved, and the receiver goes on.
         """
         self._check_usable()
-        Position.parse(position, now_ms=time.time_ns() // 1_000_000)
+        absolute = wire_position(position, "position")
+        where = (
+            position if isinstance(position, str) else absolute
+        )  # "15 minutes ago" is the broker's to reckon
         lanes = lanes_of(self._lanes, partition=partition, topic=topic)
         if len(lanes) > 1:
-            await all_of(lane.seek(position, check=True) for lane in lanes)
-        await all_of(lane.seek(position) for lane in lanes)
+            await all_of(lane.seek(where, check=True) for lane in lanes)
+        await all_of(lane.seek(where) for lane in lanes)
         self._changed()
 
     def statistics(self) -> ConsumerStatistics:

@@ -18,20 +18,20 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Generic, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Final, Self, TypeVar, Unpack
 
 from pydanube_core.errors import ClosedResource
 
 from pydanube import client as _client
+from pydanube.blocking import Blocking, InLoop, at_once, same
 from pydanube.consumer import Consumer as _Consumer
 from pydanube.consumer import Reader as _Reader
 from pydanube.endpoint import Tls
 from pydanube.facts import (
     ClientEvent,
     ClientStatistics,
-    ConsumerStatistics,
-    ProducerStatistics,
     Receipt,
     SendSummary,
 )
@@ -50,9 +50,9 @@ from pydanube.producer import Payload
 from pydanube.producer import Producer as _Producer
 from pydanube.receiver import Receiver as _Receiver
 from pydanube.retry import Retry
+from pydanube.schemas import Schemas as _Schemas
 from pydanube.sync_loop import Loop, Pace
 from pydanube.sync_message import Acks, Batch, Message
-from pydanube.sync_schemas import Schemas
 from pydanube.value_shapes import Value
 
 if TYPE_CHECKING:
@@ -198,12 +198,17 @@ async def _call(function: Callable[[], T]) -> T:
     return function()
 
 
-class PendingSend:
-    """As `pydanube.PendingSend`; `result()` instead of await."""
+class Schemas(InLoop[_Schemas]):
+    """As `pydanube.Schemas`."""
 
-    def __init__(self, loop: Loop, inner: _PendingSend) -> None:
-        self._loop = loop
-        self._inner = inner
+    register = Blocking(_Schemas.register)
+    latest = Blocking(_Schemas.latest)
+    get = Blocking(_Schemas.get)
+    decode = Blocking(_Schemas.decode)
+
+
+class PendingSend(InLoop[_PendingSend]):
+    """As `pydanube.PendingSend`; `result()` instead of await."""
 
     def done(self) -> bool:
         """Whether it was answered."""
@@ -223,12 +228,8 @@ class PendingSend:
         return self._loop.call(wait())
 
 
-class Producer:
+class Producer(InLoop[_Producer]):
     """As `pydanube.Producer`."""
-
-    def __init__(self, loop: Loop, inner: _Producer) -> None:
-        self._loop = loop
-        self._inner = inner
 
     def __enter__(self) -> Self:
         self._loop.call(self._inner.__aenter__())
@@ -239,40 +240,11 @@ class Producer:
     ) -> None:
         self._loop.call(self._inner.__aexit__(kind, error, traceback))
 
-    @property
-    def topic(self) -> str:
-        """As `pydanube.Producer.topic`."""
-        return self._inner.topic
-
-    @property
-    def name(self) -> str:
-        """As `pydanube.Producer.name`."""
-        return self._inner.name
-
-    @property
-    def partitions(self) -> int | None:
-        """As `pydanube.Producer.partitions`."""
-        return self._inner.partitions
-
-    @property
-    def stored_before(self) -> tuple[int, ...]:
-        """As `pydanube.Producer.stored_before`."""
-        return self._inner.stored_before
-
-    def send(
-        self,
-        payload: Payload | Value,
-        *,
-        key: str | None = None,
-        attributes: Mapping[str, str] | None = None,
-        partition: int | None = None,
-        timeout_s: float | None = None,
-    ) -> Receipt:
-        """As `pydanube.Producer.send`."""
-        sending = self._inner.send(
-            payload, key=key, attributes=attributes, partition=partition, timeout_s=timeout_s
-        )
-        return self._loop.call(sending)
+    topic: Final[str] = same("topic")
+    name: Final[str] = same("name")
+    partitions: Final[int | None] = same("partitions")
+    stored_before: Final[tuple[int, ...]] = same("stored_before")
+    send = Blocking(_Producer.send)
 
     def send_nowait(
         self,
@@ -298,13 +270,8 @@ class Producer:
         """The iterable is run in the client's thread."""
         return self._loop.call(self._inner.send_many(_unwrapped(messages), keys=keys))
 
-    def flush(self) -> None:
-        """As `pydanube.Producer.flush`."""
-        self._loop.call(self._inner.flush())
-
-    def statistics(self) -> ProducerStatistics:
-        """As `pydanube.Producer.statistics`."""
-        return self._loop.call(_call(self._inner.statistics))
+    flush = Blocking(_Producer.flush)
+    statistics = at_once(_Producer.statistics)
 
 
 def _unwrapped(
@@ -314,12 +281,11 @@ def _unwrapped(
         yield entry._inner if isinstance(entry, Message) else entry
 
 
-class _Receiving(Generic[R]):
+class _Receiving(InLoop[R]):
     """What consumers and readers share."""
 
     def __init__(self, loop: Loop, inner: R) -> None:
-        self._loop = loop
-        self._inner = inner
+        super().__init__(loop, inner)
         self._acks = Acks(loop)
         self._fetched: deque[_Message] = deque()
         self._pace = Pace()
@@ -340,25 +306,10 @@ class _Receiving(Generic[R]):
         if kind is None:
             self._acks.check()
 
-    @property
-    def topic(self) -> str:
-        """As `pydanube.Consumer.topic`."""
-        return self._inner.topic
-
-    @property
-    def topics(self) -> tuple[str, ...]:
-        """As `pydanube.Consumer.topics`."""
-        return self._inner.topics
-
-    @property
-    def name(self) -> str:
-        """As `pydanube.Consumer.name`."""
-        return self._inner.name
-
-    @property
-    def starts(self) -> dict[tuple[str, int | None], int]:
-        """As `pydanube.Consumer.starts`."""
-        return self._inner.starts
+    topic: Final[str] = same("topic")
+    topics: Final[tuple[str, ...]] = same("topics")
+    name: Final[str] = same("name")
+    starts: Final[dict[tuple[str, int | None], int]] = same("starts")
 
     def __iter__(self) -> Self:
         return self
@@ -429,21 +380,16 @@ class _Receiving(Generic[R]):
         if self._fetched and not self._fetched[0]._from.current:
             self._fetched = deque(message for message in self._fetched if message._from.current)
 
-    def pause(self) -> None:
-        """As `pydanube.Consumer.pause`; what an iteration has fetched already, a twentieth of a second's work, is
-        still handed out."""
-        self._loop.call(_call(self._inner.pause))
+    # What an iteration has fetched already, a twentieth of a second's work, is still handed out.
+    pause = at_once(_Receiver.pause)
 
-    def resume(self) -> None:
-        """As `pydanube.Consumer.resume`; an iteration that waits in another thread goes on."""
-        self._loop.call(_call(self._inner.resume))
+    resume = at_once(_Receiver.resume)  # an iteration that waits in another thread goes on
 
-    @property
-    def paused(self) -> bool:
-        """As `pydanube.Consumer.paused`."""
-        return self._inner.paused
+    paused: Final[bool] = same("paused")
 
-    def seek(self, position: str, *, partition: int | None = None, topic: str | None = None) -> None:
+    def seek(
+        self, position: str | datetime, *, partition: int | None = None, topic: str | None = None
+    ) -> None:
         """As `pydanube.Consumer.seek`."""
 
         async def seek() -> None:
@@ -456,23 +402,14 @@ class _Receiving(Generic[R]):
         else:
             self._fetched = deque(message for message in self._fetched if message._from.current)
 
-    def statistics(self) -> ConsumerStatistics:
-        """As `pydanube.Consumer.statistics`."""
-        return self._loop.call(_call(self._inner.statistics))
+    statistics = at_once(_Receiver.statistics)
 
 
 class Consumer(_Receiving[_Consumer]):
     """As `pydanube.Consumer`."""
 
-    @property
-    def subscription(self) -> str:
-        """As `pydanube.Consumer.subscription`."""
-        return self._inner.subscription
-
-    @property
-    def active(self) -> bool:
-        """As `pydanube.Consumer.active`."""
-        return self._inner.active
+    subscription: Final[str] = same("subscription")
+    active: Final[bool] = same("active")
 
     def flush_acks(self) -> None:
         """As `pydanube.Consumer.flush_acks`."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, TypeVar, overload
+from typing import Any, Final, TypeVar, overload
 
+from pydanube.blocking import same
 from pydanube.facts import SchemaRef
 from pydanube.message import Batch as _Batch
 from pydanube.message import Message as _Message
@@ -66,60 +67,17 @@ class Message:
     def __repr__(self) -> str:
         return repr(self._inner)
 
-    @property
-    def payload(self) -> bytes:
-        """As `pydanube.Message.payload`."""
-        return self._inner.payload
-
-    @property
-    def offset(self) -> int:
-        """As `pydanube.Message.offset`."""
-        return self._inner.offset
-
-    @property
-    def topic(self) -> str:
-        """As `pydanube.Message.topic`."""
-        return self._inner.topic
-
-    @property
-    def partition(self) -> int | None:
-        """As `pydanube.Message.partition`."""
-        return self._inner.partition
-
-    @property
-    def key(self) -> str | None:
-        """As `pydanube.Message.key`."""
-        return self._inner.key
-
-    @property
-    def attributes(self) -> Mapping[str, str]:
-        """As `pydanube.Message.attributes`."""
-        return self._inner.attributes
-
-    @property
-    def producer(self) -> str:
-        """As `pydanube.Message.producer`."""
-        return self._inner.producer
-
-    @property
-    def publish_time(self) -> datetime:
-        """As `pydanube.Message.publish_time`."""
-        return self._inner.publish_time
-
-    @property
-    def append_time(self) -> datetime:
-        """As `pydanube.Message.append_time`."""
-        return self._inner.append_time
-
-    @property
-    def delivery_count(self) -> int:
-        """As `pydanube.Message.delivery_count`."""
-        return self._inner.delivery_count
-
-    @property
-    def schema(self) -> SchemaRef | None:
-        """As `pydanube.Message.schema`."""
-        return self._inner.schema
+    payload: Final[bytes] = same("payload")
+    offset: Final[int] = same("offset")
+    topic: Final[str] = same("topic")
+    partition: Final[int | None] = same("partition")
+    key: Final[str | None] = same("key")
+    attributes: Final[Mapping[str, str]] = same("attributes")
+    producer: Final[str] = same("producer")
+    publish_time: Final[datetime] = same("publish_time")
+    append_time: Final[datetime] = same("append_time")
+    delivery_count: Final[int] = same("delivery_count")
+    schema: Final[SchemaRef | None] = same("schema")
 
     @overload
     def value(self) -> Any: ...
@@ -161,45 +119,14 @@ class Batch:
     def __len__(self) -> int:
         return len(self._inner)
 
-    @property
-    def topic(self) -> str:
-        """As `pydanube.Batch.topic`."""
-        return self._inner.topic
-
-    @property
-    def partition(self) -> int | None:
-        """As `pydanube.Batch.partition`."""
-        return self._inner.partition
-
-    @property
-    def payloads(self) -> list[bytes]:
-        """As `pydanube.Batch.payloads`."""
-        return self._inner.payloads
-
-    @property
-    def offsets(self) -> Sequence[int]:
-        """As `pydanube.Batch.offsets`."""
-        return self._inner.offsets
-
-    @property
-    def keys(self) -> list[str | None]:
-        """As `pydanube.Batch.keys`."""
-        return self._inner.keys
-
-    @property
-    def attributes(self) -> list[Mapping[str, str]]:
-        """As `pydanube.Batch.attributes`."""
-        return self._inner.attributes
-
-    @property
-    def append_time(self) -> datetime:
-        """As `pydanube.Batch.append_time`."""
-        return self._inner.append_time
-
-    @property
-    def delivery_count(self) -> int:
-        """As `pydanube.Batch.delivery_count`."""
-        return self._inner.delivery_count
+    topic: Final[str] = same("topic")
+    partition: Final[int | None] = same("partition")
+    payloads: Final[list[bytes]] = same("payloads")
+    offsets: Final[Sequence[int]] = same("offsets")
+    keys: Final[list[str | None]] = same("keys")
+    attributes: Final[list[Mapping[str, str]]] = same("attributes")
+    append_time: Final[datetime] = same("append_time")
+    delivery_count: Final[int] = same("delivery_count")
 
     def messages(self) -> list[Message]:
         """As `pydanube.Batch.messages`."""

@@ -1,8 +1,8 @@
 """The seam between the SDK and what carries its bytes.
 
 A transport leads to one broker. Streams carry whole protobuf messages as bytes, in both directions, as
-`danube_stream.proto` describes them; the gRPC adapter and the in-memory cluster speak the very same bytes, and one
-conformance suite runs over both.
+`danube_stream.proto` describes them. There is one, over HTTP/2, and around it in tests the one of `pydanube.testing`,
+which can fail; one conformance suite runs over both.
 """
 
 from __future__ import annotations

@@ -41,15 +41,10 @@ async def serving(server: DanubeServer) -> AsyncIterator[AsgiApp]:
 
 
 def _starlette(server: DanubeServer) -> Starlette:
-    events = None
-    if server.others:  # imported here: what only the conformance suite asks for would cost every start
-        from pydanube_mcp.conformance.events import EventsInMemory
-
-        events = EventsInMemory()
     return server.streamable_http_app(
         # Streams that break off are taken up again only where the suite asks for it: there is nothing to lose in ours.
-        event_store=events,
-        retry_interval=100 if server.others else None,
+        event_store=server.others,
+        retry_interval=None if server.others is None else 100,
         streamable_http_path="/mcp",
         max_request_body_size=MAX_BODY_BYTES,
         max_sessions=MAX_SESSIONS,

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Final, Self, cast
+from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 import anyio
 import anyio.abc
@@ -71,6 +71,9 @@ from pydanube_mcp.stdin_lines import StdinLines
 from pydanube_mcp.tasks import OtherTools, Tasks, TaskView, hand_over
 from pydanube_mcp.tools import find_tool, on_a_cluster, tool_list
 
+if TYPE_CHECKING:
+    from mcp.server.streamable_http import EventStore
+
 SERVER_NAME: Final = "danube"
 
 INSTRUCTIONS: Final = """\
@@ -102,7 +105,9 @@ class DanubeServer(MCPServer[Any]):
         self.profile = profile
         self.confirm = confirm
         self.alerts = AlertWatch(clusters)
-        self.others = False  # whether resources of other schemes are registered with the SDK
+        self.others: EventStore | None = (
+            None  # of the conformance suite, whose resources have schemes of their own
+        )
         self._background: anyio.abc.TaskGroup | None = None
         self._drawing = anyio.CapacityLimiter(1)  # pictures take the processor that serves
         self.read_only = read_only
@@ -228,7 +233,9 @@ class DanubeServer(MCPServer[Any]):
     async def read_resource(
         self, uri: AnyUrl | str, context: Context[Any, Any] | None = None
     ) -> Iterable[ReadResourceContents] | InputRequiredResult:
-        if str(uri).startswith(("skill:", "ui:")) or (not str(uri).startswith("danube:") and self.others):
+        if str(uri).startswith(("skill:", "ui:")) or (
+            not str(uri).startswith("danube:") and self.others is not None
+        ):
             return await super().read_resource(uri, context)
         text = await read_resource(self.clusters, str(uri), principal=_principal(context))
         return [ReadResourceContents(content=text, mime_type=JSON_TYPE)]
@@ -304,19 +311,15 @@ def build_server(
     """
     by_name = {"default": connections} if isinstance(connections, str) else dict(connections)
     clusters = Clusters(by_name, timeout_s=timeout_s, principal=principal, read_only=read_only)
-    jobs = None
+    suite = jobs = None
     if conformance:
-        from pydanube_mcp.conformance import Jobs
+        from pydanube_mcp.conformance import fixtures
 
-        jobs = Jobs()
+        suite = fixtures()
+        jobs = suite.Jobs()
     server = DanubeServer(
         clusters, profile=Profile(profile), read_only=read_only, confirm=Confirm(confirm), others=jobs
     )
-    if jobs is not None:
-        from pydanube_mcp.conformance import mount
-
-        mount(server)
-        jobs.mount(server)
-        server.others = True
-        server.alerts.subscribable.add("test://watched-resource")
+    if suite is not None:
+        suite.mount_all(server, jobs)
     return server

@@ -29,8 +29,9 @@ async def one_loop(anyio_backend: str) -> AsyncIterator[None]:
 
 
 @pytest.fixture
-def memory() -> InMemoryCluster:
-    return InMemoryCluster()
+def memory() -> Iterator[InMemoryCluster]:
+    with InMemoryCluster() as cluster:
+        yield cluster
 
 
 @dataclass

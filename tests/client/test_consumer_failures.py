@@ -6,8 +6,11 @@ import asyncio
 from typing import Any
 
 import pytest
-from pydanube import Client, Consumer, Message, Retry
+from pydanube import Client, Consumer, Message, Retry, connect
+from pydanube.admin import connect_admin
+from pydanube.http2_transport import Http2Transport
 from pydanube.testing import InMemoryCluster
+from pydanube.testing.faults import Faults, FaultyStream, FaultyTransport
 from pydanube_core.errors import ClosedResource, Unavailable
 
 pytestmark = pytest.mark.anyio
@@ -136,14 +139,23 @@ async def test_an_outage_that_lasts_is_raised_by_the_iteration(memory: InMemoryC
 
 
 async def test_a_former_stream_that_still_holds_the_slot_is_waited_for(memory: InMemoryCluster) -> None:
-    async with memory.connect(retry=QUICK) as client, memory.connect(retry=QUICK) as other:
+    async with (
+        memory.connect(retry=QUICK) as client,
+        connect(memory.url) as other,  # which has no faults
+        connect_admin(memory.admin_url) as admin,
+    ):
         await fill(client, 1)
         async with client.consumer("t", "s", name="one") as consumer:
             memory.stop()
-            memory.restart()
+            while (await admin.consumers.list()).items:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
             # somebody is quicker than the reconnect: then this one has to wait for the slot
             async with other.consumer("t", "s", name="two"):
-                await asyncio.sleep(0.02)
+                events = client.events()
+                memory.restart()
+                async for event in events:
+                    if "held by consumer 'two'" in event.reason:
+                        break
             assert (await take(consumer, 1))[0].offset == 0
 
 
@@ -194,16 +206,28 @@ async def test_acks_travel_as_ranges_and_not_one_by_one(memory: InMemoryCluster)
         assert memory.unacknowledged("t", "s") == 0
 
 
+class Damaging(FaultyTransport):
+    """Turns one bit of everything that is delivered."""
+
+    def consume(self) -> FaultyStream:
+        stream = super().consume()
+        hand_over = stream.hand_over
+        stream.hand_over = (
+            lambda message: hand_over(  # type: ignore[method-assign]
+                message if len(message) < 100 else message[:-3] + bytes([message[-3] ^ 1]) + message[-2:]
+            )
+        )
+        return stream
+
+
 async def test_a_damaged_delivery_ends_the_consumer_with_an_error(memory: InMemoryCluster) -> None:
     async with memory.connect(retry=QUICK) as client:
         await fill(client, 10)
-        stored = memory._memory.topic("/default/t").log[0]
-        broken = bytearray(stored.data)
-        broken[-3] ^= 1
-        memory._memory.topic("/default/t").log[0] = type(stored)(
-            stored.base, stored.end, stored.append_time_ms, bytes(broken)
-        )
-        async with client.reader("t") as reader:
-            with pytest.raises(Exception, match="checksum") as failure:
-                await anext(reader)
-        assert getattr(failure.value, "code", None) == "CHECKSUM_MISMATCH"
+
+    def transport(url: str) -> Damaging:
+        return Damaging(Http2Transport(url), Faults())
+
+    async with Client(memory.url, transport, QUICK) as client, client.reader("t") as reader:
+        with pytest.raises(Exception, match="checksum") as failure:
+            await anext(reader)
+    assert getattr(failure.value, "code", None) == "CHECKSUM_MISMATCH"

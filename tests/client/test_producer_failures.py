@@ -1,9 +1,10 @@
-"""What a producer does when the cluster fails it. The faults are the in-memory cluster's; the client is the real one."""
+"""What a producer does when the cluster fails it: client and broker are real, the faults are between them."""
 
 from __future__ import annotations
 
 import asyncio
 
+import anyio
 import pytest
 from pydanube import Retry
 from pydanube import producer as producer_module
@@ -30,6 +31,13 @@ IMPATIENT = Retry(max_elapsed_s=0.05, initial_s=0.001, max_delay_s=0.01)
 
 def numbers(count: int, start: int = 0) -> list[bytes]:
     return [b"%d" % i for i in range(start, start + count)]
+
+
+async def stored(memory: InMemoryCluster, count: int) -> None:
+    """Wait until so many messages are stored."""
+    with anyio.fail_after(60):
+        while len(memory.payloads("t")) < count:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
 
 
 async def test_a_lost_receipt_is_answered_as_a_duplicate_and_nothing_is_stored_twice(
@@ -60,6 +68,7 @@ async def test_at_most_five_batches_are_in_flight(memory: InMemoryCluster) -> No
     async with memory.connect() as client, client.producer("t", batch_bytes=1) as producer:
         with memory.answers_held():
             handles = [producer.send_nowait(payload) for payload in numbers(50)]
+            await stored(memory, MAX_IN_FLIGHT)
             for _ in range(200):
                 await asyncio.sleep(0)
             assert len(memory.payloads("t")) == MAX_IN_FLIGHT
@@ -71,10 +80,9 @@ async def test_at_most_five_batches_are_in_flight(memory: InMemoryCluster) -> No
 async def test_while_the_pipe_is_full_messages_gather_into_one_batch(memory: InMemoryCluster) -> None:
     async with memory.connect() as client, client.producer("t") as producer:
         with memory.answers_held():
-            for payload in numbers(MAX_IN_FLIGHT):
+            for count, payload in enumerate(numbers(MAX_IN_FLIGHT), 1):
                 producer.send_nowait(payload)
-                for _ in range(20):
-                    await asyncio.sleep(0)
+                await stored(memory, count)
             for payload in numbers(1000, start=MAX_IN_FLIGHT):
                 producer.send_nowait(payload)
                 await asyncio.sleep(0)
@@ -112,8 +120,7 @@ async def test_batches_ahead_of_a_refused_one_are_waited_for(memory: InMemoryClu
     async with memory.connect(retry=QUICK) as client, client.producer("t", batch_bytes=1) as producer:
         with memory.answers_held():
             ahead = [producer.send_nowait(payload) for payload in (b"a", b"b")]
-            for _ in range(20):
-                await asyncio.sleep(0)
+            await stored(memory, 2)
             memory.refuse_publishes(PayloadInvalid("no", field="payload"))
             refused = producer.send_nowait(b"refused")
             behind = producer.send_nowait(b"behind")
@@ -128,8 +135,7 @@ async def test_a_cut_while_a_new_session_is_due_first_settles_the_old_one(memory
     async with memory.connect(retry=QUICK) as client, client.producer("t", batch_bytes=1) as producer:
         with memory.answers_held():
             ahead = [producer.send_nowait(payload) for payload in (b"a", b"b")]
-            for _ in range(20):
-                await asyncio.sleep(0)
+            await stored(memory, 2)
             memory.refuse_publishes(PayloadInvalid("no", field="payload"))
             refused = producer.send_nowait(b"refused")
             behind = producer.send_nowait(b"behind")
@@ -171,8 +177,7 @@ async def test_what_may_be_stored_is_failed_as_unknown_and_not_sent_again(memory
     async with memory.connect(retry=IMPATIENT) as client, client.producer("t") as producer:
         with memory.answers_held():
             maybe = producer.send_nowait(b"maybe")
-            for _ in range(20):
-                await asyncio.sleep(0)
+            await stored(memory, 1)
             memory.stop()
             with pytest.raises(Unavailable) as failure:
                 await maybe

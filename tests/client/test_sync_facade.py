@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import Final, get_args, get_origin, get_type_hints
 
+import pydanube
+import pydanube.sync
 import pytest
 from pydanube import Retry
 from pydanube.sync import connect
@@ -178,3 +181,21 @@ def test_several_topics_without_await(memory: InMemoryCluster) -> None:
             with client.producer("several-c") as producer:
                 producer.send(b"3")
             assert {next(consumer).topic for _ in range(5)} >= {"/default/several-c"}
+
+
+@pytest.mark.parametrize("name", ["Producer", "Consumer", "Reader", "Message", "Batch"])
+def test_facts_have_the_types_that_they_have_there(name: str) -> None:
+    there, here = getattr(pydanube, name), getattr(pydanube.sync, name)
+    facts = {
+        fact: get_args(hint)[0]
+        for kind in reversed(here.__mro__)
+        for fact, hint in get_type_hints(kind).items()
+        if get_origin(hint) is Final
+    }
+    assert len(facts) >= 4
+    for fact, kind in facts.items():
+        member = getattr(there, fact)
+        if isinstance(
+            member, property
+        ):  # else it is a slot, which has the type of the argument that fills it
+            assert get_type_hints(member.fget)["return"] == kind, fact

@@ -75,6 +75,7 @@ THIRD_PARTY: dict[str, set[str]] = {
 # Single modules which the base install holds and never imports (test_base_install blocks the extras): the broker
 # checks and cuts batches with the one, the benchmark starts brokers with the other.
 THIRD_PARTY_OF_MODULE: dict[str, set[str]] = {
+    "pydanube.pytest_plugin": {"pytest"},  # pytest loads it
     "pydanube_core.batch.arranged": {"numpy"},
     "pydanube_core.batch.crc": {"numpy"},
     "pydanube_core.batch.gather": {"numpy"},
@@ -157,7 +158,7 @@ GENERATED_USERS = (
     "pydanube_broker.services.*",
     "pydanube.client",  # Resolve, before a stream is opened
     "pydanube.schemas",  # the registry's unary calls
-    "pydanube.testing.*",  # the in-memory broker answers the same messages
+    "pydanube.testing.faults",  # answers in a broker's place
     "pydanube.control",  # what a consume stream is told: acknowledgements, credit, seeks
     "pydanube.acks",  # ranges and masks become the message that says them
     "pydanube.*_lane",  # a stream to one broker each: messages become batches, answers receipts

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -50,12 +53,42 @@ def test_wheel_holds_only_our_packages_and_its_metadata(wheel: Path) -> None:
     assert {name for name in names if not name.endswith(".dist-info")} == set(PACKAGES)
 
 
+def test_wheel_holds_nothing_that_only_tests_need(wheel: Path) -> None:
+    """Fixtures of outside judges, imitations of a broker: `danube mcp --conformance` finds its own in a clone."""
+    assert [path.name for path in wheel.rglob("*") if "fixture" in path.name] == []
+    assert not (wheel / "pydanube_mcp" / "conformance").exists()
+    assert not list((wheel / "pydanube_admin").glob("testing*"))
+
+
 def test_wheel_holds_protos_and_their_generated_code(wheel: Path) -> None:
     protos = {path.stem for path in (wheel / "pydanube_core" / "proto").glob("*.proto")}
     generated = wheel / "pydanube_core" / "generated"
     assert {"danube", "danube_admin", "danube_schema", "danube_stream", "danube_ops"} <= protos
     assert {f"{name}_pb2.py" for name in protos} <= {path.name for path in generated.glob("*.py")}
     assert {f"{name}_pb2.pyi" for name in protos} <= {path.name for path in generated.glob("*.pyi")}
+
+
+def test_pytest_finds_the_fixture_of_an_installed_wheel(wheel: Path, tmp_path: Path) -> None:
+    asked = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "--fixtures",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "pydanube.pytest_plugin",
+    ]
+    for command in (asked[:-2], asked):
+        shown = subprocess.run(
+            command,
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(wheel)},
+            capture_output=True,
+            text=True,
+        )
+        assert "danube_cluster" in shown.stdout, shown.stdout + shown.stderr
 
 
 def test_wheel_holds_licence_and_names_the_command(wheel: Path) -> None:

@@ -22,6 +22,7 @@ from pydanube_broker.subscription.dead_letters import dead_letter_batches, reaso
 from pydanube_broker.subscription.effects import DeadLetter
 from pydanube_broker.subscription.ranges import Range
 from pydanube_broker.subscription.subscription_policy import SubscriptionPolicy
+from pydanube_broker.topics.memory_topic import MemoryTopic
 from pydanube_broker.topics.reading import read_once
 from pydanube_broker.topics.topic import Topic
 
@@ -94,7 +95,9 @@ class DeadLetterDesk:
         left = list(effect.ranges)
         try:
             topics = await self._topics(target)
-            if any(topic.durability == "memory" for topic in topics):
+            if any(
+                isinstance(topic, MemoryTopic) for topic in topics
+            ):  # all topics of `--memory` promise as little
                 raise DispatchMismatch(
                     f"the dead-letter topic {target} is non_reliable and would lose them: name a reliable one",
                     field="dead_letter_topic",

@@ -12,7 +12,6 @@ from pydanube.addresses import admin_address
 from pydanube.admin.values import ResultT
 from pydanube.ops_channel import OpsChannel
 from pydanube.principal import default_principal
-from pydanube.sync_loop import Loop
 
 FACE: Final = "python"
 
@@ -35,35 +34,18 @@ class Caller:
     ) -> ResultT:
         """One operation. Cancelled, a change may have been made or not. Raises any `ClusterError`.
 
-        Arguments that were not given (None) are left out: the broker has the defaults.
+        Args:
+            arguments: those of a method, as `locals()` has them there: with `self`, and `from_` for `from`. What was not
+                given (None) is left out: the broker has the defaults.
         """
-        given = {name: value for name, value in arguments.items() if value is not None}
+        given = {
+            name.removesuffix("_"): value
+            for name, value in arguments.items()
+            if value is not None and name != "self"
+        }
         request = call_request(operation, given, principal=self._principal, face=FACE)
         timeout_s = max(self._timeout_s, LONG_RUNNING_S) if long_running else self._timeout_s
         return kind.model_validate_json(await self._channel.call(request, timeout_s=timeout_s))
 
     async def aclose(self) -> None:
         await self._channel.aclose()
-
-
-class SyncCaller:
-    """Calls that wait; from any thread."""
-
-    def __init__(self, url: str | None, *, principal: str | None, timeout_s: float) -> None:
-        self._caller = Caller(url, principal=principal, timeout_s=timeout_s)
-        self._loop = Loop()
-
-    def call(
-        self,
-        operation: str,
-        arguments: Mapping[str, Any],
-        kind: type[ResultT],
-        *,
-        long_running: bool = False,
-    ) -> ResultT:
-        """As `Caller.call`."""
-        return self._loop.call(self._caller.call(operation, arguments, kind, long_running=long_running))
-
-    def close(self) -> None:
-        self._loop.call(self._caller.aclose())
-        self._loop.close()

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
-from pydanube.admin.calling import Caller, SyncCaller
+from pydanube.admin.calling import Caller
 from pydanube.admin.generated.operations import Admin
 from pydanube.admin.generated.sync_operations import SyncAdmin
+from pydanube.sync_loop import Loop
 
 
 @asynccontextmanager
@@ -34,8 +35,9 @@ def connect_admin_sync(
     url: str | None = None, *, principal: str | None = None, timeout_s: float = 10.0
 ) -> Iterator[SyncAdmin]:
     """`connect_admin` without await; `pydanube.sync` exports it under that name."""
-    caller = SyncCaller(url, principal=principal, timeout_s=timeout_s)
+    caller, loop = Caller(url, principal=principal, timeout_s=timeout_s), Loop()
     try:
-        yield SyncAdmin(caller)
+        yield SyncAdmin(loop, Admin(caller))
     finally:
-        caller.close()
+        loop.call(caller.aclose())
+        loop.close()

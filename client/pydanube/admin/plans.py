@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Generic
 
-from pydanube.admin.calling import Caller, SyncCaller
+from pydanube.admin.calling import Caller
 from pydanube.admin.generated.results import DiscardedPlan, PlanDocument
 from pydanube.admin.values import ResultT
+from pydanube.sync_loop import Loop
 
 
 class _Shown:
@@ -69,22 +71,31 @@ class Plan(_Shown, Generic[ResultT]):
         await self._caller.call("plans.discard", {"plan_id": self.plan_id}, DiscardedPlan)
 
 
+async def planned(
+    caller: Caller,
+    operation: str,
+    arguments: Mapping[str, Any],
+    kind: type[ResultT],
+    *,
+    long_running: bool = False,
+) -> Plan[ResultT]:
+    """Ask what an operation would change, with the arguments of `Caller.call`."""
+    document = await caller.call(operation, {**arguments, "plan_only": True}, PlanDocument)
+    return Plan(caller, document, kind, long_running=long_running)
+
+
 class SyncPlan(_Shown, Generic[ResultT]):
     """The same without await."""
 
-    def __init__(
-        self, caller: SyncCaller, document: PlanDocument, kind: type[ResultT], *, long_running: bool = False
-    ) -> None:
-        self._caller = caller
-        self._kind = kind
-        self._long_running = long_running
-        self.document = document
+    def __init__(self, loop: Loop, plan: Plan[ResultT]) -> None:
+        self._loop = loop
+        self._plan = plan
+        self.document = plan.document
 
     def apply(self) -> ResultT:
         """As `Plan.apply`."""
-        arguments = {**self.document.arguments, "plan_token": self.document.plan_token}
-        return self._caller.call(self.operation, arguments, self._kind, long_running=self._long_running)
+        return self._loop.call(self._plan.apply())
 
     def discard(self) -> None:
         """Take it out of use."""
-        self._caller.call("plans.discard", {"plan_id": self.plan_id}, DiscardedPlan)
+        self._loop.call(self._plan.discard())

@@ -1,12 +1,10 @@
-"""A cluster inside the test's process.
+"""A broker for tests: real, in memory, and broken on purpose.
 
-    async def test_orders_are_billed() -> None:
-        cluster = InMemoryCluster()
-        async with cluster.connect() as client:
+    async def test_orders_are_billed(danube_cluster) -> None:        # a fixture of pytest, there once pydanube is installed
+        async with danube_cluster.connect() as client:
             ...
 
-The client is the real one; only what carries its bytes is replaced, and the conformance suite of the SDK runs over
-this cluster and over the real broker alike. It keeps everything in memory and says so in its receipts.
+`InMemoryCluster()` is the same without pytest. Needs the extra `broker`.
 """
 
 from pydanube.testing.cluster import InMemoryCluster

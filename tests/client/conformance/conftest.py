@@ -1,10 +1,11 @@
-"""The seam: each test of this folder runs over the in-memory cluster and over a real broker in its own process."""
+"""Each test of this folder runs against a broker with a data directory; those of consumers also over several topics,
+against one in memory and through the transport that can fail (`pydanube.testing`)."""
 
 from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -41,6 +42,12 @@ def broker(start_broker: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     return start_broker(tmp_path_factory.mktemp("broker"), 0)
 
 
+@pytest.fixture(scope="session")
+def shared_memory() -> Iterator[InMemoryCluster]:
+    with InMemoryCluster() as cluster:
+        yield cluster
+
+
 # A pattern is never "not found": it waits for topics.
 _BY_NAME = (
     "test_a_topic_that_does_not_exist_is_not_found",
@@ -63,9 +70,9 @@ def _severally(client: Client, patterns: bool) -> Client:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "cluster" in metafunc.fixturenames:
-        ways = ["memory", "broker"]
+        ways = ["broker"]
         if metafunc.module.__name__.rpartition(".")[2] in ("test_consuming", "test_taking"):
-            ways += ["memory-several", "broker-several"]
+            ways.append("testing-several")
         metafunc.parametrize("cluster", ways, indirect=True)
 
 
@@ -77,8 +84,8 @@ def cluster(request: pytest.FixtureRequest) -> Cluster:
 
 
 def _one(request: pytest.FixtureRequest, where: str) -> Cluster:
-    if where == "memory":
-        memory = InMemoryCluster()
+    if where == "testing":
+        memory = request.getfixturevalue("shared_memory")
 
         async def forget(topic: str) -> None:
             memory.delete_topic(topic)

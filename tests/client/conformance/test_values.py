@@ -261,11 +261,13 @@ async def test_a_version_stays_that_of_the_producer_over_a_reconnect(memory: Any
     async with memory.connect() as client:
         await client.schemas.register("orders", "avro", json.dumps(AVRO))
         async with client.producer("orders", schema="orders") as producer:
-            await client.schemas.register("orders", "avro", '"string"')
+            wider = {**AVRO, "fields": [*AVRO["fields"], {"name": "note", "type": "string", "default": ""}]}
+            await client.schemas.register("orders", "avro", json.dumps(wider))
             memory.drop_connections()
             memory.forget_producers()  # a new session, not the old one resumed
             await producer.send({"id": 1})
-        assert (await values(client, "orders", None))[0]["id"] == 1
+        (value,) = await values(client, "orders", None)
+        assert (value["id"], "note" in value) == (1, False)
 
 
 async def test_what_the_registry_and_the_topic_refuse(cluster: Any) -> None:

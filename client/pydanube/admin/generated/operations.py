@@ -82,32 +82,8 @@ from pydanube.admin.generated.results import (
     VerifiedObjects,
     VersionItem,
 )
-from pydanube.admin.plans import Plan
+from pydanube.admin.plans import Plan, planned
 from pydanube.admin.values import Page
-
-__all__ = [
-    "Admin",
-    "AlertsOperations",
-    "AuditOperations",
-    "BrokersOperations",
-    "ChangesOperations",
-    "ClusterOperations",
-    "ConsumersOperations",
-    "DeadLettersOperations",
-    "DiagnoseOperations",
-    "JournalOperations",
-    "MessagesOperations",
-    "NamespacesOperations",
-    "ObjectsOperations",
-    "OperationsOperations",
-    "PlansOperations",
-    "ProducersOperations",
-    "ReportsOperations",
-    "SchemasOperations",
-    "SubscriptionsOperations",
-    "TasksOperations",
-    "TopicsOperations",
-]
 
 
 class AlertsOperations:
@@ -125,11 +101,7 @@ class AlertsOperations:
         filter: str | None = None,
     ) -> Page[AlertItem]:
         """List alerts: findings that lasted, worst first, with when they opened."""
-        return await self._caller.call(
-            "alerts.list",
-            {"include_closed": include_closed, "limit": limit, "page": page, "filter": filter},
-            Page[AlertItem],
-        )
+        return await self._caller.call("alerts.list", locals(), Page[AlertItem])
 
 
 class AuditOperations:
@@ -151,24 +123,11 @@ class AuditOperations:
         filter: str | None = None,
     ) -> Page[AuditRecord]:
         """List audit records, the newest first: who called what, when, by which face, and what came of it."""
-        return await self._caller.call(
-            "audit.query",
-            {
-                "principal": principal,
-                "operation": operation,
-                "topic": topic,
-                "since": since,
-                "call_id": call_id,
-                "limit": limit,
-                "page": page,
-                "filter": filter,
-            },
-            Page[AuditRecord],
-        )
+        return await self._caller.call("audit.query", locals(), Page[AuditRecord])
 
     async def verify(self) -> VerifiedAudit:
         """Check the hash chain and the MACs of the audit from its first record to its last; says the first that is not what was written, and how many are verified, known by the chain only, or forged."""
-        return await self._caller.call("audit.verify", {}, VerifiedAudit)
+        return await self._caller.call("audit.verify", locals(), VerifiedAudit)
 
 
 class BrokersOperations:
@@ -179,36 +138,29 @@ class BrokersOperations:
 
     async def activate(self, broker_id: str, *, plan_token: str | None = None) -> ChangedBroker:
         """Let a broker take topics again."""
-        return await self._caller.call(
-            "brokers.activate", {"broker_id": broker_id, "plan_token": plan_token}, ChangedBroker
-        )
+        return await self._caller.call("brokers.activate", locals(), ChangedBroker)
 
     async def plan_activate(self, broker_id: str) -> Plan[ChangedBroker]:
         """What `activate` would change; nothing changes until it is applied."""
-        document = await self._caller.call(
-            "brokers.activate", {"broker_id": broker_id, "plan_only": True}, PlanDocument
-        )
-        return Plan(self._caller, document, ChangedBroker)
+        return await planned(self._caller, "brokers.activate", locals(), ChangedBroker)
 
     async def config(self, *, broker_id: str | None = None) -> BrokerConfig:
         """Show the settings in force and where each came from."""
-        return await self._caller.call("brokers.config", {"broker_id": broker_id}, BrokerConfig)
+        return await self._caller.call("brokers.config", locals(), BrokerConfig)
 
     async def describe(self, *, broker_id: str | None = None) -> BrokerStatus:
         """Show one broker: readiness, disk, journal, cold tier."""
-        return await self._caller.call("brokers.describe", {"broker_id": broker_id}, BrokerStatus)
+        return await self._caller.call("brokers.describe", locals(), BrokerStatus)
 
     async def leader(self) -> Leader:
         """Show which broker leads the cluster."""
-        return await self._caller.call("brokers.leader", {}, Leader)
+        return await self._caller.call("brokers.leader", locals(), Leader)
 
     async def list(
         self, *, limit: int | None = None, page: str | None = None, filter: str | None = None
     ) -> Page[BrokerItem]:
         """List brokers with state, version, topics and addresses."""
-        return await self._caller.call(
-            "brokers.list", {"limit": limit, "page": page, "filter": filter}, Page[BrokerItem]
-        )
+        return await self._caller.call("brokers.list", locals(), Page[BrokerItem])
 
     async def logs(
         self,
@@ -219,32 +171,23 @@ class BrokersOperations:
         since: str | None = None,
     ) -> BrokerLogs:
         """Show the last events of the broker's own log."""
-        return await self._caller.call(
-            "brokers.logs",
-            {"broker_id": broker_id, "lines": lines, "level": level, "since": since},
-            BrokerLogs,
-        )
+        return await self._caller.call("brokers.logs", locals(), BrokerLogs)
 
     async def metrics(self, *, broker_id: str | None = None) -> BrokerMetricsResult:
         """Show counters of one broker since it started."""
-        return await self._caller.call("brokers.metrics", {"broker_id": broker_id}, BrokerMetricsResult)
+        return await self._caller.call("brokers.metrics", locals(), BrokerMetricsResult)
 
     async def status(self) -> BrokerStatus:
         """Show the broker: readiness and reasons, version, uptime, durability, disk, journal, cold tier."""
-        return await self._caller.call("brokers.status", {}, BrokerStatus)
+        return await self._caller.call("brokers.status", locals(), BrokerStatus)
 
     async def unload(self, broker_id: str, *, plan_token: str | None = None) -> ChangedBroker:
         """Move all topics of a broker to others; a lone broker answers LAST_BROKER."""
-        return await self._caller.call(
-            "brokers.unload", {"broker_id": broker_id, "plan_token": plan_token}, ChangedBroker
-        )
+        return await self._caller.call("brokers.unload", locals(), ChangedBroker)
 
     async def plan_unload(self, broker_id: str) -> Plan[ChangedBroker]:
         """What `unload` would change; nothing changes until it is applied."""
-        document = await self._caller.call(
-            "brokers.unload", {"broker_id": broker_id, "plan_only": True}, PlanDocument
-        )
-        return Plan(self._caller, document, ChangedBroker)
+        return await planned(self._caller, "brokers.unload", locals(), ChangedBroker)
 
 
 class ChangesOperations:
@@ -255,16 +198,11 @@ class ChangesOperations:
 
     async def undo(self, call_id: str, *, plan_token: str | None = None) -> UndoneChange:
         """Take a change back, until its undo_until: a deleted topic comes back with messages and cursors."""
-        return await self._caller.call(
-            "changes.undo", {"call_id": call_id, "plan_token": plan_token}, UndoneChange
-        )
+        return await self._caller.call("changes.undo", locals(), UndoneChange)
 
     async def plan_undo(self, call_id: str) -> Plan[UndoneChange]:
         """What `undo` would change; nothing changes until it is applied."""
-        document = await self._caller.call(
-            "changes.undo", {"call_id": call_id, "plan_only": True}, PlanDocument
-        )
-        return Plan(self._caller, document, UndoneChange)
+        return await planned(self._caller, "changes.undo", locals(), UndoneChange)
 
 
 class ClusterOperations:
@@ -275,7 +213,7 @@ class ClusterOperations:
 
     async def metrics(self) -> ClusterMetrics:
         """Show counters of the cluster: messages and bytes in and out, lag, refusals."""
-        return await self._caller.call("cluster.metrics", {}, ClusterMetrics)
+        return await self._caller.call("cluster.metrics", locals(), ClusterMetrics)
 
 
 class ConsumersOperations:
@@ -286,16 +224,11 @@ class ConsumersOperations:
 
     async def disconnect(self, id: str, *, plan_token: str | None = None) -> Disconnected:
         """End a consumer's connection; what it held goes to others. It may connect again."""
-        return await self._caller.call(
-            "consumers.disconnect", {"id": id, "plan_token": plan_token}, Disconnected
-        )
+        return await self._caller.call("consumers.disconnect", locals(), Disconnected)
 
     async def plan_disconnect(self, id: str) -> Plan[Disconnected]:
         """What `disconnect` would change; nothing changes until it is applied."""
-        document = await self._caller.call(
-            "consumers.disconnect", {"id": id, "plan_only": True}, PlanDocument
-        )
-        return Plan(self._caller, document, Disconnected)
+        return await planned(self._caller, "consumers.disconnect", locals(), Disconnected)
 
     async def list(
         self,
@@ -306,11 +239,7 @@ class ConsumersOperations:
         filter: str | None = None,
     ) -> Page[ConsumerItem]:
         """List connected consumers of subscriptions with what they hold."""
-        return await self._caller.call(
-            "consumers.list",
-            {"topic": topic, "limit": limit, "page": page, "filter": filter},
-            Page[ConsumerItem],
-        )
+        return await self._caller.call("consumers.list", locals(), Page[ConsumerItem])
 
 
 class DeadLettersOperations:
@@ -330,39 +259,19 @@ class DeadLettersOperations:
         filter: str | None = None,
     ) -> Page[DeadLetterItem]:
         """List messages of a subscription that failed too often, with why."""
-        return await self._caller.call(
-            "dead_letters.list",
-            {
-                "topic": topic,
-                "subscription": subscription,
-                "max_bytes": max_bytes,
-                "limit": limit,
-                "page": page,
-                "filter": filter,
-            },
-            Page[DeadLetterItem],
-        )
+        return await self._caller.call("dead_letters.list", locals(), Page[DeadLetterItem])
 
     async def replay(
         self, topic: str, subscription: str, *, offsets: str | None = None, plan_token: str | None = None
     ) -> ReplayedDeadLetters:
         """Copy dead letters back to the topic they came from, with the attribute x-replayed-from."""
-        return await self._caller.call(
-            "dead_letters.replay",
-            {"topic": topic, "subscription": subscription, "offsets": offsets, "plan_token": plan_token},
-            ReplayedDeadLetters,
-        )
+        return await self._caller.call("dead_letters.replay", locals(), ReplayedDeadLetters)
 
     async def plan_replay(
         self, topic: str, subscription: str, *, offsets: str | None = None
     ) -> Plan[ReplayedDeadLetters]:
         """What `replay` would change; nothing changes until it is applied."""
-        document = await self._caller.call(
-            "dead_letters.replay",
-            {"topic": topic, "subscription": subscription, "offsets": offsets, "plan_only": True},
-            PlanDocument,
-        )
-        return Plan(self._caller, document, ReplayedDeadLetters)
+        return await planned(self._caller, "dead_letters.replay", locals(), ReplayedDeadLetters)
 
 
 class DiagnoseOperations:
@@ -375,7 +284,7 @@ class DiagnoseOperations:
         self, *, fail_on: Literal["info", "warning", "critical"] | None = None
     ) -> DiagnosisResult:
         """Check everything: findings worst first, with evidence and the next call."""
-        return await self._caller.call("diagnose.cluster", {"fail_on": fail_on}, DiagnosisResult)
+        return await self._caller.call("diagnose.cluster", locals(), DiagnosisResult)
 
     async def producer(
         self,
@@ -385,27 +294,19 @@ class DiagnoseOperations:
         fail_on: Literal["info", "warning", "critical"] | None = None,
     ) -> DiagnosisResult:
         """Say what keeps messages from coming in: throttling, schema, silence, disk, journal."""
-        return await self._caller.call(
-            "diagnose.producer", {"topic": topic, "producer": producer, "fail_on": fail_on}, DiagnosisResult
-        )
+        return await self._caller.call("diagnose.producer", locals(), DiagnosisResult)
 
     async def subscription(
         self, topic: str, subscription: str, *, fail_on: Literal["info", "warning", "critical"] | None = None
     ) -> DiagnosisResult:
         """Say why a subscription is behind, or that it is not: findings, causes ruled out, the next call."""
-        return await self._caller.call(
-            "diagnose.subscription",
-            {"topic": topic, "subscription": subscription, "fail_on": fail_on},
-            DiagnosisResult,
-        )
+        return await self._caller.call("diagnose.subscription", locals(), DiagnosisResult)
 
     async def topic(
         self, topic: str, *, fail_on: Literal["info", "warning", "critical"] | None = None
     ) -> DiagnosisResult:
         """Say what is wrong with a topic and its subscriptions."""
-        return await self._caller.call(
-            "diagnose.topic", {"topic": topic, "fail_on": fail_on}, DiagnosisResult
-        )
+        return await self._caller.call("diagnose.topic", locals(), DiagnosisResult)
 
 
 class JournalOperations:
@@ -416,7 +317,7 @@ class JournalOperations:
 
     async def describe(self) -> JournalDescription:
         """Show the segments of the write-ahead log and the topics that keep the oldest from going."""
-        return await self._caller.call("journal.describe", {}, JournalDescription)
+        return await self._caller.call("journal.describe", locals(), JournalDescription)
 
 
 class MessagesOperations:
@@ -429,11 +330,7 @@ class MessagesOperations:
         self, topic: str, *, from_: str | None = None, max_bytes: int | None = None, limit: int | None = None
     ) -> PeekedMessages:
         """Show messages from a position on; nothing is consumed."""
-        return await self._caller.call(
-            "messages.peek",
-            {"topic": topic, "from": from_, "max_bytes": max_bytes, "limit": limit},
-            PeekedMessages,
-        )
+        return await self._caller.call("messages.peek", locals(), PeekedMessages)
 
     async def publish(
         self,
@@ -445,28 +342,13 @@ class MessagesOperations:
         plan_token: str | None = None,
     ) -> PublishedMessage:
         """Publish one message; it is on stable storage when the answer comes."""
-        return await self._caller.call(
-            "messages.publish",
-            {
-                "topic": topic,
-                "payload": payload,
-                "key": key,
-                "attributes": attributes,
-                "plan_token": plan_token,
-            },
-            PublishedMessage,
-        )
+        return await self._caller.call("messages.publish", locals(), PublishedMessage)
 
     async def plan_publish(
         self, topic: str, *, payload: str, key: str | None = None, attributes: Mapping[str, str] | None = None
     ) -> Plan[PublishedMessage]:
         """What `publish` would change; nothing changes until it is applied."""
-        document = await self._caller.call(
-            "messages.publish",
-            {"topic": topic, "payload": payload, "key": key, "attributes": attributes, "plan_only": True},
-            PlanDocument,
-        )
-        return Plan(self._caller, document, PublishedMessage)
+        return await planned(self._caller, "messages.publish", locals(), PublishedMessage)
 
     async def search(
         self,
@@ -483,22 +365,7 @@ class MessagesOperations:
         filter: str | None = None,
     ) -> SearchPage:
         """Find messages by key, attribute or text in a range of a topic; pages go on where the last ended."""
-        return await self._caller.call(
-            "messages.search",
-            {
-                "topic": topic,
-                "key": key,
-                "attribute": attribute,
-                "contains": contains,
-                "from": from_,
-                "until": until,
-                "max_bytes": max_bytes,
-                "limit": limit,
-                "page": page,
-                "filter": filter,
-            },
-            SearchPage,
-        )
+        return await self._caller.call("messages.search", locals(), SearchPage)
 
 
 class NamespacesOperations:
@@ -531,11 +398,7 @@ class NamespacesOperations:
         plan_token: str | None = None,
     ) -> ChangedNamespace:
         """Create a namespace, optionally with limits for its topics."""
-        return await self._caller.call(
-            "namespaces.create",
-            {"namespace": namespace, "policies": policies, "plan_token": plan_token},
-            ChangedNamespace,
-        )
+        return await self._caller.call("namespaces.create", locals(), ChangedNamespace)
 
     async def plan_create(
         self,
@@ -560,39 +423,25 @@ class NamespacesOperations:
         | None = None,
     ) -> Plan[ChangedNamespace]:
         """What `create` would change; nothing changes until it is applied."""
-        document = await self._caller.call(
-            "namespaces.create",
-            {"namespace": namespace, "policies": policies, "plan_only": True},
-            PlanDocument,
-        )
-        return Plan(self._caller, document, ChangedNamespace)
+        return await planned(self._caller, "namespaces.create", locals(), ChangedNamespace)
 
     async def delete(self, namespace: str, *, plan_token: str | None = None) -> DeletedNamespace:
         """Delete a namespace that holds no topics."""
-        return await self._caller.call(
-            "namespaces.delete", {"namespace": namespace, "plan_token": plan_token}, DeletedNamespace
-        )
+        return await self._caller.call("namespaces.delete", locals(), DeletedNamespace)
 
     async def plan_delete(self, namespace: str) -> Plan[DeletedNamespace]:
         """What `delete` would change; nothing changes until it is applied."""
-        document = await self._caller.call(
-            "namespaces.delete", {"namespace": namespace, "plan_only": True}, PlanDocument
-        )
-        return Plan(self._caller, document, DeletedNamespace)
+        return await planned(self._caller, "namespaces.delete", locals(), DeletedNamespace)
 
     async def get_policies(self, namespace: str) -> NamespacePoliciesResult:
         """Show the limits set on a namespace, and those that hold for a topic that sets none."""
-        return await self._caller.call(
-            "namespaces.get_policies", {"namespace": namespace}, NamespacePoliciesResult
-        )
+        return await self._caller.call("namespaces.get_policies", locals(), NamespacePoliciesResult)
 
     async def list(
         self, *, limit: int | None = None, page: str | None = None, filter: str | None = None
     ) -> Page[NamespaceItem]:
         """List namespaces with their topics and policies."""
-        return await self._caller.call(
-            "namespaces.list", {"limit": limit, "page": page, "filter": filter}, Page[NamespaceItem]
-        )
+        return await self._caller.call("namespaces.list", locals(), Page[NamespaceItem])
 
     async def set_policies(
         self,
@@ -617,11 +466,7 @@ class NamespacesOperations:
         plan_token: str | None = None,
     ) -> ChangedNamespace:
         """Set limits of every topic in a namespace that does not set its own; live at once."""
-        return await self._caller.call(
-            "namespaces.set_policies",
-            {"namespace": namespace, "policies": policies, "plan_token": plan_token},
-            ChangedNamespace,
-        )
+        return await self._caller.call("namespaces.set_policies", locals(), ChangedNamespace)
 
     async def plan_set_policies(
         self,
@@ -645,12 +490,7 @@ class NamespacesOperations:
         ],
     ) -> Plan[ChangedNamespace]:
         """What `set_policies` would change; nothing changes until it is applied."""
-        document = await self._caller.call(
-            "namespaces.set_policies",
-            {"namespace": namespace, "policies": policies, "plan_only": True},
-            PlanDocument,
-        )
-        return Plan(self._caller, document, ChangedNamespace)
+        return await planned(self._caller, "namespaces.set_policies", locals(), ChangedNamespace)
 
 
 class ObjectsOperations:
@@ -661,29 +501,19 @@ class ObjectsOperations:
 
     async def collect(self, topic: str, *, plan_token: str | None = None) -> CollectedObjects:
         """Delete objects in the folder of a topic that the catalog does not list."""
-        return await self._caller.call(
-            "objects.collect", {"topic": topic, "plan_token": plan_token}, CollectedObjects, long_running=True
-        )
+        return await self._caller.call("objects.collect", locals(), CollectedObjects, long_running=True)
 
     async def plan_collect(self, topic: str) -> Plan[CollectedObjects]:
         """What `collect` would change; nothing changes until it is applied."""
-        document = await self._caller.call(
-            "objects.collect", {"topic": topic, "plan_only": True}, PlanDocument
-        )
-        return Plan(self._caller, document, CollectedObjects, long_running=True)
+        return await planned(self._caller, "objects.collect", locals(), CollectedObjects, long_running=True)
 
     async def compact(self, topic: str, *, plan_token: str | None = None) -> CompactedObjects:
         """Merge small neighbouring objects of a topic into large ones; no message changes."""
-        return await self._caller.call(
-            "objects.compact", {"topic": topic, "plan_token": plan_token}, CompactedObjects, long_running=True
-        )
+        return await self._caller.call("objects.compact", locals(), CompactedObjects, long_running=True)
 
     async def plan_compact(self, topic: str) -> Plan[CompactedObjects]:
         """What `compact` would change; nothing changes until it is applied."""
-        document = await self._caller.call(
-            "objects.compact", {"topic": topic, "plan_only": True}, PlanDocument
-        )
-        return Plan(self._caller, document, CompactedObjects, long_running=True)
+        return await planned(self._caller, "objects.compact", locals(), CompactedObjects, long_running=True)
 
     async def export(
         self,
@@ -696,19 +526,7 @@ class ObjectsOperations:
         plan_token: str | None = None,
     ) -> ExportedObjects:
         """Write a range of a topic to one file on the broker's machine, as Parquet or JSON lines; what is not tiered yet is tiered first."""
-        return await self._caller.call(
-            "objects.export",
-            {
-                "topic": topic,
-                "to": to,
-                "from": from_,
-                "until": until,
-                "format": format,
-                "plan_token": plan_token,
-            },
-            ExportedObjects,
-            long_running=True,
-        )
+        return await self._caller.call("objects.export", locals(), ExportedObjects, long_running=True)
 
     async def plan_export(
         self,
@@ -720,23 +538,15 @@ class ObjectsOperations:
         format: Literal["parquet", "jsonl"] | None = None,
     ) -> Plan[ExportedObjects]:
         """What `export` would change; nothing changes until it is applied."""
-        document = await self._caller.call(
-            "objects.export",
-            {"topic": topic, "to": to, "from": from_, "until": until, "format": format, "plan_only": True},
-            PlanDocument,
-        )
-        return Plan(self._caller, document, ExportedObjects, long_running=True)
+        return await planned(self._caller, "objects.export", locals(), ExportedObjects, long_running=True)
 
     async def flush(self, topic: str, *, plan_token: str | None = None) -> FlushedObjects:
         """Move what was acknowledged until now to the cold tier, whatever its size and age; no message changes."""
-        return await self._caller.call(
-            "objects.flush", {"topic": topic, "plan_token": plan_token}, FlushedObjects, long_running=True
-        )
+        return await self._caller.call("objects.flush", locals(), FlushedObjects, long_running=True)
 
     async def plan_flush(self, topic: str) -> Plan[FlushedObjects]:
         """What `flush` would change; nothing changes until it is applied."""
-        document = await self._caller.call("objects.flush", {"topic": topic, "plan_only": True}, PlanDocument)
-        return Plan(self._caller, document, FlushedObjects, long_running=True)
+        return await planned(self._caller, "objects.flush", locals(), FlushedObjects, long_running=True)
 
     async def list(
         self,
@@ -749,22 +559,13 @@ class ObjectsOperations:
         filter: str | None = None,
     ) -> Page[ObjectItem]:
         """List the Parquet objects that hold the cold part of a topic; only listed objects count."""
-        return await self._caller.call(
-            "objects.list",
-            {"topic": topic, "from": from_, "until": until, "limit": limit, "page": page, "filter": filter},
-            Page[ObjectItem],
-        )
+        return await self._caller.call("objects.list", locals(), Page[ObjectItem])
 
     async def verify(
         self, topic: str, *, from_: str | None = None, until: str | None = None
     ) -> VerifiedObjects:
         """Read the objects of a topic back and compare them with the catalog: damaged, missing, gaps, duplicates."""
-        return await self._caller.call(
-            "objects.verify",
-            {"topic": topic, "from": from_, "until": until},
-            VerifiedObjects,
-            long_running=True,
-        )
+        return await self._caller.call("objects.verify", locals(), VerifiedObjects, long_running=True)
 
 
 class OperationsOperations:
@@ -775,13 +576,11 @@ class OperationsOperations:
 
     async def find(self, query: str, *, limit: int | None = None) -> FoundOperations:
         """Find operations by words, with their effects and argument schemas."""
-        return await self._caller.call("operations.find", {"query": query, "limit": limit}, FoundOperations)
+        return await self._caller.call("operations.find", locals(), FoundOperations)
 
     async def read(self, operation: str, *, arguments: Mapping[str, Any] | None = None) -> ReadResult:
         """Call any operation that only reads."""
-        return await self._caller.call(
-            "operations.read", {"operation": operation, "arguments": arguments}, ReadResult
-        )
+        return await self._caller.call("operations.read", locals(), ReadResult)
 
 
 class PlansOperations:
@@ -792,31 +591,25 @@ class PlansOperations:
 
     async def apply(self, plan_token: str, *, plan_id: str | None = None) -> AppliedPlan:
         """Do what a plan says, once; refused if what it stands on has changed."""
-        return await self._caller.call(
-            "plans.apply", {"plan_token": plan_token, "plan_id": plan_id}, AppliedPlan
-        )
+        return await self._caller.call("plans.apply", locals(), AppliedPlan)
 
     async def create(self, operation: str, *, arguments: Mapping[str, Any] | None = None) -> PlanDocument:
         """Say exactly what a change would do, and get the token that does it once. Nothing changes."""
-        return await self._caller.call(
-            "plans.create", {"operation": operation, "arguments": arguments}, PlanDocument
-        )
+        return await self._caller.call("plans.create", locals(), PlanDocument)
 
     async def discard(self, plan_id: str) -> DiscardedPlan:
         """Take a plan out of use before its time."""
-        return await self._caller.call("plans.discard", {"plan_id": plan_id}, DiscardedPlan)
+        return await self._caller.call("plans.discard", locals(), DiscardedPlan)
 
     async def list(
         self, *, limit: int | None = None, page: str | None = None, filter: str | None = None
     ) -> Page[PlanItem]:
         """List plans, the oldest first, with what became of them."""
-        return await self._caller.call(
-            "plans.list", {"limit": limit, "page": page, "filter": filter}, Page[PlanItem]
-        )
+        return await self._caller.call("plans.list", locals(), Page[PlanItem])
 
     async def show(self, plan_id: str) -> ShownPlan:
         """Show what a plan would change; not its token."""
-        return await self._caller.call("plans.show", {"plan_id": plan_id}, ShownPlan)
+        return await self._caller.call("plans.show", locals(), ShownPlan)
 
 
 class ProducersOperations:
@@ -827,16 +620,11 @@ class ProducersOperations:
 
     async def disconnect(self, id: str, *, plan_token: str | None = None) -> Disconnected:
         """End a producer's connection; it may connect again."""
-        return await self._caller.call(
-            "producers.disconnect", {"id": id, "plan_token": plan_token}, Disconnected
-        )
+        return await self._caller.call("producers.disconnect", locals(), Disconnected)
 
     async def plan_disconnect(self, id: str) -> Plan[Disconnected]:
         """What `disconnect` would change; nothing changes until it is applied."""
-        document = await self._caller.call(
-            "producers.disconnect", {"id": id, "plan_only": True}, PlanDocument
-        )
-        return Plan(self._caller, document, Disconnected)
+        return await planned(self._caller, "producers.disconnect", locals(), Disconnected)
 
     async def list(
         self,
@@ -847,11 +635,7 @@ class ProducersOperations:
         filter: str | None = None,
     ) -> Page[ProducerItem]:
         """List connected producers."""
-        return await self._caller.call(
-            "producers.list",
-            {"topic": topic, "limit": limit, "page": page, "filter": filter},
-            Page[ProducerItem],
-        )
+        return await self._caller.call("producers.list", locals(), Page[ProducerItem])
 
 
 class ReportsOperations:
@@ -870,12 +654,7 @@ class ReportsOperations:
         rows: int | None = None,
     ) -> ReportResult:
         """Report from telemetry how evenly brokers are loaded, which moves would help, and when they are full; takes a minute or more."""
-        return await self._caller.call(
-            "reports.balance",
-            {"since": since, "until": until, "topic": topic, "compare": compare, "rows": rows},
-            ReportResult,
-            long_running=True,
-        )
+        return await self._caller.call("reports.balance", locals(), ReportResult, long_running=True)
 
     async def lag(
         self,
@@ -887,12 +666,7 @@ class ReportsOperations:
         rows: int | None = None,
     ) -> ReportResult:
         """Report from telemetry how far each subscription was behind, with status, since when and why; takes a minute or more."""
-        return await self._caller.call(
-            "reports.lag",
-            {"since": since, "until": until, "topic": topic, "compare": compare, "rows": rows},
-            ReportResult,
-            long_running=True,
-        )
+        return await self._caller.call("reports.lag", locals(), ReportResult, long_running=True)
 
 
 class SchemasOperations:
@@ -912,59 +686,35 @@ class SchemasOperations:
         json_profile: Literal["default", "strict"] | None = None,
     ) -> Verdict:
         """Say whether a schema could be registered under a subject, and list every difference that forbids it."""
-        return await self._caller.call(
-            "schemas.check",
-            {
-                "subject": subject,
-                "schema_type": schema_type,
-                "schema_definition": schema_definition,
-                "compatibility_mode": compatibility_mode,
-                "transitive": transitive,
-                "json_profile": json_profile,
-            },
-            Verdict,
-        )
+        return await self._caller.call("schemas.check", locals(), Verdict)
 
     async def delete_version(
         self, subject: str, version: int, *, plan_token: str | None = None
     ) -> DeletedVersion:
         """Delete one version of a subject; messages that carry it can no longer be decoded."""
-        return await self._caller.call(
-            "schemas.delete_version",
-            {"subject": subject, "version": version, "plan_token": plan_token},
-            DeletedVersion,
-        )
+        return await self._caller.call("schemas.delete_version", locals(), DeletedVersion)
 
     async def plan_delete_version(self, subject: str, version: int) -> Plan[DeletedVersion]:
         """What `delete_version` would change; nothing changes until it is applied."""
-        document = await self._caller.call(
-            "schemas.delete_version",
-            {"subject": subject, "version": version, "plan_only": True},
-            PlanDocument,
-        )
-        return Plan(self._caller, document, DeletedVersion)
+        return await planned(self._caller, "schemas.delete_version", locals(), DeletedVersion)
 
     async def get(self, subject: str, *, version: int | None = None) -> SchemaResult:
         """Show one version of a subject with its text; without a version, the latest."""
-        return await self._caller.call("schemas.get", {"subject": subject, "version": version}, SchemaResult)
+        return await self._caller.call("schemas.get", locals(), SchemaResult)
 
     async def get_by_id(self, schema_id: str, *, version: int | None = None) -> SchemaResult:
         """Show the schema of the id and version that a message carries."""
-        return await self._caller.call(
-            "schemas.get_by_id", {"schema_id": schema_id, "version": version}, SchemaResult
-        )
+        return await self._caller.call("schemas.get_by_id", locals(), SchemaResult)
 
     async def get_compatibility(self, subject: str) -> CompatibilityResult:
         """Show what new versions of a subject are held against."""
-        return await self._caller.call("schemas.get_compatibility", {"subject": subject}, CompatibilityResult)
+        return await self._caller.call("schemas.get_compatibility", locals(), CompatibilityResult)
 
     async def list(
         self, *, limit: int | None = None, page: str | None = None, filter: str | None = None
     ) -> Page[SubjectItem]:
         """List schema subjects with format, latest version, compatibility mode and the topics bound to them."""
-        return await self._caller.call(
-            "schemas.list", {"limit": limit, "page": page, "filter": filter}, Page[SubjectItem]
-        )
+        return await self._caller.call("schemas.list", locals(), Page[SubjectItem])
 
     async def register(
         self,
@@ -978,19 +728,7 @@ class SchemasOperations:
         plan_token: str | None = None,
     ) -> Registration:
         """Register a schema under a subject. The same schema again gives its version; one that breaks the subject's compatibility mode is refused with every difference."""
-        return await self._caller.call(
-            "schemas.register",
-            {
-                "subject": subject,
-                "schema_type": schema_type,
-                "schema_definition": schema_definition,
-                "description": description,
-                "created_by": created_by,
-                "tags": tags,
-                "plan_token": plan_token,
-            },
-            Registration,
-        )
+        return await self._caller.call("schemas.register", locals(), Registration)
 
     async def plan_register(
         self,
@@ -1003,20 +741,7 @@ class SchemasOperations:
         tags: str | None = None,
     ) -> Plan[Registration]:
         """What `register` would change; nothing changes until it is applied."""
-        document = await self._caller.call(
-            "schemas.register",
-            {
-                "subject": subject,
-                "schema_type": schema_type,
-                "schema_definition": schema_definition,
-                "description": description,
-                "created_by": created_by,
-                "tags": tags,
-                "plan_only": True,
-            },
-            PlanDocument,
-        )
-        return Plan(self._caller, document, Registration)
+        return await planned(self._caller, "schemas.register", locals(), Registration)
 
     async def set_compatibility(
         self,
@@ -1028,17 +753,7 @@ class SchemasOperations:
         plan_token: str | None = None,
     ) -> ChangedCompatibility:
         """Set what new versions of a subject must be able to do; transitive holds them against every version."""
-        return await self._caller.call(
-            "schemas.set_compatibility",
-            {
-                "subject": subject,
-                "mode": mode,
-                "transitive": transitive,
-                "json_profile": json_profile,
-                "plan_token": plan_token,
-            },
-            ChangedCompatibility,
-        )
+        return await self._caller.call("schemas.set_compatibility", locals(), ChangedCompatibility)
 
     async def plan_set_compatibility(
         self,
@@ -1049,28 +764,13 @@ class SchemasOperations:
         json_profile: Literal["default", "strict"] | None = None,
     ) -> Plan[ChangedCompatibility]:
         """What `set_compatibility` would change; nothing changes until it is applied."""
-        document = await self._caller.call(
-            "schemas.set_compatibility",
-            {
-                "subject": subject,
-                "mode": mode,
-                "transitive": transitive,
-                "json_profile": json_profile,
-                "plan_only": True,
-            },
-            PlanDocument,
-        )
-        return Plan(self._caller, document, ChangedCompatibility)
+        return await planned(self._caller, "schemas.set_compatibility", locals(), ChangedCompatibility)
 
     async def versions(
         self, subject: str, *, limit: int | None = None, page: str | None = None, filter: str | None = None
     ) -> Page[VersionItem]:
         """List the versions of a subject, oldest first."""
-        return await self._caller.call(
-            "schemas.versions",
-            {"subject": subject, "limit": limit, "page": page, "filter": filter},
-            Page[VersionItem],
-        )
+        return await self._caller.call("schemas.versions", locals(), Page[VersionItem])
 
 
 class SubscriptionsOperations:
@@ -1089,17 +789,7 @@ class SubscriptionsOperations:
         plan_token: str | None = None,
     ) -> CreatedSubscription:
         """Create a subscription before its first consumer comes, on every partition."""
-        return await self._caller.call(
-            "subscriptions.create",
-            {
-                "topic": topic,
-                "subscription": subscription,
-                "type": type,
-                "start": start,
-                "plan_token": plan_token,
-            },
-            CreatedSubscription,
-        )
+        return await self._caller.call("subscriptions.create", locals(), CreatedSubscription)
 
     async def plan_create(
         self,
@@ -1110,45 +800,25 @@ class SubscriptionsOperations:
         start: str | None = None,
     ) -> Plan[CreatedSubscription]:
         """What `create` would change; nothing changes until it is applied."""
-        document = await self._caller.call(
-            "subscriptions.create",
-            {"topic": topic, "subscription": subscription, "type": type, "start": start, "plan_only": True},
-            PlanDocument,
-        )
-        return Plan(self._caller, document, CreatedSubscription)
+        return await planned(self._caller, "subscriptions.create", locals(), CreatedSubscription)
 
     async def delete(
         self, topic: str, subscription: str, *, plan_token: str | None = None
     ) -> DeletedSubscription:
         """Delete a subscription with its cursor; its consumers are disconnected."""
-        return await self._caller.call(
-            "subscriptions.delete",
-            {"topic": topic, "subscription": subscription, "plan_token": plan_token},
-            DeletedSubscription,
-        )
+        return await self._caller.call("subscriptions.delete", locals(), DeletedSubscription)
 
     async def plan_delete(self, topic: str, subscription: str) -> Plan[DeletedSubscription]:
         """What `delete` would change; nothing changes until it is applied."""
-        document = await self._caller.call(
-            "subscriptions.delete",
-            {"topic": topic, "subscription": subscription, "plan_only": True},
-            PlanDocument,
-        )
-        return Plan(self._caller, document, DeletedSubscription)
+        return await planned(self._caller, "subscriptions.delete", locals(), DeletedSubscription)
 
     async def describe(self, topic: str, subscription: str) -> SubscriptionDescription:
         """Show one subscription: where it stands, its consumers, its failure policy."""
-        return await self._caller.call(
-            "subscriptions.describe", {"topic": topic, "subscription": subscription}, SubscriptionDescription
-        )
+        return await self._caller.call("subscriptions.describe", locals(), SubscriptionDescription)
 
     async def get_failure_policy(self, topic: str, subscription: str) -> FailurePolicyResult:
         """Show when failed messages come again, and what becomes of those that fail too often."""
-        return await self._caller.call(
-            "subscriptions.get_failure_policy",
-            {"topic": topic, "subscription": subscription},
-            FailurePolicyResult,
-        )
+        return await self._caller.call("subscriptions.get_failure_policy", locals(), FailurePolicyResult)
 
     async def lag(
         self,
@@ -1164,18 +834,7 @@ class SubscriptionsOperations:
         filter: str | None = None,
     ) -> Page[LagItem]:
         """Show how far subscriptions are behind: messages, bytes, age of the oldest unread message, rates, time until caught up, status and since when. One item a partition."""
-        return await self._caller.call(
-            "subscriptions.lag",
-            {
-                "topic": topic,
-                "subscription": subscription,
-                "status": status,
-                "limit": limit,
-                "page": page,
-                "filter": filter,
-            },
-            Page[LagItem],
-        )
+        return await self._caller.call("subscriptions.lag", locals(), Page[LagItem])
 
     async def list(
         self,
@@ -1186,47 +845,25 @@ class SubscriptionsOperations:
         filter: str | None = None,
     ) -> Page[SubscriptionItem]:
         """List subscriptions with type, consumers and lag."""
-        return await self._caller.call(
-            "subscriptions.list",
-            {"topic": topic, "limit": limit, "page": page, "filter": filter},
-            Page[SubscriptionItem],
-        )
+        return await self._caller.call("subscriptions.list", locals(), Page[SubscriptionItem])
 
     async def purge(self, topic: str, subscription: str, *, plan_token: str | None = None) -> MovedCursor:
         """Acknowledge everything published so far."""
-        return await self._caller.call(
-            "subscriptions.purge",
-            {"topic": topic, "subscription": subscription, "plan_token": plan_token},
-            MovedCursor,
-        )
+        return await self._caller.call("subscriptions.purge", locals(), MovedCursor)
 
     async def plan_purge(self, topic: str, subscription: str) -> Plan[MovedCursor]:
         """What `purge` would change; nothing changes until it is applied."""
-        document = await self._caller.call(
-            "subscriptions.purge",
-            {"topic": topic, "subscription": subscription, "plan_only": True},
-            PlanDocument,
-        )
-        return Plan(self._caller, document, MovedCursor)
+        return await planned(self._caller, "subscriptions.purge", locals(), MovedCursor)
 
     async def seek(
         self, topic: str, subscription: str, *, to: str, plan_token: str | None = None
     ) -> MovedCursor:
         """Move a subscription to a position, forward or back, also under its consumers; acknowledgements above it are forgotten."""
-        return await self._caller.call(
-            "subscriptions.seek",
-            {"topic": topic, "subscription": subscription, "to": to, "plan_token": plan_token},
-            MovedCursor,
-        )
+        return await self._caller.call("subscriptions.seek", locals(), MovedCursor)
 
     async def plan_seek(self, topic: str, subscription: str, *, to: str) -> Plan[MovedCursor]:
         """What `seek` would change; nothing changes until it is applied."""
-        document = await self._caller.call(
-            "subscriptions.seek",
-            {"topic": topic, "subscription": subscription, "to": to, "plan_only": True},
-            PlanDocument,
-        )
-        return Plan(self._caller, document, MovedCursor)
+        return await planned(self._caller, "subscriptions.seek", locals(), MovedCursor)
 
     async def set_failure_policy(
         self,
@@ -1244,23 +881,7 @@ class SubscriptionsOperations:
         plan_token: str | None = None,
     ) -> ChangedFailurePolicy:
         """Set when failed messages come again and what becomes of those that fail too often; live at once. What is not given stays."""
-        return await self._caller.call(
-            "subscriptions.set_failure_policy",
-            {
-                "topic": topic,
-                "subscription": subscription,
-                "max_redelivery_count": max_redelivery_count,
-                "ack_timeout_ms": ack_timeout_ms,
-                "base_redelivery_delay_ms": base_redelivery_delay_ms,
-                "max_redelivery_delay_ms": max_redelivery_delay_ms,
-                "backoff_strategy": backoff_strategy,
-                "poison_policy": poison_policy,
-                "dead_letter_topic": dead_letter_topic,
-                "keep": keep,
-                "plan_token": plan_token,
-            },
-            ChangedFailurePolicy,
-        )
+        return await self._caller.call("subscriptions.set_failure_policy", locals(), ChangedFailurePolicy)
 
     async def plan_set_failure_policy(
         self,
@@ -1277,43 +898,17 @@ class SubscriptionsOperations:
         keep: bool | None = None,
     ) -> Plan[ChangedFailurePolicy]:
         """What `set_failure_policy` would change; nothing changes until it is applied."""
-        document = await self._caller.call(
-            "subscriptions.set_failure_policy",
-            {
-                "topic": topic,
-                "subscription": subscription,
-                "max_redelivery_count": max_redelivery_count,
-                "ack_timeout_ms": ack_timeout_ms,
-                "base_redelivery_delay_ms": base_redelivery_delay_ms,
-                "max_redelivery_delay_ms": max_redelivery_delay_ms,
-                "backoff_strategy": backoff_strategy,
-                "poison_policy": poison_policy,
-                "dead_letter_topic": dead_letter_topic,
-                "keep": keep,
-                "plan_only": True,
-            },
-            PlanDocument,
-        )
-        return Plan(self._caller, document, ChangedFailurePolicy)
+        return await planned(self._caller, "subscriptions.set_failure_policy", locals(), ChangedFailurePolicy)
 
     async def skip(
         self, topic: str, subscription: str, *, count: int, plan_token: str | None = None
     ) -> MovedCursor:
         """Acknowledge the oldest unacknowledged messages of a subscription, unread."""
-        return await self._caller.call(
-            "subscriptions.skip",
-            {"topic": topic, "subscription": subscription, "count": count, "plan_token": plan_token},
-            MovedCursor,
-        )
+        return await self._caller.call("subscriptions.skip", locals(), MovedCursor)
 
     async def plan_skip(self, topic: str, subscription: str, *, count: int) -> Plan[MovedCursor]:
         """What `skip` would change; nothing changes until it is applied."""
-        document = await self._caller.call(
-            "subscriptions.skip",
-            {"topic": topic, "subscription": subscription, "count": count, "plan_only": True},
-            PlanDocument,
-        )
-        return Plan(self._caller, document, MovedCursor)
+        return await planned(self._caller, "subscriptions.skip", locals(), MovedCursor)
 
 
 class TasksOperations:
@@ -1324,28 +919,21 @@ class TasksOperations:
 
     async def cancel(self, task_id: str, *, plan_token: str | None = None) -> CancelledTask:
         """Stop a long operation at its next step; what it has done stays done."""
-        return await self._caller.call(
-            "tasks.cancel", {"task_id": task_id, "plan_token": plan_token}, CancelledTask
-        )
+        return await self._caller.call("tasks.cancel", locals(), CancelledTask)
 
     async def plan_cancel(self, task_id: str) -> Plan[CancelledTask]:
         """What `cancel` would change; nothing changes until it is applied."""
-        document = await self._caller.call(
-            "tasks.cancel", {"task_id": task_id, "plan_only": True}, PlanDocument
-        )
-        return Plan(self._caller, document, CancelledTask)
+        return await planned(self._caller, "tasks.cancel", locals(), CancelledTask)
 
     async def get(self, task_id: str) -> Task:
         """Show one long operation: how far it is, or what it came to."""
-        return await self._caller.call("tasks.get", {"task_id": task_id}, Task)
+        return await self._caller.call("tasks.get", locals(), Task)
 
     async def list(
         self, *, limit: int | None = None, page: str | None = None, filter: str | None = None
     ) -> Page[TaskItem]:
         """List calls of long operations: those that run, and those of the last day."""
-        return await self._caller.call(
-            "tasks.list", {"limit": limit, "page": page, "filter": filter}, Page[TaskItem]
-        )
+        return await self._caller.call("tasks.list", locals(), Page[TaskItem])
 
 
 class TopicsOperations:
@@ -1356,9 +944,7 @@ class TopicsOperations:
 
     async def chart(self, topic: str, *, subscription: str | None = None) -> TopicChart:
         """Chart recent rates and lag."""
-        return await self._caller.call(
-            "topics.chart", {"topic": topic, "subscription": subscription}, TopicChart
-        )
+        return await self._caller.call("topics.chart", locals(), TopicChart)
 
     async def configure_schema(
         self,
@@ -1370,17 +956,7 @@ class TopicsOperations:
         plan_token: str | None = None,
     ) -> ChangedTopicSchema:
         """Bind a topic to a schema subject and say what happens to messages that do not fit."""
-        return await self._caller.call(
-            "topics.configure_schema",
-            {
-                "topic": topic,
-                "schema_subject": schema_subject,
-                "validation_policy": validation_policy,
-                "enable_payload_validation": enable_payload_validation,
-                "plan_token": plan_token,
-            },
-            ChangedTopicSchema,
-        )
+        return await self._caller.call("topics.configure_schema", locals(), ChangedTopicSchema)
 
     async def plan_configure_schema(
         self,
@@ -1391,18 +967,7 @@ class TopicsOperations:
         enable_payload_validation: bool | None = None,
     ) -> Plan[ChangedTopicSchema]:
         """What `configure_schema` would change; nothing changes until it is applied."""
-        document = await self._caller.call(
-            "topics.configure_schema",
-            {
-                "topic": topic,
-                "schema_subject": schema_subject,
-                "validation_policy": validation_policy,
-                "enable_payload_validation": enable_payload_validation,
-                "plan_only": True,
-            },
-            PlanDocument,
-        )
-        return Plan(self._caller, document, ChangedTopicSchema)
+        return await planned(self._caller, "topics.configure_schema", locals(), ChangedTopicSchema)
 
     async def create(
         self,
@@ -1432,19 +997,7 @@ class TopicsOperations:
         plan_token: str | None = None,
     ) -> CreatedTopic:
         """Create a topic, optionally partitioned. Fails if the name is taken."""
-        return await self._caller.call(
-            "topics.create",
-            {
-                "topic": topic,
-                "partitions": partitions,
-                "dispatch_strategy": dispatch_strategy,
-                "durability": durability,
-                "policies": policies,
-                "schema_subject": schema_subject,
-                "plan_token": plan_token,
-            },
-            CreatedTopic,
-        )
+        return await self._caller.call("topics.create", locals(), CreatedTopic)
 
     async def plan_create(
         self,
@@ -1473,43 +1026,27 @@ class TopicsOperations:
         schema_subject: str | None = None,
     ) -> Plan[CreatedTopic]:
         """What `create` would change; nothing changes until it is applied."""
-        document = await self._caller.call(
-            "topics.create",
-            {
-                "topic": topic,
-                "partitions": partitions,
-                "dispatch_strategy": dispatch_strategy,
-                "durability": durability,
-                "policies": policies,
-                "schema_subject": schema_subject,
-                "plan_only": True,
-            },
-            PlanDocument,
-        )
-        return Plan(self._caller, document, CreatedTopic)
+        return await planned(self._caller, "topics.create", locals(), CreatedTopic)
 
     async def delete(self, topic: str, *, plan_token: str | None = None) -> DeletedTopic:
         """Delete a topic with its messages, subscriptions and all partitions."""
-        return await self._caller.call(
-            "topics.delete", {"topic": topic, "plan_token": plan_token}, DeletedTopic
-        )
+        return await self._caller.call("topics.delete", locals(), DeletedTopic)
 
     async def plan_delete(self, topic: str) -> Plan[DeletedTopic]:
         """What `delete` would change; nothing changes until it is applied."""
-        document = await self._caller.call("topics.delete", {"topic": topic, "plan_only": True}, PlanDocument)
-        return Plan(self._caller, document, DeletedTopic)
+        return await planned(self._caller, "topics.delete", locals(), DeletedTopic)
 
     async def describe(self, topic: str) -> TopicDescription:
         """Show one topic: offsets, sizes, durability, owner, policies, subscriptions, partitions."""
-        return await self._caller.call("topics.describe", {"topic": topic}, TopicDescription)
+        return await self._caller.call("topics.describe", locals(), TopicDescription)
 
     async def get_policies(self, topic: str) -> TopicPoliciesResult:
         """Show the limits set on a topic, and those that hold: its own, its namespace's, the broker's."""
-        return await self._caller.call("topics.get_policies", {"topic": topic}, TopicPoliciesResult)
+        return await self._caller.call("topics.get_policies", locals(), TopicPoliciesResult)
 
     async def get_schema_config(self, topic: str) -> TopicSchemaResult:
         """Show a topic's schema subject and how it is enforced."""
-        return await self._caller.call("topics.get_schema_config", {"topic": topic}, TopicSchemaResult)
+        return await self._caller.call("topics.get_schema_config", locals(), TopicSchemaResult)
 
     async def list(
         self,
@@ -1521,37 +1058,23 @@ class TopicsOperations:
         filter: str | None = None,
     ) -> Page[TopicItem]:
         """List topics: messages, bytes, sessions, owner."""
-        return await self._caller.call(
-            "topics.list",
-            {"namespace": namespace, "broker": broker, "limit": limit, "page": page, "filter": filter},
-            Page[TopicItem],
-        )
+        return await self._caller.call("topics.list", locals(), Page[TopicItem])
 
     async def metrics(self, topic: str) -> TopicMetrics:
         """Show counters of one topic: messages and bytes in and out, lag, refusals."""
-        return await self._caller.call("topics.metrics", {"topic": topic}, TopicMetrics)
+        return await self._caller.call("topics.metrics", locals(), TopicMetrics)
 
     async def replay(
         self, topic: str, *, from_: str, to: str, until: str | None = None, plan_token: str | None = None
     ) -> ReplayedTopic:
         """Copy a range of a topic into another topic; each copy says in the attribute x-replayed-from which message it is of."""
-        return await self._caller.call(
-            "topics.replay",
-            {"topic": topic, "from": from_, "to": to, "until": until, "plan_token": plan_token},
-            ReplayedTopic,
-            long_running=True,
-        )
+        return await self._caller.call("topics.replay", locals(), ReplayedTopic, long_running=True)
 
     async def plan_replay(
         self, topic: str, *, from_: str, to: str, until: str | None = None
     ) -> Plan[ReplayedTopic]:
         """What `replay` would change; nothing changes until it is applied."""
-        document = await self._caller.call(
-            "topics.replay",
-            {"topic": topic, "from": from_, "to": to, "until": until, "plan_only": True},
-            PlanDocument,
-        )
-        return Plan(self._caller, document, ReplayedTopic, long_running=True)
+        return await planned(self._caller, "topics.replay", locals(), ReplayedTopic, long_running=True)
 
     async def set_policies(
         self,
@@ -1576,11 +1099,7 @@ class TopicsOperations:
         plan_token: str | None = None,
     ) -> ChangedTopicPolicies:
         """Set limits of a topic, live at once. What is not named stays; null takes a limit away, 0 lifts it."""
-        return await self._caller.call(
-            "topics.set_policies",
-            {"topic": topic, "policies": policies, "plan_token": plan_token},
-            ChangedTopicPolicies,
-        )
+        return await self._caller.call("topics.set_policies", locals(), ChangedTopicPolicies)
 
     async def plan_set_policies(
         self,
@@ -1604,10 +1123,7 @@ class TopicsOperations:
         ],
     ) -> Plan[ChangedTopicPolicies]:
         """What `set_policies` would change; nothing changes until it is applied."""
-        document = await self._caller.call(
-            "topics.set_policies", {"topic": topic, "policies": policies, "plan_only": True}, PlanDocument
-        )
-        return Plan(self._caller, document, ChangedTopicPolicies)
+        return await planned(self._caller, "topics.set_policies", locals(), ChangedTopicPolicies)
 
     async def set_validation_policy(
         self,
@@ -1618,16 +1134,7 @@ class TopicsOperations:
         plan_token: str | None = None,
     ) -> ChangedTopicSchema:
         """Change how a topic's schema is enforced."""
-        return await self._caller.call(
-            "topics.set_validation_policy",
-            {
-                "topic": topic,
-                "validation_policy": validation_policy,
-                "enable_payload_validation": enable_payload_validation,
-                "plan_token": plan_token,
-            },
-            ChangedTopicSchema,
-        )
+        return await self._caller.call("topics.set_validation_policy", locals(), ChangedTopicSchema)
 
     async def plan_set_validation_policy(
         self,
@@ -1637,41 +1144,23 @@ class TopicsOperations:
         enable_payload_validation: bool | None = None,
     ) -> Plan[ChangedTopicSchema]:
         """What `set_validation_policy` would change; nothing changes until it is applied."""
-        document = await self._caller.call(
-            "topics.set_validation_policy",
-            {
-                "topic": topic,
-                "validation_policy": validation_policy,
-                "enable_payload_validation": enable_payload_validation,
-                "plan_only": True,
-            },
-            PlanDocument,
-        )
-        return Plan(self._caller, document, ChangedTopicSchema)
+        return await planned(self._caller, "topics.set_validation_policy", locals(), ChangedTopicSchema)
 
     async def truncate(self, topic: str, *, before: str, plan_token: str | None = None) -> TruncatedTopic:
         """Give up the messages of a topic before a position, read or not."""
-        return await self._caller.call(
-            "topics.truncate", {"topic": topic, "before": before, "plan_token": plan_token}, TruncatedTopic
-        )
+        return await self._caller.call("topics.truncate", locals(), TruncatedTopic)
 
     async def plan_truncate(self, topic: str, *, before: str) -> Plan[TruncatedTopic]:
         """What `truncate` would change; nothing changes until it is applied."""
-        document = await self._caller.call(
-            "topics.truncate", {"topic": topic, "before": before, "plan_only": True}, PlanDocument
-        )
-        return Plan(self._caller, document, TruncatedTopic)
+        return await planned(self._caller, "topics.truncate", locals(), TruncatedTopic)
 
     async def unload(self, topic: str, *, plan_token: str | None = None) -> UnloadedTopic:
         """Move a topic to another broker; a lone broker answers LAST_BROKER."""
-        return await self._caller.call(
-            "topics.unload", {"topic": topic, "plan_token": plan_token}, UnloadedTopic
-        )
+        return await self._caller.call("topics.unload", locals(), UnloadedTopic)
 
     async def plan_unload(self, topic: str) -> Plan[UnloadedTopic]:
         """What `unload` would change; nothing changes until it is applied."""
-        document = await self._caller.call("topics.unload", {"topic": topic, "plan_only": True}, PlanDocument)
-        return Plan(self._caller, document, UnloadedTopic)
+        return await planned(self._caller, "topics.unload", locals(), UnloadedTopic)
 
 
 class Admin:

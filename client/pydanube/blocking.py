@@ -1,0 +1,60 @@
+"""Objects of asyncio without await: their methods waited for, their facts passed on, with arguments and types as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from functools import update_wrapper
+from operator import attrgetter
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
+
+from pydanube.sync_loop import Loop
+
+InnerT = TypeVar("InnerT")
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+class InLoop(Generic[InnerT]):
+    """An object without await around one of asyncio; calls come from any thread, and run in the client's loop."""
+
+    def __init__(self, loop: Loop, inner: InnerT) -> None:
+        self._loop = loop
+        self._inner = inner
+
+
+class Blocking(Generic[P, T]):
+    """A method of an `InLoop`: that of the inner object, called and waited for."""
+
+    def __init__(self, method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> None:
+        self._method = method
+        self.__doc__ = method.__doc__
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> Self: ...
+
+    @overload
+    def __get__(self, instance: InLoop[Any], owner: type) -> Callable[P, T]: ...
+
+    def __get__(self, instance: InLoop[Any] | None, owner: type) -> Self | Callable[P, T]:
+        if instance is None:
+            return self
+
+        def call(*args: P.args, **options: P.kwargs) -> T:
+            return instance._loop.call(self._method(instance._inner, *args, **options))
+
+        return update_wrapper(call, getattr(instance._inner, self._method.__name__))
+
+
+def at_once(method: Callable[Concatenate[Any, P], T]) -> Blocking[P, T]:
+    """The same for a method that does not wait: it is called in the loop, where nothing changes meanwhile."""
+
+    async def call(inner: Any, /, *args: P.args, **options: P.kwargs) -> T:
+        return method(inner, *args, **options)
+
+    update_wrapper(call, method)
+    return Blocking(call)
+
+
+def same(name: str) -> Any:
+    """A property: the inner object's of that name. Declare its type where it is used: `topic: Final[str] = same("topic")`."""
+    return property(attrgetter(f"_inner.{name}"), doc=f"`{name}` of the object of asyncio.")
