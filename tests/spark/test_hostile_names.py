@@ -10,10 +10,13 @@ import numpy as np
 import pytest
 from pydanube_cli import report
 from pydanube_core.diagnosis import DiagnosisOptions
+from pydanube_core.units import format_time
 from pydanube_spark.reports.history import ARRAYS, Grid, History
+from pydanube_spark.reports.lag_page import lag_page
 from pydanube_spark.reports.lag_rows import Span, rows_of_history
-from pydanube_spark.reports.lag_view import lag_page, lag_summary, offenders, shown_row
-from pydanube_spark.reports.page import html, png
+from pydanube_spark.reports.lag_view import lag_summary, offenders, shown_row
+from pydanube_spark.reports.page import html
+from pydanube_spark.reports.picture import png
 
 START = 472_222 * 3_600_000
 END = START + 3_600_000
@@ -49,7 +52,7 @@ def rows(names: tuple[str, ...]) -> list[dict[str, Any]]:
     }
     arrays["next_offset"] = 1000 + np.arange(720)
     made = rows_of_history(
-        History(arrays), Span(since_ms=START, until_ms=END), Grid.of(5000), DiagnosisOptions()
+        History(arrays, Grid.of(5000)), Span(since_ms=START, until_ms=END), Grid.of(5000), DiagnosisOptions()
     )
     shared = [asdict(row) for row in made]
     return [
@@ -60,14 +63,25 @@ def rows(names: tuple[str, ...]) -> list[dict[str, Any]]:
 
 
 def page_of(found: list[dict[str, Any]], damaged: list[str]) -> Any:
-    return lag_page(found, lag_summary(found, damaged), cluster=HOSTILE[0], since_ms=START, until_ms=END)
+    summary = lag_summary(found, damaged)
+    report = {
+        "cluster": HOSTILE[0],
+        "since": format_time(START),
+        "until": format_time(END),
+        "as_of": format_time(END),
+        "data_age_s": 1.0,
+        "summary": summary,
+    }
+    before = {"since": format_time(START), "until": format_time(START), "reason": HOSTILE[0]}
+    return lag_page(found, {**report, "previous": before})
 
 
 def test_a_page_of_hostile_names_has_the_elements_of_any_other() -> None:
     plain = Tags(html(page_of(rows(tuple("abcdef")), ["file x"])))
     hostile = html(page_of(rows(HOSTILE), [HOSTILE[2]]))
     assert Tags(hostile).found == plain.found
-    assert {tag for tag, _ in plain.found}.isdisjoint({"script", "img", "iframe", "link"})
+    assert {tag for tag, _ in plain.found}.isdisjoint({"img", "iframe", "link"})
+    assert hostile.count("<script") == 1, "our own, which sorts and filters"
     assert "\x1b" not in hostile
     assert png(page_of(rows(HOSTILE), [HOSTILE[2]]))[:4] == b"\x89PNG"
 

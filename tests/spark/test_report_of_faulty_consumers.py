@@ -11,9 +11,13 @@ from pathlib import Path
 import pytest
 from pydanube.sync import connect
 from pydanube_core.units import format_time
+from pydanube_spark.reports.balance_work import bucket_ms_of
+from pydanube_spark.reports.lag_rows import Span
+from pydanube_spark.reports.lag_work import LagQuestion, LagWork
+from pydanube_storage.objects import StoreOptions
 
 from tests.support.broker_process import BrokerProcess
-from tests.support.duckdb import duckdb_rows
+from tests.support.report_figures import check_balance, check_lag
 
 pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(470)]
 
@@ -91,28 +95,26 @@ def test_the_report_says_what_duckdb_finds_in_the_same_files(broker: BrokerProce
     report = json.loads(done.stdout)
     rows = {row["subscription"]: row for row in report["rows"]}
     assert set(rows) == set(FAULTS)
-    found = {
-        row["subscription"]: row
-        for row in duckdb_rows(
-            f"""
-            select subscription,
-                   arg_max(greatest(0, next_offset - greatest(next_offset - unread_offsets, start_offset)
-                                       - acked_above), taken_at) as lag,
-                   arg_max(next_offset, taken_at) as head,
-                   arg_max(members, taken_at) as members,
-                   max(redelivered) - min(redelivered) as redelivered
-            from read_parquet('{telemetry}/*/telemetry/cursors/*/*.parquet')
-            where topic = '/default/work' and taken_at < '{format_time(asked_ms)}'
-              and taken_at >= '{format_time(asked_ms - 40_000)}'
-            group by subscription
-            """
-        )
-    }
-    for name in FAULTS:
-        ours, theirs = rows[name], found[name]
-        assert (ours["lag_messages"], ours["next_offset"]) == (int(theirs["lag"]), int(theirs["head"])), name
-        assert ours["consumers"] == int(theirs["members"]), name
-        assert abs(ours["redelivered"] - int(theirs["redelivered"])) <= 60, (ours, theirs)
+    span = Span(since_ms=asked_ms - 40_000, until_ms=asked_ms)
+    question = LagQuestion(store=StoreOptions(url=str(telemetry)), cluster=None, span=span)
+    grid = LagWork.plan(question).grid
+    spacing = {"window_ms": grid.window_ms, "interval_ms": grid.interval_ms}
+    check_lag(
+        report["rows"],
+        telemetry,
+        span.since_ms,
+        span.until_ms,
+        stuck_ms=10_000,
+        topic="/default/work",
+        **spacing,
+    )
+    balance = broker.command(
+        *("report", "balance", "--since", "40s", "--until", format_time(asked_ms), "--json"), timeout_s=240
+    )
+    bucket_ms = bucket_ms_of(span, grid.interval_ms)
+    check_balance(
+        json.loads(balance.stdout)["rows"], telemetry, span.since_ms, span.until_ms, bucket_ms=bucket_ms
+    )
     assert (rows["stopped"]["status"], rows["stopped"]["stuck_reason"]) == ("STUCK", "no_member")
     assert rows["slow"]["status"] == "FALLING_BEHIND"
     assert rows["nacking"]["status"] in ("STUCK", "FALLING_BEHIND")

@@ -14,8 +14,8 @@ from PIL import Image
 from pydanube_core.telemetry.files import HOUR_MS
 from pydanube_core.units import format_time
 from pydanube_spark.reports.balance_run import run_balance
-from pydanube_spark.reports.page import COLOURS
 from pydanube_spark.reports.run import ReportRequest, run_lag
+from pydanube_spark.reports.style import COLOURS
 from pydanube_storage.objects import StoreOptions
 from pydanube_storage.objects.local import LocalStore
 
@@ -76,7 +76,7 @@ def contrast(one: tuple[int, int, int], other: tuple[int, int, int]) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
-@pytest.mark.parametrize("width", [1280, 500])
+@pytest.mark.parametrize("width", [1280, 1047, 500])  # 1047: A4 across, without its margins
 @pytest.mark.parametrize("name", ["lag", "balance"])
 def test_nothing_runs_over_and_no_label_is_cut(pages: Path, name: str, width: int) -> None:
     found = browse(
@@ -85,6 +85,41 @@ def test_nothing_runs_over_and_no_label_is_cut(pages: Path, name: str, width: in
     title = re.search(r"<title>over=(-?\d+) texts=(\d+)</title>", found)
     assert title is not None, found[:300]
     assert (int(title[1]) <= 0, int(title[2])) == (True, 0)
+
+
+USE = """<script>
+const rows = [...document.querySelectorAll('table.live tbody tr')], shown = () => rows.filter(row => !row.hidden);
+const all = shown().length, parts = rows.filter(row => row.classList.contains('part')).length;
+document.querySelector('.open').click();
+const opened = shown().length, input = document.querySelector('input');
+input.value = 'PARTED'; input.dispatchEvent(new Event('input'));
+const filtered = shown().length;
+input.value = ''; input.dispatchEvent(new Event('input'));
+const button = [...document.querySelectorAll('table.live th button')].find(each => each.textContent === 'unread');
+button.click(); button.click();
+const first = document.querySelector('table.live tbody tr').cells[2].dataset.sort;
+const most = Math.max(...rows.map(row => Number(row.cells[2].dataset.sort)));
+document.title = [rows.length, all, parts, opened, filtered, Number(first) === most].join(' ');
+</script>"""
+
+
+def test_a_partitioned_topic_opens_rows_are_filtered_and_sorted(tmp_path: Path) -> None:
+    plan = Plan(start_ms=PLAN.start_ms, hours=1, subscriptions=6, brokers=1, partitioned=3)
+    generate(LocalStore(tmp_path / "store"), plan)
+    run_lag(
+        ReportRequest(
+            store=StoreOptions(url=str(tmp_path / "store")),
+            since=format_time(plan.start_ms),
+            until=format_time(plan.start_ms + HOUR_MS),
+            out=tmp_path,
+        )
+    )
+    page = tmp_path / "lag.html"
+    page.write_text(page.read_text().replace("</body>", f"{USE}</body>"))
+    found = re.search(r"<title>([^<]*)</title>", browse(page, "light", "--dump-dom").decode())
+    assert found is not None
+    # Three topics, and one of three partitions: seven rows, of which four are seen until it opens.
+    assert found[1] == "7 4 3 7 4 true"
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -35,6 +35,9 @@ class Behaviour(StrEnum):
     POISONED = "poisoned"  # the cursor stands, what is behind it is acknowledged
     CATCHES_UP = "catches_up"  # begins far behind, at twice the rate
     IDLE = "idle"  # nothing is published
+    CRAWLS = "crawls"  # begins far behind, and gains too little to be done within the hour
+    LOSES = "loses"  # dies like `dies`, and retention takes what it has not read
+    RISKS = "risks"  # dies early; retention will take what it has not read before long
 
 
 _ORDER: Final = (
@@ -45,6 +48,9 @@ _ORDER: Final = (
     Behaviour.POISONED,
     Behaviour.KEEPS_UP,
     Behaviour.CATCHES_UP,
+    Behaviour.CRAWLS,
+    Behaviour.LOSES,
+    Behaviour.RISKS,
 )
 
 
@@ -70,12 +76,32 @@ class Plan:
     cluster: str = "made-up"
     seed: int = 1
     capacity_bytes_per_s: float | None = 20e6
+    partitioned: int = 0  # so many of the first topics are partitions of one, /default/parted
+    restarts: bool = False  # each broker is started anew a third into the time: its counters begin again
 
     def __post_init__(self) -> None:
         assert self.start_ms % HOUR_MS == 0, "files are of whole hours"
         assert self.brokers >= 1
         assert self.hours >= 1
         assert self.subscriptions >= 1
+
+    @property
+    def ticks(self) -> int:
+        """Rounds in the whole time."""
+        return self.hours * HOUR_MS // self.interval_ms
+
+    @property
+    def restart(self) -> Ints:
+        """The round in which brokers start anew, as an array of one."""
+        return np.array([self.ticks // 3], np.int64)
+
+    def retention_s_of(self, topic: int) -> int | None:
+        """What a log keeps, whether it was read or not; None: everything."""
+        whole_s = self.ticks * self.interval_ms // 1000
+        return {Behaviour.LOSES: whole_s // 4, Behaviour.RISKS: whole_s}.get(behaviour_of(topic))
+
+    def name_of(self, topic: int) -> str:
+        return f"/default/parted-part-{topic}" if topic < self.partitioned else f"/default/topic-{topic}"
 
     def broker_of(self, topic: int) -> int:
         """The first broker owns half of the topics."""
@@ -128,6 +154,14 @@ def _tables(plan: Plan, hour: int, broker: int, topics: Ints) -> Iterator[tuple[
         else np.zeros((0, count), np.int64)
     )
     cursors = [_cursor(plan, int(t), ticks, heads[i]) for i, t in enumerate(topics)]
+    anew = plan.restarts & (ticks >= plan.restart[0])
+    before = [_cursor(plan, int(t), plan.restart, _head(plan, int(t), plan.restart)) for t in topics]
+    if plan.restarts:
+        for found, then in zip(cursors, before, strict=True):
+            found["redelivered"] = found["redelivered"] - anew * then["redelivered"]
+    #: what counters say: what was counted before the start of the broker is taken away
+    counted = np.stack([_head(plan, int(t), plan.restart) for t in topics]) * anew if len(topics) else heads
+    unread_before = np.stack([c["unread_offsets"] for c in before]) * anew if len(topics) else heads
 
     def spread(table: str, picked: npt.NDArray[Any], values: dict[str, Any]) -> tuple[Table, Sequence[Any]]:
         """Columns of `len(topics) × len(picked)` rows."""
@@ -136,11 +170,14 @@ def _tables(plan: Plan, hour: int, broker: int, topics: Ints) -> Iterator[tuple[
         columns: dict[str, Any] = {
             "taken_at": np.tile(times[picked], len(topics)),
             "broker_id": pa.repeat(broker_id, rows),
-            "topic": pa.array([f"/default/topic-{t}" for t in topics], pa.string()).take(
+            "incarnation": np.tile(1 + anew[picked], len(topics)),
+            "topic": pa.array([plan.name_of(int(t)) for t in topics], pa.string()).take(
                 pa.array(np.repeat(np.arange(len(topics)), len(picked)))
             ),
             "topic_id": np.repeat(topics + 1, len(picked)),
-            "partition": pa.nulls(rows, pa.int64()),
+            "partition": pa.array(
+                [int(t) if t < plan.partitioned else None for t in topics for _ in picked], pa.int64()
+            ),
             **values,
         }
         return found, [
@@ -174,25 +211,33 @@ def _tables(plan: Plan, hour: int, broker: int, topics: Ints) -> Iterator[tuple[
     sparse = every[ticks % HEADS_EVERY == 0]
     yield spread("heads", sparse, {"next_offset": heads[:, sparse].reshape(-1)})
     load = every[ticks % LOAD_EVERY == 0]
-    sent = heads[:, load]
+    sent = (heads - counted)[:, load]
     unread = np.stack([c["unread_offsets"][load] for c in cursors]) if cursors else sent
+    read = sent - unread + unread_before[:, load]
+    kept = [plan.retention_s_of(int(t)) for t in topics]
     yield spread(
         "topics",
         load,
         {
             "messages_in": sent.reshape(-1),
             "bytes_in": (sent * MESSAGE_BYTES).reshape(-1),
-            "messages_out": (sent - unread).reshape(-1),
-            "bytes_out": ((sent - unread) * MESSAGE_BYTES).reshape(-1),
+            "messages_out": read.reshape(-1),
+            "bytes_out": (read * MESSAGE_BYTES).reshape(-1),
             "unread_messages": unread.reshape(-1),
             "producers": np.ones(sent.size, np.int64),
             "subscriptions": np.ones(sent.size, np.int64),
-            "retention_age_s": pa.nulls(sent.size, pa.int64()),
+            "retention_age_s": pa.array([limit for limit in kept for _ in load], pa.int64()),
             "retention_bytes": pa.nulls(sent.size, pa.int64()),
+            "drop_unread": np.array([limit is not None for limit in kept for _ in load], bool),
         },
     )
-    yield _consumers(plan, spread, load, cursors, sent - unread)
-    yield _brokers(plan, broker_id, times, heads, cursors)
+    yield _consumers(plan, spread, load, cursors, read)
+    read = (
+        heads - counted - np.stack([c["unread_offsets"] for c in cursors]) + unread_before
+        if cursors
+        else heads
+    )
+    yield _brokers(plan, broker_id, times, 1 + anew, heads, heads - counted, read)
 
 
 def _consumers(
@@ -230,15 +275,19 @@ def _consumers(
 
 
 def _brokers(
-    plan: Plan, broker_id: str, times: Ints, heads: Ints, cursors: Sequence[dict[str, Ints]]
+    plan: Plan, broker_id: str, times: Ints, incarnation: Ints, heads: Ints, counted: Ints, delivered: Ints
 ) -> tuple[Table, Sequence[Any]]:
+    """`heads`: all that was ever published, by topic; `counted`, `delivered`: since the broker started."""
     table, rows = table_named("brokers"), len(times)
-    sent = heads.sum(axis=0) if len(heads) else np.zeros(rows, np.int64)
-    read = sent - sum((c["unread_offsets"] for c in cursors), np.zeros(rows, np.int64))
-    seconds = (times - plan.start_ms) / 1000
+    sent = counted.sum(axis=0) if len(heads) else np.zeros(rows, np.int64)
+    read = delivered.sum(axis=0) if len(heads) else np.zeros(rows, np.int64)
+    stored = heads.sum(axis=0) if len(heads) else np.zeros(rows, np.int64)
+    started_ms = np.where(incarnation > 1, plan.start_ms + plan.restart[0] * plan.interval_ms, plan.start_ms)
+    seconds = np.maximum(0, times - started_ms) / 1000
     columns: dict[str, Any] = {
         "taken_at": times,
         "broker_id": pa.repeat(broker_id, rows),
+        "incarnation": incarnation,
         "uptime_s": seconds,
         "topics": np.full(rows, len(heads)),
         "subscriptions": np.full(rows, len(heads)),
@@ -246,7 +295,7 @@ def _brokers(
         "cpus": np.full(rows, 2),
         "rss_bytes": np.full(rows, 300 << 20),
         "memory_bytes": np.full(rows, 4 << 30),
-        "disk_free_bytes": (200 << 30) - sent * MESSAGE_BYTES // 10,
+        "disk_free_bytes": (200 << 30) - stored * MESSAGE_BYTES // 10,
         "disk_total_bytes": np.full(rows, 256 << 30),
         "journal_read_only": np.zeros(rows, bool),
         "store_error": pa.nulls(rows, pa.string()),
@@ -282,26 +331,39 @@ def _noise(plan: Plan, topic: int, ticks: Ints, spread: int) -> Ints:
 def _head(plan: Plan, topic: int, ticks: Ints) -> Ints:
     """The head at each tick: steady, with noise of less than one interval's messages, so that it never falls."""
     step = plan.rate_of(topic) * plan.interval_ms / 1000
-    return (ticks * step).astype(np.int64) + _noise(plan, topic, ticks, max(0, int(step * 0.4)))
+    before = int(step * plan.ticks * 4) if behaviour_of(topic) is Behaviour.CRAWLS else 0
+    return before + (ticks * step).astype(np.int64) + _noise(plan, topic, ticks, max(0, int(step * 0.4)))
 
 
-_CURSOR_COLUMNS: Final = ("unread_offsets", "acked_above", "in_flight", "members", "failed", "age")
+_CURSOR_COLUMNS: Final = (
+    *(
+        "start_offset",
+        "unread_offsets",
+        "acked_above",
+        "in_flight",
+        "members",
+        "redelivered",
+        "failed",
+        "age",
+    ),
+)
 
 
 def _cursor(plan: Plan, topic: int, ticks: Ints, head: Ints) -> dict[str, Ints]:
     """One subscription at each tick; age -1: nothing is unread."""
     step = plan.rate_of(topic) * plan.interval_ms / 1000
-    total = plan.hours * HOUR_MS // plan.interval_ms
+    total = plan.ticks
     behaviour = behaviour_of(topic)
     zeros, ones = np.zeros(len(ticks), np.int64), np.ones(len(ticks), np.int64)
-    members, above, failed = ones, zeros, zeros
+    members, above, failed, start = ones, zeros, zeros, zeros
     broken = np.int64(total // 2)
     match behaviour:
         case Behaviour.KEEPS_UP | Behaviour.IDLE:
             cursor = np.maximum(0, head - _noise(plan, topic + 500_000, ticks, int(step * 0.02)))
         case Behaviour.FALLS_BEHIND:
             cursor = head * 9 // 10
-        case Behaviour.DIES:
+        case Behaviour.DIES | Behaviour.LOSES | Behaviour.RISKS:
+            broken = np.int64(total // 8) if behaviour is Behaviour.RISKS else broken
             stop = _head(plan, topic, np.array([broken]))[0]
             cursor, members = np.minimum(head, stop), (ticks < broken).astype(np.int64)
         case Behaviour.POISONED:
@@ -311,16 +373,24 @@ def _cursor(plan: Plan, topic: int, ticks: Ints, head: Ints) -> dict[str, Ints]:
         case Behaviour.CATCHES_UP:
             behind = np.maximum(0, int(step * total * 0.5) - (ticks * step / 2).astype(np.int64))
             cursor = np.maximum(0, head - behind)
+        case Behaviour.CRAWLS:
+            cursor = head - int(step * total * 4) + (ticks * step / 10).astype(np.int64)
+    kept_s = plan.retention_s_of(topic)
+    if kept_s is not None:
+        start = _head(plan, topic, np.maximum(0, ticks - kept_s * 1000 // plan.interval_ms))
     unread = head - cursor
     per_ms = plan.rate_of(topic) / 1000
-    exact = (unread / per_ms).astype(np.int64) if per_ms else zeros
+    waiting = head - np.maximum(cursor, start)
+    exact = (waiting / per_ms).astype(np.int64) if per_ms else zeros
     step_ms = np.where(exact < 100_000, 100, 1000)  # as `told_age_ms`
     age = np.where((unread > 0) & (per_ms > 0), exact // step_ms * step_ms, -1)
     return {
+        "start_offset": start,
         "unread_offsets": unread,
         "acked_above": above,
         "in_flight": np.minimum(unread, 20) * members,
         "members": members,
+        "redelivered": failed * 10 + ticks * (behaviour is Behaviour.POISONED),
         "failed": failed,
         "age": age,
     }

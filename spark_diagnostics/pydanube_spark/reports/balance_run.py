@@ -12,20 +12,18 @@ from pydanube_core.diagnosis import theil_sen
 from pydanube_core.errors import CorruptObject, InvalidArgument
 from pydanube_core.units import format_time
 
+from pydanube_spark.reports.balance_page import balance_page
 from pydanube_spark.reports.balance_work import BALANCE_SCHEMA, DAMAGED, BalanceWork, rows_here
-from pydanube_spark.reports.charts import Chart, Series
 from pydanube_spark.reports.comparison import previous
 from pydanube_spark.reports.engine import rows_of
 from pydanube_spark.reports.lag_rows import Span
 from pydanube_spark.reports.output import check_folder, write_report
-from pydanube_spark.reports.page import Page, TableView
 from pydanube_spark.reports.progress import Progress, no_progress
 from pydanube_spark.reports.run import ReportRequest, span_of
 
 Row = Mapping[str, Any]
 FULL: Final = 0.8
 _DAY_S: Final = 86_400.0
-_COLOURS: Final = ("one", "two", "three", "four", "five", "six", "seven", "eight")
 _JSON: Final = ("moves", "rejected", "resources", "hot_topics", "what_if", "deductions")
 
 
@@ -165,114 +163,3 @@ def days_to_full(points: Sequence[tuple[int, float]]) -> tuple[float | None, str
     if slope.low <= 0:
         return None, "not_rising"
     return (FULL - points[-1][1]) / slope.per_s / _DAY_S, None
-
-
-def balance_page(rows: Sequence[Row], report: Mapping[str, Any]) -> Page:
-    summary = report["summary"]
-    labels = [format_time(row["hour_ms"])[11:16] for row in rows]
-    charts = [
-        Chart(
-            title="Busiest broker beside the mean, and after the moves",
-            unit="share of capacity" if _known(rows) else "load a second",
-            labels=labels,
-            series=[
-                Series(name="busiest", colour="bad", values=[row["highest_used"] for row in rows]),
-                Series(name="mean", colour="going", values=[row["mean_used"] for row in rows]),
-                Series(
-                    name="busiest after the moves",
-                    colour="good",
-                    values=[row["highest_after"] for row in rows],
-                ),
-            ],
-        )
-    ]
-    judged = [row for row in rows if row["score"] is not None]
-    if judged:
-        last = judged[-1]
-        resources = json.loads(last["resources"])
-        counted = [name for name, view in resources.items() if view["counts"]]
-        for name in counted:
-            brokers = sorted(
-                {broker for row in judged for broker in json.loads(row["resources"])[name]["used"]}
-            )
-            charts.append(
-                Chart(
-                    title=f"{name} by broker",
-                    unit="share of capacity" if resources[name]["capacity_known"] else "a second",
-                    labels=labels,
-                    series=[
-                        Series(
-                            name=broker,
-                            colour=_COLOURS[number % len(_COLOURS)],
-                            values=[
-                                json.loads(row["resources"]).get(name, {}).get("used", {}).get(broker)
-                                for row in rows
-                            ],
-                        )
-                        for number, broker in enumerate(brokers[: len(_COLOURS)])
-                    ],
-                )
-            )
-    moves = [
-        (
-            move["topic"],
-            move["source"],
-            move["target"],
-            f"{move['source_before']:.3g} → {move['source_after']:.3g}",
-            f"{move['target_before']:.3g} → {move['target_after']:.3g}",
-            f"{move['unread_messages']:,}",
-        )
-        for move in summary["moves"]
-    ]
-    what_if = [
-        (
-            str(each["brokers"]),
-            "–" if each["mean_used"] is None else f"{each['mean_used']:.1%}",
-            _fits(each["fits"]),
-        )
-        for each in summary["what_if"]
-    ]
-    rejected = [(reason, f"{count:,}") for reason, count in sorted(summary["rejected"].items())]
-    tables = [
-        TableView(
-            title="Moves that would help",
-            head=("topic", "from", "to", "source", "target", "unread"),
-            rows=moves,
-            marks={},
-            note="" if moves else "None.",
-        ),
-        TableView(title="What was looked at and not done", head=("reason", "times"), rows=rejected, marks={}),
-        TableView(
-            title="With other numbers of brokers",
-            head=("brokers", "mean used", "fits"),
-            rows=what_if,
-            marks={},
-        ),
-    ]
-    score = summary["score"]
-    days = summary.get("days_to_full_load")
-    return Page(
-        title="Cluster balance",
-        subtitle=f"{report['cluster']}, {report['since']} to {report['until']}",
-        figures=[
-            (summary["verdict"], "now"),
-            ("–" if score is None else f"{score:.0f}", "of 100 points"),
-            (f"{summary['brokers']}", "brokers"),
-            (f"{len(summary['moves'])}", "moves would help"),
-            ("–" if days is None else f"{days:.0f}", "days to 80 % of the bottleneck"),
-        ],
-        charts=charts,
-        tables=tables,
-        remarks=[summary["because"], *(f"Damaged: {text}" for text in summary["damaged_files"][:10])],
-    )
-
-
-def _known(rows: Sequence[Row]) -> bool:
-    for row in reversed(rows):
-        if row["bottleneck"] is not None:
-            return bool(json.loads(row["resources"])[row["bottleneck"]]["capacity_known"])
-    return False
-
-
-def _fits(fits: bool | None) -> str:
-    return "not known" if fits is None else "yes" if fits else "no"

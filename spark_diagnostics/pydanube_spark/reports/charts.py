@@ -11,7 +11,7 @@ from pydanube_spark.reports.markup import escaped
 
 WIDTH: Final = 920
 HEIGHT: Final = 260
-MARGIN: Final = (58, 12, 26, 16)  # left, right, bottom, top
+MARGIN: Final = (58, 34, 30, 16)  # left, right, bottom, top
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,10 +62,11 @@ def short(value: float) -> str:
     return f"{value:.3g}"
 
 
-def labels_shown(chart: Chart, most: int = 12) -> list[int]:
+def labels_shown(chart: Chart) -> list[int]:
     """Which labels have room."""
     count = len(chart.labels)
-    step = max(1, ceil(count / most))
+    longest = max(map(len, chart.labels), default=1)
+    step = max(1, ceil(count / (60 // max(6, longest))))
     return list(range(0, count, step))
 
 
@@ -85,7 +86,7 @@ def svg(chart: Chart) -> str:
         return round(left + slot * (i + 0.5), 1)
 
     parts = [
-        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escaped(chart.title)}">',
+        f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escaped(chart.title)}">',
         *(
             f'<line class="grid" x1="{left}" x2="{WIDTH - right}" y1="{y(mark)}" y2="{y(mark)}"/>'
             f'<text class="axis" x="{left - 6}" y="{y(mark) + 4}" text-anchor="end">{short(mark)}</text>'

@@ -10,6 +10,7 @@ from pydanube_core.units import format_time
 
 from pydanube_spark.reports.lag_rows import Span
 from pydanube_spark.reports.lag_view import offenders, severity, subject_of
+from pydanube_spark.reports.table import TableView, plain_rows
 
 _SHOWN: Final = 100
 
@@ -22,6 +23,27 @@ def previous(span: Span, make: Callable[[Span], dict[str, Any]]) -> dict[str, An
         return {**head, **make(before)}
     except (InvalidArgument, CorruptObject) as error:  # none of that time, or none that can be read
         return {**head, "reason": error.message}
+
+
+def comparison_table(
+    report: Mapping[str, Any], figures: Callable[[Mapping[str, Any]], dict[str, str]]
+) -> TableView:
+    """The figures of both times, and what changed its status."""
+    before = report["previous"]
+    title = "Compared with the time before"
+    head = ("", f"{before['since'][:16]} to {before['until'][:16]}".replace("T", " "), "now")
+    if "reason" in before:
+        return TableView(title=title, head=head, rows=(), note=f"Nothing to compare with: {before['reason']}")
+    was, now = figures(before["summary"]), figures(report["summary"])
+    rows = [(name, was[name], now[name]) for name in now]
+    rows += [
+        (f"{each['subscription']} of {each['topic']}", each["before"], each["now"])
+        for each in before.get("changed", ())
+    ]
+    more = before.get("changed_total", 0) - len(before.get("changed", ()))
+    return TableView(
+        title=title, head=head, rows=plain_rows(rows), note=f"{more} more changed." if more else ""
+    )
 
 
 def compare_lag(

@@ -6,6 +6,8 @@ memory: a row a log.
 
 from __future__ import annotations
 
+import contextlib
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from pydanube_core.errors import CorruptObject, ObjectMissing
@@ -29,23 +31,18 @@ def log_facts(options: StoreOptions, cluster: str, span: Span, topic: str | None
     """By topic id. A damaged file is as one that is not there: it costs sizes, not lag."""
     store = open_for_reading(options)
     table = table_named("topics")
-    found = list(stored_files(store, cluster, table, start_ms=span.since_ms, end_ms=span.until_ms))
-    newest_ms = max((file.end_ms for _, file, _ in found), default=0)
-    last: dict[int, dict[str, Any]] = {}
-    for key, file, _ in sorted(found, key=lambda each: each[1].end_ms):
-        if file.end_ms <= newest_ms - HOUR_MS:
-            continue
-        try:
-            rows = read_samples(store, key, table, columns=list(_COLUMNS)).to_pylist()
-        except (CorruptObject, ObjectMissing):
-            continue
-        for row in rows:
-            before = last.get(row["topic_id"])
-            if (before is None or before["taken_at"] <= row["taken_at"]) and topic_matches(
-                row["topic"], topic
-            ):
-                last[row["topic_id"]] = row
-    return {topic_id: _facts(row) for topic_id, row in last.items()}
+    found = list(stored_files(store, cluster, table, start_ms=span.since_ms - HOUR_MS, end_ms=span.until_ms))
+    newest_ms = min(span.until_ms, max((file.end_ms for _, file, _ in found), default=0))
+    rows: list[dict[str, Any]] = []
+    for key, file, _ in found:
+        if file.end_ms > newest_ms - 2 * HOUR_MS:
+            with contextlib.suppress(CorruptObject, ObjectMissing):
+                rows += read_samples(store, key, table, columns=list(_COLUMNS)).to_pylist()
+    until = datetime.fromtimestamp(span.until_ms / 1000, UTC)
+    rows = [row for row in rows if row["taken_at"] < until and topic_matches(row["topic"], topic)]
+    newest = max((row["taken_at"] for row in rows), default=until)
+    ordered = sorted(rows, key=lambda row: row["taken_at"])
+    return {row["topic_id"]: _facts(row) for row in ordered if row["taken_at"] > newest - timedelta(hours=1)}
 
 
 def _facts(row: dict[str, Any]) -> LogFacts:

@@ -26,6 +26,18 @@ from pydanube_core.telemetry.files import HOUR_MS
 from pydanube_spark.reports.history import Grid, History
 
 _LONGEST: Final = (1 << 63) - 1  # what the column holds: a product of two counters may be anything
+#: worst first: what a report begins with
+SEVERITY: Final = (
+    LagStatus.DATA_LOST,
+    LagStatus.AT_RISK,
+    LagStatus.STUCK,
+    LagStatus.FALLING_BEHIND,
+    LagStatus.SLOW,
+    LagStatus.UNKNOWN,
+    LagStatus.CATCHING_UP,
+    LagStatus.CAUGHT_UP,
+)
+STRETCHES: Final = 48  # of the whole time, for pictures of it
 #: offset of the oldest unread message → its append time, by the Parquet statistics of the cold tier; None: not there
 AppendTime = Callable[[int], int | None]
 
@@ -78,6 +90,9 @@ class LagRow:
     p95_age_s: float | None
     max_age_s: float | None
     minutes: str  # JSON
+    course: (
+        str | None
+    )  # JSON, of the whole time: [stretch, worst status, unread at its end, highest age] each
     samples: int
     expected_samples: int
 
@@ -238,6 +253,7 @@ def _row(
         p95_age_s=_percentile(ages, 95),
         max_age_s=float(ages.max()) if len(ages) else None,
         minutes=json.dumps(_minutes(history, span, windows)),
+        course=json.dumps(_course(span, windows)) if hour_ms is None else None,
         samples=held,
         expected_samples=len(moments),
     )
@@ -255,6 +271,27 @@ def _minutes(history: History, span: Span, windows: Sequence[_Judged]) -> dict[s
     spent_ms[unknown] = spent_ms.get(unknown, 0) + rest_ms
     minutes = {status: round(spent / 60_000, 3) for status, spent in sorted(spent_ms.items())}
     return {status: spent for status, spent in minutes.items() if spent}
+
+
+def stretch_ms(span: Span) -> int:
+    """How long a stretch of `course` is; the last one may be shorter."""
+    return -(-(span.until_ms - span.since_ms) // STRETCHES)
+
+
+def _course(span: Span, windows: Sequence[_Judged]) -> list[list[Any]]:
+    """A point for each stretch in which a window was judged; a long window counts in each stretch that it covers."""
+    points: dict[int, list[Any]] = {}
+    step_ms = stretch_ms(span)
+    for each in windows:
+        found = each.newest
+        age_s = 0.0 if found.lag_messages == 0 else found.age.age_s
+        first, last = each.begin_ms - span.since_ms, each.end_ms - 1 - span.since_ms
+        for stretch in range(-(-first // step_ms), last // step_ms + 1) or (last // step_ms,):
+            point = points.setdefault(stretch, [stretch, each.status.value, None, None])
+            point[1] = min(point[1], each.status.value, key=lambda name: SEVERITY.index(LagStatus(name)))
+            point[2] = found.lag_messages
+            point[3] = age_s if point[3] is None else max(point[3], age_s or 0.0)
+    return [points[stretch] for stretch in sorted(points)]
 
 
 def _percentile(ages: Any, share: float) -> float | None:

@@ -1,4 +1,4 @@
-"""From the rows of a lag report to what people read: summary, page, the lines of a terminal. Pure."""
+"""From the rows of a lag report to what people read: its order, its summary, the lines of a terminal. Pure."""
 
 from __future__ import annotations
 
@@ -10,35 +10,11 @@ from pydanube_core.diagnosis import LagStatus, eta_of_partitions
 from pydanube_core.names import TopicName
 from pydanube_core.units import format_time
 
-from pydanube_spark.reports.charts import Chart, Series
-from pydanube_spark.reports.page import Page, TableView
+from pydanube_spark.reports.lag_rows import SEVERITY
 
 Row = Mapping[str, Any]
 
-#: worst first: what a report begins with
-SEVERITY: Final = (
-    LagStatus.DATA_LOST,
-    LagStatus.AT_RISK,
-    LagStatus.STUCK,
-    LagStatus.FALLING_BEHIND,
-    LagStatus.SLOW,
-    LagStatus.UNKNOWN,
-    LagStatus.CATCHING_UP,
-    LagStatus.CAUGHT_UP,
-)
 WARNING: Final = frozenset(SEVERITY[:5])
-STATUS_COLOURS: Final = {
-    LagStatus.CAUGHT_UP: "good",
-    LagStatus.CATCHING_UP: "going",
-    LagStatus.SLOW: "slow",
-    LagStatus.FALLING_BEHIND: "risk",
-    LagStatus.STUCK: "bad",
-    LagStatus.AT_RISK: "five",
-    LagStatus.DATA_LOST: "lost",
-    LagStatus.UNKNOWN: "none",
-}
-_LINES: Final = ("one", "two", "three", "four", "five", "six", "seven", "eight")
-_TABLE_ROWS: Final = 100
 _MOMENTS: Final = ("hour_ms", "as_of_ms", "since_ms", "gone_ms")
 
 
@@ -68,6 +44,7 @@ def offenders(rows: Sequence[Row]) -> list[Row]:
 def shown_row(row: Row) -> dict[str, Any]:
     """A row as JSON shows it: times as text, what is JSON in the table as objects."""
     shown = {name: value for name, value in row.items() if name not in _MOMENTS}
+    del shown["course"]  # for the page: it is the statuses of the hours in other words
     for name in ("evidence", "reasons", "minutes"):
         shown[name] = json.loads(row[name])
     for name in _MOMENTS:
@@ -97,6 +74,7 @@ def lag_summary(rows: Sequence[Row], damaged: Sequence[str]) -> dict[str, Any]:
         "lag_messages": sum(lag for lag in lags if lag is not None),
         "lag_unknown": sum(lag is None for lag in lags),
         "lost_messages": sum(row["lost_messages"] or 0 for row in worst),
+        "newly_lost_messages": sum(row["newly_lost_messages"] or 0 for row in everyone),
         "minutes": dict(sorted(minutes.items())),
         "fine_share": round(fine / total, 4) if total else None,
         "worst": [
@@ -140,119 +118,11 @@ def _partitioned(rows: Sequence[Row]) -> list[dict[str, Any]]:
     return found
 
 
-def lag_page(rows: Sequence[Row], report: Mapping[str, Any]) -> Page:
-    summary = report["summary"]
-    worst = offenders(rows)
-    hours = sorted({row["hour_ms"] for row in rows if row["hour_ms"] is not None})
-    labels = [format_time(hour)[11:16] for hour in hours]
-    place = {hour: i for i, hour in enumerate(hours)}
-    by_status = {status: [0.0] * len(hours) for status in LagStatus}
-    for row in rows:
-        if row["hour_ms"] is not None:
-            for status, count in json.loads(row["minutes"]).items():
-                by_status[LagStatus(status)][place[row["hour_ms"]]] += count
-    bars = Chart(
-        title="Minutes in each status, all subscriptions",
-        unit="minutes",
-        labels=labels,
-        stacked=True,
-        series=[
-            Series(name=status.value, colour=STATUS_COLOURS[status], values=by_status[status])
-            for status in reversed(SEVERITY)
-            if any(by_status[status])
-        ],
-    )
-    behind = [row for row in worst if row["lag_messages"] and row["gone_ms"] is None][: len(_LINES)]
-    charts = [bars]
-    for title, unit, column in (
-        ("Unread messages of those furthest behind", "messages", "lag_messages"),
-        ("Age of their oldest unread message", "seconds", "oldest_unread_age_s"),
-    ):
-        if behind:
-            charts.append(
-                Chart(
-                    title=title,
-                    unit=unit,
-                    labels=labels,
-                    series=[
-                        Series(
-                            name=subject_of(row),
-                            colour=_LINES[number],
-                            values=_over_time(rows, row, column, place),
-                        )
-                        for number, row in enumerate(behind)
-                    ],
-                )
-            )
-    table = TableView(
-        title="Subscriptions, the worst first",
-        head=("status", "topic", "subscription", "unread", "oldest", "in", "out", "caught up in", "why"),
-        rows=[_cells(row) for row in worst[:_TABLE_ROWS]],
-        marks={status.value: colour for status, colour in STATUS_COLOURS.items()},
-        note=f"The first {_TABLE_ROWS} of {len(worst)}." if len(worst) > _TABLE_ROWS else "",
-    )
-    share = summary["fine_share"]
-    remarks = [f"Damaged: {text}" for text in summary["damaged_files"][:10]]
-    return Page(
-        title="Consumer lag",
-        subtitle=f"{report['cluster']}, {report['since']} to {report['until']}",
-        figures=[
-            (f"{summary['subscriptions']:,}", "subscriptions"),
-            (
-                f"{sum(count for name, count in summary['statuses'].items() if name in WARNING):,}",
-                "in trouble now",
-            ),
-            (f"{summary['lag_messages']:,}", "unread messages"),
-            ("–" if share is None else f"{100 * share:.2f} %", "of the time fine"),
-            (f"{summary['lost_messages']:,}", "messages lost"),
-        ],
-        charts=charts,
-        tables=[table],
-        remarks=remarks,
-    )
-
-
-def _over_time(
-    rows: Sequence[Row], subject: Row, column: str, place: Mapping[int, int]
-) -> list[float | None]:
-    values: list[float | None] = [None] * len(place)
-    for row in rows:
-        if row["hour_ms"] is not None and (row["topic"], row["subscription"]) == (
-            subject["topic"],
-            subject["subscription"],
-        ):
-            value = row[column]
-            values[place[row["hour_ms"]]] = 0.0 if value is None and row["lag_messages"] == 0 else value
-    return values
-
-
-def _cells(row: Row) -> tuple[str, ...]:
-    def number(value: float | None, form: str = ",.0f") -> str:
-        return "–" if value is None else format(value, form)
-
-    why = row["stuck_reason"] or (
-        "rewound" if row["rewound"] else json.loads(row["reasons"]).get("status", "")
-    )
-    if row["gone_ms"] is not None:
-        why = "deleted"
-    return (
-        row["status"],
-        row["topic"],
-        row["subscription"],
-        number(row["lag_messages"]),
-        age_text(row["oldest_unread_age_s"]),
-        number(row["produce_rate"], ",.1f"),
-        number(row["consume_rate"], ",.1f"),
-        "–" if row["status"] == LagStatus.CAUGHT_UP else age_text(row["eta_s"]),
-        str(why),
-    )
-
-
 def age_text(seconds: float | None) -> str:
     """A time span as people say it; – where it is not known."""
     if seconds is None:
         return "–"
-    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
+    for size, unit in ((3600, "h"), (60, "min")):
         if seconds >= size:
             return f"{seconds / size:.1f} {unit}"
     return f"{seconds:.1f} s"

@@ -17,7 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydanube_core.errors import InvalidArgument
 
-from pydanube_spark.reports.page import Page, html, png
+from pydanube_spark.reports.page import Page, html
+from pydanube_spark.reports.picture import png
 
 
 def check_folder(folder: Path) -> None:

@@ -16,8 +16,9 @@ from pydanube_storage.objects import StoreOptions
 
 from pydanube_spark.reports.comparison import compare_lag, previous
 from pydanube_spark.reports.engine import rows_of
+from pydanube_spark.reports.lag_page import lag_page
 from pydanube_spark.reports.lag_rows import Span
-from pydanube_spark.reports.lag_view import lag_page, lag_summary, offenders, shown_row
+from pydanube_spark.reports.lag_view import lag_summary, offenders, shown_row
 from pydanube_spark.reports.lag_work import DAMAGED, LAG_SCHEMA, LagQuestion, LagWork, rows_here
 from pydanube_spark.reports.output import check_folder, write_report
 from pydanube_spark.reports.progress import Progress, no_progress

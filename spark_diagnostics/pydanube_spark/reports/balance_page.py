@@ -1,0 +1,167 @@
+"""The page of a balance report. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from pydanube_core.units import parse_time_ms
+
+from pydanube_spark.reports.charts import Chart, Series
+from pydanube_spark.reports.comparison import comparison_table
+from pydanube_spark.reports.page import Page, Step
+from pydanube_spark.reports.stretches import as_of_text, time_label
+from pydanube_spark.reports.table import TableView, plain_rows
+
+Row = Mapping[str, Any]
+_COLOURS: Final = ("one", "two", "three", "four", "five", "six", "seven", "eight")
+_STEPS: Final = 5
+_SOON_DAYS: Final = 30
+
+
+def balance_page(rows: Sequence[Row], report: Mapping[str, Any]) -> Page:
+    summary = report["summary"]
+    since_ms, until_ms = (parse_time_ms(report[name], field=name) for name in ("since", "until"))
+    labels = [time_label(row["hour_ms"], until_ms - since_ms) for row in rows]
+    charts = [
+        Chart(
+            title="Busiest broker beside the mean, and after the moves",
+            unit="share of capacity" if _known(rows) else "load a second",
+            labels=labels,
+            series=[
+                Series(name="busiest", colour="bad", values=[row["highest_used"] for row in rows]),
+                Series(name="mean", colour="going", values=[row["mean_used"] for row in rows]),
+                Series(
+                    name="busiest after the moves",
+                    colour="good",
+                    values=[row["highest_after"] for row in rows],
+                ),
+            ],
+        )
+    ]
+    judged = [row for row in rows if row["score"] is not None]
+    if judged:
+        last = judged[-1]
+        resources = json.loads(last["resources"])
+        counted = [name for name, view in resources.items() if view["counts"]]
+        for name in counted:
+            brokers = sorted(
+                {broker for row in judged for broker in json.loads(row["resources"])[name]["used"]}
+            )
+            charts.append(
+                Chart(
+                    title=f"{name} by broker",
+                    unit="share of capacity" if resources[name]["capacity_known"] else "a second",
+                    labels=labels,
+                    series=[
+                        Series(
+                            name=broker,
+                            colour=_COLOURS[number % len(_COLOURS)],
+                            values=[
+                                json.loads(row["resources"]).get(name, {}).get("used", {}).get(broker)
+                                for row in rows
+                            ],
+                        )
+                        for number, broker in enumerate(brokers[: len(_COLOURS)])
+                    ],
+                )
+            )
+    moves = [
+        (
+            move["topic"],
+            move["source"],
+            move["target"],
+            f"{move['source_before']:.3g} → {move['source_after']:.3g}",
+            f"{move['target_before']:.3g} → {move['target_after']:.3g}",
+            f"{move['unread_messages']:,}",
+        )
+        for move in summary["moves"]
+    ]
+    what_if = [
+        (
+            str(each["brokers"]),
+            "–" if each["mean_used"] is None else f"{each['mean_used']:.1%}",
+            _fits(each["fits"]),
+        )
+        for each in summary["what_if"]
+    ]
+    rejected = [(reason, f"{count:,}") for reason, count in sorted(summary["rejected"].items())]
+    tables = [
+        TableView(
+            title="Moves that would help",
+            head=("topic", "from", "to", "source", "target", "unread"),
+            rows=plain_rows(moves),
+            live=True,
+        ),
+        TableView(
+            title="What was looked at and not done", head=("reason", "times"), rows=plain_rows(rejected)
+        ),
+        TableView(
+            title="With other numbers of brokers",
+            head=("brokers", "mean used", "fits"),
+            rows=plain_rows(what_if),
+        ),
+    ]
+    score = summary["score"]
+    days, disk = summary.get("days_to_full_load"), summary.get("days_to_full_disk")
+    if "previous" in report:
+        tables.append(comparison_table(report, _compared))
+    return Page(
+        title="Cluster balance",
+        subtitle=as_of_text(report),
+        figures=[
+            (summary["verdict"], "now"),
+            ("–" if score is None else f"{score:.0f}", "of 100 points"),
+            (f"{summary['brokers']}", "brokers"),
+            (f"{len(summary['moves'])}", "moves would help"),
+            ("–" if days is None else f"{days:.0f}", "days to 80 % of the bottleneck"),
+            ("–" if disk is None else f"{disk:.0f}", "days to 80 % of the fullest disk"),
+        ],
+        steps=_steps(summary),
+        charts=charts,
+        tables=tables,
+        remarks=[summary["because"], *(f"Damaged: {text}" for text in summary["damaged_files"][:10])],
+    )
+
+
+def _steps(summary: Mapping[str, Any]) -> list[Step]:
+    """What would help, the most useful first."""
+    steps = [
+        Step(
+            text=f"Move {move['topic']} from {move['source']} to {move['target']}: the busier of both goes from "
+            f"{max(move['source_before'], move['target_before']):.3g} to {max(move['source_after'], move['target_after']):.3g}."
+        )
+        for move in summary["moves"][:_STEPS]
+    ]
+    for name, what in (("load", "The bottleneck"), ("disk", "The fullest disk")):
+        days = summary.get(f"days_to_full_{name}")
+        if days is not None and days < _SOON_DAYS:
+            steps.append(
+                Step(text=f"{what} is 80 % used in {days:.0f} days: add a broker, or take load away.")
+            )
+    return steps or [Step(text=f"Nothing: {summary['because']}")]
+
+
+def _compared(summary: Mapping[str, Any]) -> dict[str, str]:
+    score = summary["score"]
+    highest = summary["highest_before"]
+    return {
+        "verdict": summary["verdict"],
+        "points of 100": "–" if score is None else f"{score:.0f}",
+        "brokers": str(summary["brokers"]),
+        "topics": f"{summary['topics']:,}",
+        "busiest broker": "–" if highest is None else f"{highest:.3g}",
+        "changes of owner": f"{summary['owner_changes']:,}",
+    }
+
+
+def _known(rows: Sequence[Row]) -> bool:
+    for row in reversed(rows):
+        if row["bottleneck"] is not None:
+            return bool(json.loads(row["resources"])[row["bottleneck"]]["capacity_known"])
+    return False
+
+
+def _fits(fits: bool | None) -> str:
+    return "not known" if fits is None else "yes" if fits else "no"

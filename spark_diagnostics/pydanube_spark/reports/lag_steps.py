@@ -1,0 +1,73 @@
+"""What to do next about subscriptions in trouble: a sentence for each, and the command that begins it. Pure."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from pydanube_core.diagnosis import LagStatus, StuckReason
+from pydanube_core.names import TopicName
+
+from pydanube_spark.reports.lag_view import WARNING, age_text
+from pydanube_spark.reports.page import Step
+
+_MOST: Final = 5
+_OLD_S: Final = 300.0
+_STUCK: Final = {
+    StuckReason.NO_MEMBER: "{lag} unread messages and no consumer for {since}: start one, or delete the subscription if nobody will read it",
+    StuckReason.POISON: "the message at offset {next_unacked} fails again and again: look at it, skip it, or set a dead-letter topic",
+    StuckReason.HEAD_OF_LINE: "the message at offset {next_unacked} is not answered while those behind it are: look at the consumer that holds it",
+    StuckReason.NOTHING_IN_FLIGHT: "{consumers} consumers take nothing: look at their processes",
+    StuckReason.IN_FLIGHT_AT_LIMIT: "consumers hold {in_flight} messages, as many as they may, and answer none: look at their processes",
+    StuckReason.NO_ACK: "consumers hold {in_flight} messages and have answered none for {since}: look at their processes",
+}
+_STATUS: Final = {
+    LagStatus.DATA_LOST: "retention deleted {lost} messages before they were read: let it wait for cursors, or give it more time",
+    LagStatus.AT_RISK: "retention takes the oldest unread message in {headroom}: give it more time, or read faster",
+    LagStatus.FALLING_BEHIND: "{produced} messages a second come, {consumed} are read: add consumers or partitions",
+    LagStatus.SLOW: "{lag} unread messages, and no end in sight within an hour: add consumers or partitions",
+    LagStatus.STUCK: "the cursor has not moved for {since}",
+}
+
+
+def next_steps(worst: Sequence[Mapping[str, Any]], report: Mapping[str, Any]) -> list[Step]:
+    """At most `_MOST` steps, the most urgent first; never none."""
+    steps = []
+    if report["data_age_s"] > _OLD_S:
+        steps.append(
+            Step(
+                text=f"The newest sample is {age_text(report['data_age_s'])} old: see whether the brokers run and write telemetry.",
+                command="danube brokers status",
+            )
+        )
+    trouble = [row for row in worst if row["status"] in WARNING and row["gone_ms"] is None]
+    steps += [_step(row) for row in trouble[:_MOST]]
+    if len(trouble) > _MOST:
+        steps.append(Step(text=f"And {len(trouble) - _MOST} more below.", command="danube diagnose cluster"))
+    return steps or [Step(text="Nothing: no subscription is in trouble.")]
+
+
+def _step(row: Mapping[str, Any]) -> Step:
+    status = LagStatus(row["status"])
+    form = _STATUS[status]
+    if status is LagStatus.STUCK and row["stuck_reason"]:
+        form = _STUCK[StuckReason(row["stuck_reason"])]
+
+    def count(name: str, shape: str = ",") -> str:
+        return "–" if row[name] is None else format(row[name], shape)
+
+    said = form.format(
+        lag=count("lag_messages"),
+        lost=count("lost_messages"),
+        since=age_text(None if row["since_ms"] is None else (row["as_of_ms"] - row["since_ms"]) / 1000),
+        next_unacked=count("next_unacked", "d"),
+        consumers=count("consumers"),
+        in_flight=count("in_flight"),
+        headroom=age_text(row["retention_headroom_s"]),
+        produced=count("produce_rate", ",.1f"),
+        consumed=count("consume_rate", ",.1f"),
+    )
+    topic = str(TopicName.parse(row["topic"]).base) if row["partition"] is not None else row["topic"]
+    words = shlex.join(["danube", "diagnose", "subscription", topic, row["subscription"]])
+    return Step(text=f"{row['subscription']} of {row['topic']}: {said}.", command=words)
