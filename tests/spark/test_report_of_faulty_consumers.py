@@ -127,6 +127,7 @@ def test_the_report_says_what_duckdb_finds_in_the_same_files(broker: BrokerProce
     [
         (["--topic", "nothing-like-it", "--since", "1h"], "INVALID_ARGUMENT", "was sampled in that time"),
         (["--since", "0s"], "INVALID_ARGUMENT", ""),
+        (["--compare", "yesterday"], "INVALID_ARGUMENT", "there is only previous"),
         (["--tier", "/nowhere/at/all"], "STORE_UNAVAILABLE", "there is no object store"),
     ],
 )

@@ -103,7 +103,7 @@ class Sampler:
         heads: list[HeadSample] = []
         cursors: list[CursorSample] = []
         consumers: list[ConsumerSample] = []
-        totals = [*self._ended, 0]  # messages and bytes in and out, subscriptions
+        totals = [0, 0, 0, 0, 0]  # messages and bytes in and out, subscriptions
         refused = self._refused_by_topic() if telling else {}
         busy, own_from = 0.0, time.thread_time()  # of this thread, without the turns that others had
         slice_from = time.perf_counter()
@@ -127,6 +127,8 @@ class Sampler:
                 totals[4] += len(topic.subscriptions)
                 look(topic, track, begun_ms)
         gone_topics = self._sweep()
+        for place, count in enumerate(self._ended):
+            totals[place] += count
         gone_subscriptions, self._gone = self._gone, []
         broker = self._see_broker(begun_ms, totals)
         told_from = time.thread_time()

@@ -72,7 +72,7 @@ def lag_page(rows: Sequence[Row], report: Mapping[str, Any]) -> Page:
             ("–" if share is None else f"{100 * share:.2f} %", "of the known time fine"),
             (f"{summary['newly_lost_messages']:,}", "messages lost"),
         ],
-        steps=next_steps([max(group, key=_urgency) for group in groups], report),
+        steps=next_steps([_whole(group) for group in groups], report),
         charts=_charts(worst, report),
         tables=tables,
         remarks=[f"Damaged: {text}" for text in summary["damaged_files"][:10]],
@@ -109,15 +109,21 @@ def _urgency(row: Row) -> tuple[int, int]:
 
 
 def _group_row(group: Sequence[Row]) -> TableRow:
+    whole = _table_row(_whole(group))
+    parts = sorted(group, key=lambda row: row["partition"] or 0) if group[0]["partition"] is not None else ()
+    return TableRow(cells=whole.cells, parts=[_table_row(row) for row in parts])
+
+
+def _whole(group: Sequence[Row]) -> Row:
     """A subscription as a whole: what is summed is what is known, what is waited for is the last of them."""
     if len(group) == 1 and group[0]["partition"] is None:
-        return _table_row(group[0])
+        return group[0]
     worst = max(group, key=_urgency)
     minutes: dict[str, float] = {}
     for row in group:
         for status, count in json.loads(row["minutes"]).items():
             minutes[status] = minutes.get(status, 0.0) + count
-    whole = {
+    return {
         **worst,
         "topic": _topic(worst),
         "lag_messages": _over(sum, group, "lag_messages"),
@@ -132,8 +138,6 @@ def _group_row(group: Sequence[Row]) -> TableRow:
         "minutes": json.dumps(minutes),
         "course": json.dumps(_worst_course(group)),
     }
-    parts = sorted(group, key=lambda row: row["partition"] or 0)
-    return TableRow(cells=_table_row(whole).cells, parts=[_table_row(row) for row in parts])
 
 
 def _over(make: Any, group: Sequence[Row], column: str) -> Any:
@@ -229,11 +233,14 @@ def _why(row: Row) -> str:
 
 def _evidence(row: Row) -> str:
     """The numbers that decided, as people say them."""
-    shown = []
-    for name, value in json.loads(row["evidence"]).items():
+    evidence, shown = json.loads(row["evidence"]), []
+    slope = [evidence.pop(f"lag_per_s{end}", None) for end in ("", "_low", "_high")]
+    if None not in slope:
+        shown.append("lag changes by {:,.1f} a second ({:,.1f} to {:,.1f})".format(*slope))
+    for name, value in evidence.items():
         if value is None or name in ("because", "lag_messages", "samples", "expected_samples"):
             continue
-        if name.endswith("_s") and not name.endswith("_per_s"):
+        if name.endswith("_s"):
             shown.append(f"{name.removesuffix('_s').replace('_', ' ')} {age_text(value)}")
         elif isinstance(value, bool):
             shown.append(f"{'' if value else 'not '}{name.replace('_', ' ')}")

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from pydanube_core.diagnosis import LagStatus, StuckReason
-from pydanube_core.names import TopicName
 
 from pydanube_spark.reports.lag_view import WARNING, age_text
 from pydanube_spark.reports.page import Step
@@ -53,6 +52,8 @@ def _step(row: Mapping[str, Any]) -> Step:
     form = _STATUS[status]
     if status is LagStatus.STUCK and row["stuck_reason"]:
         form = _STUCK[StuckReason(row["stuck_reason"])]
+    elif status in (LagStatus.FALLING_BEHIND, LagStatus.SLOW) and row["consumers"] == 0:
+        form = _STUCK[StuckReason.NO_MEMBER]
 
     def count(name: str, shape: str = ",") -> str:
         return "–" if row[name] is None else format(row[name], shape)
@@ -68,6 +69,5 @@ def _step(row: Mapping[str, Any]) -> Step:
         produced=count("produce_rate", ",.1f"),
         consumed=count("consume_rate", ",.1f"),
     )
-    topic = str(TopicName.parse(row["topic"]).base) if row["partition"] is not None else row["topic"]
-    words = shlex.join(["danube", "diagnose", "subscription", topic, row["subscription"]])
+    words = shlex.join(["danube", "diagnose", "subscription", row["topic"], row["subscription"]])
     return Step(text=f"{row['subscription']} of {row['topic']}: {said}.", command=words)

@@ -49,7 +49,7 @@ def request_of(arguments: Sequence[str]) -> tuple[str, ReportRequest]:
     parser.add_argument(
         "--master", help="Spark's master URL; without it, Spark runs where there is much to read"
     )
-    parser.add_argument("--compare", choices=["previous"], help="with the time of the same length before")
+    parser.add_argument("--compare", metavar="previous", help="with the time of the same length before")
     for name in _STORE:
         parser.add_argument(f"--{name}", help="of an S3-compatible store")
     for name in (*_DURATIONS, *_COUNTS):

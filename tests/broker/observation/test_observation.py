@@ -39,6 +39,38 @@ async def publish(client: Client, topic: str, count: int) -> None:
         await producer.send_many([b"x"] * count)
 
 
+async def test_bytes_that_leave_are_counted_where_they_leave_and_stay_counted(
+    broker: Broker, client: Client
+) -> None:
+    """Small messages, then large ones, to a consumer and a reader: no mean, and no fall when a topic is deleted."""
+    topic, _ = await make(broker, 2)
+    rounds: list[Round] = []
+    broker.observation.observe(rounds.append)
+    async with client.consumer("t0", "s", type="shared") as consumer:
+        async with client.producer("t0") as producer:
+            await producer.send_many([b"x"] * 500)
+            first = len(await consumer.receive(max_messages=500, max_wait_s=5))
+            small = topic.bytes_out
+            await producer.send_many([b"x" * 10_000] * 50)
+        got = first
+        while got < 550:
+            got += len(await consumer.receive(max_messages=550, max_wait_s=5))
+    assert topic.messages_out == 550
+    assert topic.bytes_out == topic.bytes_in, "each batch left once, whole"
+    assert topic.bytes_out - small >= 50 * 10_000
+    async with client.reader("t0", stop="head") as reader:
+        assert len([m async for m in reader]) == 550
+    assert (topic.messages_out, topic.bytes_out) == (1100, 2 * topic.bytes_in)
+    await broker.observation.look_once()
+    before = rounds[-1].broker
+    assert (before.messages_out, before.bytes_out) == (1100, topic.bytes_out)
+    await broker.registry.delete(TopicName.parse("t0"))
+    await broker.observation.look_once()
+    after = rounds[-1].broker
+    assert after.messages_in >= before.messages_in
+    assert (after.messages_out, after.bytes_out) == (before.messages_out, before.bytes_out)
+
+
 async def test_an_observer_is_told_of_everything_once_and_then_of_what_changed(
     broker: Broker, client: Client
 ) -> None:
