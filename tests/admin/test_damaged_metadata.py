@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from pydanube_broker.cluster import keys
+from pydanube_broker.cluster.ids import BrokerId
 from pydanube_core.errors import ClusterError
 from pydanube_core.names import TopicName
 from pydanube_storage.metadata import Delete, EmbeddedStore, KeyRange, Put, read_all
@@ -15,13 +16,11 @@ from tests.admin.real_broker import Administered, administered
 pytestmark = pytest.mark.anyio
 
 EVERYTHING = KeyRange(start="/", end="0")
-# Of the broker itself and not of anything it serves: who it is, and in which life.
-ITS_OWN = ("/cluster/", "/incarnations/", "/leader/", "/members/")
-#: A counter that nobody needs now; what is put down anew.
-SILENT = ("/epochs/default/gone", "/tier/")
+#: Put down anew at a start: counters go on above all that they can have reached.
+ANEW = ("/epochs/", "/incarnations/", "/leader/", "/members/", "/tier/")
 ONE_IS_ENOUGH = ("/admin/",)  # of each kind
-TEXTS = ("/schemas/definitions/", "/schemas/descriptors/")  # any is one
-SOME = ("/registry/topics", "/registry/partitioned", "/tombstones/subscriptions", "/admin/changes")
+TEXTS = ("/cluster/name", "/schemas/definitions/", "/schemas/descriptors/")  # any is one
+SOME = ("/registry/topics", "/incarnations/")
 SCHEMA = '{"type": "object"}'
 DAMAGE = b'{"version": 1, "nonsense": ['
 PAYLOADS = [b"%d" % number for number in range(5)]
@@ -78,11 +77,12 @@ async def test_a_start_with_any_one_piece_damaged_serves_the_rest_and_gives_noth
         orders = cluster.broker.registry.find(TopicName.parse("orders"))
         assert orders is not None
         head = f"/catalog-heads/{orders.topic_id:020d}"
+        broker_id = BrokerId(cluster.broker.data_dir.broker_id)
     async with EmbeddedStore(tmp_path / "metadata.sqlite") as store:
         items, _ = await read_all(store, EVERYTHING)
     trees: dict[str, list[str]] = {}
     for item in items:
-        if not item.key.startswith((*ITS_OWN, *TEXTS)):
+        if not item.key.startswith(TEXTS):
             trees.setdefault("/".join(item.key.split("/")[:3]), []).append(item.key)
     assert {
         "/registry/topics",
@@ -90,16 +90,19 @@ async def test_a_start_with_any_one_piece_damaged_serves_the_rest_and_gives_noth
         "/tombstones/subscriptions",
         "/admin/changes",
     } <= trees.keys()
-    damaged = {
-        key for name, tree in trees.items() for key in (tree[0], tree[-1]) if some is None or name in some
-    }
-    safe = ("/registry/topics/default/safe", "/epochs/default/safe", keys.namespace_key("default"))
-    for key in [*sorted(damaged), head]:
+    damaged = {keys.LEADER} if some else {head, keys.LEADER, keys.member_key(broker_id)}
+    for tree in trees.values():
+        if some is None:
+            damaged |= {tree[0], tree[-1]}
+        elif tree[0].startswith(some):
+            damaged.add(tree[-1])
+    safe = ("/registry/topics/default/safe", keys.namespace_key("default"))
+    for key in sorted(damaged):
         former = await rewrite(tmp_path, key, DAMAGE)
         async with administered(tmp_path) as cluster:
             status = await cluster("brokers.status")
             said = [each["message"] for each in status["reasons"] if each["code"] == "METADATA_SET_ASIDE"]
-            if not key.startswith((*ONE_IS_ENOUGH, *SILENT)):
+            if not key.startswith((*ONE_IS_ENOUGH, *ANEW)):
                 assert said, key
                 assert key in said[0] or key == head
                 found = (await cluster("diagnose.cluster"))["findings"]

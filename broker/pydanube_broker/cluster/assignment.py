@@ -37,7 +37,7 @@ from pydanube_broker.cluster.ids import BrokerId, Epoch, Incarnation, TopicId
 from pydanube_broker.cluster.json_record import JsonRecord
 from pydanube_broker.cluster.membership import MemberRecord
 from pydanube_broker.cluster.records import TopicRecord
-from pydanube_broker.cluster.set_aside import Aside
+from pydanube_broker.cluster.set_aside import Aside, counted_at_most
 
 _OPERATIONS_A_TOPIC: Final = 4  # two guards, two puts
 _TOPICS_A_TRANSACTION: Final = (
@@ -258,8 +258,7 @@ class Assigner:
         counted = []
         for topic in topics:
             key = keys.epoch_key(topic.topic)
-            with self._aside.reading(key):  # without its counter no epoch is known to be new
-                counted.append((topic, _counter(key, found.get(key))))
+            counted.append((topic, _counter(key, found.get(key))))
         return counted
 
     async def _transact(
@@ -294,7 +293,10 @@ class Assigner:
 def _counter(key: str, item: KeyValue | None) -> EpochCounter:
     if item is None:
         return EpochCounter(epoch=Epoch(0), guard=Absent(key))
-    epoch = EpochRecord.from_json(item.value, key=key).epoch
+    try:
+        epoch = EpochRecord.from_json(item.value, key=key).epoch
+    except ClusterError as error:
+        epoch = counted_at_most(item, error)
     return EpochCounter(epoch=Epoch(epoch), guard=ModRevision(key, item.mod_revision))
 
 

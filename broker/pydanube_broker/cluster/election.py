@@ -138,9 +138,14 @@ class Election:
         while True:
             page = await self._store.range(keys.only(keys.LEADER))
             item = page.items[0] if page.items else None
-            found = None if item is None else LeaderRecord.from_json(item.value, key=item.key)
             self._seen_at = page.revision
-            move = decide(found, self._own)
+            try:
+                found = None if item is None else LeaderRecord.from_json(item.value, key=item.key)
+                move = decide(found, self._own)
+            except ClusterError:
+                if self._own.lease_id is not None:
+                    raise  # somebody may lead
+                found, move = None, Move.CLEAR  # a lone broker's: whoever it named is dead
             try:
                 match move:
                     case Move.LEAD | Move.FOLLOW:

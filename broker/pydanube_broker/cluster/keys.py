@@ -12,7 +12,7 @@
 | quiet | `/tombstones/topics/<topic id>` | `TopicTombstone`: a deleted topic that may come back | until its grace ends |
 | quiet | `/tombstones/partitioned/<parent id>` | `ParentTombstone` | longer than its partitions' |
 | quiet | `/tombstones/subscriptions/<topic id>/<subscription id>` | `SubscriptionTombstone` | until its grace ends |
-| quiet | `/tombstones/returning/<call id>` | `{}`: all that this deletion buried comes back | while it does |
+| quiet | `/tombstones/verdicts/<call id>` | `Verdict`: all that this deletion buried comes back, or goes | while it does |
 | quiet | `/admin/…` | the admin core's: plans, changes, tasks, the head of the audit chain | the admin core says |
 | quiet | `/incarnations/<broker>` | counter of registrations | for ever |
 | quiet | `/epochs/<ns>/<name>` | counter of assignments of a topic name | for ever |
@@ -50,7 +50,7 @@ SUBSCRIPTIONS: Final = KeyRange.prefix(_SUBSCRIPTIONS)
 TOMBSTONES: Final = KeyRange.prefix("/tombstones/")
 TOPIC_TOMBSTONES: Final = KeyRange.prefix("/tombstones/topics/")
 PARENT_TOMBSTONES: Final = KeyRange.prefix("/tombstones/partitioned/")
-RETURNING: Final = KeyRange.prefix("/tombstones/returning/")
+VERDICTS: Final = KeyRange.prefix("/tombstones/verdicts/")
 SUBSCRIPTION_TOMBSTONES: Final = KeyRange.prefix("/tombstones/subscriptions/")
 EPOCHS: Final = KeyRange.prefix(_EPOCHS)
 CLIENTS: Final = KeyRange.prefix("/clients/")
@@ -113,8 +113,12 @@ def subscription_tombstones_range(topic_id: TopicId) -> KeyRange:
     return KeyRange.prefix(f"/tombstones/subscriptions/{_digits(topic_id)}/")
 
 
-def returning_key(call_id: str) -> str:
-    return f"/tombstones/returning/{call_id}"
+def verdict_key(call_id: str) -> str:
+    return f"/tombstones/verdicts/{call_id}"
+
+
+def call_of_verdict(key: str) -> str:
+    return key.rpartition("/")[2]
 
 
 def topics_range(namespace: str) -> KeyRange:

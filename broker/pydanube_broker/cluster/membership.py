@@ -41,6 +41,7 @@ from pydanube_storage.metadata import (
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.ids import BrokerId, Incarnation
 from pydanube_broker.cluster.json_record import JsonRecord
+from pydanube_broker.cluster.set_aside import counted_at_most
 
 log = logging.getLogger("pydanube.cluster")
 
@@ -303,4 +304,8 @@ class Membership:
 def _next_incarnation(counter: KeyValue | None) -> Incarnation:
     if counter is None:
         return Incarnation(1)
-    return Incarnation(IncarnationRecord.from_json(counter.value, key=counter.key).incarnation + 1)
+    try:
+        last = IncarnationRecord.from_json(counter.value, key=counter.key).incarnation
+    except ClusterError as error:
+        last = counted_at_most(counter, error)
+    return Incarnation(last + 1)

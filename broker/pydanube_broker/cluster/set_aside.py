@@ -13,9 +13,19 @@ from typing import Any
 
 from pydanube_core.errors import ClusterError, DiskFull, FormatTooNew, StoreUnavailable
 from pydanube_core.facts import SetAside
-from pydanube_storage.metadata import CorruptMetadata, KeyRange
+from pydanube_storage.metadata import CorruptMetadata, KeyRange, KeyValue
 
 log = logging.getLogger("pydanube.cluster")
+
+
+def counted_at_most(counter: KeyValue, error: ClusterError) -> int:
+    """What a counter that cannot be read has reached at the most.
+
+    Each of its steps took a revision of the store, so it never passed that of its last change.
+    """
+    facts = {"event": "counter_unreadable", "key": counter.key, "why": error.message}
+    log.warning("counter_unreadable", extra=facts)
+    return counter.mod_revision
 
 
 class Aside:

@@ -44,6 +44,13 @@ class SubscriptionTombstone(JsonRecord):
     until_ms: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict(JsonRecord):
+    """Whether all that one deletion buried comes back, or goes."""
+
+    comes_back: bool
+
+
 def not_kept(kind: type[ClusterError], call_id: str) -> ClusterError:
     return kind(
         "what that change deleted is not kept any more: its grace is over, or the disk ran full",

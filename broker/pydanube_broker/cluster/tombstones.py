@@ -9,9 +9,10 @@ that of any deleted topic.
 A partitioned topic takes several transactions. Its parent's tombstone is written with the mark that begins the
 deletion and goes with the mark that ends the restoration, so that `resume` knows at every crash what was meant.
 
-What comes back in several transactions is noted first, by the deletion's `call_id`, and `resume` goes on with it. Every
-transaction that takes a tombstone away is guarded by its revision, and one that ends a grace by the absence of that note:
-of coming back and of being forgotten a tombstone sees one, and what was promised to come back does so whole.
+What takes several transactions to come back, or to be forgotten, is decided first: a `Verdict` by the deletion's
+`call_id`, written once. `resume` goes on with what comes back, the sweep with what goes. Every transaction that takes a
+tombstone away is guarded by its revision, and one that ends a grace without a verdict by the absence of one: a deletion
+comes back whole, or is gone.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import TypeVar
 from pydanube_core.errors import (
     ClusterError,
     Conflict,
-    StoreUnavailable,
+    Retryable,
     SubscriptionNotFound,
     TopicNotFound,
 )
@@ -59,13 +60,15 @@ from pydanube_broker.cluster.tombstone_records import (
     ParentTombstone,
     SubscriptionTombstone,
     TopicTombstone,
+    Verdict,
     name_reused,
     not_kept,
     stranded_partition,
     subscription_reused,
 )
 
-T = TypeVar("T")
+K = TypeVar("K")
+V = TypeVar("V", TopicTombstone, SubscriptionTombstone)
 
 
 class Tombstones(RegistryWriter):
@@ -74,7 +77,7 @@ class Tombstones(RegistryWriter):
     def __init__(self, store: MetadataStore, *, wall_ms: Callable[[], int]) -> None:
         super().__init__(store, wall_ms=wall_ms)
         self._tombstones: dict[str, Revision] = {}  # key → revision; of those that are known
-        self._returning: set[str] = set()  # call ids of deletions that were taken back and are not back whole
+        self._verdicts: dict[str, bool] = {}  # call id of a deletion → whether it comes back, or goes
         self.buried_topics: dict[TopicId, TopicTombstone] = {}
         self.buried_parents: dict[TopicId, ParentTombstone] = {}
         self.buried_subscriptions: dict[SubscriptionId, SubscriptionTombstone] = {}
@@ -88,7 +91,7 @@ class Tombstones(RegistryWriter):
     async def load_tombstones(self) -> None:
         """Read what is buried."""
         self.buried_topics, self.buried_parents, self.buried_subscriptions = {}, {}, {}
-        self._tombstones, self._returning = {}, set()
+        self._tombstones, self._verdicts = {}, {}
         for item in (await read_all(self._store, keys.TOMBSTONES))[0]:
             with self.aside.reading(item.key):
                 self._take_tombstone(item)
@@ -101,8 +104,8 @@ class Tombstones(RegistryWriter):
         elif item.key in keys.PARENT_TOMBSTONES:
             parent = ParentTombstone.from_json(item.value, key=item.key)
             self.buried_parents[TopicId(parent.parent_id)] = parent
-        elif item.key in keys.RETURNING:
-            self._returning.add(item.key.rpartition("/")[2])
+        elif item.key in keys.VERDICTS:
+            self._take_verdict(item.key, item.value)
         else:
             one = SubscriptionTombstone.from_json(item.value, key=item.key)
             self.buried_subscriptions[SubscriptionId(one.subscription_id)] = one
@@ -128,7 +131,11 @@ class Tombstones(RegistryWriter):
         """Deletions that may still be taken back: call id → until when."""
         kept: list[TopicTombstone | SubscriptionTombstone] = [*self.buried_topics.values()]
         kept += self.buried_subscriptions.values()
-        return {each.call_id: each.until_ms for each in kept if each.until_ms > now_ms}
+        return {
+            each.call_id: each.until_ms
+            for each in kept
+            if each.until_ms > now_ms and self._verdicts.get(each.call_id) is not False
+        }
 
     def stranded(self) -> list[TopicTombstone]:
         """Partitions that did not come back with their topic, since another partition has their name."""
@@ -154,8 +161,8 @@ class Tombstones(RegistryWriter):
 
     def check_not_coming_back(self, topic_id: TopicId, subscription: str) -> None:
         """Raise `Conflict` for a new subscription that would take the name of one which is being restored."""
-        if self._returning and any(
-            (one.topic_id, one.spec.name) == (topic_id, subscription) and one.call_id in self._returning
+        if self._verdicts and any(
+            (one.topic_id, one.spec.name) == (topic_id, subscription) and self._verdicts.get(one.call_id)
             for one in self.buried_subscriptions.values()
         ):
             raise Conflict(
@@ -194,33 +201,48 @@ class Tombstones(RegistryWriter):
         super()._follow(write, revision)
         if isinstance(write, Put) and write.key in keys.TOMBSTONES:
             self._tombstones[write.key] = revision
+            if write.key in keys.VERDICTS:
+                self._take_verdict(write.key, write.value)
         elif isinstance(write, Delete):
             self._tombstones.pop(write.key, None)
+            if write.key in keys.VERDICTS:
+                self._verdicts.pop(keys.call_of_verdict(write.key), None)
+
+    def _take_verdict(self, key: str, value: bytes) -> None:
+        self._verdicts[keys.call_of_verdict(key)] = Verdict.from_json(value, key=key).comes_back
 
     def _lies_there(self, key: str) -> Guard:
         """Holds while the tombstone is the one that is known."""
         return ModRevision(key, self._tombstones.get(key, Revision(0)))
 
+    async def _decide(self, call_id: str, key: str, *, comes_back: bool) -> bool:
+        """Note what becomes of all that a deletion buried; whether that is what holds. `key`: of one of its tombstones."""
+        if call_id not in self._verdicts:
+            mark = keys.verdict_key(call_id)
+            verdict = Put(mark, Verdict(comes_back=comes_back).to_json())
+            with contextlib.suppress(GuardFailed):
+                await self._change([verdict], [Absent(mark), self._lies_there(key)])
+        return self._verdicts.get(call_id) is comes_back
+
     @contextlib.asynccontextmanager
-    async def _coming_back(self, call_id: str, key: str) -> AsyncIterator[None]:
-        """For the time that a deletion is taken back: nothing it buried is forgotten. `key`: of one of its tombstones."""
-        mark = keys.returning_key(call_id)
-        if call_id not in self._returning:
-            await self._change([Put(mark, b"{}")], [self._lies_there(key)])
-            self._returning.add(call_id)
+    async def _coming_back(self, call_id: str, key: str, kind: type[ClusterError]) -> AsyncIterator[None]:
+        """For the time that a deletion is taken back. Raises `kind` where it is not kept any more."""
+        if not await self._decide(call_id, key, comes_back=True):
+            mark = keys.verdict_key(call_id)
+            raise self.aside.error(mark) if mark in self.aside.found else not_kept(kind, call_id)
         try:
             yield
-        except StoreUnavailable:
+        except Retryable:
             raise  # it goes on with the next try, or with the next start
         except ClusterError:
-            await self._came_back(call_id)
+            await self._carried_out(call_id)
             raise
         else:
-            await self._came_back(call_id)
+            await self._carried_out(call_id)
 
-    async def _came_back(self, call_id: str) -> None:
-        await self._change([Delete(keys.returning_key(call_id))], [])
-        self._returning.discard(call_id)
+    async def _carried_out(self, call_id: str) -> None:
+        with contextlib.suppress(Retryable):  # the next start, or sweep, takes it away
+            await self._change([Delete(keys.verdict_key(call_id))], [])
 
     # Topics
 
@@ -263,7 +285,8 @@ class Tombstones(RegistryWriter):
         for parent in list(self.buried_parents.values()):
             # What could not come back with its topic once may do so after another deletion of the whole.
             if parent.call_id == call_id or any(each.parent_id == parent.parent_id for each in mine):
-                async with self._coming_back(call_id, keys.parent_tombstone_key(TopicId(parent.parent_id))):
+                key = keys.parent_tombstone_key(TopicId(parent.parent_id))
+                async with self._coming_back(call_id, key, TopicNotFound):
                     return await self._restore_partitioned(parent, call_id)
         for topic in mine:
             return [await self._retry(self._restore_topic, topic)]
@@ -272,7 +295,7 @@ class Tombstones(RegistryWriter):
     async def _restore_topic(self, tombstone: TopicTombstone) -> TopicRecord:
         topic_id, name = TopicId(tombstone.topic_id), TopicName.parse(tombstone.name)
         key, buried_key = keys.topic_key(name), keys.topic_tombstone_key(topic_id)
-        if topic_id not in self.buried_topics:
+        if topic_id not in self.buried_topics or self._verdicts.get(tombstone.call_id) is False:
             raise not_kept(TopicNotFound, tombstone.call_id)
         guards = [Absent(key), self._lies_there(buried_key), self._namespace_is(name.namespace)]
         parent = self.index.partitioned(name.base)
@@ -329,6 +352,8 @@ class Tombstones(RegistryWriter):
         missing = [each for each in self.buried_topics.values() if each.parent_id == parent.parent_id]
         stranded = []
         for part in sorted(missing, key=lambda each: each.call_id != call_id):
+            if self._verdicts.get(part.call_id) is False:
+                continue  # of an earlier deletion, whose grace has ended
             if self.index.find_topic(TopicName.parse(part.name)) is None:
                 await self._retry(self._restore_topic, part)
             else:
@@ -355,7 +380,7 @@ class Tombstones(RegistryWriter):
     async def forget_topics(self, now_ms: int) -> list[TopicId]:
         """Take away the tombstones of topics whose grace is over; returns the ids whose data may go."""
         gone: list[TopicId] = []
-        for topic_id, tombstone in _over(self.buried_topics, now_ms, lambda each: each.until_ms):
+        for topic_id, tombstone in self._over(self.buried_topics, now_ms):
             key = keys.topic_tombstone_key(topic_id)
             writes: list[Write] = [
                 Delete(key),
@@ -364,10 +389,13 @@ class Tombstones(RegistryWriter):
                 DeleteRange(keys.clients_range(topic_id)),
             ]
             parent = tombstone.parent_id
+            known = self.index.partitioned(TopicName.parse(tombstone.name).base)
+            if known is not None and known.parent_id == parent and known.spec.stage is Stage.DELETING:
+                continue  # more of the same deletion is still to be buried
             siblings = [each for each in self.buried_topics.values() if each.parent_id == parent]
             if parent is not None and len(siblings) == 1:
                 writes.append(Delete(keys.parent_tombstone_key(TopicId(parent))))
-            if not await self._forget(writes, key, tombstone.call_id):
+            if not await self._forget(writes, key, tombstone.call_id, several=parent is not None):
                 continue
             del self.buried_topics[topic_id]
             if parent is not None and len(siblings) == 1:
@@ -375,15 +403,36 @@ class Tombstones(RegistryWriter):
             for number in [n for n, one in self.buried_subscriptions.items() if one.topic_id == topic_id]:
                 del self.buried_subscriptions[number]
             gone.append(topic_id)
+        await self._drop_verdicts()
         return gone
 
-    async def _forget(self, writes: Sequence[Write], key: str, call_id: str) -> bool:
-        """Take a tombstone away for good; False where it has come back, or is about to."""
+    def _over(self, buried: dict[K, V], now_ms: int) -> list[tuple[K, V]]:
+        """Whose grace is over, or was ended."""
+        return [
+            (key, one)
+            for key, one in buried.items()
+            if one.until_ms <= now_ms or self._verdicts.get(one.call_id) is False
+        ]
+
+    async def _forget(self, writes: Sequence[Write], key: str, call_id: str, *, several: bool) -> bool:
+        """Take a tombstone away for good; False where it has come back, or is about to. `several`: it is one of them."""
+        guards = [self._lies_there(key)]
+        if not several:
+            guards.append(Absent(keys.verdict_key(call_id)))
+        elif not await self._decide(call_id, key, comes_back=False):
+            return False
         try:
-            await self._change(writes, [self._lies_there(key), Absent(keys.returning_key(call_id))])
+            await self._change(writes, guards)
         except GuardFailed:
             return False
         return True
+
+    async def _drop_verdicts(self) -> None:
+        """Take away those that are carried out."""
+        left = {each.call_id for each in self.buried_topics.values()}
+        left |= {each.call_id for each in self.buried_subscriptions.values()}
+        for call_id in self._verdicts.keys() - left:
+            await self._carried_out(call_id)
 
     # Subscriptions
 
@@ -432,7 +481,7 @@ class Tombstones(RegistryWriter):
         first = keys.subscription_tombstone_key(
             TopicId(mine[0].topic_id), SubscriptionId(mine[0].subscription_id)
         )
-        async with self._coming_back(call_id, first):
+        async with self._coming_back(call_id, first, SubscriptionNotFound):
             return [await self._retry(self._restore_subscription, one) for one in mine]
 
     async def _restore_subscription(self, tombstone: SubscriptionTombstone) -> SubscriptionRecord:
@@ -459,22 +508,16 @@ class Tombstones(RegistryWriter):
     async def forget_subscriptions(self, now_ms: int) -> list[tuple[TopicId, SubscriptionId]]:
         """Take away the tombstones of subscriptions whose grace is over; returns whose cursors may go."""
         gone: list[tuple[TopicId, SubscriptionId]] = []
-        for number, tombstone in _over(self.buried_subscriptions, now_ms, lambda each: each.until_ms):
+        for number, tombstone in self._over(self.buried_subscriptions, now_ms):
             topic_id = TopicId(tombstone.topic_id)
             key = keys.subscription_tombstone_key(topic_id, number)
             writes: list[Write] = [Delete(key)]
             if self.index.find_subscription(topic_id, tombstone.spec.name) is None:
                 writes.append(DeleteRange(keys.consumer_clients_range(topic_id, tombstone.spec.name)))
-            if not await self._forget(writes, key, tombstone.call_id):
+            partition = TopicName.parse(tombstone.topic).partition
+            if not await self._forget(writes, key, tombstone.call_id, several=partition is not None):
                 continue
             del self.buried_subscriptions[number]
             gone.append((topic_id, number))
+        await self._drop_verdicts()
         return gone
-
-
-K = TypeVar("K")
-V = TypeVar("V")
-
-
-def _over(buried: dict[K, V], now_ms: int, until_ms: Callable[[V], int]) -> list[tuple[K, V]]:
-    return [(key, one) for key, one in buried.items() if until_ms(one) <= now_ms]

@@ -83,8 +83,8 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations, Tombstones):
 
     async def resume(self) -> None:
         """Finish what a crash left half-made or half-deleted; what cannot be is set aside. Idempotent; for the broker in office."""
-        for call_id in list(self._returning):
-            with self.aside.finishing(keys.returning_key(call_id), "changes.undo", call_id=call_id):
+        for call_id in [call_id for call_id, comes_back in self._verdicts.items() if comes_back]:
+            with self.aside.finishing(keys.verdict_key(call_id), "changes.undo", call_id=call_id):
                 await self._bring_back(call_id)
         for parent in self.index.all_partitioned():
             with self.aside.finishing(keys.partitioned_key(parent.topic), "topics.delete", topic=parent.name):
@@ -113,8 +113,8 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations, Tombstones):
             return
         with contextlib.suppress(TopicNotFound, NameReused):  # it is back already, but for what is stranded
             await self.restore_topics(call_id)
-        if call_id in self._returning:
-            await self._came_back(call_id)
+        if call_id in self._verdicts:
+            await self._carried_out(call_id)
 
     # Topics
 
@@ -321,6 +321,11 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations, Tombstones):
                     until_ms=grace.until_ms,
                 )
                 writes.append(Put(keys.parent_tombstone_key(parent.parent_id), tombstone.to_json()))
+            # What was on its way back from an earlier deletion is not: the next start must not go on with it.
+            former = {
+                each.call_id for each in self.buried_topics.values() if each.parent_id == parent.parent_id
+            }
+            writes += [Delete(keys.verdict_key(call_id)) for call_id in former if self._verdicts.get(call_id)]
             await self._change(writes, [ModRevision(key, parent.revision)])
             if tombstone is not None:
                 self.buried_parents[parent.parent_id] = tombstone

@@ -88,9 +88,6 @@ class Registry:
             self.catalog,
         )
         self.schemas.serve(self._topics)
-        self.given_up: dict[
-            str, int
-        ] = {}  # deletions that the full disk made final → until when they had an undo
         self.deleted = Deleted(self.catalog, hub)
         self.lone: LoneBroker
         self.accepted = LossAccepted(hub.journal.folder)
@@ -475,7 +472,19 @@ class Registry:
             for pump in list(topic.subscriptions.values()):
                 if index.find_subscription(topic.options.topic_id, pump.name) is None:
                     self.drop_subscription(topic, pump)
-        await self._open([record for record in index.topics() if record.topic not in self._topics])
+        await self._open_all()
+
+    async def _open_all(self) -> None:
+        """Serve every topic that the catalog has, but for what is set aside."""
+        aside = self.catalog.aside.found
+        missing = [
+            record
+            for record in self.catalog.index.topics()
+            if record.topic not in self._topics and topic_key(record.topic) not in aside
+        ]
+        if missing:
+            await self._hub.all_durable()  # what a deletion interrupted counts as committed from here on
+            await self._open(missing)
 
     def _drop(self, record: TopicRecord) -> None:
         """The topic was deleted: end whoever is at it, and forget what is stored."""
@@ -521,9 +530,10 @@ class Registry:
             TopicNotFound, NameReused, NamespaceNotFound.
         """
         with anyio.CancelScope(shield=True):
-            records = await self.catalog.restore_topics(call_id)
-            await self._hub.all_durable()  # what the deletion interrupted counts as committed from here on
-            await self._open(records)
+            try:
+                records = await self.catalog.restore_topics(call_id)
+            finally:  # what came back is served, also where that was not all of it
+                await self._open_all()
         return [self._topics[record.topic] for record in records]
 
     def adopt_subscription(self, topic: Topic, record: SubscriptionRecord) -> AnyPump:

@@ -10,7 +10,14 @@ from pydanube_broker.cluster import TopicCatalog, keys
 from pydanube_broker.cluster.ids import TopicId
 from pydanube_broker.cluster.records import Stage
 from pydanube_broker.cluster.tombstone_records import TopicTombstone
-from pydanube_core.errors import Conflict, NameReused, StoreUnavailable, TopicNotFound
+from pydanube_core.errors import (
+    Conflict,
+    DiskFull,
+    NameReused,
+    StoreUnavailable,
+    SubscriptionNotFound,
+    TopicNotFound,
+)
 from pydanube_core.facts import Grace
 from pydanube_core.names import TopicName
 from pydanube_storage.metadata import Guard, MemoryStore, Put, Revision, Write
@@ -35,8 +42,10 @@ class WatchedStore(MemoryStore):
         if self.left is not None:
             self.left -= 1
         before, self.before = self.before, None
-        if before is not None:
-            await before()
+        try:
+            if before is not None:
+                await before()
+        finally:
             self.before = before
         return await super().transact(writes, guards=guards)
 
@@ -166,31 +175,84 @@ async def test_an_undo_that_is_killed_anywhere_is_made_whole_or_not_at_all(what:
     pytest.fail("it never came to its end")
 
 
-async def test_a_sweep_that_is_killed_anywhere_leaves_no_half() -> None:
-    """Each topic goes with all that hangs on it."""
+@pytest.mark.parametrize("what", ["topic", "subscription"])
+@pytest.mark.parametrize("killed", [True, False])
+async def test_of_what_a_sweep_has_begun_to_forget_no_half_comes_back(what: str, killed: bool) -> None:
+    """Whether it is killed there, or an undo comes in between."""
     for transactions in range(100):
         async with WatchedStore() as store:
             catalog = await clicks(store)
-            await catalog.delete_topic(CLICKS, grace=GRACE)
+            if what == "topic":
+                await catalog.delete_topic(CLICKS, grace=GRACE)
+            else:
+                await delete_subscriptions(catalog)
             store.left = transactions
+            ended = True
             try:
-                await catalog.forget_topics(LATER)
+                await (
+                    catalog.forget_topics(LATER) if what == "topic" else catalog.forget_subscriptions(LATER)
+                )
             except StoreUnavailable:
-                killed = True
-            else:
-                killed = False
+                ended = False
+            ended = ended and store.left > 0
             store.left = None
-            catalog = await started(store)
-            left = list(catalog.buried_topics)
-            assert len((await store.range(keys.SUBSCRIPTIONS)).items) == len(left) == PARTS - transactions
-            if left:
-                assert len(await catalog.restore_topics("c1")) == len(left)
-            else:
-                with pytest.raises(TopicNotFound):
-                    await catalog.restore_topics("c1")
-            if not killed:
+            if killed:
+                catalog = await started(store)
+            if transactions == 0:
+                await (
+                    catalog.restore_topics("c1") if what == "topic" else catalog.restore_subscriptions("c1")
+                )
+                assert there(catalog) == (PARTS, PARTS)
+                continue
+            assert catalog.promised(0) == {}
+            with pytest.raises(TopicNotFound if what == "topic" else SubscriptionNotFound):
+                await (
+                    catalog.restore_topics("c1") if what == "topic" else catalog.restore_subscriptions("c1")
+                )
+            await catalog.forget_topics(0)  # goes on, though its time would not be over
+            await catalog.forget_subscriptions(0)
+            assert there(await started(store)) == ((0, 0) if what == "topic" else (PARTS, 0))
+            assert (await store.range(keys.TOMBSTONES)).items == ()
+            if ended:
+                assert transactions > PARTS
                 return
     pytest.fail("it never came to its end")
+
+
+async def test_an_undo_that_finds_the_store_busy_goes_on_and_keeps_its_messages() -> None:
+    """What could be tried again is not given up half-way: the grace does not end for what is left."""
+    async with WatchedStore() as store:
+        catalog = await clicks(store)
+        await catalog.delete_topic(CLICKS, grace=GRACE)
+        count = 0
+
+        async def full() -> None:
+            nonlocal count
+            count += 1
+            if count == 4:
+                raise DiskFull("no room")
+
+        store.before = full
+        with pytest.raises(DiskFull):
+            await catalog.restore_topics("c1")
+        store.before = None
+        assert await catalog.forget_topics(LATER) == []
+        assert len(await catalog.restore_topics("c1")) == PARTS
+        assert (await store.range(keys.TOMBSTONES)).items == ()
+
+
+async def test_a_topic_that_is_deleted_while_its_undo_stands_still_does_not_come_back_with_a_start() -> None:
+    async with WatchedStore() as store:
+        catalog = await clicks(store)
+        await catalog.delete_topic(CLICKS, grace=GRACE)
+        store.left = 3
+        with pytest.raises(StoreUnavailable):
+            await catalog.restore_topics("c1")
+        store.left = None
+        await catalog.delete_topic(CLICKS, grace=Grace(call_id="c2", until_ms=2000))
+        catalog = await started(store)
+        assert there(catalog) == (0, 0)
+        assert len(await catalog.restore_topics("c2")) == PARTS
 
 
 async def test_a_partition_whose_name_is_taken_stops_no_start_and_comes_back_by_another_undo() -> None:
