@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from re import Pattern
 from typing import Any, Final
 
 import numpy as np
@@ -41,6 +40,7 @@ from pydanube_broker.subscription.policy import FailurePolicy
 from pydanube_broker.subscription.ranges import Range
 from pydanube_broker.subscription.statistics import SubscriptionStatistics
 from pydanube_broker.subscription.subscription_policy import SubscriptionPolicy
+from pydanube_broker.subscription.terms import ConsumerTerms
 from pydanube_broker.topics.memory_topic import MemoryTopic
 from pydanube_broker.topics.topic import Committed
 
@@ -60,23 +60,18 @@ class LiveConsumer:
         link: ConsumerLink,
         name: str,
         session: int,
-        *,
-        credit_messages: int,
-        credit_bytes: int,
-        window_messages: int | None,
-        single: bool,
-        pattern: Pattern[str] | None,
+        terms: ConsumerTerms,
     ) -> None:
         self.link = link
         self.name = name
         self.session = session
-        self.single = single
-        self.pattern = pattern
+        self.single = terms.single
+        self.pattern = key_pattern(terms.key_filters) if terms.key_filters else None
         self.queue = LiveQueue()
-        self.credit_messages = credit_messages
-        self.credit_bytes = credit_bytes
+        self.credit_messages = terms.credit_messages
+        self.credit_bytes = terms.credit_bytes or 0
         # A client with a window grants nothing, and what it acknowledges is not kept: only its connection limits it.
-        self.unlimited = window_messages is not None
+        self.unlimited = terms.window_messages is not None
         self.delivered = 0
         self.dropped = 0
 
@@ -226,20 +221,7 @@ class LivePump:
 
     # -- consumers -------------------------------------------------------------------------------------------
 
-    def join(
-        self,
-        link: ConsumerLink,
-        name: str,
-        *,
-        credit_messages: int,
-        credit_bytes: int,
-        ack_timeout_ms: int | None,
-        key_filters: tuple[str, ...],
-        window_messages: int | None = None,
-        single: bool = False,
-        reports: bool = False,
-        max_extend_ms: int = 0,
-    ) -> int:
+    def join(self, link: ConsumerLink, name: str, terms: ConsumerTerms) -> int:
         """Attach a consumer; returns its session.
 
         Raises:
@@ -247,11 +229,11 @@ class LivePump:
         """
         if self.closed is not None:
             raise self.closed
-        if key_filters and self.type is not SubscriptionType.KEY_SHARED:
+        if terms.key_filters and self.type is not SubscriptionType.KEY_SHARED:
             raise InvalidArgument(
                 f"key_filters: a {self.type.value} subscription has none; subscribe as key-shared",
                 field="key_filters",
-                value=list(key_filters),
+                value=list(terms.key_filters),
             )
         place = next((i for i, one in enumerate(self._consumers) if one.name == name), None)
         if self.type is SubscriptionType.EXCLUSIVE and self._consumers and place is None:
@@ -265,16 +247,7 @@ class LivePump:
             )
         if place is None:
             self.topic.check_consumer(len(self._consumers))
-        consumer = LiveConsumer(
-            link,
-            name,
-            self._sessions(),
-            credit_messages=credit_messages,
-            credit_bytes=credit_bytes,
-            window_messages=window_messages,
-            single=single,
-            pattern=key_pattern(key_filters) if key_filters else None,
-        )
+        consumer = LiveConsumer(link, name, self._sessions(), terms)
         if place is None:
             self._consumers.append(consumer)
         else:
@@ -504,16 +477,7 @@ class LiveReader:
         self.queued = False
         self._topic = topic
         self._turns = turns
-        self._consumer = LiveConsumer(
-            link,
-            "",
-            session,
-            credit_messages=0,
-            credit_bytes=0,
-            window_messages=None,
-            single=False,
-            pattern=None,
-        )
+        self._consumer = LiveConsumer(link, "", session, ConsumerTerms())
         topic.live_readers.add(self)
         topic.reader_attached()
 

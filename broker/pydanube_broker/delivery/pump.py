@@ -46,6 +46,7 @@ from pydanube_broker.subscription.routed_part import KeptColumns, gather, pick
 from pydanube_broker.subscription.statistics import BlockedBy, Marks, SubscriptionStatistics, WorstFailure
 from pydanube_broker.subscription.subscription import Subscription
 from pydanube_broker.subscription.subscription_policy import SubscriptionPolicy
+from pydanube_broker.subscription.terms import ConsumerTerms
 from pydanube_broker.topics.log_state import encode_cursor_body
 from pydanube_broker.topics.topic import Committed, Topic, now_ms
 
@@ -254,21 +255,8 @@ class SubscriptionPump:
                 self._core.skipped(self._core.floor, self.topic.start_offset)
         return self._core
 
-    def join(
-        self,
-        link: ConsumerLink,
-        name: str,
-        *,
-        credit_messages: int,
-        credit_bytes: int,
-        ack_timeout_ms: int | None,
-        key_filters: tuple[str, ...],
-        window_messages: int | None = None,
-        single: bool = False,
-        reports: bool = False,
-        max_extend_ms: int = 0,
-    ) -> int:
-        """Attach a consumer; returns its session. The arguments are those of `Subscription.join`.
+    def join(self, link: ConsumerLink, name: str, terms: ConsumerTerms) -> int:
+        """Attach a consumer; returns its session.
 
         Raises:
             ConsumerBusy, InvalidArgument, LimitReached.
@@ -279,19 +267,7 @@ class SubscriptionPump:
         core.grew(self.topic.commit)
         if name not in self._names.values():  # a take-over adds nobody
             self.topic.check_consumer(len(self.links))
-        effects = core.join(
-            link.consumer_id,
-            name,
-            self.engine.deadlines.now_ms(),
-            credit_messages=credit_messages,
-            credit_bytes=credit_bytes,
-            ack_timeout_ms=ack_timeout_ms,
-            key_filters=key_filters,
-            window_messages=window_messages,
-            single=single,
-            reports=reports,
-            max_extend_ms=max_extend_ms,
-        )
+        effects = core.join(link.consumer_id, name, self.engine.deadlines.now_ms(), terms)
         self._perform([effect for effect in effects if isinstance(effect, SessionEnded)])
         self.links[link.consumer_id] = link
         self._names[link.consumer_id] = name

@@ -22,6 +22,7 @@ from pydanube_broker.parts import BrokerParts
 from pydanube_broker.rpc.hot import StreamReply
 from pydanube_broker.serving.topic_access import Action
 from pydanube_broker.subscription.key_filters import check_filter_sizes, check_key_filters
+from pydanube_broker.subscription.terms import ConsumerTerms
 from pydanube_broker.topics.memory_topic import MemoryTopic
 from pydanube_broker.topics.topic import Topic, now_ms
 
@@ -236,23 +237,21 @@ class ConsumeStream:
         if request.type:  # before a subscription is made that its maker cannot use
             check_key_filters(request.type, request.key_filters)
         check_filter_sizes(request.key_filters)
+        terms = ConsumerTerms(
+            credit_messages=request.credit_messages,
+            credit_bytes=request.credit_bytes,
+            ack_timeout_ms=request.ack_timeout_ms or None,
+            key_filters=tuple(request.key_filters),
+            reports=request.reports_taken,
+            max_extend_ms=request.max_extend_ms,
+        )
         topic = self._broker.access.topic(self._reply, Action.CONSUME, name)
         pump = await self._broker.access.subscription(
             topic, request.subscription, type=request.type, start=start, start_given=request.start_given
         )
         if self.closed:
             return
-        ack_timeout_ms = request.ack_timeout_ms or None
-        session = pump.join(
-            self,
-            consumer_name,
-            credit_messages=request.credit_messages,
-            credit_bytes=request.credit_bytes,
-            ack_timeout_ms=ack_timeout_ms,
-            key_filters=tuple(request.key_filters),
-            reports=request.reports_taken,
-            max_extend_ms=request.max_extend_ms,
-        )
+        session = pump.join(self, consumer_name, terms)
         self._topic, self._pump, self._opened = topic, pump, True
         self._reply.send(
             pb.ConsumeResponse(
@@ -265,7 +264,7 @@ class ConsumeStream:
                     active=pump.is_active(self.consumer_id),
                     topic_id=topic.topic_id,
                     type=pump.type.value,
-                    ack_timeout_ms=pump.ack_timeout_ms(ack_timeout_ms),
+                    ack_timeout_ms=pump.ack_timeout_ms(terms.ack_timeout_ms),
                     takes_masks=True,
                 )
             ).SerializeToString()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from pydanube_broker.subscription.terms import ConsumerTerms
 from pydanube_broker.subscription.untaken import Untaken
 
 
@@ -61,29 +62,26 @@ class Consumer:
         name: str,
         session: int,
         ack_timeout_ms: int,
-        single: bool,
-        credit_messages: int,
-        credit_bytes: int | None,
-        credit_returns: bool,
-        key_filters: tuple[str, ...],
-        reports: bool = False,
-        max_extend_ms: int = 0,
+        terms: ConsumerTerms,
     ) -> None:
+        window = terms.window_messages
         self.consumer_id = consumer_id
         self.name = name
         self.session = session
         self.ack_timeout_ms = ack_timeout_ms  # 0: deliveries do not expire
-        self.single = single
-        self.credit_messages = credit_messages
-        self.credit_bytes = credit_bytes
-        self.credit_returns = credit_returns
-        self.key_filters = key_filters
+        self.single = terms.single
+        self.credit_messages = terms.credit_messages if window is None else window
+        self.credit_bytes = terms.credit_bytes if window is None else None
+        self.credit_returns = window is not None
+        self.key_filters = terms.key_filters
         self.paused = False
         self.in_flight = 0
         self.delivered = 0  # messages sent, redeliveries included
         self.refresh_at_ms = 0  # when an answer gives what is behind it a new deadline again
-        self.reports = reports
-        self.max_extend_ms = max_extend_ms  # what was taken is kept so long while the consumer is heard of
+        self.reports = terms.reports
+        self.max_extend_ms = (
+            terms.max_extend_ms
+        )  # what was taken is kept so long while the consumer is heard of
         self.untaken = Untaken()  # what waits in its buffer, if it reports
         self.recall_at_ms = 0  # not asked to give messages back before
         self.slot_index = -1  # key-shared: its place in the slot table

@@ -16,6 +16,7 @@ from pydanube_broker.subscription.effects import (
 )
 from pydanube_broker.subscription.key_filters import check_key_filters
 from pydanube_broker.subscription.key_slots import KeySlots
+from pydanube_broker.subscription.terms import ConsumerTerms
 from pydanube_broker.subscription.window import Window
 
 
@@ -50,34 +51,12 @@ class Members:
         self,
         consumer_id: int,
         name: str,
+        terms: ConsumerTerms,
         *,
-        credit_messages: int,
-        credit_bytes: int | None,
-        window_messages: int | None,
         ack_timeout_ms: int,
-        single: bool,
-        key_filters: tuple[str, ...],
-        reports: bool,
-        max_extend_ms: int,
     ) -> list[Effect]:
         """See `Subscription.join`; `ack_timeout_ms` is decided, 0 for none."""
-        for field, value in (
-            ("credit_messages", credit_messages),
-            ("credit_bytes", credit_bytes),
-            ("ack_timeout_ms", ack_timeout_ms),
-            ("max_extend_ms", max_extend_ms),
-        ):
-            if value is not None and value < 0:
-                raise InvalidArgument(
-                    f"{field}: {value} is negative; give 0 or more", field=field, value=value
-                )
-        if window_messages is not None and window_messages < 1:
-            raise InvalidArgument(
-                f"window_messages: {window_messages} is below 1",
-                field="window_messages",
-                value=window_messages,
-            )
-        check_key_filters(self._type.value, key_filters)
+        check_key_filters(self._type.value, terms.key_filters)
         same_id = self.find(consumer_id)
         if same_id is not None and same_id.name != name:
             raise InvalidArgument(
@@ -111,13 +90,7 @@ class Members:
             name=name,
             session=self._next_session(),
             ack_timeout_ms=ack_timeout_ms,
-            single=single,
-            credit_messages=credit_messages if window_messages is None else window_messages,
-            credit_bytes=credit_bytes if window_messages is None else None,
-            credit_returns=window_messages is not None,
-            key_filters=key_filters,
-            reports=reports,
-            max_extend_ms=max_extend_ms,
+            terms=terms,
         )
         # A take-over keeps its place: a standby that reconnects does not go to the end of the line.
         # But one that was set aside stands behind whoever took over.

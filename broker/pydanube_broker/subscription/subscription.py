@@ -72,6 +72,7 @@ from pydanube_broker.subscription.statistics import (
     SubscriptionStatistics,
     WorstFailure,
 )
+from pydanube_broker.subscription.terms import ConsumerTerms
 from pydanube_broker.subscription.window import Window
 
 REFRESHES: Final = 8  # of the deadlines of what a consumer holds, in each ack timeout
@@ -210,45 +211,25 @@ class Subscription:
         consumer_id: int,
         name: str,
         now_ms: int,
-        *,
-        credit_messages: int = 0,
-        credit_bytes: int | None = 0,
-        window_messages: int | None = None,
-        ack_timeout_ms: int | None = None,
-        single: bool = False,
-        key_filters: tuple[str, ...] = (),
-        reports: bool = False,
-        max_extend_ms: int = 0,
+        terms: ConsumerTerms,
     ) -> list[Effect]:
         """Attach a consumer.
 
         Args:
             consumer_id: unique for this attachment.
             name: unique in the subscription; an attached consumer of the same name is taken over.
-            credit_messages, credit_bytes: first credit; bytes None: not limited.
-            window_messages: for clients that grant nothing: so many messages in flight at most, credit comes back
-                by itself when one leaves flight. The two credits above are then not used.
-            ack_timeout_ms: None: the policy's; 0: deliveries do not expire.
-            single: takes single messages (shared: strict round robin).
-            key_filters: key-shared: globs with `*` and `?`; empty accepts every key.
-            reports: it tells what its application takes (`taken`); what waits in its buffer is then not late.
-            max_extend_ms: while it is heard of, what it has taken is kept for so long; below the timeout: no longer.
+            terms: what it asks for.
 
         Raises:
             ConsumerBusy: exclusive, and a consumer of another name is attached.
-            InvalidArgument: the id is taken by another name, or a number is negative.
+            InvalidArgument: the id is taken by another name, or the type has no key filters.
         """
+        timeout_ms = terms.ack_timeout_ms
         effects = self._members.join(
             consumer_id,
             name,
-            credit_messages=credit_messages,
-            credit_bytes=credit_bytes,
-            window_messages=window_messages,
-            ack_timeout_ms=self.policy.ack_timeout_ms if ack_timeout_ms is None else ack_timeout_ms,
-            single=single,
-            key_filters=key_filters,
-            reports=reports,
-            max_extend_ms=max_extend_ms,
+            terms,
+            ack_timeout_ms=self.policy.ack_timeout_ms if timeout_ms is None else timeout_ms,
         )
         self._aside.settle(now_ms)
         return effects

@@ -9,6 +9,7 @@ from pydanube_broker.services.official.takeover import LONGEST_DELAY_MS, QUIET_M
 from pydanube_broker.subscription.cursor import CursorSnapshot
 from pydanube_broker.subscription.members import SubscriptionType
 from pydanube_broker.subscription.subscription import Subscription
+from pydanube_broker.subscription.terms import ConsumerTerms
 
 
 @given(st.text(), st.text(), st.text())
@@ -43,7 +44,7 @@ def test_first_takeover_is_at_once_and_rivals_settle_at_a_slow_pace() -> None:
 
 def test_answers_without_session_count_for_what_was_sent_only() -> None:
     subscription = Subscription(SubscriptionType.EXCLUSIVE, cursor=CursorSnapshot(floor=0), end=10)
-    subscription.join(1, "c", 0, window_messages=4, single=True)
+    subscription.join(1, "c", 0, ConsumerTerms(window_messages=4, single=True))
     plan = subscription.next_plan()
     assert plan is not None
     assert subscription.sent(plan, [(0, 4)], 0, 4, 0)
@@ -60,7 +61,7 @@ def test_answers_without_session_count_for_what_was_sent_only() -> None:
 def test_time_of_what_is_queued_behind_begins_with_the_answer_before_it() -> None:
     """A slow consumer holds much that it has not come to yet; only what it passed over expires."""
     subscription = Subscription(SubscriptionType.EXCLUSIVE, cursor=CursorSnapshot(floor=0), end=10)
-    subscription.join(1, "c", 0, window_messages=100, single=True, ack_timeout_ms=1_000)
+    subscription.join(1, "c", 0, ConsumerTerms(window_messages=100, single=True, ack_timeout_ms=1_000))
     plan = subscription.next_plan()
     assert plan is not None
     assert subscription.sent(plan, [(0, 10)], 0, 10, 0)
@@ -83,7 +84,7 @@ def held(subscription: Subscription) -> int:
 def test_paused_consumer_is_sent_nothing_until_it_is_resumed() -> None:
     subscription = Subscription(SubscriptionType.SHARED, cursor=CursorSnapshot(floor=0), end=10)
     for number, name in ((1, "a"), (2, "b")):
-        subscription.join(number, name, 0, window_messages=10, single=True)
+        subscription.join(number, name, 0, ConsumerTerms(window_messages=10, single=True))
     subscription.pause(1)
     plan = subscription.next_plan()
     assert plan is not None

@@ -11,6 +11,7 @@ from pydanube_broker.subscription.consumer import Consumer
 from pydanube_broker.subscription.cursor import CursorSnapshot
 from pydanube_broker.subscription.invariants import check_window
 from pydanube_broker.subscription.ranges import RangeSet, normalise, ranges_of, subtract
+from pydanube_broker.subscription.terms import ConsumerTerms
 from pydanube_broker.subscription.window import CHUNK_OFFSETS, MERGE_OFFSETS, Window
 
 RANGES = st.lists(
@@ -32,11 +33,7 @@ def holder() -> Consumer:
         name="a",
         session=1,
         ack_timeout_ms=0,
-        single=False,
-        credit_messages=0,
-        credit_bytes=None,
-        credit_returns=False,
-        key_filters=(),
+        terms=ConsumerTerms(credit_bytes=None),
     )
 
 

@@ -22,6 +22,7 @@ from pydanube_broker.subscription import (
     SubscriptionType,
     apply_delta,
 )
+from pydanube_broker.subscription.terms import ConsumerTerms
 from pydanube_core.errors import ClusterError, ConsumerBusy, InvalidArgument, NotDelivered
 
 EXACT = FailurePolicy(jitter=0.0)
@@ -46,7 +47,7 @@ def exclusive(
 
 
 def attach(sub: Subscription, consumer_id: int = 1, name: str = "a", credit: int = 1000) -> int:
-    sub.join(consumer_id, name, 0, credit_messages=credit, credit_bytes=1 << 30)
+    sub.join(consumer_id, name, 0, ConsumerTerms(credit_messages=credit, credit_bytes=1 << 30))
     session = sub.session_of(consumer_id)
     assert session is not None
     return session
@@ -97,7 +98,7 @@ def test_nothing_is_planned_without_credit_and_credit_is_never_exceeded() -> Non
 
 def test_a_message_larger_than_the_byte_credit_is_still_sent() -> None:
     sub = exclusive()
-    sub.join(1, "a", 0, credit_messages=10, credit_bytes=5)
+    sub.join(1, "a", 0, ConsumerTerms(credit_messages=10, credit_bytes=5))
     plan = sub.next_plan()
     assert plan is not None
     assert plan.max_bytes == 5
@@ -111,7 +112,7 @@ def test_a_message_larger_than_the_byte_credit_is_still_sent() -> None:
 
 def test_a_window_gives_credit_back_when_messages_leave_flight() -> None:
     sub = exclusive()
-    sub.join(1, "a", 0, window_messages=3)
+    sub.join(1, "a", 0, ConsumerTerms(window_messages=3))
     assert offsets_of(pull(sub)) == [0, 1, 2]
     sub.ack(1, 1, [(1, 2)])
     assert offsets_of(pull(sub)) == [3]
@@ -122,7 +123,7 @@ def test_a_second_name_is_refused_while_the_first_is_attached_and_welcome_after(
     attach(sub)
     before = sub.statistics(0)
     with pytest.raises(ConsumerBusy) as caught:
-        sub.join(2, "b", 0)
+        sub.join(2, "b", 0, ConsumerTerms())
     assert caught.value.details["holder"] == "a"
     assert sub.statistics(0) == before
     sub.leave(1, 0)
@@ -135,7 +136,7 @@ def test_the_same_name_takes_over_and_gets_what_its_predecessor_held() -> None:
     old = attach(sub)
     pull(sub)
     sub.ack(1, old, [(0, 4)])
-    effects = sub.join(9, "a", 0, credit_messages=100, credit_bytes=None)
+    effects = sub.join(9, "a", 0, ConsumerTerms(credit_messages=100, credit_bytes=None))
     assert isinstance(effects[0], SessionEnded)
     assert effects[0].consumer_id == 1
     assert isinstance(effects[1], SessionStarted)
@@ -519,7 +520,7 @@ def test_every_error_is_a_cluster_error() -> None:
 def test_an_idle_subscription_takes_less_than_8_kilobytes_also_after_work() -> None:
     def worked(type: SubscriptionType) -> Subscription:
         sub = Subscription(type, cursor=CursorSnapshot(floor=0, acknowledged=((5, 9),)), end=200_000)
-        sub.join(1, "a", 0, credit_messages=200_000, credit_bytes=None)
+        sub.join(1, "a", 0, ConsumerTerms(credit_messages=200_000, credit_bytes=None))
         now = 0
         while (plan := sub.next_plan(max_messages=1000)) is not None:
             now += 1

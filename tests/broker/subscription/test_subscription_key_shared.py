@@ -13,6 +13,7 @@ from pydanube_broker.subscription import (
     Subscription,
     SubscriptionType,
 )
+from pydanube_broker.subscription.terms import ConsumerTerms
 from pydanube_core.errors import InvalidArgument, LimitReached
 
 EXACT = FailurePolicy(jitter=0.0)
@@ -33,7 +34,12 @@ class Topic:
     def join(
         self, consumer_id: int, name: str, *, credit: int = 1_000_000, filters: tuple[str, ...] = ()
     ) -> None:
-        self.sub.join(consumer_id, name, 0, credit_messages=credit, credit_bytes=None, key_filters=filters)
+        self.sub.join(
+            consumer_id,
+            name,
+            0,
+            ConsumerTerms(credit_messages=credit, credit_bytes=None, key_filters=filters),
+        )
 
     def publish(self, *keys: str) -> None:
         self.keys += keys
@@ -180,7 +186,7 @@ def test_a_consumer_without_credit_holds_up_only_its_own_keys() -> None:
 
 def test_byte_credit_cuts_a_routed_part_and_one_message_always_goes() -> None:
     topic = Topic(["a"] * 4)
-    topic.sub.join(1, "x", 0, credit_messages=10, credit_bytes=5)
+    topic.sub.join(1, "x", 0, ConsumerTerms(credit_messages=10, credit_bytes=5))
     plan = topic.sub.next_plan()
     assert plan is not None
     selections = topic.sub.routed(plan, [(0, 4)], 4, 0, slots=[1] * 4, sizes=[10] * 4)

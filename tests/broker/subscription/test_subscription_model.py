@@ -49,6 +49,7 @@ from pydanube_broker.subscription.cursor_codec import (
     encode_snapshot,
 )
 from pydanube_broker.subscription.subscription import REFRESHES
+from pydanube_broker.subscription.terms import ConsumerTerms
 from pydanube_core.errors import ConsumerBusy, NotDelivered
 
 from tests.broker.subscription.recording_window import RecordingWindow
@@ -375,17 +376,19 @@ class DeliveryMachine(RuleBasedStateMachine):
             if holder.name != name:
                 before = (self.sub.statistics(self.now), self.sub.snapshot())
                 with pytest.raises(ConsumerBusy):
-                    self.sub.join(self.ids, name, self.now)
+                    self.sub.join(self.ids, name, self.now, ConsumerTerms())
                 assert (self.sub.statistics(self.now), self.sub.snapshot()) == before
                 return
         self.sub.join(
             self.ids,
             name,
             self.now,
-            ack_timeout_ms=timeout,
-            single=data.draw(st.sampled_from(self.singles)),
-            key_filters=filters,
-            **options,  # type: ignore[arg-type]
+            ConsumerTerms(
+                ack_timeout_ms=timeout,
+                single=data.draw(st.sampled_from(self.singles)),
+                key_filters=filters,
+                **options,  # type: ignore[arg-type]
+            ),
         )
         session = self.sub.session_of(self.ids)
         assert session is not None
@@ -1086,7 +1089,7 @@ def judged_again() -> None:
     sub = Subscription(
         SubscriptionType.EXCLUSIVE, cursor=CursorSnapshot(floor=0), end=1, policy=block, span_messages=SPAN
     )
-    sub.join(1, "w", 0, credit_messages=9, credit_bytes=None)
+    sub.join(1, "w", 0, ConsumerTerms(credit_messages=9, credit_bytes=None))
     plan = sub.next_plan()
     assert plan is not None
     assert sub.sent(plan, [(0, 1)], 1, 1, 0)

@@ -10,6 +10,7 @@ from pydanube_broker.subscription import (
     Subscription,
     SubscriptionType,
 )
+from pydanube_broker.subscription.terms import ConsumerTerms
 from pydanube_core.errors import NotDelivered
 
 EXACT = FailurePolicy(jitter=0.0)
@@ -21,7 +22,9 @@ def make(
     """A subscription with consumers 1, 2, 3 named a, b, c."""
     sub = Subscription(type, cursor=CursorSnapshot(floor=0), end=end, policy=EXACT)
     for consumer_id, name in enumerate(names, 1):
-        sub.join(consumer_id, name, 0, credit_messages=credit, credit_bytes=None, single=single)
+        sub.join(
+            consumer_id, name, 0, ConsumerTerms(credit_messages=credit, credit_bytes=None, single=single)
+        )
     return sub
 
 
@@ -59,14 +62,19 @@ def test_single_consumers_get_messages_in_strict_turn_over_many_parts() -> None:
 def test_a_single_consumer_without_credit_is_passed_over() -> None:
     sub = Subscription(SubscriptionType.SHARED, cursor=CursorSnapshot(floor=0), end=7)
     for consumer_id, credit in ((1, 1), (2, 10), (3, 2)):
-        sub.join(consumer_id, f"c{consumer_id}", 0, credit_messages=credit, credit_bytes=None, single=True)
+        sub.join(
+            consumer_id,
+            f"c{consumer_id}",
+            0,
+            ConsumerTerms(credit_messages=credit, credit_bytes=None, single=True),
+        )
     target = {o: cid for cid, offsets in pull(sub) for o in offsets}
     assert [target[o] for o in range(7)] == [1, 2, 3, 2, 3, 2, 2]
 
 
 def test_a_single_consumer_out_of_byte_credit_leaves_the_rest_to_a_later_plan() -> None:
     sub = Subscription(SubscriptionType.SHARED, cursor=CursorSnapshot(floor=0), end=10)
-    sub.join(1, "a", 0, credit_messages=10, credit_bytes=25, single=True)
+    sub.join(1, "a", 0, ConsumerTerms(credit_messages=10, credit_bytes=25, single=True))
     plan = sub.next_plan()
     assert plan is not None
     assert plan.max_bytes == 25
@@ -83,7 +91,12 @@ def test_a_single_consumer_out_of_byte_credit_leaves_the_rest_to_a_later_plan() 
 def test_more_single_consumers_than_one_part_can_name_all_get_messages() -> None:
     sub = Subscription(SubscriptionType.SHARED, cursor=CursorSnapshot(floor=0), end=600)
     for consumer_id in range(300):
-        sub.join(consumer_id, f"c{consumer_id}", 0, credit_messages=2, credit_bytes=None, single=True)
+        sub.join(
+            consumer_id,
+            f"c{consumer_id}",
+            0,
+            ConsumerTerms(credit_messages=2, credit_bytes=None, single=True),
+        )
     sent = pull(sub)
     assert sorted(o for _, offsets in sent for o in offsets) == list(range(600))
     assert {cid for cid, _ in sent} == set(range(300))
@@ -135,7 +148,7 @@ def test_a_plan_keeps_to_messages_with_one_delivery_count() -> None:
     sub.nack(1, session(sub, 1), [(1, 2), (3, 4)], 0)
     sub.tick(1000)
     pull(sub, 1000)
-    sub.join(2, "a", 1000, credit_messages=100, credit_bytes=None)
+    sub.join(2, "a", 1000, ConsumerTerms(credit_messages=100, credit_bytes=None))
     counts = []
     while (plan := sub.next_plan()) is not None:
         counts.append((plan.ranges, plan.delivery_count))
@@ -179,7 +192,7 @@ def test_row_36_the_standby_is_promoted_at_once_however_the_active_one_went() ->
 def test_an_active_consumer_that_reconnects_keeps_its_place() -> None:
     sub = make(SubscriptionType.FAILOVER, end=3)
     pull(sub)
-    effects = sub.join(9, "a", 0, credit_messages=10, credit_bytes=None)
+    effects = sub.join(9, "a", 0, ConsumerTerms(credit_messages=10, credit_bytes=None))
     assert effects[-1] == Activated(consumer_id=9)
     assert pull(sub) == [(9, [0, 1, 2])]
     sub.leave(9, 0)

@@ -43,6 +43,7 @@ from pydanube_broker.services.official.seat import seat_after_loss
 from pydanube_broker.services.official.stream_messages import DecodedBatches, MessageFrame
 from pydanube_broker.serving.topic_access import Action
 from pydanube_broker.subscription.effects import SessionReason
+from pydanube_broker.subscription.terms import ConsumerTerms
 from pydanube_broker.topics.topic import now_ms
 
 log = logging.getLogger("pydanube.official")
@@ -136,12 +137,11 @@ class ReceiveStream:
             pump.join(
                 self,
                 known.name,
-                credit_messages=0,
-                credit_bytes=0,
-                ack_timeout_ms=None,
-                key_filters=known.filters_for(pump),
-                window_messages=self._broker.settings.delivery.max_unacked_messages,
-                single=True,
+                ConsumerTerms(
+                    key_filters=known.filters_for(pump),
+                    window_messages=self._broker.settings.delivery.max_unacked_messages,
+                    single=True,
+                ),
             )
         except ConsumerBusy as error:
             self._refuse(Unavailable(error.message, **error.details))

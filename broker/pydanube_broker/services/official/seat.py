@@ -25,6 +25,7 @@ from pydanube_broker.delivery.any_pump import AnyPump
 from pydanube_broker.delivery.pump import SubscriptionPump
 from pydanube_broker.services.official.known_clients import KnownConsumer
 from pydanube_broker.subscription.members import SubscriptionType
+from pydanube_broker.subscription.terms import ConsumerTerms
 from pydanube_broker.topics.memory_topic import MemoryTopic
 from pydanube_broker.topics.topic import now_ms
 
@@ -68,15 +69,7 @@ class Seat:
         self.until_s = until_s
         self._known = known
         self._pump = pump
-        pump.join(
-            self,
-            known.name,
-            credit_messages=0,
-            credit_bytes=0,
-            ack_timeout_ms=None,
-            key_filters=known.filters_for(pump),
-            single=True,
-        )
+        pump.join(self, known.name, ConsumerTerms(key_filters=known.filters_for(pump), single=True))
         known.seat = self
 
     @property
