@@ -29,8 +29,8 @@ LINES_MAX = 500
 LONGER = {
     "pydanube/consume_lane.py": 572,
     "pydanube/producer.py": 615,
-    "pydanube_broker/delivery/non_reliable.py": 560,
-    "pydanube_broker/delivery/pump.py": 710,
+    "pydanube_broker/delivery/non_reliable.py": 530,
+    "pydanube_broker/delivery/pump.py": 700,
     "pydanube_broker/journal/journal.py": 690,
     "pydanube_broker/serving/registry.py": 600,
     "pydanube_broker/subscription/key_slots.py": 520,

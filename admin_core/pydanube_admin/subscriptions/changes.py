@@ -1,4 +1,4 @@
-"""Making, moving and deleting subscriptions, and what becomes of failed deliveries."""
+"""Making, moving and deleting subscriptions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Any, Final
 from pydanube_core.errors import (
     AlreadyExists,
     Conflict,
-    InvalidArgument,
     SubscriptionNotFound,
     TopicNotFound,
 )
@@ -22,19 +21,15 @@ from pydanube_core.refusals import changed_since, reused, skip_over_partitions, 
 
 from pydanube_admin.context import Context
 from pydanube_admin.effect import Effect
-from pydanube_admin.forecast import Forecast, Undo, blast_radius, changes, entry, nothing_left
+from pydanube_admin.forecast import Forecast, Undo, blast_radius, entry, nothing_left
 from pydanube_admin.next_calls import next_call
-from pydanube_admin.policy_arguments import restoring
 from pydanube_admin.subscriptions.models import (
-    ChangedFailurePolicy,
     CreatedSubscription,
     CreateSubscriptionRequest,
     CursorPlace,
     DeletedSubscription,
-    FailurePolicyResult,
     MovedCursor,
     SeekSubscriptionRequest,
-    SetFailurePolicyRequest,
     SkipMessagesRequest,
     SubscriptionRequest,
 )
@@ -42,7 +37,7 @@ from pydanube_admin.subscriptions.reading import subscription_facts
 from pydanube_admin.topics.reading import Topic, find_topic
 
 
-async def _found(
+async def find_subscription(
     context: Context, request: SubscriptionRequest | CreateSubscriptionRequest
 ) -> tuple[Topic, list[SubscriptionFacts]]:
     """The topic, and the subscription on each of its logs.
@@ -54,7 +49,7 @@ async def _found(
     return topic, await subscription_facts(context, topic.own.topic, request.subscription)
 
 
-def _path(topic: Topic, subscription: str) -> str:
+def subscription_path(topic: Topic, subscription: str) -> str:
     return f"topics{topic.own.topic}/subscriptions/{subscription}"
 
 
@@ -62,7 +57,7 @@ def _lag(found: Sequence[SubscriptionFacts]) -> int:
     return sum(facts.state.lag_messages for facts in found)
 
 
-def _consumers(found: Sequence[SubscriptionFacts]) -> int:
+def consumers_of(found: Sequence[SubscriptionFacts]) -> int:
     return sum(len(facts.consumers) for facts in found)
 
 
@@ -91,7 +86,7 @@ async def forecast_create_subscription(context: Context, request: CreateSubscrip
     starts = await context.port.resolve_position(topic.own.topic, request.start)
     after = {"type": request.type, "start": request.start}
     return Forecast(
-        diff=[entry(_path(topic, request.subscription), None, after)],
+        diff=[entry(subscription_path(topic, request.subscription), None, after)],
         blast_radius=blast_radius(subscriptions=1),
         image={"topic_id": str(topic.own.topic_id), "starts": dict(starts)},
     )
@@ -105,14 +100,14 @@ async def undo_create_subscription(
 ) -> Undo:
     """Delete what was created, as long as nobody reads by it; with a plan, once it holds unread or has been used."""
     try:
-        topic, found = await _found(context, request)
+        topic, found = await find_subscription(context, request)
     except (TopicNotFound, SubscriptionNotFound):
         return Undo(act=nothing_left)
     if str(topic.own.topic_id) != image["topic_id"]:
         raise reused("topic", topic.own.topic)
-    if _consumers(found):
+    if consumers_of(found):
         raise Conflict(
-            f"{_consumers(found)} consumers read by the subscription {request.subscription!r} of {topic.own.topic}: "
+            f"{consumers_of(found)} consumers read by the subscription {request.subscription!r} of {topic.own.topic}: "
             "undoing its creation would disconnect them. Delete it with a plan instead",
             field="call_id",
             topic=topic.own.topic,
@@ -177,10 +172,10 @@ async def _moving(
     """What moving a cursor would do. Where producers or consumers are at work it moves by itself: that is no news."""
     cursors = await context.port.cursors(topic.own.topic, subscription)
     identity = [str(facts.subscription_id) for facts in found]
-    at_work = topic.producers or _consumers(found)
+    at_work = topic.producers or consumers_of(found)
     return Forecast(
         diff=diff,
-        blast_radius=blast_radius(subscriptions=1, consumers=_consumers(found), messages=messages),
+        blast_radius=blast_radius(subscriptions=1, consumers=consumers_of(found), messages=messages),
         image={
             "call_id": context.call_id,
             "subscription_ids": identity,
@@ -205,7 +200,7 @@ async def undo_move(
     Raises:
         Conflict: the cursor was moved again since, or retention has taken what would have to come back.
     """
-    topic, found = await _found(context, request)
+    topic, found = await find_subscription(context, request)
     name, subscription = topic.own.topic, request.subscription
     if [str(facts.subscription_id) for facts in found] != image["subscription_ids"]:
         raise reused("subscription", subscription)
@@ -230,10 +225,12 @@ async def undo_move(
         act=partial(context.port.place_cursors, name, subscription, cursors),
         forecast=Forecast(
             diff=[
-                entry(f"{_path(topic, subscription)}/unread_passed_over", 0, difference.passed_over),
+                entry(
+                    f"{subscription_path(topic, subscription)}/unread_passed_over", 0, difference.passed_over
+                ),
             ],
             blast_radius=blast_radius(
-                subscriptions=1, consumers=_consumers(found), messages=difference.passed_over
+                subscriptions=1, consumers=consumers_of(found), messages=difference.passed_over
             ),
             effect=Effect.DESTROY if difference.passed_over else None,
             later=_STAY,
@@ -271,7 +268,7 @@ async def _subscription_to_move(
     context: Context, request: SeekSubscriptionRequest
 ) -> tuple[Topic, list[SubscriptionFacts]]:
     Position.parse(request.to, now_ms=context.now_ms(), field="to")
-    return await _found(context, request)
+    return await find_subscription(context, request)
 
 
 async def forecast_seek(context: Context, request: SeekSubscriptionRequest) -> Forecast:
@@ -280,7 +277,7 @@ async def forecast_seek(context: Context, request: SeekSubscriptionRequest) -> F
     targets = await context.port.resolve_position(topic.own.topic, request.to)
     diff = [
         {
-            "path": f"{_path(topic, request.subscription)}/cursor"
+            "path": f"{subscription_path(topic, request.subscription)}/cursor"
             + ("" if facts.partition is None else f"/{facts.partition}"),
             "before": facts.state.next_unacked,
             "after": targets[facts.topic],
@@ -302,7 +299,7 @@ async def skip_messages(context: Context, request: SkipMessagesRequest) -> Moved
 
 
 async def _skippable(context: Context, request: SkipMessagesRequest) -> tuple[Topic, list[SubscriptionFacts]]:
-    topic, found = await _found(context, request)
+    topic, found = await find_subscription(context, request)
     if topic.own.partitions:
         raise skip_over_partitions(topic.own.topic, topic.own.partitions).followed_by(
             next_call(
@@ -320,7 +317,7 @@ async def forecast_skip(context: Context, request: SkipMessagesRequest) -> Forec
     skipped = min(request.count, lag)
     diff = [
         {
-            "path": f"{_path(topic, request.subscription)}/lag_messages",
+            "path": f"{subscription_path(topic, request.subscription)}/lag_messages",
             "before": lag,
             "after": lag - skipped,
         }
@@ -329,42 +326,44 @@ async def forecast_skip(context: Context, request: SkipMessagesRequest) -> Forec
 
 
 async def purge_subscription(context: Context, request: SubscriptionRequest) -> MovedCursor:
-    topic, found = await _found(context, request)
+    topic, found = await find_subscription(context, request)
     await context.port.purge_subscription(topic.own.topic, request.subscription)
     return await _moved(context, topic, request.subscription, _lag(found))
 
 
 async def forecast_purge(context: Context, request: SubscriptionRequest) -> Forecast:
-    topic, found = await _found(context, request)
+    topic, found = await find_subscription(context, request)
     lag = _lag(found)
-    diff = [{"path": f"{_path(topic, request.subscription)}/lag_messages", "before": lag, "after": 0}]
+    diff = [
+        {"path": f"{subscription_path(topic, request.subscription)}/lag_messages", "before": lag, "after": 0}
+    ]
     return await _moving(context, topic, request.subscription, found, diff=diff, messages=lag)
 
 
 async def delete_subscription(context: Context, request: SubscriptionRequest) -> DeletedSubscription:
-    topic, found = await _found(context, request)
+    topic, found = await find_subscription(context, request)
     await context.port.delete_subscription(topic.own.topic, request.subscription, grace=context.grace)
     return DeletedSubscription(
         topic=topic.own.topic,
         subscription=request.subscription,
         partitions=topic.own.partitions,
         lag_messages=_lag(found),
-        consumers=_consumers(found),
+        consumers=consumers_of(found),
     )
 
 
 async def forecast_delete_subscription(context: Context, request: SubscriptionRequest) -> Forecast:
-    topic, found = await _found(context, request)
+    topic, found = await find_subscription(context, request)
     before = {
         "type": found[0].type,
         "lag_messages": _lag(found),
         "next_unacked": [facts.state.next_unacked for facts in found],
     }
     identity = [str(facts.subscription_id) for facts in found]
-    at_work = topic.producers or _consumers(found)
+    at_work = topic.producers or consumers_of(found)
     return Forecast(
-        diff=[entry(_path(topic, request.subscription), before, None)],
-        blast_radius=blast_radius(subscriptions=1, consumers=_consumers(found), messages=_lag(found)),
+        diff=[entry(subscription_path(topic, request.subscription), before, None)],
+        blast_radius=blast_radius(subscriptions=1, consumers=consumers_of(found), messages=_lag(found)),
         image={"call_id": context.call_id, "subscription_ids": identity},
         basis=[identity, None if at_work else before],
     )
@@ -383,128 +382,8 @@ async def _restore(context: Context, request: SubscriptionRequest, image: Mappin
     try:
         await context.port.restore_subscription(image["call_id"])
     except SubscriptionNotFound:
-        _, found = await _found(context, request)
+        _, found = await find_subscription(context, request)
         if [str(facts.subscription_id) for facts in found] != image["subscription_ids"]:
             raise reused(
                 "subscription", request.subscription
             ) from None  # else it never went, or is back already
-
-
-# Failure policy
-
-
-async def get_failure_policy(context: Context, request: SubscriptionRequest) -> FailurePolicyResult:
-    topic = await find_topic(context, request.topic)
-    return await _failure_policy(context, topic, request.subscription)
-
-
-async def _failure_policy(context: Context, topic: Topic, subscription: str) -> FailurePolicyResult:
-    policy = await context.port.failure_policy(topic.own.topic, subscription)
-    return FailurePolicyResult(topic=topic.own.topic, subscription=subscription, **policy)
-
-
-async def set_failure_policy(context: Context, request: SetFailurePolicyRequest) -> ChangedFailurePolicy:
-    topic, _ = await _policy_change(context, request)
-    await context.port.set_failure_policy(
-        topic.own.topic, request.subscription, request.given(), keep=request.keep
-    )
-    found = await _failure_policy(context, topic, request.subscription)
-    return ChangedFailurePolicy(**found.model_dump())
-
-
-async def _policy_change(
-    context: Context, request: SetFailurePolicyRequest
-) -> tuple[Topic, list[SubscriptionFacts]]:
-    if not request.given():
-        raise InvalidArgument(
-            "nothing to set: give at least one field, such as poison_policy",
-            field="poison_policy",
-            value=None,
-        )
-    try:
-        return await _found(context, request)
-    except SubscriptionNotFound:
-        if not request.keep:
-            raise
-        return await find_topic(context, request.topic), []
-
-
-async def _policy_before(
-    context: Context, topic: Topic, subscription: str, found: list[SubscriptionFacts]
-) -> dict[str, Any]:
-    """What holds now; nothing where there is no subscription and nothing is kept for it."""
-    try:
-        return dict(await context.port.failure_policy(topic.own.topic, subscription))
-    except SubscriptionNotFound:
-        if found:
-            raise
-        return {}
-
-
-async def forecast_set_failure_policy(context: Context, request: SetFailurePolicyRequest) -> Forecast:
-    topic, found = await _policy_change(context, request)
-    name, subscription, given = topic.own.topic, request.subscription, request.given()
-    before = await _policy_before(context, topic, subscription, found)
-    after = {**before, **given}
-    # Kept for a subscription that is not there, it drops nothing.
-    leaving = await context.port.forecast_failure_policy(name, subscription, given) if found else 0
-    destroys = bool(found) and _drops_more(before, after)
-    drops = bool(found) and after["poison_policy"] == "drop"
-    identity = [str(facts.subscription_id) for facts in found]
-    return Forecast(
-        diff=changes(f"{_path(topic, subscription)}/failure_policy", before, given),
-        blast_radius=blast_radius(
-            subscriptions=1, consumers=_consumers(found), messages=leaving if drops else 0
-        ),
-        effect=Effect.DESTROY if destroys or (drops and leaving) else None,
-        reversible=not destroys and not leaving,  # what has left the subscription by it does not come back
-        image={"before": dict(before), "subscription_ids": identity},
-        basis=[identity, dict(before), None if _consumers(found) else leaving],
-        later=f"Later, a message that has failed {after['max_redelivery_count'] + 1} times is acknowledged unread"
-        if destroys
-        else None,
-    )
-
-
-def _drops_more(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
-    """Whether messages that would be kept, or tried again, by the policy before are dropped by the one after."""
-    if after["poison_policy"] != "drop":
-        return False
-    sooner = after["ack_timeout_ms"] and not 0 < before["ack_timeout_ms"] <= after["ack_timeout_ms"]
-    fewer = after["max_redelivery_count"] < before["max_redelivery_count"]
-    return bool(before["poison_policy"] != "drop" or fewer or sooner)
-
-
-async def undo_set_failure_policy(
-    context: Context,
-    request: SetFailurePolicyRequest,
-    image: Mapping[str, Any],
-    result: Mapping[str, Any] | None,
-) -> Undo:
-    topic, found = await _policy_change(context, request)
-    if [str(facts.subscription_id) for facts in found] != image["subscription_ids"]:
-        raise reused("subscription", request.subscription)
-    now = await _policy_before(context, topic, request.subscription, found)
-    before = restoring(image["before"], request.given()) if image["before"] else {}
-    if result is not None and restoring(now, request.given()) != restoring(result, request.given()):
-        raise changed_since(f"the failure policy of {request.subscription!r} of {topic.own.topic}")
-    if before.get("dead_letter_topic", "unset") is None:
-        before["dead_letter_topic"] = ""
-    name, subscription = topic.own.topic, request.subscription
-    if not before:  # nothing was kept for it
-        return Undo(
-            act=partial(context.port.set_failure_policy, name, subscription, {}, keep=True),
-            forecast=Forecast(
-                diff=changes(
-                    f"{_path(topic, subscription)}/failure_policy", now, dict.fromkeys(request.given())
-                ),
-                blast_radius=blast_radius(subscriptions=1),
-            ),
-        )
-    back = SetFailurePolicyRequest(
-        topic=request.topic, subscription=subscription, keep=request.keep, **before
-    )
-    return Undo(
-        act=partial(set_failure_policy, context, back),
-        forecast=await forecast_set_failure_policy(context, back),
-    )

@@ -14,19 +14,21 @@ from pydanube_admin.subscriptions.changes import (
     forecast_delete_subscription,
     forecast_purge,
     forecast_seek,
-    forecast_set_failure_policy,
     forecast_skip,
-    get_failure_policy,
     purge_subscription,
     seek_subscription,
-    set_failure_policy,
     skip_messages,
     undo_create_subscription,
     undo_delete_subscription,
     undo_move,
-    undo_set_failure_policy,
 )
 from pydanube_admin.subscriptions.describing import describe_subscription
+from pydanube_admin.subscriptions.failure_policies import (
+    forecast_set_failure_policy,
+    get_failure_policy,
+    set_failure_policy,
+    undo_set_failure_policy,
+)
 from pydanube_admin.subscriptions.models import (
     ChangedFailurePolicy,
     CreatedSubscription,
