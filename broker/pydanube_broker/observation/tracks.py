@@ -139,11 +139,13 @@ class CursorTrack:
 
     def window(self, rounds: Rounds, live: CursorState) -> list[CursorState]:
         """The states of the window's rounds, each at the time of its round, and `live`."""
-        kept, found = self.ring.times(), []
+        rows, found, at = self.ring.rows.tolist(), [], 0
         for time in rounds.within(self.first_ms, live.taken_at_ms):
-            row = self.ring.at(max(0, bisect_right(kept, time) - 1))
-            found.append(CursorState(time, *row[1:]))
-        return [*found, live]
+            while at + WIDTH < len(rows) and rows[at + WIDTH] <= time:
+                at += WIDTH
+            found.append(CursorState(time, *rows[at + 1 : at + WIDTH]))
+        found.append(live)
+        return found
 
     def seen_by(self, time_ms: int) -> CursorState | None:
         """The newest state that was kept by then; None: it was not seen yet, or that is forgotten."""

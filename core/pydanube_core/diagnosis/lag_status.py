@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from statistics import median
 from typing import Any, Final
 
@@ -95,9 +96,13 @@ class LagJudgement:
         return self.velocity is not None and self.velocity.gaining
 
 
-def judge_lag(window: LagWindow, options: DiagnosisOptions) -> LagJudgement:
-    """Judge one subscription of one log. O(samples), with slopes of at most 24 of them."""
-    return _Judge(window, options).judge()
+def judge_lag(window: LagWindow, options: DiagnosisOptions, *, rates: bool = True) -> LagJudgement:
+    """Judge one subscription of one log. O(samples), with slopes of at most 24 of them.
+
+    Args:
+        rates: without them, slopes are made only where the status needs one: most of the time it does not.
+    """
+    return _Judge(window, options).judge(rates=rates)
 
 
 def eta_of_partitions(etas_s: Sequence[float | None]) -> tuple[float | None, float | None]:
@@ -137,24 +142,33 @@ class _Judge:
         self.options = options
         self.reasons: dict[str, str] = {}
         self.states = window.states
+        self.times = [state.taken_at_ms for state in window.states]
         self.lags = [state.lag_messages for state in window.states]
+        self.read = [state.next_offset - lag for state, lag in zip(window.states, self.lags, strict=True)]
         self.last = window.states[-1] if window.states else None
         self.age = unread_age(window)
 
     # -- rates -----------------------------------------------------------------------------------------------
 
-    def _rates(self) -> tuple[Slope | None, Slope | None, Slope | None]:
-        """Slopes of head, of what is consumed, and of the lag."""
-        states, lags = self.states, self.lags
-        times = [state.taken_at_ms for state in states]
-        heads = [state.next_offset for state in states]
+    @cached_property
+    def produced(self) -> Slope | None:
+        """The slope of the head."""
+        return theil_sen(self.times, [state.next_offset for state in self.states])
+
+    @cached_property
+    def consumed(self) -> Slope | None:
+        """The slope of what is read."""
         first = self._after_rewind()
-        consumed = [head - lag for head, lag in zip(heads, lags, strict=True)][first:]
-        produced = theil_sen(times, heads)
-        if not first and min(consumed, default=0) == max(consumed, default=0):
+        return theil_sen(self.times[first:], self.read[first:])
+
+    @cached_property
+    def velocity(self) -> Slope | None:
+        """The slope of the lag."""
+        first = self._after_rewind()
+        if not first and min(self.read, default=0) == max(self.read, default=0):
             # Nothing is read: the lag grows as the head does. Many subscriptions are like that at once.
-            return produced, theil_sen(times, consumed), produced
-        return produced, theil_sen(times[first:], consumed), theil_sen(times[first:], lags[first:])
+            return self.produced
+        return theil_sen(self.times[first:], self.lags[first:])
 
     def _after_rewind(self) -> int:
         """Where the cursor stands after it went back last: a step back is no rate of consumption."""
@@ -206,18 +220,19 @@ class _Judge:
 
     # -- the statuses ----------------------------------------------------------------------------------------
 
-    def judge(self) -> LagJudgement:
-        produce, consume, velocity = self._rates()
-        for name, slope in (("produce_rate", produce), ("consume_rate", consume)):
-            if slope is None:
-                self.reasons[name] = "too_few_samples"
-        last = self.last
+    def judge(self, *, rates: bool) -> LagJudgement:
+        last, headroom_s = self.last, self._headroom()
         if last is None:
             self.reasons |= {"lag_messages": "no_sample", "lost_messages": "no_sample"}
-        headroom_s, eta_s = self._headroom(), self._eta(velocity)
-        found = self._not_known() or self._status(velocity, eta_s, headroom_s)
+        found = self._not_known() or self._status(headroom_s)
         if found.status is LagStatus.UNKNOWN:
             self.reasons["status"] = str(found.evidence["because"])
+        produced, consumed, velocity = (
+            (self.produced, self.consumed, self.velocity) if rates else (None, None, None)
+        )
+        for name, slope in (("produce_rate", produced), ("consume_rate", consumed)):
+            if slope is None:
+                self.reasons[name] = "too_few_samples" if rates else "not_asked"
         samples, expected = len(self.states), self.window.expected_samples
         return LagJudgement(
             status=found.status,
@@ -226,10 +241,10 @@ class _Judge:
             lag_messages=None if last is None else last.lag_messages,
             lost_messages=None if last is None else last.lost_messages,
             age=self.age,
-            produce_rate=None if produce is None else produce.per_s,
-            consume_rate=None if consume is None else consume.per_s,
+            produce_rate=None if produced is None else produced.per_s,
+            consume_rate=None if consumed is None else consumed.per_s,
             velocity=velocity,
-            eta_s=eta_s,
+            eta_s=self._eta(velocity),
             retention_headroom_s=headroom_s,
             stuck_reason=found.stuck_reason,
             rewind=self._rewind(),
@@ -248,7 +263,7 @@ class _Judge:
             return _Found(LagStatus.UNKNOWN, because="samples_are_old", newest_sample_age_s=newest_age_s)
         return None
 
-    def _status(self, velocity: Slope | None, eta_s: float | None, headroom_s: float | None) -> _Found:
+    def _status(self, headroom_s: float | None) -> _Found:
         """The first line of the module's table that holds."""
         options, last, age_s = self.options, self.states[-1], self.age.age_s
         lag, lost = last.lag_messages, last.lost_messages
@@ -260,10 +275,10 @@ class _Judge:
         if lag <= options.allowed_messages or young:
             since = self._since(lambda state, lag: lag <= options.allowed_messages)
             return _Found(LagStatus.CAUGHT_UP, since, lag_messages=lag, oldest_unread_age_s=age_s)
-        gaining = velocity is not None and velocity.gaining
-        found = self._at_risk(headroom_s, gaining=gaining) or self._stuck()
+        found = self._at_risk(headroom_s) or self._stuck()
         if found is not None:
             return found
+        velocity = self.velocity
         if velocity is None:
             return _Found(LagStatus.UNKNOWN, because="too_few_samples_for_rates")
         growth: dict[str, Any] = {
@@ -274,7 +289,8 @@ class _Judge:
         }
         if velocity.low > 0:
             return _Found(LagStatus.FALLING_BEHIND, self._lowest_ms(), **growth)
-        if gaining:
+        if velocity.gaining:
+            eta_s = self._eta(velocity)
             slow = eta_s is not None and eta_s > options.slow_eta_s
             return _Found(LagStatus.SLOW if slow else LagStatus.CATCHING_UP, eta_s=eta_s, **growth)
         if not last.members:
@@ -284,10 +300,11 @@ class _Judge:
         status = LagStatus.CATCHING_UP if soon else LagStatus.SLOW
         return _Found(status, keeping_pace=True, oldest_unread_age_s=age_s, **growth)
 
-    def _at_risk(self, headroom_s: float | None, *, gaining: bool) -> _Found | None:
+    def _at_risk(self, headroom_s: float | None) -> _Found | None:
         retention = self.window.retention
         if headroom_s is None or retention is None:
             return None
+        gaining = self.velocity is not None and self.velocity.gaining
         share_s = RISK_SHARE * (retention.age_s or 0.0)
         if headroom_s >= 2 * self.options.sample_interval_s and (gaining or headroom_s >= share_s):
             return None

@@ -130,15 +130,16 @@ class History:
         held = (found >= 0) & (moments - self.times[np.maximum(found, 0)] <= self._grid.hold_ms)
         return np.where(held, found, -1)
 
-    def known_ms(self, start_ms: int, end_ms: int) -> int:
-        """How much of `[start_ms, end_ms)` is covered by samples."""
-        return self._known_before(end_ms) - self._known_before(start_ms)
+    def known_ms(self, begins: Ints, ends: Ints) -> Ints:
+        """How much of each `[begin, end)` is covered by samples."""
+        return self._known_before(ends) - self._known_before(begins)
 
-    def _known_before(self, moment_ms: int) -> int:
-        at = int(np.searchsorted(self.times, moment_ms, "right")) - 1
-        if at < 0:
-            return 0
-        return int(self._known[at] + min(moment_ms - self.times[at], self._lasts[at]))
+    def _known_before(self, moments: Ints) -> Ints:
+        at = np.searchsorted(self.times, moments, "right") - 1
+        sample = np.maximum(at, 0)
+        covered = self._known[sample] + np.minimum(moments - self.times[sample], self._lasts[sample])
+        found: Ints = np.where(at >= 0, covered, 0)
+        return found
 
     def rise(self, counter: str, start_ms: int, end_ms: int) -> int | None:
         """How much a counter rose in the samples of a time; another incarnation of the broker began at 0."""

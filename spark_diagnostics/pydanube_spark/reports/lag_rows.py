@@ -158,13 +158,17 @@ def _judged(
         if end_ms < history.first_ms:
             begin_ms = end_ms
             continue
-        found = judge_lag(history.window(end_ms), options)
+        # Rates are told of the last window of an hour, and of the whole time.
+        rates = begin_ms // HOUR_MS != end_ms // HOUR_MS or end_ms == ends[-1]
+        found = judge_lag(history.window(end_ms), options, rates=rates)
         if settled is None:
             settled = SettledStatus(found, end_ms)
         elif found.status is not settled.status and not counts_at_once(found.status, after=settled.status):
             for back in range(looks - 1, 0, -1):  # the broker looked in each of its rounds
                 before_ms = end_ms - back * grid.interval_ms
-                settled.observe(judge_lag(history.window(before_ms), options), before_ms, options)
+                settled.observe(
+                    judge_lag(history.window(before_ms), options, rates=False), before_ms, options
+                )
         settled.observe(found, end_ms, options)
         yield _Judged(
             begin_ms=begin_ms,
@@ -262,9 +266,9 @@ def _row(
 def _minutes(history: History, span: Span, windows: Sequence[_Judged]) -> dict[str, float]:
     """Minutes in each status: the part of each window that samples cover; the rest is UNKNOWN."""
     spent_ms: dict[str, int] = {}
-    for each in windows:
-        begin_ms, end_ms = max(each.begin_ms, span.since_ms), min(each.end_ms, span.until_ms)
-        known_ms = history.known_ms(begin_ms, end_ms)
+    begins = np.array([max(each.begin_ms, span.since_ms) for each in windows], np.int64)
+    ends = np.array([min(each.end_ms, span.until_ms) for each in windows], np.int64)
+    for each, known_ms in zip(windows, history.known_ms(begins, ends).tolist(), strict=True):
         spent_ms[each.status.value] = spent_ms.get(each.status.value, 0) + known_ms
     unknown = LagStatus.UNKNOWN.value
     rest_ms = span.until_ms - span.since_ms - sum(spent_ms.values())
