@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 from collections.abc import AsyncIterator
@@ -13,8 +14,11 @@ from pydanube_admin import OPERATIONS
 from pydanube_admin.changes import records
 from pydanube_admin.changes.records import IMAGES
 from pydanube_admin.plans.desk import AdminOptions
+from pydanube_broker.cluster.records import TopicRecord
+from pydanube_broker.cluster.tombstone_records import TopicTombstone
 from pydanube_broker.subscription.cursor import CursorSnapshot
 from pydanube_broker.subscription.cursor_codec import decode_snapshot, encode_snapshot
+from pydanube_core.errors import ClusterError, DiskFull
 from pydanube_core.names import TopicName
 
 from tests.admin.real_broker import Administered, administered
@@ -334,3 +338,61 @@ async def test_a_plan_says_that_the_disk_may_take_its_undo(tmp_path_factory: pyt
         rules = [each["rule"] for each in (await cluster("diagnose.cluster"))["findings"]]
         assert "undo_given_up" in rules
         assert (await cluster.refused("changes.undo", call_id=deleted["call_id"])).code == "TOPIC_NOT_FOUND"
+
+
+@pytest.mark.parametrize("partitions", [0, 3])
+async def test_each_of_two_deleted_topics_of_one_name_comes_back_by_its_own_undo(
+    cluster: Administered, partitions: int
+) -> None:
+    """The older first or the younger; the one that stands in the way is not touched."""
+    made = {}
+    for payload in (b"older", b"younger"):
+        await cluster("topics.create", topic="twice", partitions=partitions)
+        await cluster.publish("twice", payload)
+        made[payload] = (await cluster.apply("topics.delete", topic="twice"))["call_id"]
+    for payload in (b"older", b"younger", b"older"):
+        await cluster("changes.undo", call_id=made[payload])
+        assert set(await cluster.payloads("twice")) == {payload}
+        (other,) = made.keys() - {payload}
+        assert (await cluster.refused("changes.undo", call_id=made[other])).code == "NAME_REUSED"
+        assert set(await cluster.payloads("twice")) == {payload}
+        assert (await cluster("topics.describe", topic="twice"))["partitions"] == partitions
+        made[payload] = (await cluster.apply("topics.delete", topic="twice"))["call_id"]
+
+
+async def test_of_two_undos_at_once_one_is_made(cluster: Administered) -> None:
+    deleted = await cluster.apply("topics.delete", topic="clicks")
+    arguments = {"call_id": deleted["call_id"]}
+    outcomes = await asyncio.gather(
+        *(
+            cluster.core.call("changes.undo", arguments, principal=face, face=face)
+            for face in ("cli", "mcp", "jsonrpc")
+        )
+    )
+    refused = [each for each in outcomes if isinstance(each, ClusterError)]
+    assert [each.code for each in refused] == ["PLAN_USED", "PLAN_USED"]
+    assert (await cluster("topics.describe", topic="clicks"))["partitions"] > 0
+
+
+async def test_an_undo_that_the_disk_stopped_half_way_serves_what_is_back_and_goes_on(
+    cluster: Administered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry = cluster.broker.registry
+    before = await cluster.payloads("clicks")
+    deleted = await cluster.apply("topics.delete", topic="clicks")
+    restore = registry.catalog._restore_topic
+
+    async def until_full(tombstone: TopicTombstone) -> TopicRecord:
+        if registry.catalog.index.partitions(TopicName.parse("clicks")):
+            raise DiskFull("no room")
+        return await restore(tombstone)
+
+    monkeypatch.setattr(registry.catalog, "_restore_topic", until_full)
+    refused = await cluster.refused("changes.undo", call_id=deleted["call_id"])
+    assert refused.code == "DISK_FULL"
+    (part,) = registry.catalog.index.partitions(TopicName.parse("clicks"))
+    assert registry.find(part.topic) is not None
+    await registry.deleted.give_up()
+    monkeypatch.undo()
+    await cluster("changes.undo", call_id=deleted["call_id"])
+    assert await cluster.payloads("clicks") == before

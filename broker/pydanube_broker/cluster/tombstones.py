@@ -90,9 +90,11 @@ class Tombstones(RegistryWriter):
 
     async def load_tombstones(self) -> None:
         """Read what is buried."""
+        items, _ = await read_all(self._store, keys.TOMBSTONES)
+        # Not before: while it is read again, nothing may pass for forgotten.
         self.buried_topics, self.buried_parents, self.buried_subscriptions = {}, {}, {}
         self._tombstones, self._verdicts = {}, {}
-        for item in (await read_all(self._store, keys.TOMBSTONES))[0]:
+        for item in items:
             with self.aside.reading(item.key):
                 self._take_tombstone(item)
 
