@@ -30,6 +30,7 @@ from tests.admin.real_broker import Administered, administered
 
 GOAL_MS: Final = 50.0
 HOLES: Final = 32_000
+FULL_CURSORS: Final = 8
 
 
 class Ticker:
@@ -81,16 +82,19 @@ async def fill(cluster: Administered, topics: int) -> None:
             print(f"{number + 1} topics", file=sys.stderr, flush=True)
 
 
-async def full_cursor(cluster: Administered) -> Any:
-    """A subscription of which every second message of the longest span is acknowledged."""
+async def full_cursors(cluster: Administered) -> list[Any]:
+    """Subscriptions of which every second message of the longest span is acknowledged."""
     await cluster("topics.create", topic="holes")
-    await cluster("subscriptions.create", topic="holes", subscription="s", type="shared")
+    for number in range(FULL_CURSORS):
+        await cluster("subscriptions.create", topic="holes", subscription=f"s{number}", type="shared")
     topic = cluster.broker.registry.parts(TopicName.parse("holes"))[1][0]
     for _ in range(0, 2 * HOLES, 1000):
         await cluster.publish("holes", *[b"x"] * 1000)
-    pump = next(iter(topic.subscriptions.values()))
+    return list(topic.subscriptions.values())
+
+
+def make_holes(pump: Any) -> None:
     pump.place(CursorSnapshot(floor=0, acknowledged=tuple((at, at + 1) for at in range(1, 2 * HOLES, 2))))
-    return pump
 
 
 async def run(topics: int) -> dict[str, float]:
@@ -100,6 +104,11 @@ async def run(topics: int) -> dict[str, float]:
 
         async def unknown() -> None:
             await cluster.refused("topics.describe", topic="topik-00001")
+
+        async def ten_unknown() -> None:
+            await asyncio.gather(
+                *(cluster.refused("topics.describe", topic=f"topik-{n:05d}") for n in range(10))
+            )
 
         async def expiry() -> None:
             await cluster.broker._expire_sessions()
@@ -111,10 +120,11 @@ async def run(topics: int) -> dict[str, float]:
             "/metrics": lambda: port.metrics(),
             "/status": lambda: port.status(),
             "unknown topic": unknown,
+            "ten unknown topics at once": ten_unknown,
             "session expiry": expiry,
             "diagnose.cluster": lambda: cluster("diagnose.cluster"),
             "namespaces.list": lambda: cluster("namespaces.list"),
-            "deleted topics": lambda: registry.forget_deleted(1),
+            "deleted topics": lambda: registry.deleted.forget(1),
         }
         found = {}
         for name, work in works.items():
@@ -122,7 +132,18 @@ async def run(topics: int) -> dict[str, float]:
                 found[name] = await measured(work)
             except Exception as error:
                 print(f"{name}: {error!r}", file=sys.stderr)
-        pump = await full_cursor(cluster)
+        pumps = await full_cursors(cluster)
+        pump = pumps[0]
+
+        async def written() -> None:
+            while any(one.dirty for one in pumps):  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+
+        for one in pumps:
+            make_holes(one)
+        ticker = Ticker()
+        await written()
+        found[f"{FULL_CURSORS} cursors of {HOLES} holes: written"] = ticker.stop()
 
         async def snapshot() -> None:
             pump._snapshot_stale = True

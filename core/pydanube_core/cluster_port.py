@@ -48,6 +48,10 @@ class TopicsPort(Protocol):
         """Every topic, in no order; cheap, also for ten thousand."""
         ...
 
+    async def topics_alike(self, topic: str) -> Sequence[str]:
+        """Topics that a name which does not exist may have been meant as, best first; cheap among ten thousand too."""
+        ...
+
     async def topic_facts(self, topics: Sequence[str]) -> Sequence[Sequence[TopicFacts]]:
         """`topic` of each name of a page, in its order; what went since the index is left out."""
         ...

@@ -5,7 +5,7 @@ import difflib
 import pytest
 from pydanube_core import spelling
 from pydanube_core.names import TopicName
-from pydanube_core.spelling import close_names, close_topics
+from pydanube_core.spelling import TopicNames, close_names
 
 
 def test_one_wrong_letter_is_found_among_ten_thousand() -> None:
@@ -45,8 +45,41 @@ def test_an_empty_name_and_no_names_give_nothing() -> None:
     assert close_names("orders", []) == []
 
 
+def topic_names(*names: str) -> TopicNames:
+    found = TopicNames()
+    for name in names:
+        found.add(name)
+    return found
+
+
 def test_a_topic_is_compared_by_its_name_and_not_by_its_namespace() -> None:
-    known = ["/default/orders", "/default/few", "/shop/nowhere"]
-    assert close_topics(TopicName.parse("/default/ordres"), known) == ["/default/orders"]
-    assert close_topics(TopicName.parse("/default/nowhere"), known) == ["/shop/nowhere"]
-    assert close_topics(TopicName.parse("/default/x"), known) == []
+    known = topic_names("/default/orders", "/default/few", "/shop/nowhere")
+    assert known.close(TopicName.parse("/default/ordres")) == ["/default/orders"]
+    assert known.close(TopicName.parse("/default/nowhere")) == ["/shop/nowhere"]
+    assert known.close(TopicName.parse("/default/x")) == []
+
+
+@pytest.mark.parametrize("wrong", ["orders-4321-au", "ordres-4321-eu", "rders-4321-eu", "orders-4321-eur"])
+def test_a_topic_is_found_among_ten_thousand_and_few_are_compared(
+    monkeypatch: pytest.MonkeyPatch, wrong: str
+) -> None:
+    known = topic_names(*(f"/{space}/orders-{number}-eu" for space in ("a", "b") for number in range(5000)))
+    compared: list[int] = []
+    plain = difflib.get_close_matches
+
+    def counting(word: str, names: list[str], *, n: int, cutoff: float) -> list[str]:
+        compared.append(len(names))
+        return plain(word, names, n=n, cutoff=cutoff)
+
+    monkeypatch.setattr(spelling.difflib, "get_close_matches", counting)  # type: ignore[attr-defined]
+    assert "/a/orders-4321-eu" in known.close(TopicName.parse(f"/a/{wrong}"))
+    assert compared == [n for n in compared if n <= 4 * spelling.BESIDE]
+
+
+def test_a_topic_that_went_is_not_named_and_one_that_is_there_twice_is_named_once() -> None:
+    known = topic_names("/default/orders", "/default/order", "/default/orders")
+    known.discard("/default/order")
+    known.discard("/default/never")
+    assert known.close(TopicName.parse("/default/ordres")) == ["/default/orders"]
+    known.discard("/default/orders")
+    assert known.close(TopicName.parse("/default/ordres")) == []

@@ -71,6 +71,7 @@ async def _of_log(context: Context, log: str | None, subscription: str | None) -
 
 async def _not_found(context: Context, topic: str | None, subscription: str) -> SubscriptionNotFound:
     everywhere = await context.port.lag_index(None, None)
+    await asyncio.sleep(0)  # each step over all subscriptions is a turn of its own
     name = None if topic is None else str(TopicName.parse(topic))
     here = {key.subscription for key in everywhere if name in (None, key.log, key.topic)}
     close = close_names(subscription, here)

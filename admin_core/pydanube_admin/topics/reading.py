@@ -6,13 +6,11 @@ as they are, one a partition.
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 
 from pydanube_core.errors import TopicNotFound
 from pydanube_core.facts import TopicFacts
 from pydanube_core.names import SYSTEM_NAMESPACE, TopicName, check_namespace
-from pydanube_core.spelling import close_topics
 from pydanube_core.units import format_time
 
 from pydanube_admin.context import Context
@@ -86,9 +84,7 @@ async def find_topic(context: Context, text: str) -> Topic:
 
 
 async def _not_found(context: Context, name: str) -> TopicNotFound:
-    known = [key.topic for key in await context.port.topic_index()]
-    await asyncio.sleep(0)  # each step over all topics is a turn of its own
-    close = close_topics(TopicName.parse(name), known)
+    close = list(await context.port.topics_alike(name))
     hint = f"; did you mean {' or '.join(close)}?" if close else ""
     return TopicNotFound(
         f"there is no topic {name}{hint}",

@@ -40,6 +40,9 @@ class TopicsPart:
         found += (TopicKey(str(record.topic), owners) for record in registry.catalog.index.all_partitioned())
         return found
 
+    async def topics_alike(self, topic: str) -> Sequence[str]:
+        return self._broker.registry.spelled_alike(TopicName.parse(topic))
+
     async def topics(self) -> Sequence[TopicFacts]:
         registry = self._broker.registry
         slices, facts = Slices(), []

@@ -30,7 +30,7 @@ from pydanube_core.facts import Grace
 from pydanube_core.names import AUDIT_TOPIC, TopicName
 from pydanube_core.positions import Position
 from pydanube_core.refusals import audit_is_kept, system_is_closed
-from pydanube_core.spelling import close_topics
+from pydanube_core.spelling import TopicNames
 from pydanube_storage.catalog import ObjectCatalog
 from pydanube_storage.metadata import MetadataStore
 
@@ -52,6 +52,7 @@ from pydanube_broker.delivery.pump import DeliveryEngine, SubscriptionPump
 from pydanube_broker.schema.registry import SchemaRegistry
 from pydanube_broker.schema.topic_schemas import TopicSchemas
 from pydanube_broker.serving.deleted import Deleted
+from pydanube_broker.serving.unknown_topic import unknown_topic
 from pydanube_broker.settings import Settings
 from pydanube_broker.subscription.members import SubscriptionType
 from pydanube_broker.subscription.subscription_policy import OPTION, SubscriptionPolicy
@@ -81,6 +82,7 @@ class Registry:
         self._store = store
         self._settings = settings
         self._topics: dict[TopicName, Topic] = {}
+        self._spelled = TopicNames()  # as users know them: of a partitioned topic its own name
         self._opening: dict[TopicName, anyio.Event] = {}  # created, not served yet
         self.catalog = TopicCatalog(store, wall_ms=now_ms)
         self.schemas = TopicSchemas(
@@ -129,7 +131,8 @@ class Registry:
         with self.catalog.aside.reading(key):
             yield
         if key in self.catalog.aside.found:
-            topic = self._topics.pop(record.topic, None)
+            topic = self._topics.get(record.topic)
+            self._leave(record)
             self._hub.detach(record.topic_id)
             for pump in [] if topic is None else topic.subscriptions.values():
                 pump.close(self.catalog.aside.error(key))
@@ -206,6 +209,8 @@ class Registry:
             self._hub.adopt(topic)
         topic.assigned_epoch, topic.schema = epoch, schema
         self._topics[record.topic] = topic
+        if not record.partition:  # the first stands for all
+            self._spelled.add(str(record.parent or record.topic))
         for subscription in self.catalog.index.subscriptions(record.topic_id):
             with self.catalog.aside.reading(subscription_key(record.topic_id, subscription.name)):
                 self._pump(topic, subscription)
@@ -297,30 +302,15 @@ class Registry:
         found = [self._topics[record.topic] for record in records if record.topic in self._topics]
         return True, found
 
+    def spelled_alike(self, name: TopicName) -> list[str]:
+        """Topics that `name` may have been meant as, best first. O(log topics)."""
+        return self._spelled.close(name)
+
     def not_found(self, name: TopicName) -> ClusterError:
         """The error for a topic that is not there, with what would help."""
         if topic_key(name) in self.catalog.aside.found:
             return self.catalog.aside.error(topic_key(name))
-        close = close_topics(name, (str(one) for topic in self._topics for one in (topic.base, topic)))
-        hint = f"; did you mean {close[0]}?" if close else ""
-        error = TopicNotFound(
-            f"topic {name} does not exist{hint}", field="topic", value=str(name), similar=close
-        )
-        for other in close:
-            error.suggest(
-                "topics.describe",
-                tool="describe_topic",
-                command=f"danube topics describe {other}",
-                arguments={"topic": other},
-                why="a topic spelled alike",
-            )
-        return error.suggest(
-            "topics.create",
-            tool="create_topic",
-            command=f"danube topics create {name}",
-            arguments={"topic": str(name)},
-            why="creates it, if the name is meant so" if close else "creates it",
-        )
+        return unknown_topic(name, self.spelled_alike(name))
 
     # -- changes ---------------------------------------------------------------------------------------------
 
@@ -486,13 +476,17 @@ class Registry:
             await self._hub.all_durable()  # what a deletion interrupted counts as committed from here on
             await self._open(missing)
 
+    def _leave(self, record: TopicRecord) -> None:
+        if self._topics.pop(record.topic, None) is not None and not record.partition:
+            self._spelled.discard(str(record.parent or record.topic))
+
     def _drop(self, record: TopicRecord) -> None:
         """The topic was deleted: end whoever is at it, and forget what is stored."""
         self.lone.forget(record.topic_id)
         topic = self._topics.get(record.topic)
         if topic is None or topic.topic_id != record.topic_id:
             return
-        del self._topics[record.topic]
+        self._leave(record)
         error = TopicNotFound(f"topic {record.name} was deleted", field="topic", value=record.name)
         topic.closed = error
         for pump in list(topic.subscriptions.values()):
