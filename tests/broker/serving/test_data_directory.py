@@ -38,7 +38,7 @@ def test_a_start_that_was_killed_at_any_moment_leaves_a_folder_that_starts(
 
     monkeypatch.setattr(Path, "replace", counted(Path.replace))
     monkeypatch.setattr(Path, "mkdir", counted(Path.mkdir))
-    monkeypatch.setattr(data_dir, "_sync_folder", counted(data_dir._sync_folder))
+    monkeypatch.setattr(data_dir, "sync_folder", counted(data_dir.sync_folder))
     stops = 0
     while True:
         folder = tmp_path / str(stops)
