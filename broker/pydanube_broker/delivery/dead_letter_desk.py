@@ -18,7 +18,7 @@ from pydanube_core.errors import ClusterError, DispatchMismatch
 from pydanube_core.names import TopicName
 
 from pydanube_broker.give_way import GiveWay
-from pydanube_broker.subscription.dead_letters import dead_letter_batches, reason_of
+from pydanube_broker.subscription.dead_letters import Wanted, dead_letter_batches, reason_of
 from pydanube_broker.subscription.effects import DeadLetter
 from pydanube_broker.subscription.ranges import Range
 from pydanube_broker.subscription.subscription_policy import SubscriptionPolicy
@@ -29,6 +29,7 @@ from pydanube_broker.topics.topic import Topic
 log = logging.getLogger("pydanube.delivery")
 
 READ_BYTES: Final = 1 << 20
+MAX_TOGETHER: Final = 4096  # orders of one subscription that are carried out at once
 
 
 class Origin(Protocol):
@@ -85,60 +86,73 @@ class DeadLetterDesk:
         try:
             while self._orders:
                 origin, effect = self._orders.popleft()
+                effects = [effect]
+                # What a consumer gives back one by one is often of one batch, which is read once for all of it.
+                while self._orders and len(effects) < MAX_TOGETHER:
+                    if (following := self._orders[0])[0] is not origin:
+                        break
+                    if following[1].generation != effect.generation:
+                        break
+                    effects.append(self._orders.popleft()[1])
                 if origin.closed is None:
-                    await self._carry_out(origin, effect)
+                    await self._carry_out(origin, effect.generation, effects)
         finally:
             self._working = False
 
-    async def _carry_out(self, origin: Origin, effect: DeadLetter) -> None:
+    async def _carry_out(self, origin: Origin, generation: int, effects: Sequence[DeadLetter]) -> None:
         target = origin.policy.target(origin.topic.options.topic, origin.name)
-        left = list(effect.ranges)
+        left = sorted(
+            (
+                Wanted(start, end, attributes)
+                for effect in effects
+                for attributes in (self._origin(origin, effect),)
+                for start, end in effect.ranges
+            ),
+            key=lambda one: one.start,
+        )
         try:
             topics = await self._topics(target)
-            if any(
-                isinstance(topic, MemoryTopic) for topic in topics
-            ):  # all topics of `--memory` promise as little
+            if any(isinstance(topic, MemoryTopic) for topic in topics):
                 raise DispatchMismatch(
                     f"the dead-letter topic {target} is non_reliable and would lose them: name a reliable one",
                     field="dead_letter_topic",
                     value=str(target),
                 )
-            for start, end in effect.ranges:
-                await self._copy(origin, effect, topics, (start, end))
-                left.pop(0)
+            while left:
+                await self._copy(origin, generation, topics, left)
         except Exception as error:
             if not isinstance(error, ClusterError):
                 log.exception("dead_letter_failed", extra={"event": "dead_letter_failed"})
-            self._failed(origin, effect, left, target, error)
+            self._failed(origin, generation, [(one.start, one.end) for one in left], target, error)
 
-    async def _copy(self, origin: Origin, effect: DeadLetter, topics: Sequence[Topic], wanted: Range) -> None:
-        """Append copies of one range; what is no longer in the log is done already."""
-        at, end = wanted
-        while at < end:
-            batches = await read_once(origin.topic, at, end, READ_BYTES, origin.give_way)
-            if batches is None:
-                continue
-            if not batches:
-                origin.dead_lettered(effect.generation, [(at, end)])
-                return
-            for batch in batches:
-                if batch.base > at:
-                    origin.dead_lettered(effect.generation, [(at, min(batch.base, end))])
-                span = (max(at, batch.base), min(end, batch.end))
-                done = [span[0]]
-                for ranges, data in dead_letter_batches(batch, [span], self._origin(origin, effect)):
-                    # which of them gets it is decided by the original, so that a retry takes the same road
-                    topic = topics[ranges[0][0] % len(topics)]
-                    # offsets without a message belong to what is before them
-                    covered = [(done[-1], ranges[-1][1])]
-                    done.append(ranges[-1][1])
-                    await self._append(origin, effect, topic, data, covered)
-                if done[-1] < span[1]:
-                    origin.dead_lettered(effect.generation, [(done[-1], span[1])])
-                at = max(at, span[1])
+    async def _copy(
+        self, origin: Origin, generation: int, topics: Sequence[Topic], left: list[Wanted]
+    ) -> None:
+        """Append copies of the first range and of what else is in its batches, and take these out of `left`.
+
+        What is no longer in the log is done already.
+        """
+        first = left[0]
+        batches = await read_once(origin.topic, first.start, first.end, READ_BYTES, origin.give_way)
+        if batches is None:
+            return
+        if not batches:
+            origin.dead_lettered(generation, [(first.start, first.end)])
+            del left[0]
+        for batch in batches:
+            done = 0
+            for ranges, data in dead_letter_batches(batch, left):
+                # which of them gets it is decided by the original, so that a retry takes the same road
+                topic = topics[ranges[0][0] % len(topics)]
+                # offsets without a message belong to the message behind them
+                end = ranges[-1][1]
+                await self._append(origin, generation, topic, data, _between(left, done, end))
+                done = end
+            origin.dead_lettered(generation, _between(left, done, batch.end))
+            left[:] = [one._replace(start=max(one.start, batch.end)) for one in left if one.end > batch.end]
 
     async def _append(
-        self, origin: Origin, effect: DeadLetter, topic: Topic, data: bytes, covered: list[Range]
+        self, origin: Origin, generation: int, topic: Topic, data: bytes, covered: list[Range]
     ) -> None:
         appended, _ = topic.append(data, read_producer_part(data, verify=False), limited=False)
         assert appended.base_offset is not None
@@ -146,9 +160,9 @@ class DeadLetterDesk:
         def done(error: ClusterError | None) -> None:
             if error is None:
                 # On stable storage by now: the copies and everything before them in the dead-letter topic.
-                origin.dead_lettered(effect.generation, covered)
+                origin.dead_lettered(generation, covered)
             else:
-                self._failed(origin, effect, covered, topic.options.topic, error)
+                self._failed(origin, generation, covered, topic.options.topic, error)
 
         topic.when_committed(appended.base_offset + appended.count, done)
         await asyncio.sleep(0)  # a long order lets others in between
@@ -166,13 +180,13 @@ class DeadLetterDesk:
     @staticmethod
     def _failed(
         origin: Origin,
-        effect: DeadLetter,
+        generation: int,
         ranges: Sequence[Range],
         target: TopicName,
         error: Exception,
     ) -> None:
         why = f"the dead-letter topic {target} does not take it: {error}"
-        if not origin.dead_letter_failed(effect.generation, ranges, why):
+        if not origin.dead_letter_failed(generation, ranges, why):
             return
         log.warning(
             "dead_letter_refused",
@@ -185,3 +199,10 @@ class DeadLetterDesk:
                 "error": str(error),
             },
         )
+
+
+def _between(wanted: Sequence[Wanted], low: int, high: int) -> list[Range]:
+    """The parts of these ranges that lie in `[low, high)`."""
+    return [
+        (max(one.start, low), min(one.end, high)) for one in wanted if one.start < high and one.end > low
+    ]

@@ -7,8 +7,10 @@ letter) and are overwritten.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from itertools import takewhile
+from typing import Final, NamedTuple
 
 from pydanube_core.batch import read_producer_part
 
@@ -26,13 +28,18 @@ def reason_of(text: str) -> str:
     return text.encode("utf-8", "replace")[:MAX_REASON_BYTES].decode("utf-8", "ignore")
 
 
-def dead_letter_batches(
-    batch: CachedBatch, ranges: Sequence[Range], origin: Mapping[str, str]
-) -> Iterator[tuple[list[Range], bytes]]:
-    """The batches to publish for the messages of `batch` in `ranges`.
+class Wanted(NamedTuple):
+    """Offsets `[start, end)` to copy, and the attributes that their copies get."""
 
-    Args:
-        origin: attributes that all copies get.
+    start: int
+    end: int
+    attributes: Mapping[str, str]
+
+
+def dead_letter_batches(
+    batch: CachedBatch, wanted: Sequence[Wanted]
+) -> Iterator[tuple[list[Range], bytes]]:
+    """The batches to publish for the messages of `batch` in `wanted`, which is ascending; it may reach beyond the batch.
 
     Yields:
         (ranges of the originals, producer part and body of their copies).
@@ -40,15 +47,18 @@ def dead_letter_batches(
     view = view_of(batch)
     offsets, producers, which = list(view.offsets()), view.producers(), view.producer_index()
     own_id = read_producer_part(producer_bytes(batch), verify=False).producer_id
-    chosen = [i for i, offset in enumerate(offsets) if any(start <= offset < end for start, end in ranges)]
+    origins: dict[int, Mapping[str, str]] = {}  # of the message at an index
+    for start, end, attributes in takewhile(lambda one: one.start < batch.end, wanted):
+        indices = range(bisect_left(offsets, start), bisect_left(offsets, end))
+        origins |= dict.fromkeys(indices, attributes)
 
     def added(i: int) -> Mapping[str, str]:
         producer = producers[which[i] if which is not None else 0][0] if producers else own_id
         return {
-            **origin,
+            **origins[i],
             "x-original-topic-offset": str(offsets[i]),
             "x-original-producer-id": str(producer),
         }
 
-    for part, data in copied(batch, chosen, added):
+    for part, data in copied(batch, list(origins), added):
         yield runs_of(offsets[i] for i in part), data

@@ -304,3 +304,41 @@ async def test_a_refused_dead_letter_is_shown_as_what_blocks(broker: Broker, cli
     await fail(client, {b"0"}, 1)
     await until(lambda: pump_of(broker).statistics().blocked_by is not None)
     assert "non_reliable" in pump_of(broker).statistics().blocked_by.reason
+
+
+async def test_a_broker_in_memory_takes_dead_letters(opened: Any) -> None:
+    """All of its topics have the durability `memory`; it took them for non_reliable ones."""
+    async with opened(data__dir=":memory:") as broker, connect(broker.broker_url) as client:
+        await prepare(broker, client, [b"bad"], poison_policy="dead_letter", max_redelivery_count=0)
+        await fail(client, {b"bad"}, deliveries=1)
+        await counted(broker, "dead_lettered", 1)
+        async with client.reader("t-dlq-s") as reader:
+            assert [copy.payload for copy in await take(reader, 1)] == [b"bad"]
+
+
+async def test_what_is_ordered_together_is_copied_together_each_with_its_own_reason(
+    broker: Broker, client: Client
+) -> None:
+    """Each order read and decoded the whole batch of its message: thousands of nacks took minutes."""
+    count = 200
+    await prepare(broker, client, [b"%d" % i for i in range(count)], poison_policy="block", max_redelivery_count=0)
+    async with client.consumer("t", "s", type="shared") as consumer:
+        for message in await take(consumer, count):
+            if int(message.payload) % 3:
+                await message.nack(reason=f"reason {message.payload.decode()}")
+            else:
+                await message.ack()
+        await consumer.flush_acks()
+        pump = pump_of(broker)
+        await until(lambda: pump.statistics().consumers[0].in_flight == 0)
+    await broker.port.set_failure_policy("t", "s", {"poison_policy": "dead_letter"})
+    dead = [i for i in range(count) if i % 3]
+    await counted(broker, "dead_lettered", len(dead))
+    async with client.reader("t-dlq-s") as reader:
+        copies = await take(reader, len(dead))
+    assert [m.attributes["x-failure-reason"] for m in copies] == [f"reason {i}" for i in dead]
+    assert [m.attributes["x-original-topic-offset"] for m in copies] == [str(i) for i in dead]
+    topic = broker.registry.find(TopicName.parse("t-dlq-s"))
+    assert topic is not None
+    assert len(topic.read(0, count, 1 << 30) or ()) < 10
+    assert (await facts_of(broker, "t", "s")).lag_messages == 0
