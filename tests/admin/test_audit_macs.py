@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from pydanube_admin.audit.chain import Head, head_of, linked
 from pydanube_admin.audit.keys import KEYS_KEY, MAX_TERMS, KeyTerms
+from pydanube_admin.audit.log import HEAD_KEY
 from pydanube_broker.topics.stored_messages import append_durably
 from pydanube_core.audit_key import KEY_BYTES, AuditKey
 
@@ -204,7 +205,10 @@ def test_the_store_knows_which_key_counts_from_which_record_on() -> None:
         "nothing was written by the other"
     )
     assert terms.with_key("c", 7).key_of(20) == "c", "a journal that lost its end"
-    assert KeyTerms.from_json(terms.to_json()) == terms
+    key = AuditKey(b"k" * KEY_BYTES)
+    assert KeyTerms.from_json(terms.to_json(key), key, of_others=False) == terms
+    assert KeyTerms.from_json(terms.to_json(STRANGER), key, of_others=True) == terms
+    assert KeyTerms.from_json(terms.to_json(STRANGER), key, of_others=False) == KeyTerms()
     many = KeyTerms()
     for number in range(3 * MAX_TERMS):
         many = many.with_key(f"k{number}", number)
@@ -221,4 +225,98 @@ async def test_the_terms_are_written_once_a_key(cluster: Administered) -> None:
     stored = await cluster.broker.port.read_state(KEYS_KEY)
     assert stored is not None
     kept = await cluster.broker.port.audit_key()
-    assert KeyTerms.from_json(stored.value).terms == ((0, kept.key_id),)
+    assert KeyTerms.from_json(stored.value, kept, of_others=False).terms == ((0, kept.key_id),)
+
+
+def terms_without_a_mac(terms: KeyTerms, key_id: str) -> bytes:
+    return json.dumps({"terms": terms.terms, "key_id": key_id, "mac": "0" * 64}).encode()
+
+
+@pytest.mark.parametrize(
+    "altered",
+    [
+        lambda terms, own: None,
+        lambda terms, own: b"no JSON",
+        lambda terms, own: b"[" * 100_000,
+        lambda terms, own: json.dumps(terms.terms).encode(),
+        lambda terms, own: terms_without_a_mac(terms, own),
+        lambda terms, own: b'{"terms":[[1e999,"a"]],"key_id":"%s","mac":"\\ud800"}' % own.encode(),
+        lambda terms, own: terms.to_json(STRANGER),
+    ],
+    ids=["gone", "no JSON", "too deep", "as before", "wrong MAC", "wrong values", "by another key"],
+)
+async def test_terms_that_somebody_writes_into_the_store_cover_no_record_of_his(
+    data: Path, altered: Callable[[KeyTerms, str], bytes | None]
+) -> None:
+    """Whoever wrote them could make records of his own count as those of a key that was lost."""
+    async with administered(data) as cluster:
+        await cluster("topics.create", topic="orders")
+        key = await cluster.broker.port.audit_key()
+        seq = await smuggle(cluster, lambda head: linked(INVENTED, head, STRANGER)[0])
+        terms = KeyTerms(((0, key.key_id), (seq, STRANGER.key_id)))
+        await cluster.broker.port.write_state({KEYS_KEY: altered(terms, key.key_id)})
+        found = await cluster("audit.verify")
+        assert (found["intact"], found["first_bad_seq"]) == (False, 0)
+        assert found["reason"] == "the metadata store has lost which key counted then, or was altered"
+
+
+async def test_terms_that_were_taken_away_are_missed_in_later_lives_too(data: Path) -> None:
+    async with administered(data) as cluster:
+        await cluster("topics.create", topic="orders")
+        await cluster.core.aclose()
+        await cluster.broker.port.write_state({KEYS_KEY: None})
+    for topic in ("clicks", "logs"):
+        async with administered(data) as cluster:
+            await cluster("topics.create", topic=topic)
+            found = await cluster("audit.verify")
+            assert (found["intact"], found["first_bad_seq"], found["forged"]) == (False, 0, 0)
+            assert found["chain_only"] == 0, "this broker has the key, and held each record against it"
+
+
+async def test_a_change_of_keys_is_said(data: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with administered(data) as cluster:
+        await cluster("topics.create", topic="orders")
+        before = (await cluster.broker.port.audit_key()).key_id
+        await cluster.core.aclose()
+        await cluster.broker.port.write_state({KEYS_KEY: KeyTerms(((0, before), (9, "x"))).to_json(STRANGER)})
+    async with administered(data) as cluster:
+        await cluster("topics.create", topic="clicks")
+    (said,) = [record for record in caplog.records if record.message == "audit_key_changed"]
+    assert (said.__dict__["key_before"], said.__dict__["key_id"]) == ("x", before)
+
+
+@pytest.mark.parametrize("head", [b"{", b"5", b'{"seq":1e999,"hash":"0"}', b"[" * 100_000])
+async def test_a_head_in_the_store_that_is_none_is_said_and_the_audit_goes_on(
+    data: Path, head: bytes
+) -> None:
+    async with administered(data) as cluster:
+        await cluster("topics.create", topic="orders")
+        await cluster.core.aclose()
+        await cluster.broker.port.write_state({HEAD_KEY: head})
+        found = await cluster("audit.verify")
+        assert (found["intact"], found["forged"]) == (False, 0)
+        assert found["reason"] == "the chain's head in the metadata store is none: somebody altered it"
+    async with administered(data) as cluster:
+        await cluster("topics.create", topic="clicks")
+        assert (await cluster("audit.verify"))["intact"], "the next change keeps the right one"
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"[" * 100_000,
+        b'{"seq":1e999,"hash":"0","prev_hash":"0"}',
+        b'{"hash":"0","mac":"\\ud800","prev_hash":"0","seq":1}',
+    ],
+    ids=["too deep", "no number", "no text"],
+)
+async def test_what_cannot_be_read_stops_neither_the_audit_nor_asking_it(data: Path, payload: bytes) -> None:
+    async with administered(data) as cluster:
+        await cluster("topics.create", topic="orders")
+        seq = await smuggle(cluster, lambda head: payload)
+    async with administered(data) as cluster:
+        await cluster("topics.create", topic="clicks")
+        found = await cluster("audit.verify")
+        assert (found["first_bad_seq"], found["forged"]) == (seq, 1)
+        items = (await cluster("audit.query", operation="topics.create"))["items"]
+        assert len(items) == 4

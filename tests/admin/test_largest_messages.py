@@ -29,16 +29,20 @@ async def cluster(anyio_backend: str, tmp_path: Path) -> AsyncIterator[Administe
         yield cluster
 
 
-async def test_publish_takes_to_the_byte_what_the_sdk_takes_and_refuses_one_more(cluster: Administered) -> None:
+async def test_publish_takes_to_the_byte_what_the_sdk_takes_and_refuses_one_more(
+    cluster: Administered,
+) -> None:
     limit = min(4_000_000, cluster.broker.settings.topics.max_message_bytes)
     value = "v" * (LARGEST_BYTES - limit - len(NAME) - 4 * 8)
     largest = {"topic": "t", "payload": PAYLOAD[:limit], "attributes": {NAME: value}}
     done = await cluster("messages.publish", **largest)
     refused = await cluster.refused("messages.publish", **largest | {"attributes": {NAME: value + "v"}})
     assert refused.code == "MESSAGE_TOO_LARGE"
-    async with connect(cluster.broker.broker_url) as client:
-        async with client.reader("t", start=f"offset:{done['offset']}") as reader:
-            message = await anext(reader)
+    async with (
+        connect(cluster.broker.broker_url) as client,
+        client.reader("t", start=f"offset:{done['offset']}") as reader,
+    ):
+        message = await anext(reader)
     assert (len(message.payload), message.attributes) == (limit, {NAME: value})
 
 

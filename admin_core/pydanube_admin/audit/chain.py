@@ -24,6 +24,14 @@ GENESIS: Final = "0" * 64
 MAX_TEXT_CHARS: Final = 256  # of one value in a record: enough to recognise it
 MAX_STATE_BYTES: Final = 4096  # of `before` and `after`
 MAX_ITEMS: Final = 20
+NO_RECORD: Final = (
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    RecursionError,
+    OverflowError,
+)  # reading it
 _LOOKED_AT: Final = 4096  # characters of a value; far more than are kept, so that no secret is cut in half
 
 
@@ -65,7 +73,7 @@ def head_of(payload: bytes) -> Head | None:
     try:
         body = json.loads(payload)
         return Head(seq=int(body["seq"]), hash=str(body["hash"]))
-    except (ValueError, KeyError, TypeError):
+    except NO_RECORD:
         return None
 
 
@@ -82,6 +90,7 @@ class ChainCheck:
         self._head = head
         self._key = key
         self._terms = terms
+        self._said_key: str | None = None  # in the record that was taken last
         self.verified = 0  # in the chain, and their MAC is right
         self.chain_only = 0  # in the chain; from before there were MACs, or by a key that this broker has not
         self.forged = 0  # not what was written, or not written by a broker
@@ -96,10 +105,14 @@ class ChainCheck:
         if fault is not None:
             self.forged += 1
             self.found(Break(seq=offset, reason=fault))
-        elif key_id == self._key.key_id:
+        elif self._said_key == self._key.key_id:
             self.verified += 1
         else:
             self.chain_only += 1
+        if key_id is None and self._said_key is not None and not self._terms.is_cut:
+            self.found(
+                Break(seq=offset, reason="the metadata store has lost which key counted then, or was altered")
+            )
         if self.bad is None:
             self.sound += 1
 
@@ -108,26 +121,28 @@ class ChainCheck:
         self.bad = self.bad or bad
 
     def _fault(self, offset: int, payload: bytes, key_id: str | None) -> str | None:
+        self._said_key = None
         try:
             body = json.loads(payload)
             digest, mac = body.pop("hash"), body.pop("mac", None)
             seq, previous = body["seq"], body["prev_hash"]
-        except (ValueError, KeyError, TypeError, AttributeError):
+            text = _canonical(body)
+            stored = _stored(text, digest, mac)
+        except NO_RECORD:
             return "it is no audit record"
         if seq != offset:
             return f"it calls itself {seq}"
         if self._head is not None and previous != self._head.hash:
             return "it does not follow the record before it"
-        text = _canonical(body)
         # To the byte: a flipped one may leave the same JSON.
-        if hashlib.sha256(text).hexdigest() != digest or payload != _stored(text, digest, mac):
+        if hashlib.sha256(text).hexdigest() != digest or payload != stored:
             return "its content is not what was written"
-        if key_id is None:
-            return None
-        if body.get("key_id") != key_id or mac is None:
+        said = body.get("key_id")
+        if key_id is not None and (said != key_id or mac is None):
             return "it has no MAC by the key that counted then: no broker wrote it"
-        if key_id == self._key.key_id and not hmac.compare_digest(
-            self._key.mac(digest).encode(), mac.encode()
+        self._said_key = said
+        if said == self._key.key_id and not hmac.compare_digest(
+            self._key.mac(digest).encode(), str(mac).encode()
         ):
             return "its MAC is wrong: no broker wrote it"
         return None

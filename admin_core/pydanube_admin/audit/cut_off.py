@@ -8,6 +8,8 @@ from typing import Any, Final
 
 from pydanube_core.cluster_port import ClusterPort
 
+from pydanube_admin.audit.chain import NO_RECORD
+
 LOOKED_AT: Final = (
     2_000  # records from the end: changes are made one at a time, so the one cut off is among the last
 )
@@ -37,6 +39,6 @@ def _record(payload: bytes) -> Mapping[str, Any]:
     """A record; nothing of one that is damaged, which `audit.verify` is about."""
     try:
         body = json.loads(payload)
-    except ValueError:
+    except NO_RECORD:
         return {}
     return body if isinstance(body, dict) else {}

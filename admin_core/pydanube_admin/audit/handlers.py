@@ -12,7 +12,7 @@ from pydanube_core.names import TopicName
 from pydanube_core.positions import Position, PositionKind
 from pydanube_core.units import format_time
 
-from pydanube_admin.audit.chain import FIRST, Break, ChainCheck, head_of
+from pydanube_admin.audit.chain import FIRST, NO_RECORD, Break, ChainCheck, head_of
 from pydanube_admin.audit.keys import KEYS_KEY, KeyTerms
 from pydanube_admin.audit.log import HEAD_KEY
 from pydanube_admin.audit.models import (
@@ -70,7 +70,7 @@ def _record(payload: bytes) -> dict[str, Any] | None:
     """A record; None for one that is damaged, which `audit.verify` is about."""
     try:
         body = json.loads(payload)
-    except ValueError:
+    except NO_RECORD:
         return None
     if not isinstance(body, dict) or set(body) | MAC_FIELDS != set(AuditRecord.model_fields):
         return None
@@ -123,11 +123,6 @@ def _topics(arguments: Mapping[str, Any]) -> set[str]:
     return found
 
 
-def _hash(payload: bytes) -> str:
-    found = head_of(payload)
-    return "" if found is None else found.hash
-
-
 async def verify_audit(context: Context, request: VerifyAuditRequest) -> VerifiedAudit:
     """Every record from the oldest, and that none is missing at the end."""
     await context.audit.settled()
@@ -136,9 +131,13 @@ async def verify_audit(context: Context, request: VerifyAuditRequest) -> Verifie
     start, _ = await port.read_audit(start=0, max_messages=1)
     first_seq = start
     kept, keys = await port.read_state(HEAD_KEY), await port.read_state(KEYS_KEY)
-    known = None if kept is None else json.loads(kept.value)
-    terms = KeyTerms.from_json(None if keys is None else keys.value)
-    check = ChainCheck(FIRST if start == 0 else None, await port.audit_key(), terms)
+    known = None if kept is None else head_of(kept.value)
+    key = await port.audit_key()
+    # Once this broker has written, the terms are by its key.
+    terms = KeyTerms.from_json(
+        None if keys is None else keys.value, key, of_others=context.audit.head is None
+    )
+    check = ChainCheck(FIRST if start == 0 else None, key, terms)
     while start < end:
         await asyncio.sleep(0)
         try:
@@ -153,11 +152,15 @@ async def verify_audit(context: Context, request: VerifyAuditRequest) -> Verifie
             break
         for offset, payload in found:
             check.take(offset, payload)
-            if known is not None and offset == known["seq"] and _hash(payload) != known["hash"]:
+            if known is not None and offset == known.seq and head_of(payload) != known:
                 check.found(Break(seq=offset, reason="the chain's head in the metadata store is another"))
         start = found[-1][0] + 1
-    if known is not None and known["seq"] >= end:
-        check.found(Break(seq=end, reason=f"records up to {known['seq']} were written and are missing"))
+    if known is not None and known.seq >= end:
+        check.found(Break(seq=end, reason=f"records up to {known.seq} were written and are missing"))
+    if kept is not None and known is None:
+        check.found(
+            Break(seq=end, reason="the chain's head in the metadata store is none: somebody altered it")
+        )
     return VerifiedAudit(
         records=check.sound,
         intact=check.bad is None,

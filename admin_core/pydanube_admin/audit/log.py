@@ -8,7 +8,6 @@ again; when the queue is full, reads are refused too, so that no call is ever wi
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -131,18 +130,29 @@ class AuditLog:
     async def _open(self, key: AuditKey) -> Head:
         next_offset, last = await self._port.open_audit()
         kept = await self._port.read_state(KEYS_KEY)
-        terms = KeyTerms.from_json(None if kept is None else kept.value)
-        if (now := terms.with_key(key.key_id, next_offset)) != terms:  # before its first record
+        terms = KeyTerms.from_json(None if kept is None else kept.value, key, of_others=True)
+        if terms.terms and terms.terms[-1][1] != key.key_id:
+            _log.warning(
+                "audit_key_changed",
+                extra={
+                    "event": "audit_key_changed",
+                    "key_before": terms.terms[-1][1],
+                    "key_id": key.key_id,
+                    "remedy": "nothing, if the key file was lost or replaced; otherwise somebody altered the metadata "
+                    "store: look at the records that audit.verify counts as chain_only",
+                },
+            )
+        now = terms.with_key(key.key_id, next_offset).to_json(key)
+        if kept is None or kept.value != now:  # before its first record
             await self._port.write_state(
-                {KEYS_KEY: now.to_json()}, expected={KEYS_KEY: None if kept is None else kept.revision}
+                {KEYS_KEY: now}, expected={KEYS_KEY: None if kept is None else kept.revision}
             )
         if last is None:
             # Nothing is stored, or all of it was trimmed: a record's seq is its offset all the same.
             stored = await self._port.read_state(HEAD_KEY)
-            if stored is not None:
-                known = json.loads(stored.value)
-                if known["seq"] == next_offset - 1:
-                    return Head(seq=known["seq"], hash=known["hash"])
+            known = None if stored is None else head_of(stored.value)
+            if known is not None and known.seq == next_offset - 1:
+                return known
             return Head(seq=next_offset - 1, hash=FIRST.hash)
         head = head_of(last)
         # A last record that is none breaks the chain, which `audit.verify` will say; the chain goes on behind it.

@@ -203,6 +203,4 @@ class DeadLetterDesk:
 
 def _between(wanted: Sequence[Wanted], low: int, high: int) -> list[Range]:
     """The parts of these ranges that lie in `[low, high)`."""
-    return [
-        (max(one.start, low), min(one.end, high)) for one in wanted if one.start < high and one.end > low
-    ]
+    return [(max(one.start, low), min(one.end, high)) for one in wanted if one.start < high and one.end > low]

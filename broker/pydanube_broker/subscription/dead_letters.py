@@ -36,9 +36,7 @@ class Wanted(NamedTuple):
     attributes: Mapping[str, str]
 
 
-def dead_letter_batches(
-    batch: CachedBatch, wanted: Sequence[Wanted]
-) -> Iterator[tuple[list[Range], bytes]]:
+def dead_letter_batches(batch: CachedBatch, wanted: Sequence[Wanted]) -> Iterator[tuple[list[Range], bytes]]:
     """The batches to publish for the messages of `batch` in `wanted`, which is ascending; it may reach beyond the batch.
 
     Yields:

@@ -321,7 +321,9 @@ async def test_what_is_ordered_together_is_copied_together_each_with_its_own_rea
 ) -> None:
     """Each order read and decoded the whole batch of its message: thousands of nacks took minutes."""
     count = 200
-    await prepare(broker, client, [b"%d" % i for i in range(count)], poison_policy="block", max_redelivery_count=0)
+    await prepare(
+        broker, client, [b"%d" % i for i in range(count)], poison_policy="block", max_redelivery_count=0
+    )
     async with client.consumer("t", "s", type="shared") as consumer:
         for message in await take(consumer, count):
             if int(message.payload) % 3:

@@ -81,7 +81,9 @@ def test_a_full_batch_of_large_messages_becomes_batches_within_the_limit() -> No
 def test_all_of_a_full_batch_fits_with_what_is_added_to_each(count: int, own: dict[str, str]) -> None:
     """Only payloads were counted: dead letters of small messages came to more than a batch takes, and blocked for good."""
     batch = stored(0, [b"m"] * count, attributes=[own] * count)
-    letters = list(dead_letter_batches(batch, [Wanted(0, count, {"x-failure-reason": "n" * MAX_REASON_BYTES})]))
+    letters = list(
+        dead_letter_batches(batch, [Wanted(0, count, {"x-failure-reason": "n" * MAX_REASON_BYTES})])
+    )
     assert [pair for ranges, _ in letters for pair in ranges][-1][1] == count
     assert sum(len(BatchView(data).payloads()) for _, data in letters) == count
     copies = copies_of(batch, 0, count, "/default/" + "t" * 200)
