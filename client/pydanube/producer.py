@@ -77,6 +77,7 @@ class Producer:
             f"the producer on {topic} is used outside its block", topic=topic
         )
         self._blocked: deque[tuple[asyncio.Future[None], int, int]] = deque()
+        self._waiting = 0  # for room; also who has it, and has not run since
         self._lanes: list[PublishLane] = []
         self._stored_before: tuple[int, ...] = ()
         self._only: PublishLane | None = None
@@ -278,7 +279,7 @@ class Producer:
         if (
             self._free_messages <= 0
             or self._free_bytes < len(payload) + MESSAGE_OVERHEAD_BYTES
-            or self._blocked
+            or self._waiting
         ):
             handle = await self._send_in_turn(payload, key, attributes, partition)
         else:
@@ -524,7 +525,7 @@ class Producer:
                 rest = rest[: self._window_messages]
                 total = sum(sizes[: len(rest)]) + MESSAGE_OVERHEAD_BYTES * len(rest)
             before = lane.gathering
-            if self._blocked or self._free_messages < len(rest) or self._free_bytes < total:
+            if self._waiting or self._free_messages < len(rest) or self._free_bytes < total:
                 await self._room(len(rest), total)
                 if lane.gathering is not before or lane.gathering.bytes + total > lane.limit_bytes:
                     # others have used the batch while this waited; give back and measure anew
@@ -563,18 +564,21 @@ class Producer:
 
     async def _room(self, count: int, size: int) -> None:
         """Reserve, waiting in turn."""
-        if self._shut is not None or (not self._blocked and self._fits(count, size)):
+        if self._shut is not None or (not self._waiting and self._fits(count, size)):
             self._reserve(count, size)
             return
         waiter = asyncio.get_running_loop().create_future()
         self._blocked.append((waiter, count, size))
+        self._waiting += 1
         try:
             await waiter
         except asyncio.CancelledError:
             if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
                 self._give_back(count, size)  # granted in the same tick as the cancellation
-            self._pass_on()  # who waits behind it may need less
             raise
+        finally:
+            self._waiting -= 1
+            self._pass_on()  # who waits behind it may need less, or came when it was granted and had not run yet
 
     def _release(self, batch: OutBatch) -> None:
         """A batch was answered."""

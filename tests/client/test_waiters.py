@@ -70,9 +70,11 @@ class HandStream:
     def __init__(self) -> None:
         self.take: Callable[[bytes], bool] | None = None
         self.full = False
+        self.written = b""
         self._room: asyncio.Future[None] | None = None
 
     async def write(self, message: bytes) -> None:
+        self.written += message
         if self.full:
             self._room = asyncio.get_running_loop().create_future()
             await self._room
@@ -83,6 +85,7 @@ class HandStream:
             self._room.set_result(None)
 
     def write_at_once(self, message: bytes) -> bool:
+        self.written += b"" if self.full else message
         return not self.full
 
     async def read(self) -> bytes:
@@ -113,6 +116,33 @@ def side(stream: HandStream) -> ClientSide:
     return ClientSide(
         prepare=prepare, locate=locate, emit=lambda *_: None, retry=Retry(), schema=nothing, decode=nothing
     )
+
+
+async def order_kept() -> None:
+    """Room for two comes back while one sender waits; another one sends before the first runs again."""
+    stream, sleepers = HandStream(), Sleepers()
+    producer = Producer("/default/t", ProducerOptions(window_messages=2), side(stream), lambda _: None)
+    await producer.__aenter__()
+    (lane,) = producer._lanes
+    summary = asyncio.get_running_loop().create_task(producer.send_many([b"0", b"1"]))
+    await settle()
+    sleepers.start(producer.send(b"waited"))
+    await settle()
+    (batch,) = lane._in_flight
+    assert stream.take is not None
+    sleepers.start(producer.send(b"came later"))  # runs before the one that is woken now
+    receipt = pb.Receipt(first_sequence=batch.first_sequence, count=2, base_offset=0)
+    stream.take(pb.PublishResponse(receipt=receipt).SerializeToString())
+    await settle()
+    summary.cancel()
+    for task in sleepers.tasks:
+        task.cancel()
+    await sleepers.outcomes()
+    assert stream.written.index(b"waited") < stream.written.index(b"came later")
+
+
+def test_a_sender_that_waited_goes_before_one_that_comes_when_it_is_woken() -> None:
+    asyncio.run(order_kept())
 
 
 async def run_producer(todo: Steps) -> None:
