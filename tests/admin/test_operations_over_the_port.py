@@ -129,6 +129,7 @@ async def test_a_topic_is_described_whole(core: AdminCore, cluster: Administered
         "journal_bytes": ORDERS_BYTES,
         "object_bytes": 0,
         "policies": {},
+        "kept_failure_policies": {},
         "schema": None,
         "parts": [],
     }

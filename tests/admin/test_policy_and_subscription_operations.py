@@ -9,6 +9,8 @@ from pydanube_admin import OPERATIONS, AdminCore, Effect
 from pydanube_admin.models import Change
 from pydanube_core.errors import ClusterError, PlanRequired
 
+from tests.admin.real_broker import Administered
+
 pytestmark = pytest.mark.anyio
 
 
@@ -78,7 +80,8 @@ async def test_namespaces_are_created_and_listed_with_their_topics(core: AdminCo
     assert [(item["namespace"], item["topics"]) for item in listed["items"]] == [
         ("default", 1),
         ("depot", 0),
-        ("system", 0),
+        ("shop", 1),
+        ("system", 1),
     ]
     assert (await refusal(core, "namespaces.create", namespace="depot")).code == "ALREADY_EXISTS"
     missing = await refusal(core, "namespaces.get_policies", namespace="depo")
@@ -136,9 +139,9 @@ async def test_skip_and_purge_acknowledge_unread(core: AdminCore) -> None:
     preview = await result(
         core, "subscriptions.purge", topic="orders", subscription="billing", plan_only=True
     )
-    assert preview["blast_radius"]["messages"] == 35
+    assert preview["blast_radius"]["messages"] == 30  # 35 are left, five of them acknowledged already
     purged = await result(core, "subscriptions.purge", topic="orders", subscription="billing")
-    assert (purged["skipped_messages"], purged["cursors"][0]["lag_messages"]) == (35, 0)
+    assert (purged["skipped_messages"], purged["cursors"][0]["lag_messages"]) == (30, 0)
 
 
 async def test_skip_wants_one_partition(core: AdminCore) -> None:
@@ -182,7 +185,7 @@ async def test_the_failure_policy_changes_by_field(core: AdminCore) -> None:
     assert (await refusal(core, "subscriptions.set_failure_policy", **arguments)).code == "INVALID_ARGUMENT"
 
 
-async def test_every_change_can_be_looked_at_first(core: AdminCore) -> None:
+async def test_every_change_can_be_looked_at_first(core: AdminCore, cluster: Administered) -> None:
     examples = {
         name: dict(each.examples[0].arguments)
         for name, each in OPERATIONS.items()
@@ -204,8 +207,12 @@ async def test_every_change_can_be_looked_at_first(core: AdminCore) -> None:
         if name == "namespaces.delete":
             arguments["namespace"] = "depot"
             await result(core, "namespaces.create", namespace="depot")
-        elif "namespace" in arguments and name != "namespaces.create":
+        elif name == "namespaces.create":
+            arguments["namespace"] = "shed"
+        elif "namespace" in arguments:
             arguments["namespace"] = "default"
+        if "broker_id" in arguments:
+            arguments["broker_id"] = cluster.broker_id
         preview = await result(core, name, **arguments, plan_only=True)
         assert (preview["operation"], preview["effect"]) == (name, OPERATIONS[name].effect.value)
 
