@@ -67,6 +67,7 @@ class ConsumeOptions:
     locate: Callable[[str], Coroutine[Any, Any, Transport]]
     ready: Callable[[Delivered], None]
     handed_out: Callable[[ConsumeLane], int]  # of the lane's delivery that is being handed out
+    position: Callable[[], tuple[int, int]]  # moves when the application is handed something, of any lane
     give_back: Callable[[ConsumeLane, Sequence[int]], list[int]]  # of these ranges, what nobody was handed
     decode: Callable[[Any, Callable[..., Any] | None], Coroutine[Any, Any, Any]]
     changed: Callable[[], None]  # the lane ended, failed, or its session changed
@@ -106,6 +107,7 @@ class ConsumeLane:
         self._control = ControlQueue()
         self._timer: asyncio.TimerHandle | None = None
         self._takings = Takings()
+        self._position = (0, 0)  # of the application among all that is delivered, when it was last reported
         self._ack_timeout_ms, self._takes_masks = 0, False
         self._report_timer: asyncio.TimerHandle | None = None
         self._stream = LaneStream(
@@ -192,7 +194,9 @@ class ConsumeLane:
         loop = asyncio.get_running_loop()
         total = self._takings.due(handed_out, loop.time())
         if total is not None:
-            self._post(pb.ConsumeRequest(taken=pb.Taken(session=self.acks.session, messages=total)))
+            before, self._position = self._position, self._options.position()
+            taken = pb.Taken(session=self.acks.session, messages=total, busy=before != self._position)
+            self._post(pb.ConsumeRequest(taken=taken))
         wait_s = self._takings.next_s(handed_out)
         if wait_s is not None:
             self._report_timer = loop.call_later(wait_s, self._report)

@@ -71,6 +71,7 @@ class Receiver:
         self._current: Iterator[Message] = _NOTHING
         self._offsets: Iterator[int] = iter(())
         self._delivered: Delivered | None = None
+        self._begun = 0  # deliveries that were begun to be handed out
         self._low = 0
 
     # -- the block -------------------------------------------------------------------------------------------
@@ -144,6 +145,7 @@ class Receiver:
                 locate=self._side.locate,
                 ready=self._arrived,
                 handed_out=self._handed_out,
+                position=self._position,
                 give_back=self._give_back,
                 decode=self._side.decode,
                 changed=self._changed,
@@ -377,6 +379,9 @@ class Receiver:
             return 0
         return len(delivered) - length_hint(self._offsets) - delivered.taken
 
+    def _position(self) -> tuple[int, int]:
+        return self._begun, length_hint(self._offsets)
+
     def _give_back(self, lane: ConsumeLane, ranges: Sequence[int]) -> list[int]:
         """Take out of the buffer what of these offsets the application was not handed; flat ranges."""
         wanted = list(zip(ranges[::2], ranges[1::2], strict=True))
@@ -451,6 +456,7 @@ class Receiver:
         self._begin(delivered, len(delivered) - length_hint(self._offsets) - 1)
 
     def _begin(self, delivered: Delivered, low: int) -> None:
+        self._begun += 1
         self._delivered = delivered
         self._offsets = iter(delivered.offsets[low:])
         payloads = delivered.batch.payloads(delivered.low + low, delivered.high)

@@ -108,6 +108,26 @@ async def test_a_message_that_was_given_back_is_offered_to_another_one_first(cli
         assert (found.payload, found.delivery_count) == (b"0", 2)
 
 
+@pytest.mark.parametrize("type", ["key-shared", "failover"])
+async def test_what_waits_in_the_buffer_of_one_that_takes_nothing_goes_to_the_one_that_waits_in_order(
+    client: Client, admin: Admin, type: str
+) -> None:
+    """Its SDK went on reporting that nothing was taken, so that nothing of it was ever late."""
+    topic = f"untaken-{type}"
+    async with Group(client, topic, type) as group:
+        await group.join("a")  # and it never receives
+        payloads = [b"%d" % number for number in range(20)]
+        await group.send(*payloads)
+        b = await group.join("b")
+        found = await taken(b, 20)
+        assert [one.payload for one in found] == payloads
+        await until_standing(admin, topic, "a", "set_aside")
+        diagnosis = await admin.diagnose.subscription(topic=topic, subscription="s")
+        (finding,) = [one for one in diagnosis.findings if one.rule == "consumer_expiring"]
+        assert (finding.evidence["consumer"], finding.evidence["expired_unanswered"]) == ("a", 0)
+        assert "took nothing" in finding.summary
+
+
 async def test_several_hung_of_many_keep_nothing(client: Client) -> None:
     async with Group(client, "many", "shared") as group, asyncio.TaskGroup() as tasks:
         hung = [await group.join(f"hung-{number}") for number in range(3)]

@@ -51,6 +51,17 @@ class Deadlines:
         self._timer = self._loop.call_at(due / 1000 + EARLY_S, self._fire)
 
     def _fire(self) -> None:
+        """Tick when all that has arrived by now was read: an answer among it is in time.
+
+        uvloop runs timers right behind its reads, and what came during a long one is read in the next turn. What is called
+        soon runs before the reads of a turn, so it takes two of them.
+        """
+        self._loop.call_soon(self._loop.call_soon, self._tick)
+
+    def _tick(self) -> None:
+        if self._timer is None:  # closed meanwhile
+            return
+        self._timer.cancel()  # another one may have been armed since
         self._timer = None
         now = self.now_ms()
         while self._heap and self._heap[0][0] <= now:
@@ -63,4 +74,5 @@ class Deadlines:
     def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+            self._timer = None
         self._heap.clear()

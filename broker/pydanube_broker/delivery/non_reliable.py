@@ -320,7 +320,7 @@ class LivePump:
     def extend(self, consumer_id: int, session: int, ranges: Sequence[Range], extension_ms: int) -> None:
         """Nothing expires."""
 
-    def taken(self, consumer_id: int, session: int, total: int) -> None:
+    def taken(self, consumer_id: int, session: int, total: int, *, busy: bool) -> None:
         """Nothing expires."""
 
     def given_back(self, consumer_id: int, session: int, ranges: Sequence[Range]) -> None:

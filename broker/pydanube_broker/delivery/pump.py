@@ -334,9 +334,13 @@ class SubscriptionPump:
         self.core().extend(consumer_id, session, ranges, extension_ms, self.engine.deadlines.now_ms())
         self._want_tick()
 
-    def taken(self, consumer_id: int, session: int, total: int) -> None:
+    def taken(self, consumer_id: int, session: int, total: int, *, busy: bool) -> None:
         """So many messages of its session the consumer's application was handed."""
-        self.core().taken(consumer_id, session, total, self.engine.deadlines.now_ms())
+        now = self.engine.deadlines.now_ms()
+        effects = self.core().taken(consumer_id, session, total, now, busy=busy)
+        if effects:
+            self._changed()
+        self._perform(effects)
         self._want_tick()
         self.wake()  # somebody may wait for what this one's buffer holds
 

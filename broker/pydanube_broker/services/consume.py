@@ -157,7 +157,8 @@ class ConsumeStream:
                 self._reply.pause_reading()  # one at a time, and what follows it comes after it
                 self._broker.spawn(self._seek(request.seek))
             case "taken":
-                pump.taken(self.consumer_id, request.taken.session, request.taken.messages)
+                taken = request.taken
+                pump.taken(self.consumer_id, taken.session, taken.messages, busy=taken.busy)
             case "given_back":
                 back = request.given_back
                 pump.given_back(self.consumer_id, back.session, _pairs(back.ranges))

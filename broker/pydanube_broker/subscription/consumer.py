@@ -50,6 +50,7 @@ class Consumer:
         "slot_index",
         "standing",
         "standing_since_ms",
+        "took_at_ms",
         "trial_at_ms",
         "trials",
         "untaken",
@@ -83,6 +84,7 @@ class Consumer:
             terms.max_extend_ms
         )  # what was taken is kept so long while the consumer is heard of
         self.untaken = Untaken()  # what waits in its buffer, if it reports
+        self.took_at_ms = -1  # when it last said that its application takes messages
         self.recall_at_ms = 0  # not asked to give messages back before
         self.slot_index = -1  # key-shared: its place in the slot table
         self.standing = Standing.ANSWERING

@@ -210,11 +210,13 @@ class Failures:
                     self._window.end_flight(timer, mask)
                     timer.chunk.came_back(timer.consumer, mask)
                     for part, deliveries, _ in self._window.count_return(timer.chunk, mask, failed=False):
-                        if silent.get(timer.consumer, True):
-                            self._window.make_ready(timer.chunk, part)
-                        else:  # there is nobody else
+                        delay = 0
+                        if not silent.get(timer.consumer, True):  # there is nobody else
                             delay = self.policy.delay_ms(deliveries, asked_ms=0, random=0.0)
+                        if delay:
                             self._window.wait(timer.chunk, part, now_ms + delay, ACK_TIMEOUT)
+                        else:
+                            self._window.make_ready(timer.chunk, part)
                 case Flight():
                     random = self.random() if random is None else random
                     found = expired.setdefault(timer.consumer.consumer_id, [])

@@ -38,6 +38,21 @@ def oldest_sent(window: Window) -> dict[Consumer, int]:
     return oldest
 
 
+def only_untaken_since(window: Window, consumer: Consumer) -> int | None:
+    """When the oldest of what waits in a consumer's buffer was sent; None if its application has a message, or nothing waits.
+
+    O(flights).
+    """
+    oldest: int | None = None
+    for chunk in window.chunks:
+        for flight in chunk.flights:
+            if flight.consumer is consumer:
+                if flight.taken:
+                    return None
+                oldest = flight.sent_at_ms if oldest is None else min(oldest, flight.sent_at_ms)
+    return oldest
+
+
 def worst_failure(window: Window) -> WorstFailure | None:
     """The open message that failed most often, the first of them, among the first chunks."""
     best: tuple[int, int, int, Chunk, int] | None = None  # failures, -offset, deliveries, chunk, bit

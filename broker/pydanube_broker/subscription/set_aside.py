@@ -1,8 +1,11 @@
-"""Consumers that let everything expire: they are set aside, tried again, and taken back.
+"""Consumers that hang: they are set aside, tried again, and taken back.
 
 A consumer *lets everything expire* when a delivery of its runs into the ack timeout and it has answered nothing since it
 was handed that delivery. Sent more, it would only hold that up too. So it is set aside: it is sent nothing, and what it
 let expire is ready at once for the others.
+
+What waits in the buffer of a consumer that reports does not expire. In key-shared and failover, where nobody else may be
+sent it, a consumer is set aside too when it holds only that, and its application took nothing for an ack timeout.
 
 * Shared: it keeps its session. What waits in its buffer is asked back, and an ack that comes late counts.
 * Key-shared: its slots move to the others. Failover: the next consumer takes over. In both, all that it holds is ready
@@ -22,6 +25,7 @@ from pydanube_broker.subscription.chunk import Chunk
 from pydanube_broker.subscription.consumer import Consumer, Standing
 from pydanube_broker.subscription.effects import Activated, Effect, SessionReason
 from pydanube_broker.subscription.members import Members, SubscriptionType
+from pydanube_broker.subscription.planning import only_untaken_since
 from pydanube_broker.subscription.window import Window
 
 FIRST_TRIAL_TIMEOUTS: Final = (
@@ -48,6 +52,20 @@ class SettingAside:
             if consumer in silent and self.may_set_aside(consumer):
                 effects += self._set_aside(consumer, now_ms)
         return effects
+
+    def heard_of(self, consumer: Consumer, now_ms: int) -> list[Effect]:
+        """A consumer lives: set it aside if its application takes nothing. O(in flight) when it took nothing for long."""
+        if self._type not in (SubscriptionType.KEY_SHARED, SubscriptionType.FAILOVER):
+            return []  # shared: what waits is asked back
+        long_ago_ms = now_ms - consumer.ack_timeout_ms
+        if max(consumer.took_at_ms, consumer.answered_at_ms) > long_ago_ms:
+            return []
+        if consumer.standing is not Standing.ANSWERING or not self.may_set_aside(consumer):
+            return []
+        waits_since_ms = only_untaken_since(self._window, consumer)
+        if waits_since_ms is None or waits_since_ms > long_ago_ms:
+            return []
+        return self._set_aside(consumer, now_ms)
 
     def _set_aside(self, consumer: Consumer, now_ms: int) -> list[Effect]:
         active = self._members.active

@@ -22,8 +22,8 @@ that consumer was never sent raises `NotDelivered`. An ack of what is acknowledg
 what the consumer no longer holds. An ack that comes late, after the message had come back, counts.
 
 *Buffers.* A consumer that `reports` says what its application was handed. Until then a delivery has no time to be late:
-it comes back, uncounted, when the consumer was not heard of for an ack timeout, and on request (`next_recall`,
-`given_back`) when another consumer has nothing to do.
+it comes back, uncounted, when the consumer was not heard of for an ack timeout, when its application took nothing for so
+long and another stands in (`set_aside`), and on request (`next_recall`, `given_back`) when another has nothing to do.
 
 *Failures.* Nacks and ack timeouts count as failures, see `policy`; a lost consumer does not. Exhausted and
 terminated messages are blocked, dropped or handed out as `DeadLetter` until the shell says `dead_lettered`.
@@ -451,22 +451,30 @@ class Subscription:
                 self._failures.poison(flight.chunk, part, deliveries, reason or "terminated", terminated=True)
         return self._failures.report()
 
-    def taken(self, consumer_id: int, session: int, total: int, now_ms: int) -> None:
+    def taken(
+        self, consumer_id: int, session: int, total: int, now_ms: int, *, busy: bool = False
+    ) -> list[Effect]:
         """The application of a consumer that reports was handed `total` messages of the session, in order of sending.
 
-        Their time begins now; what waits in its buffer is not late, since it was heard of.
+        Their time begins now; what waits in its buffer is not late, since it was heard of. But key-shared and failover
+        set it aside when it takes nothing and holds nothing for a whole timeout; `busy`: it takes messages of other topics.
         """
         consumer = self._current(consumer_id, session)
         if consumer is None or not consumer.reports:
-            return
+            return []
         consumer.date_answers(now_ms)
-        for chunk, mask in consumer.untaken.take(total):
+        handed_out = consumer.untaken.take(total)
+        if handed_out or busy:
+            consumer.took_at_ms = now_ms
+        for chunk, mask in handed_out:
             for flight in tuple(chunk.flights):
                 if flight.consumer is consumer and not flight.taken and (own := flight.mask & mask):
                     self._window.take(flight, own, now_ms)
         if consumer.ack_timeout_ms and now_ms >= consumer.refresh_at_ms:
             consumer.refresh_at_ms = now_ms + consumer.ack_timeout_ms // REFRESHES
             self._window.heard_of(consumer, now_ms)
+            return self._aside.heard_of(consumer, now_ms)
+        return []
 
     def given_back(self, consumer_id: int, session: int, ranges: Sequence[Range]) -> int:
         """Take back what waited in a consumer's buffer, as if it had never been sent; how many messages.

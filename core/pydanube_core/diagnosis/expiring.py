@@ -1,4 +1,4 @@
-"""The rule on consumers that are sent messages and let them expire."""
+"""The rule on consumers that are sent messages and let them expire, or take none."""
 
 from __future__ import annotations
 
@@ -8,19 +8,21 @@ from pydanube_core.diagnosis.views import SubscriptionView
 
 
 def consumer_expiring(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
-    found = [one for one in view.consumers if one.expired]
+    found = [one for one in view.consumers if one.expired or one.standing != "answering"]
     if not found:
-        return "no consumer let a delivery expire since it answered last"
+        return "no consumer let a delivery expire since it answered last, and none is set aside"
     worst = max(found, key=lambda one: one.expired)
     aside = [one for one in found if one.standing != "answering"]
     alone = len(found) == len(view.consumers)
     what = "is set aside" if worst in aside else "goes on being sent messages, for nobody else takes them"
+    did = f"let {worst.expired} deliveries expire and answered none"
+    if not worst.expired:
+        did = "took nothing of what waits in its client's buffer for a whole ack timeout"
     return Finding(
         rule="consumer_expiring",
         severity=Severity.CRITICAL if alone and view.unread else Severity.WARNING,
         confidence=0.95,
-        summary=f"consumer {worst.name!r} of {view.topic} / {view.subscription} let {worst.expired} deliveries expire and "
-        f"answered none: it {what}",
+        summary=f"consumer {worst.name!r} of {view.topic} / {view.subscription} {did}: it {what}",
         subject=view.subject,
         evidence={
             "consumer": worst.name,
@@ -53,7 +55,7 @@ CONSUMER_EXPIRING = Rule(
     name="consumer_expiring",
     area=RuleArea.SUBSCRIPTION,
     severity="warning; critical if no other consumer answers and messages are unread",
-    holds="a consumer let deliveries expire and has answered none since",
+    holds="a consumer let deliveries expire and has answered none since, or is set aside because it takes nothing",
     evidence={
         "expired_unanswered": "deliveries since its last answer",
         "standing": "`set_aside`, `on_trial`, or `answering` where nobody else takes its messages",

@@ -213,12 +213,14 @@ class OpenConsumer(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., subscription: _Optional[str] = ..., type: _Optional[str] = ..., consumer_name: _Optional[str] = ..., start: _Optional[str] = ..., stop: _Optional[str] = ..., key_filters: _Optional[_Iterable[str]] = ..., ack_timeout_ms: _Optional[int] = ..., start_given: bool = ..., credit_messages: _Optional[int] = ..., credit_bytes: _Optional[int] = ..., reports_taken: bool = ..., max_extend_ms: _Optional[int] = ...) -> None: ...
 
 class Taken(_message.Message):
-    __slots__ = ("session", "messages")
+    __slots__ = ("session", "messages", "busy")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    BUSY_FIELD_NUMBER: _ClassVar[int]
     session: int
     messages: int
-    def __init__(self, session: _Optional[int] = ..., messages: _Optional[int] = ...) -> None: ...
+    busy: bool
+    def __init__(self, session: _Optional[int] = ..., messages: _Optional[int] = ..., busy: bool = ...) -> None: ...
 
 class GivenBack(_message.Message):
     __slots__ = ("session", "ranges")

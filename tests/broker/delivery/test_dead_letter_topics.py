@@ -343,3 +343,4 @@ async def test_what_is_ordered_together_is_copied_together_each_with_its_own_rea
     topic = broker.registry.find(TopicName.parse("t-dlq-s"))
     assert topic is not None
     assert len(topic.read(0, count, 1 << 30) or ()) < 10
+    assert (await facts_of(broker, "t", "s")).state.lag_messages == 0
