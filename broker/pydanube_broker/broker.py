@@ -174,7 +174,7 @@ class Broker(BrokerParts):
         await self.official.load(self.registry.topics, self.registry.catalog)
         await self.registry.check_journal()
         self.data_dir.upgraded()
-        await self.journal.begin()
+        await self.journal.begin(self._make_room)
         with contextlib.suppress(OSError):  # tried again every few seconds
             await self._keep_reserve()  # a disk may be filled up in these
         self.registry.begin()
@@ -426,7 +426,7 @@ class Broker(BrokerParts):
                 await anyio.to_thread.run_sync(self._reserve.keep, guard)
 
     def _make_room(self) -> bool:
-        """For metadata on a full disk: what frees space (a deletion, a purge, a shorter retention) has to be recorded."""
+        """On a full disk, for a start and for metadata: what frees space (a deletion, a purge) has to be recorded."""
         released = not self.data_dir.memory and self._reserve.give_up()
         if released:
             log.warning(

@@ -196,10 +196,11 @@ class Journal(StoredBatches):
                     lsn=base,
                 )
 
-    async def begin(self) -> None:
+    async def begin(self, make_room: Callable[[], bool] = lambda: False) -> None:
         """Open a new segment with a head and the unproven tail, durable, and start serving.
 
-        Nothing that recovery was decided from is removed before the new state is proven on disk.
+        Nothing that recovery was decided from is removed before the new state is proven on disk. `make_room` frees a piece
+        of the disk's reserve where no segment can be made, and says whether there was any.
 
         Raises:
             DiskFull, Unavailable: no segment could be made.
@@ -212,14 +213,14 @@ class Journal(StoredBatches):
         least = min(
             self.options.segment_bytes, max(LEAST_SEGMENT_BYTES, 2 * largest + SECTOR) & ~(SECTOR - 1)
         )
-        await self._files.wait_any_ready(least)
+        await self._files.wait_any_ready(least, make_room)
         self._writer.start(found.proven)
         self._next = self._files.ready[0].base
         # Until all of the tail is durable, a second crash must find the old end and not a part of the copy.
         self._claim = found.proven
         self._roll(0)
         for header, body in found.tail:
-            await self._begin_room(len(body), least)
+            await self._begin_room(len(body), least, make_room)
             at = self._next
             self._put(header.kind, header.topic_id, [body], header.body_crc, header.flags)
             if header.kind is Kind.BATCH:
@@ -228,7 +229,7 @@ class Journal(StoredBatches):
         await self._until_durable()
         await self._head_written()  # from here on no older head will do
         self._claim = None
-        await self._begin_room(0, least)
+        await self._begin_room(0, least, make_room)
         self._put(Kind.MARK, 0, [], 0, 0)
         await self._until_durable()
         self._serving = True
@@ -240,9 +241,9 @@ class Journal(StoredBatches):
         self._remove(kept)
         self._advance_heads()
 
-    async def _begin_room(self, body_bytes: int, least: int) -> None:
+    async def _begin_room(self, body_bytes: int, least: int, make_room: Callable[[], bool]) -> None:
         if not self._fits(body_bytes):
-            await self._files.wait_any_ready(least)
+            await self._files.wait_any_ready(least, make_room)
             self._roll(body_bytes)
 
     async def close(self) -> None:

@@ -155,10 +155,11 @@ class SegmentFiles:
         """For how long the segment that is being made has been; 0 while none is."""
         return 0.0 if self._making is None else asyncio.get_running_loop().time() - self._made_since
 
-    async def wait_any_ready(self, least_bytes: int) -> None:
+    async def wait_any_ready(self, least_bytes: int, make_room: Callable[[], bool]) -> None:
         """As `wait_ready`; where the disk is too full for a whole segment, smaller ones are made, down to `least_bytes`.
 
-        A start must not be refused for want of a segment that nobody will fill.
+        A start must not be refused for want of a segment that nobody will fill. `make_room` gives up what is kept for
+        this, a piece at a time, and says whether there was any.
 
         Raises:
             DiskFull, Unavailable: not even the smallest could be made.
@@ -169,7 +170,9 @@ class SegmentFiles:
                 return
             except DiskFull:
                 if self.size <= least_bytes:
-                    raise
+                    if not make_room():
+                        raise
+                    continue
                 self.size = max(least_bytes, self.size // 4 & ~(SECTOR - 1))
 
     def _prepared(self, base: int, error: OSError | None) -> None:
