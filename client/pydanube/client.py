@@ -10,6 +10,7 @@ import warnings
 import weakref
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import nullcontext
 from functools import partial
 from itertools import chain, repeat
 from types import TracebackType
@@ -345,7 +346,8 @@ class Client:
             async def ask() -> bytes:
                 return await self._call(STREAM["Match"].path, request, _RESOLVE_TIMEOUT_S)
 
-            with waiter.asking(str(choice)) as waiting:
+            # Beside the consumer's own connections, to look whether there is more is not what it waits for.
+            with waiter.asking(str(choice)) if several else nullcontext(_unheard) as waiting:
                 found = pb.MatchResponse.FromString(await self._with_retry(ask, waiting))
             return dict(zip(found.topics, chain(found.partitions, repeat(0)), strict=False)), found.more
 
@@ -442,6 +444,10 @@ class Client:
                 reason=reason,
             )
         )
+
+
+def _unheard(reason: str) -> None:
+    """Take a reason for waiting that nobody needs to be told."""
 
 
 def _check_kind(field: str, value: object, kind: type, words: str) -> None:
