@@ -177,7 +177,7 @@ async def _moving(
         diff=diff,
         blast_radius=blast_radius(subscriptions=1, consumers=consumers_of(found), messages=messages),
         image={
-            "call_id": context.call_id,
+            "moved_by": context.call_id,
             "subscription_ids": identity,
             "cursors": {log: base64.b64encode(image).decode() for log, image in cursors.items()},
             "starts": {facts.topic: facts.state.start_offset for facts in found},
@@ -250,7 +250,7 @@ async def _moved_since(
     if any(facts.state.next_unacked < places.get(facts.topic, 0) for facts in found):
         return True
     own = (str(TopicName.parse(request.topic)), request.subscription)
-    async for later in context.desk.changes.since(str(image.get("call_id", ""))):
+    async for later in context.desk.changes.since(str(image.get("moved_by", ""))):
         if later.operation in _MOVES:
             arguments = later.arguments
             if (str(TopicName.parse(arguments["topic"])), arguments["subscription"]) == own:
