@@ -73,8 +73,8 @@ SUBSCRIPTION_OPERATIONS: Final = (
         effect=Effect.READ,
         permission="subscriptions:read",
         reversible=None,
-        summary="Show how far subscriptions are behind: messages, bytes, age of the oldest unread message, rates, time "
-        "until caught up, status and since when. One item a partition.",
+        summary="Show how far subscriptions are behind, by partition: messages, bytes, age of the oldest unread, rates, "
+        "time until caught up, status.",
         request=LagRequest,
         result=Page[LagItem],
         handler=consumer_lag,

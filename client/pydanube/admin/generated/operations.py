@@ -713,7 +713,7 @@ class SchemasOperations:
     async def list(
         self, *, limit: int | None = None, page: str | None = None, filter: str | None = None
     ) -> Page[SubjectItem]:
-        """List schema subjects with format, latest version, compatibility mode and the topics bound to them."""
+        """List schema subjects: format, latest version, compatibility mode, topics bound to them."""
         return await self._caller.call("schemas.list", locals(), Page[SubjectItem])
 
     async def register(
@@ -833,7 +833,7 @@ class SubscriptionsOperations:
         page: str | None = None,
         filter: str | None = None,
     ) -> Page[LagItem]:
-        """Show how far subscriptions are behind: messages, bytes, age of the oldest unread message, rates, time until caught up, status and since when. One item a partition."""
+        """Show how far subscriptions are behind, by partition: messages, bytes, age of the oldest unread, rates, time until caught up, status."""
         return await self._caller.call("subscriptions.lag", locals(), Page[LagItem])
 
     async def list(
