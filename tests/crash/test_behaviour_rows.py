@@ -131,7 +131,7 @@ async def test_row_02_a_power_cut_drops_what_was_not_synced_and_nothing_acknowle
     rng = random.Random(seed)
     broker = make_broker(
         face="broker",
-        environment={"DANUBE_JOURNAL__SEGMENT_BYTES": "4MiB", "DANUBE_JOURNAL__SYNC": "process"},
+        environment={"DANUBE_JOURNAL__SEGMENT_BYTES": "4MiB"},
     )
     history, progress = History(f"row 2, {seed}"), _Progress()
     with anyio.fail_after(DEADLINE_S):

@@ -34,7 +34,7 @@ def ready(broker: BrokerProcess) -> tuple[int, dict[str, Any]]:
 async def test_a_killed_sync_helper_makes_the_journal_read_only_until_a_restart(
     make_broker: Callable[..., BrokerProcess],
 ) -> None:
-    broker = make_broker(face="broker", environment={"DANUBE_JOURNAL__SYNC": "process"})
+    broker = make_broker(face="broker")
     with anyio.fail_after(180):
         await to_thread.run_sync(broker.start)
         helper = broker.helper_running()[0]

@@ -183,7 +183,7 @@ async def _fill_until(
 @SEEDS
 async def test_a_journal_whose_helper_was_killed_is_read_only(make_broker: Make, seed: int) -> None:
     with anyio.fail_after(DEADLINE_S):
-        broker = await started(make_broker, environment={"DANUBE_JOURNAL__SYNC": "process"})
+        broker = await started(make_broker)
         async with world_of(broker.url, broker.admin, seed, "journal") as world:
             await world.publish("before", world.random.randint(1, 500))
             kill_helper(broker.helper_running()[0])

@@ -358,7 +358,7 @@ def test_sigterm_ends_a_broker_with_a_follower_attached(make_broker: Make) -> No
 
 
 def test_a_second_sigint_ends_at_once_with_130(make_broker: Make) -> None:
-    broker = make_broker(arguments=["--grace", "60s"], environment={"DANUBE_JOURNAL__SYNC": "process"})
+    broker = make_broker(arguments=["--grace", "60s"])
     broker.start()
     broker.command("produce", "t", "-m", "kept")
     # Its sync helper is stopped, so that the orderly end has to wait, for longer than this test.
