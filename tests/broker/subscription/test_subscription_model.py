@@ -761,6 +761,7 @@ class DeliveryMachine(RuleBasedStateMachine):
     def report(self, data: st.DataObject, how: str) -> None:
         one = data.draw(st.sampled_from(self.reporting()))
         if how == "hangs":
+            self.everybody_is_ready_for_more(data)
             self.append(list(KEYS))
             self.pump(data)
             self.lives_and_takes_nothing(one)
@@ -807,6 +808,22 @@ class DeliveryMachine(RuleBasedStateMachine):
             return False
         since = max(peer.took_at_ms, peer.answered_at_ms, min(sent.sent_at_ms for sent in held))
         return peer.state is ConsumerState.ACTIVE and since + timeout_ms <= self.now
+
+    def everybody_is_ready_for_more(self, data: st.DataObject) -> None:
+        """There are two consumers at least, that have answered all and have credit."""
+        if len(self.peers) < 2:
+            taken = {peer.name for peer in self.peers.values()}
+            self.attach("w" if "z" in taken else "z", 5, False, None, data)
+        for one, peer in list(self.peers.items()):
+            held = sorted(o for o, sent in self.flight.items() if sent.consumer_id == one)
+            if held:
+                self.answers(one)
+                self.sub.ack(one, peer.session, runs(held))
+                for offset in held:
+                    self.finish(offset)
+            if not peer.window:
+                self.sub.grant(one, 5, 0)
+                peer.credit += 5
 
     def lives_and_takes_nothing(self, one: int) -> None:
         """It is heard of often, as from a timer. Nobody waits for its buffer longer than the timeout and a pause between reports."""
