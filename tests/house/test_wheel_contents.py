@@ -27,10 +27,11 @@ LINES_MAX = 500
 # The warn list: modules past that, and how long they may be. Look for the second reason to change; raise no number
 # without having looked. errors.py is a table: one class and one row a code.
 LONGER = {
-    "pydanube/consume_lane.py": 572,
+    "pydanube/consume_lane.py": 580,
     "pydanube/producer.py": 620,
+    "pydanube/receiver.py": 510,
     "pydanube_broker/delivery/non_reliable.py": 530,
-    "pydanube_broker/delivery/pump.py": 700,
+    "pydanube_broker/delivery/pump.py": 705,
     "pydanube_broker/journal/journal.py": 690,
     "pydanube_broker/cluster/tombstones.py": 530,
     "pydanube_broker/serving/registry.py": 605,
