@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
+import anyio
 import pytest
 from pydanube import Client, connect
 from pydanube_broker.broker import Broker
@@ -15,10 +16,18 @@ from pydanube_core.names import TopicName
 from pydanube_core.observation import Round
 from pydanube_core.positions import Position
 
+from tests.broker.delivery.waiting import STEP_S, until
+
 pytestmark = pytest.mark.anyio
 
 Opener = Callable[..., AbstractAsyncContextManager[Broker]]
 EARLIEST = Position.parse("earliest", now_ms=0)
+
+
+async def look_again(broker: Broker) -> None:
+    """One round, and a turn for everybody else: a round alone may end without giving the loop away."""
+    await anyio.sleep(STEP_S)
+    await broker.observation.look_once()
 
 
 async def make(broker: Broker, count: int) -> list[Topic]:
@@ -118,8 +127,7 @@ async def test_rows_tell_what_the_cursor_says(broker: Broker, client: Client) ->
         await messages[2].nack(delay_ms=60_000)
         pump = topic.subscriptions["s"]
         await broker.observation.look_once()
-        while pump.marks().failed < 1 or pump.marks().acknowledged < 4:
-            await broker.observation.look_once()
+        await until(lambda: pump.marks().failed == 1 and pump.marks().acknowledged == 4)
         row = broker.observation.sampler.tracks[topic.topic_id].cursors["s"]
         await broker.observation.look_once()
         assert row.last is not None
@@ -174,7 +182,7 @@ async def test_lag_and_diagnosis_over_the_port(opened: Opener) -> None:
         assert found.findings[0].evidence["lag_messages"] == 12
         # Unasked it is said once it has lasted, and an alert opens.
         while not (await port.alerts())[0]:
-            await broker.observation.look_once()
+            await look_again(broker)
         [alert] = (await port.alerts())[0]
         assert (alert.rule, alert.subject) == ("no_consumers", {"topic": "/default/t0", "subscription": "s"})
         assert [one.rule for one in (await port.diagnose_cluster()).findings] == ["no_consumers"]
@@ -182,6 +190,6 @@ async def test_lag_and_diagnosis_over_the_port(opened: Opener) -> None:
             for message in await consumer.receive(max_messages=12, max_wait_s=5):
                 await message.ack()
             while (await port.alerts())[0]:
-                await broker.observation.look_once()
+                await look_again(broker)
             assert [one.rule for one in (await port.alerts())[1]] == ["no_consumers"]
             assert (await port.diagnose_subscription("t0", "s")).findings == ()
