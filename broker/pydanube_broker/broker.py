@@ -367,17 +367,9 @@ class Broker(BrokerParts):
             await self._settled()
 
     async def _settled(self) -> None:
-        """Everything appended so far is durable, and its producers were answered."""
-        if self.journal.read_only is not None:
-            return
-        done = asyncio.get_running_loop().create_future()
-
-        def answer(error: ClusterError | None) -> None:
-            if not done.done():
-                done.set_result(None)
-
-        self.hub.when_durable(self.journal.next_lsn, answer)
-        await done
+        """Everything appended so far is safe, or never will be, and its producers were answered."""
+        with contextlib.suppress(ClusterError):
+            await self.hub.settled()
         await asyncio.sleep(0)
 
     async def __aexit__(

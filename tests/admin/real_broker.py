@@ -84,7 +84,7 @@ class Administered:
     async def retain(self) -> None:
         """One round of retention, which the broker makes every few seconds."""
         self.broker.retention.apply()
-        await self.broker.hub.all_durable()
+        await self.broker.hub.settled()
 
 
 FILLER = TopicName.parse("/default/filler")

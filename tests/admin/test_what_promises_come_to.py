@@ -192,7 +192,7 @@ class Cluster:
 
     async def crash(self) -> None:
         """Go on from what is on the disk now; what the old life does at its end is seen by nobody."""
-        await self.broker.hub.all_durable()
+        await self.broker.hub.settled()
         self._lives += 1
         after = self._root / str(self._lives)
         shutil.copytree(self.folder, after, copy_function=copied)
@@ -226,7 +226,7 @@ class Cluster:
 
     async def retain(self) -> None:
         self.apply_retention()
-        await self.broker.hub.all_durable()
+        await self.broker.hub.settled()
         self.broker.hub.collect()
 
     def observe(self) -> State:

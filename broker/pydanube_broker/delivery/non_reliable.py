@@ -29,6 +29,7 @@ from pydanube_broker.delivery.pump import ConsumerLink, DeliveryEngine
 from pydanube_broker.delivery.reader_pump import FRAME_BYTES
 from pydanube_broker.delivery.turns import Turns
 from pydanube_broker.journal.tail_cache import CachedBatch
+from pydanube_broker.outcome import Told
 from pydanube_broker.subscription.batch_columns import BatchColumns, producer_bytes, view_of
 from pydanube_broker.subscription.consumer import ConsumerStatistics, Standing
 from pydanube_broker.subscription.cursor import CursorSnapshot
@@ -42,7 +43,6 @@ from pydanube_broker.subscription.statistics import SubscriptionStatistics
 from pydanube_broker.subscription.subscription_policy import SubscriptionPolicy
 from pydanube_broker.subscription.terms import ConsumerTerms
 from pydanube_broker.topics.memory_topic import MemoryTopic
-from pydanube_broker.topics.topic import Committed
 
 Ints = npt.NDArray[Any]
 
@@ -333,7 +333,7 @@ class LivePump:
     def terminate(self, consumer_id: int, session: int, ranges: Sequence[Range], reason: str) -> None:
         """As `ack`."""
 
-    def confirm(self, done: Committed) -> None:
+    def confirm(self, done: Told) -> None:
         """There is nothing to wait for."""
         done(None)
 

@@ -25,6 +25,7 @@ from pydanube_broker.delivery.reader_pump import FRAME_BYTES
 from pydanube_broker.delivery.turns import Turns
 from pydanube_broker.give_way import GiveWay
 from pydanube_broker.journal import CachedBatch, Kind
+from pydanube_broker.outcome import Told
 from pydanube_broker.subscription.cursor import CursorSnapshot
 from pydanube_broker.subscription.cursor_codec import encode_delta
 from pydanube_broker.subscription.effects import (
@@ -48,7 +49,7 @@ from pydanube_broker.subscription.subscription import Subscription
 from pydanube_broker.subscription.subscription_policy import SubscriptionPolicy
 from pydanube_broker.subscription.terms import ConsumerTerms
 from pydanube_broker.topics.log_state import encode_cursor_body
-from pydanube_broker.topics.topic import Committed, Topic, now_ms
+from pydanube_broker.topics.topic import Topic, now_ms
 
 log = logging.getLogger("pydanube.delivery")
 
@@ -161,7 +162,7 @@ class SubscriptionPump:
         self._refused: BlockedBy | None = None  # what the dead-letter topic does not take, and why
         self._snapshot_stale = False
         self._reading = False
-        self._cursor_lsn = 0
+        self._cursor_position = 0  # of its newest record in the topic's log
         self._columns = KeptColumns()
         topic.state.cursors.setdefault(subscription_id, CursorSnapshot(floor=start_offset))
         topic.subscriptions[name] = self
@@ -419,14 +420,14 @@ class SubscriptionPump:
             self._want_tick()
         return news
 
-    def confirm(self, done: Committed) -> None:
-        """Call `done` when everything acknowledged so far is on stable storage."""
+    def confirm(self, done: Told) -> None:
+        """Call `done` when everything acknowledged so far is as durable as the topic promises."""
         try:
             self.write_cursor()
         except ClusterError as error:
             done(error)
             return
-        self.topic.when_durable(self._cursor_lsn, done)
+        self.topic.when_safe(self._cursor_position, done)
 
     def _changed(self) -> None:
         self._snapshot_stale = True
@@ -442,7 +443,7 @@ class SubscriptionPump:
         delta = self._core.changes()
         if delta is not None:
             body = encode_cursor_body(self.subscription_id, encode_delta(delta))
-            self._cursor_lsn = self.topic.append_record(Kind.CURSOR, body)
+            self._cursor_position = self.topic.append_record(Kind.CURSOR, body)
             self._core.kept()  # not before: a record that found no room is written with the next try
 
     # -- deliver ---------------------------------------------------------------------------------------------

@@ -111,11 +111,12 @@ class TopicsPart:
         return str(found[0].options.topic if found[0].options.parent is None else found[0].options.parent)
 
     async def truncate_topic(self, topic: str, offsets: Mapping[str, int]) -> None:
-        for part in self._broker.registry.parts(TopicName.parse(topic))[1]:
-            if part.name in offsets:
-                part.trim(min(offsets[part.name], part.commit))
-                self._broker.tier.wake()
-        await self._broker.hub.all_durable()
+        parts = [p for p in self._broker.registry.parts(TopicName.parse(topic))[1] if p.name in offsets]
+        for part in parts:
+            part.trim(min(offsets[part.name], part.commit))
+            self._broker.tier.wake()
+        for part in parts:
+            await part.settled()
 
     async def topic_policies(self, topic: str) -> PolicyFacts:
         return self._administration.topic_policies(topic)

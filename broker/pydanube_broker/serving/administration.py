@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import anyio
-from pydanube_core.errors import ClusterError, InvalidArgument, LimitReached, SubscriptionNotFound
+from pydanube_core.errors import InvalidArgument, LimitReached, SubscriptionNotFound
 from pydanube_core.facts import CursorDifference, Grace, NamespaceFacts, PolicyFacts
 from pydanube_core.names import TopicName, check_namespace, check_subscription
 from pydanube_core.positions import Position
@@ -19,6 +19,7 @@ from pydanube_core.refusals import policies_of_a_partition, skip_over_partitions
 
 from pydanube_broker.cluster.subscription_operations import KEPT_OPTIONS
 from pydanube_broker.delivery.any_pump import AnyPump
+from pydanube_broker.outcome import outcome_of
 from pydanube_broker.serving.registry import Registry
 from pydanube_broker.subscription.cursor_codec import decode_snapshot, encode_snapshot
 from pydanube_broker.subscription.ranges import subtract, total
@@ -345,22 +346,8 @@ def _changed(own: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, in
 
 
 async def _durable(pumps: Sequence[AnyPump]) -> None:
-    """Wait until the cursors are on stable storage. Raises what stands in the way."""
-    loop = asyncio.get_running_loop()
-    waiting: list[asyncio.Future[None]] = []
-    for pump in pumps:
-        future: asyncio.Future[None] = loop.create_future()
-
-        def done(error: ClusterError | None, future: asyncio.Future[None] = future) -> None:
-            if future.done():
-                return
-            if error is None:
-                future.set_result(None)
-            else:
-                future.set_exception(error)
-
-        pump.confirm(done)
-        waiting.append(future)
+    """Wait until the cursors are safe. Raises what stands in the way."""
+    waiting = [outcome_of(pump.confirm) for pump in pumps]
     for result in await asyncio.gather(*waiting, return_exceptions=True):
         if isinstance(result, BaseException):
             raise result

@@ -473,7 +473,8 @@ class Registry:
             if record.topic not in self._topics and topic_key(record.topic) not in aside
         ]
         if missing:
-            await self._hub.all_durable()  # what a deletion interrupted counts as committed from here on
+            for topic in list(self._hub.leaving.values()):
+                await topic.settled()  # what its deletion interrupted counts as committed from here on
             await self._open(missing)
 
     def _leave(self, record: TopicRecord) -> None:

@@ -48,7 +48,6 @@ class _Buried:
         self.state = state
         self.assigned_epoch = epoch
         self._hub = hub
-        self._appended_lsn = hub.journal.next_lsn  # nothing is published to it any more
 
     @property
     def start_offset(self) -> int:
@@ -56,9 +55,9 @@ class _Buried:
 
     @property
     def commit(self) -> int:
-        """What was under way when it was deleted counts once it is on stable storage."""
-        durable = self._hub.journal.durable_lsn >= self._appended_lsn
-        return self.state.next_offset if durable else self.state.tiered_offset
+        """What was under way when it was deleted counts once it is safe."""
+        leaving = self._hub.leaving.get(self.topic_id)
+        return self.state.next_offset if leaving is None else leaving.commit
 
     @property
     def closed(self) -> ClusterError | None:

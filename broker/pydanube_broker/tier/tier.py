@@ -176,7 +176,7 @@ class Tier:
                 if state.next_offset < head.tiered_offset:
                     # The journal is not the one that was tiered: what it gives out next must not be there already.
                     state.next_offset = head.tiered_offset
-                    topic.durable_offset = topic.commit = head.tiered_offset
+                    topic.commit = head.tiered_offset
         self._hub.cold = self.cold
         self._hub.on_drop = self.forget
         if self.missing is None:

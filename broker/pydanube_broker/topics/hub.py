@@ -1,4 +1,4 @@
-"""All topics of a broker behind its one journal: durable addresses become commit offsets here.
+"""All topics of a broker behind its one journal: what becomes durable is told to its topics here.
 
 The hub owns the log states between recovery and the catalog: a state whose topic the catalog does not know was
 deleted while the broker died, and is dropped.
@@ -6,7 +6,6 @@ deleted while the broker died, and is dropped.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 from collections import deque
@@ -20,8 +19,6 @@ from pydanube_broker.topics.topic import ColdReader, Topic
 
 log = logging.getLogger("pydanube.topics")
 
-Committed = Callable[[ClusterError | None], None]
-
 
 class Hub:
     """The journal's owner."""
@@ -33,12 +30,14 @@ class Hub:
         self.flush_first: set[int] = set()  # topics of which the journal is to keep less than it does
         self.states: dict[int, LogState] = {}
         self.topics: dict[int, Topic] = {}
+        self.leaving: dict[int, Topic] = {}  # detached with records that were not safe yet
         self.failure: JournalReadOnly | None = None
         self.trimmed_lsn = 0  # the newest record by which a topic gave up its oldest messages
         self.on_failure: Callable[[JournalReadOnly], None] = lambda error: None
         self.on_drop: Callable[[int], None] = lambda topic_id: None  # a topic was deleted
-        self._pending: deque[tuple[int, Topic, int]] = deque()  # (durable at lsn, topic, end offset)
-        self._durable_waiters: deque[tuple[int, Committed]] = deque()
+        self._pending: deque[tuple[int, Topic]] = (
+            deque()
+        )  # (durable at lsn, topic), of every record under way
 
     # -- JournalOwner ----------------------------------------------------------------------------------------
 
@@ -62,56 +61,29 @@ class Hub:
         return encode_head(self.states.values())
 
     def durable(self, lsn: int) -> None:
-        pending, reached = self._pending, {}
+        pending: deque[tuple[int, Topic]] = self._pending
+        reached: dict[Topic, None] = {}
         while pending and pending[0][0] <= lsn:
-            _, topic, end = pending.popleft()
-            reached[topic] = end
-        for topic, end in reached.items():
-            topic.durable_offset = end
-            topic.committed()
-        waiters = self._durable_waiters
-        while waiters and waiters[0][0] <= lsn:
-            waiters.popleft()[1](None)
+            reached[pending.popleft()[1]] = None
+        for topic in reached:
+            topic.advance(lsn)
 
     def failed(self, error: JournalReadOnly) -> None:
         self.failure = error
         self._pending.clear()
-        waiters, self._durable_waiters = self._durable_waiters, deque()
-        for _, done in waiters:
-            done(error)
-        for topic in self.topics.values():
+        for topic in (*self.topics.values(), *self.leaving.values()):
             topic.fail(error)
         self.on_failure(error)
 
     # -- for topics ------------------------------------------------------------------------------------------
 
-    def appended(self, lsn: int, topic: Topic, end_offset: int) -> None:
-        self._pending.append((lsn, topic, end_offset))
+    def appended(self, lsn: int, topic: Topic) -> None:
+        self._pending.append((lsn, topic))
 
-    def when_durable(self, lsn: int, done: Committed) -> None:
-        """Call `done` once everything below `lsn` is on stable storage."""
-        if lsn <= self.journal.durable_lsn:
-            done(None)
-        elif self._durable_waiters and self._durable_waiters[-1][0] > lsn:
-            at = next(i for i, waiter in enumerate(self._durable_waiters) if waiter[0] > lsn)
-            self._durable_waiters.insert(at, (lsn, done))
-        else:
-            self._durable_waiters.append((lsn, done))
-
-    async def all_durable(self) -> None:
-        """Wait until everything appended so far is on stable storage. Raises what stands in the way."""
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def answer(error: ClusterError | None) -> None:
-            if done.done():
-                return
-            if error is None:
-                done.set_result(None)
-            else:
-                done.set_exception(error)
-
-        self.when_durable(self.journal.next_lsn, answer)
-        await done
+    async def settled(self) -> None:
+        """Wait until everything that topics have appended so far is safe. Raises what stands in the way."""
+        for topic in dict.fromkeys(topic for _, topic in self._pending):
+            await topic.settled()
 
     def adopt(self, topic: Topic) -> None:
         self.states[topic.topic_id] = topic.state
@@ -137,12 +109,22 @@ class Hub:
 
     def detach(self, topic_id: int) -> None:
         """A topic was deleted and may come back: its state and its batches stay, for whoever adopts them again."""
-        self.topics.pop(topic_id, None)
+        topic = self.topics.pop(topic_id, None)
+        if topic is None or topic.position <= topic.safe:
+            return
+
+        def told(error: ClusterError | None) -> None:
+            if error is None:
+                self.leaving.pop(topic_id, None)
+
+        self.leaving[topic_id] = topic
+        topic.when_safe(topic.position, told)
 
     def drop(self, topic_id: int) -> None:
         """A topic was deleted: note it in the journal and forget where its batches are."""
         state = self.states.pop(topic_id, None)
         self.topics.pop(topic_id, None)
+        self.leaving.pop(topic_id, None)
         if state is not None and state.opened:
             # Where there is no room for it, the next start drops the topic again: the catalog does not know its id.
             with contextlib.suppress(ClusterError):
@@ -168,6 +150,7 @@ class Hub:
 
     def collect(self) -> int:
         """Delete journal segments that no topic needs any more; none while a record that says so is not durable."""
+        # The record and the segments are on the same disk, and only its recovery joins them: it is asked of the disk.
         if self.trimmed_lsn > self.journal.durable_lsn:
             return 0  # the next call is seconds away
         return self.journal.collect(

@@ -16,10 +16,11 @@ from pydanube_core.positions import Position
 from pydanube_core.refusals import system_is_closed
 
 from pydanube_broker.journal import CachedBatch, Kind
+from pydanube_broker.outcome import Told
 from pydanube_broker.topics.limits import Limits
 from pydanube_broker.topics.log_state import LogState
 from pydanube_broker.topics.producers import Appended
-from pydanube_broker.topics.topic import Committed, Topic, TopicHub, now_ms
+from pydanube_broker.topics.topic import Topic, TopicHub, now_ms
 from pydanube_broker.wall_clock import append_time
 
 
@@ -77,7 +78,7 @@ class MemoryTopic(Topic):
         state.producers.appended(
             part.producer_id, part.producer_epoch, part.first_sequence, part.count, base, time_ms
         )
-        self.commit = self.durable_offset = state.start_offset = end
+        self.commit = state.start_offset = end
         self.messages_in += part.count
         self.bytes_in += stored_bytes
         batch = CachedBatch(base, end, part.count, time_ms, stored_bytes, (head, data))
@@ -91,8 +92,12 @@ class MemoryTopic(Topic):
         """There always is."""
         done()
 
-    def when_committed(self, end_offset: int, done: Committed) -> None:
+    def when_committed(self, end_offset: int, done: Told) -> None:
         """What was appended has been passed on."""
+        done(None)
+
+    def when_safe(self, position: int, done: Told) -> None:
+        """Nothing more than that was promised."""
         done(None)
 
     def append_record(self, kind: Kind, body: bytes) -> int:
@@ -101,9 +106,6 @@ class MemoryTopic(Topic):
 
     def check_writable(self) -> None:
         """Nothing stands in the way."""
-
-    def when_durable(self, lsn: int, done: Committed) -> None:
-        done(None)
 
     def trim(self, start_offset: int) -> None:
         """Nothing is kept."""

@@ -5,15 +5,14 @@ Pumps move batches; this is for operations, where a hundred messages are many.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 
 from pydanube_core.batch import MAX_COPY_BYTES, encode_batch, read_producer_part
-from pydanube_core.errors import ClusterError
 from pydanube_core.facts import MessageFacts
 
 from pydanube_broker.give_way import GiveWay
 from pydanube_broker.journal import CachedBatch
+from pydanube_broker.outcome import outcome_of
 from pydanube_broker.subscription.batch_columns import producer_bytes, view_of
 from pydanube_broker.topics.reading import batches_between
 from pydanube_broker.topics.topic import Topic, now_ms
@@ -102,16 +101,6 @@ async def append_durably(
         await topic.schema.check_payloads(data, part)
     appended, _ = topic.append(data, part, limited=checked, system=system)
     assert appended.base_offset is not None, "it is no duplicate: it has no producer's id"
-    committed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def done(error: ClusterError | None) -> None:
-        if committed.done():
-            return
-        if error is None:
-            committed.set_result(None)
-        else:
-            committed.set_exception(error)
-
-    topic.when_committed(appended.base_offset + appended.count, done)
-    await committed
-    return appended.base_offset
+    base = appended.base_offset
+    await outcome_of(lambda told: topic.when_committed(base + appended.count, told))
+    return base

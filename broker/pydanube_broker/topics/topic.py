@@ -1,8 +1,9 @@
 """One concrete reliable topic on its owner: append, commit, read.
 
 `append` gives out offsets and returns; nothing is promised yet. When the journal says that the batch is durable and
-the commit rule agrees, the commit offset passes it, and only then is the producer answered and the batch shown to
-anyone: reads, duplicates' answers, cursors and start positions see what lies below the commit offset.
+the rule agrees (`safe_position`), it is safe and the commit offset passes it; only then is the producer answered and
+the batch shown to anyone: reads, duplicates' answers, cursors and start positions see what lies below the commit offset.
+Records of every other kind, cursors, sessions, trims, are safe by the same rule: `when_safe` is the one place to wait.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from pydanube_core.batch import BROKER_PART_BYTES, ProducerPart, broker_part
-from pydanube_core.commit_point import commit_offset
+from pydanube_core.commit_point import safe_position
 from pydanube_core.errors import ClusterError, InvalidArgument
 from pydanube_core.names import TopicName
 from pydanube_core.positions import Position, PositionKind
@@ -23,6 +24,7 @@ from pydanube_core.refusals import system_is_closed
 
 from pydanube_broker.give_way import GiveWay
 from pydanube_broker.journal import CachedBatch, Journal, Kind
+from pydanube_broker.outcome import Told, outcome_of
 from pydanube_broker.schema.guard import SchemaGuard
 from pydanube_broker.topics.gate import TopicGate
 from pydanube_broker.topics.limits import Limits
@@ -35,8 +37,6 @@ from pydanube_broker.topics.log_state import (
 from pydanube_broker.topics.producers import Appended, Opening
 from pydanube_broker.wall_clock import WallClock, append_time
 
-#: called with None when the offset is committed, with the error when it never will be or nobody knows
-Committed = Callable[[ClusterError | None], None]
 #: called with batches, with nothing, or with an error
 Filled = Callable[[Any], None]
 
@@ -81,9 +81,9 @@ class TopicHub(Protocol):
     cold: ColdReader | None
     trimmed_lsn: int
 
-    def appended(self, lsn: int, topic: Topic, end_offset: int) -> None: ...
-
-    def when_durable(self, lsn: int, done: Committed) -> None: ...
+    def appended(self, lsn: int, topic: Topic) -> None:
+        """Have `topic.advance` called once the journal is durable up to `lsn`."""
+        ...
 
 
 def _new_token() -> int:
@@ -103,6 +103,7 @@ class Topic:
 
     __slots__ = (
         "_hub",
+        "_unsafe",
         "_waiters",
         "assigned_epoch",
         "bytes_in",
@@ -110,7 +111,6 @@ class Topic:
         "closed",
         "commit",
         "durability",
-        "durable_offset",
         "gate",
         "is_system",
         "listeners",
@@ -118,10 +118,12 @@ class Topic:
         "messages_out",
         "name",
         "options",
+        "position",
         "producer_left",
         "producer_seen",
         "producers_connected",
         "readers",
+        "safe",
         "schema",
         "state",
         "subscriptions",
@@ -145,8 +147,9 @@ class Topic:
         self.gate = TopicGate(name, limits)
         # What publishes are held against; None: nothing, and at no cost
         self.schema: SchemaGuard | None = None
-        self.durable_offset = state.next_offset
         self.commit = state.next_offset
+        self.position = 0  # in the journal: behind the newest record of this life; what was recovered is safe
+        self.safe = 0  # records up to here are as durable as promised
         self.listeners: set[LogListener] = set()
         self.subscriptions: dict[str, Any] = {}
         self.readers = 0
@@ -160,7 +163,10 @@ class Topic:
         self.assigned_epoch = 0
         self.closed: ClusterError | None = None
         self._hub = hub
-        self._waiters: deque[tuple[int, Committed]] = deque()
+        self._unsafe: deque[tuple[int, int]] = (
+            deque()
+        )  # batches above the commit offset: (position, end offset)
+        self._waiters: deque[tuple[int, Told]] = deque()  # by position
 
     @property
     def topic_id(self) -> int:
@@ -228,7 +234,8 @@ class Topic:
         state.appended(base, end, count, time_ms, size)
         self.messages_in += count
         self.bytes_in += size
-        self._hub.appended(lsn, self, end)
+        self._unsafe.append((lsn, end))
+        self._appended(lsn)
         noted = state.producers.appended(
             part.producer_id, part.producer_epoch, part.first_sequence, count, base, time_ms
         )
@@ -247,19 +254,32 @@ class Topic:
         """Nothing more comes in this turn of the loop: what was appended need not wait for the next."""
         self._hub.journal.write_now()
 
-    def when_committed(self, end_offset: int, done: Committed) -> None:
+    def when_committed(self, end_offset: int, done: Told) -> None:
         """Call `done` once everything below `end_offset` is committed; at once where it is."""
         if end_offset <= self.commit:
             done(None)
+        elif end_offset == self.state.next_offset:
+            self.when_safe(self._unsafe[-1][0], done)
+        else:  # a retry, which finds its batch under way
+            self.when_safe(next(at for at, end in self._unsafe if end >= end_offset), done)
+
+    def when_safe(self, position: int, done: Told) -> None:
+        """Call `done` once this topic's records up to `position` are as durable as promised; at once where they are."""
+        waiters = self._waiters
+        if position <= self.safe:
+            done(None)
         elif self._hub.journal.read_only is not None:
-            done(self._hub.journal.read_only)  # a retry of what was in flight when the journal failed
+            done(self._hub.journal.read_only)  # of what was under way when the journal failed
+        elif waiters and waiters[-1][0] > position:
+            waiters.insert(
+                next(i for i, waiter in enumerate(waiters) if waiter[0] > position), (position, done)
+            )
         else:
-            # offsets are waited for in the order they were given out, but for retries, which find theirs pending
-            if self._waiters and self._waiters[-1][0] > end_offset:
-                at = next(i for i, waiter in enumerate(self._waiters) if waiter[0] > end_offset)
-                self._waiters.insert(at, (end_offset, done))
-            else:
-                self._waiters.append((end_offset, done))
+            waiters.append((position, done))
+
+    async def settled(self) -> None:
+        """Wait until everything appended so far is as durable as promised. Raises what stands in the way."""
+        await outcome_of(lambda told: self.when_safe(self.position, told))
 
     def open_producer(
         self,
@@ -268,7 +288,7 @@ class Topic:
         *,
         exclusive: bool = False,
     ) -> None:
-        """Prepare a session, durable before `done` is called: a new id, or an exclusive name's id in its next epoch.
+        """Prepare a session, safe before `done` is called: a new id, or an exclusive name's id in its next epoch.
 
         Whoever calls opens it with `state.producers.open`, or gives it up with `give_up_producer`: until then an
         exclusive producer of that name goes on.
@@ -279,17 +299,17 @@ class Topic:
             raise self.closed
         opening = self.state.producers.prepare(name, _new_token(), exclusive=exclusive)
         try:
-            lsn = self.append_record(Kind.SESSION, encode_session_body(opening))
+            position = self.append_record(Kind.SESSION, encode_session_body(opening))
         except ClusterError:
             self.state.producers.give_up(opening)
             raise
 
-        def durable(error: ClusterError | None) -> None:
+        def told(error: ClusterError | None) -> None:
             if error is not None:
                 self.state.producers.give_up(opening)
             done(opening, error)
 
-        self.when_durable(lsn, durable)
+        self.when_safe(position, told)
 
     def give_up_producer(self, opening: Opening) -> None:
         """Nobody will write as this session: after a restart too, whoever had it before still has it."""
@@ -310,17 +330,19 @@ class Topic:
             state.epoch, state.opened = epoch, True
 
     def append_record(self, kind: Kind, body: bytes) -> int:
-        """Append a record of this topic that is not a batch; returns the LSN at which it is durable."""
+        """Append a record of this topic that is not a batch; returns its position, for `when_safe`."""
         self._open()
-        return self._hub.journal.append(kind, self.topic_id, [body])
+        return self._appended(self._hub.journal.append(kind, self.topic_id, [body]))
+
+    def _appended(self, position: int) -> int:
+        self.position = position
+        self._hub.appended(position, self)
+        return position
 
     def check_writable(self) -> None:
         """Raise what stands in the way of any record of this topic."""
         if self._hub.journal.read_only is not None:
             raise self._hub.journal.read_only
-
-    def when_durable(self, lsn: int, done: Committed) -> None:
-        self._hub.when_durable(lsn, done)
 
     def trim(self, start_offset: int) -> None:
         """Give up everything below an offset (retention, tiering)."""
@@ -359,20 +381,19 @@ class Topic:
 
     def recovered(self) -> None:
         """The journal has begun: all that it gave back is durable. Its tail was replayed after this topic was made."""
-        self.durable_offset = self.commit = self.state.next_offset
+        self.commit = self.state.next_offset
 
-    def committed(self) -> None:
-        """Move the commit offset as far as the rule allows, and tell who waits."""
-        commit = commit_offset(committed=self.commit, local_durable=self.durable_offset)
-        if commit == self.commit:
-            return
-        self.commit = commit
-        waiters = self._waiters
-        while waiters and waiters[0][0] <= commit:
-            # What is said from here on is true after a power cut: the batch and all before it in this topic were
+    def advance(self, local_durable: int) -> None:
+        """The journal is durable so far: move what is safe and the commit offset by the rule, and tell who waits."""
+        safe = self.safe = safe_position(safe=self.safe, local_durable=local_durable)
+        before, unsafe, waiters = self.commit, self._unsafe, self._waiters
+        while unsafe and unsafe[0][0] <= safe:
+            self.commit = unsafe.popleft()[1]
+        while waiters and waiters[0][0] <= safe:
+            # What is said from here on is true after a power cut: the record and all before it in this topic were
             # covered by a completed fdatasync of the journal.
             waiters.popleft()[1](None)
-        if self.listeners:
+        if self.commit != before and self.listeners:
             for listener in tuple(self.listeners):
                 listener.grew()
 

@@ -31,7 +31,7 @@ async def test_a_deleted_topic_does_not_keep_more_of_the_journal_than_its_retent
                 for _ in range(10):
                     await producer.send_many([b"x" * 1000] * 500)
                     broker.retention.apply()
-                    await broker.hub.all_durable()
+                    await broker.hub.settled()
                     broker.hub.collect()
         assert all(topic_id not in runs for _, _, runs in broker.journal.sealed())
         assert sum(size for _, size, _ in broker.journal.sealed()) <= (1 << 20) + (256 << 10)

@@ -1,0 +1,27 @@
+"""How something ended that is told by a call: with None, or with the error that stood in the way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from pydanube_core.errors import ClusterError
+
+#: called with None when it is done, with the error when it never will be or nobody knows
+Told = Callable[[ClusterError | None], None]
+
+
+def outcome_of(start: Callable[[Told], None]) -> asyncio.Future[None]:
+    """Call `start` with a callback; return a future that ends as the callback is told."""
+    outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def told(error: ClusterError | None) -> None:
+        if outcome.done():
+            return  # whoever waited was cancelled
+        if error is None:
+            outcome.set_result(None)
+        else:
+            outcome.set_exception(error)
+
+    start(told)
+    return outcome
