@@ -85,8 +85,8 @@ class Meta:
     @classmethod
     def from_footer(cls, footer: Mapping[bytes, bytes] | None, *, key: str) -> Self:
         """Raises `CorruptObject` for a footer that is not ours, `FormatTooNew` for a later version."""
-        said = {name.decode(): value.decode() for name, value in (footer or {}).items()}
         try:
+            said = {name.decode(): value.decode() for name, value in (footer or {}).items()}
             version = int(said[f"{_PREFIX}format_version"])
             if version > FORMAT_VERSION:
                 raise FormatTooNew(

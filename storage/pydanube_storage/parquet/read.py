@@ -70,6 +70,10 @@ class _Window(io.RawIOBase):
         return self._store.read(self._key, start, end) if start < end else b""
 
 
+# What pyarrow raises for bytes that are no Parquet; ValueError is for names that are no UTF-8.
+_DAMAGED: Final = (pa.ArrowException, OSError, ValueError)
+
+
 class ObjectReader:
     """Opened: the footer is read and checked. Not safe for several threads.
 
@@ -94,15 +98,15 @@ class ObjectReader:
             self._file = pq.ParquetFile(
                 pa.PythonFile(self._window, mode="r"), page_checksum_verification=True, pre_buffer=False
             )
-        except (pa.ArrowException, OSError) as error:
+            self.footer: Any = self._file.metadata
+            self.row_groups: int = self.footer.num_row_groups
+            self.messages: int = self.footer.num_rows
+            statistics = [self.footer.row_group(i).column(0).statistics for i in range(self.row_groups)]
+            self._last = [int(each.max) for each in statistics]  # last offset of each row group
+            self.first = [int(each.min) for each in statistics]
+        except (*_DAMAGED, AttributeError, TypeError) as error:  # the last two: statistics that are not there
             raise self._corrupt(f"it is not Parquet: {error}", "footer") from error
-        self.footer: Any = self._file.metadata
         self.meta = Meta.from_footer(self.footer.metadata, key=key)
-        self.row_groups: int = self.footer.num_row_groups
-        self.messages: int = self.footer.num_rows
-        statistics = [self.footer.row_group(i).column(0).statistics for i in range(self.row_groups)]
-        self._last = [int(each.max) for each in statistics]  # last offset of each row group
-        self.first = [int(each.min) for each in statistics]
 
     def row_group_at(self, offset: int) -> int:
         """The first row group with a message at or behind `offset`; `row_groups` if there is none."""
@@ -126,11 +130,11 @@ class ObjectReader:
             self._window.parts = [self._tail, (min(starts), data)]
         try:
             table = self._file.read_row_group(index, columns=columns, use_threads=False)
-        except (pa.ArrowException, OSError) as error:
+            return table if columns is not None else table.cast(SCHEMA)
+        except _DAMAGED as error:
             raise self._corrupt(f"row group {index}: {error}", "page") from error
         finally:
             self._window.parts = [self._tail]
-        return table if columns is not None else table.cast(SCHEMA)
 
     def offset_at_time(self, time_ms: int) -> int | None:
         """First offset appended at or after `time_ms`; None if there is none in this object."""

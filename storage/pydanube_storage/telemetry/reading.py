@@ -51,9 +51,9 @@ def read_samples(store: ObjectStore, key: str, table: Table, *, columns: list[st
             found.column(field.name).cast(field.type) if field.name in known else pa.nulls(count, field.type)
             for field in wanted
         ]
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError, KeyError) as error:  # ValueError: a name that is no UTF-8
         raise CorruptObject(
-            f"telemetry file {key} in {store.url} is damaged: {error}. Delete it, or restore it from a copy of the "
+            f"telemetry file {key} in {store.url} is damaged: {str(error).rstrip('. ')}. Delete it, or restore it from a copy of the "
             "bucket; what it held is missing from reports then",
             store=store.url,
             key=key,

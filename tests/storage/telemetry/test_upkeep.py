@@ -161,3 +161,22 @@ def test_no_live_file_lies_within_a_live_one_of_a_higher_generation(
     assert not any(one.replaces(other) for one in live for other in live)
     covered = {t for file in live for t in range(file.start_ms, file.end_ms)}
     assert covered == {t for file in files for t in range(file.start_ms, file.end_ms)}
+
+
+def test_a_file_with_any_byte_turned_over_is_read_or_refused_as_damaged(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    key = write(store, minutes(1)[0])
+    path = tmp_path / key
+    whole = path.read_bytes()
+    as_written = read_samples(store, key, HEADS)
+    footer = len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")
+    refused = 0
+    for place in range(len(whole)):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
+        try:
+            found = read_samples(store, key, HEADS)
+        except CorruptObject:
+            refused += 1
+        else:  # what lies in no page and no checksum is the footer
+            assert place >= footer or found == as_written, place
+    assert refused > len(whole) // 2
