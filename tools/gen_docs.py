@@ -122,12 +122,14 @@ A broker looks at itself every `diagnosis.sample_interval` and says what is wron
 
 A finding names its rule, its subject, a severity (`info`, `warning`, `critical`), a confidence, the evidence (the
 numbers that decided), what it is not (`ruled_out`, each with the number that speaks against it), what could not be
-seen (`unobservable`), and the next calls. The worst come first; of the same severity, causes come before effects. What
-others wrote (keys, reasons) stands under `untrusted`. The verdict is `failing` with a critical finding, `degraded` with a
+seen (`unobservable`), and the next calls. The worst come first: by severity, then the broker itself, then the subject with
+most messages waiting or refused; of one subject, causes come before effects. What others wrote (keys, reasons) stands under `untrusted`. The verdict is `failing` with a critical finding, `degraded` with a
 warning, `unknown` if too little could be seen, else `healthy`. A finding of `info` does not change it.
 
 Findings about one subject use the facts of the moment and what was seen in the last `diagnosis.window`; counts named
-`…_in_window` are of that time, the others since the broker started. Asked about the cluster, the broker answers from
+`…_in_window` are of that time, the others since the broker started. Asked about the cluster, the broker
+tells equal findings as one (how many, the worst with its evidence, the next four; the others are pages of `alerts list`),
+leaves what is ruled out to the diagnosis of the subject, and stays below 8 KB. It answers from
 its last looks, and says nothing of mail that waits for a consumer until it has waited for `diagnosis.stuck_after`. A
 finding that is there in `diagnosis.open_after` looks in a row opens an alert, and `diagnosis.close_after` looks without it
 close it.

@@ -9,7 +9,7 @@ import pytest
 from tests.support.broker_process import broker_process_fixture, broker_processes_fixture
 
 #: one broker for a whole module; its tests use topics of their own
-broker = broker_process_fixture(scope="module")
+broker = broker_process_fixture(scope="module", environment={"DANUBE_DIAGNOSIS__STUCK_AFTER": "1s"})
 make_broker = broker_processes_fixture()
 
 

@@ -16,7 +16,8 @@ from typing import Final
 
 from pydanube_core.cursor_state import CursorState
 from pydanube_core.diagnosis.settled_status import SettledStatus
-from pydanube_core.diagnosis.views import Count, Production
+from pydanube_core.diagnosis.topic_burst import LEAST_BURST
+from pydanube_core.diagnosis.views import BURST_TIMES, Count, Production
 
 MOST_ROWS: Final = 64
 SEGMENTS: Final = 8  # of a window, to compare its parts
@@ -174,6 +175,7 @@ class LogTrack:
     """One log, and its subscriptions by name."""
 
     __slots__ = (
+        "burst_ms",
         "cursors",
         "emitted",
         "first_ms",
@@ -188,6 +190,7 @@ class LogTrack:
         "stamp",
         "steady_from_ms",
         "steady_offset",
+        "usual",
     )
 
     def __init__(self, name: str, next_offset: int, start_offset: int, now_ms: int) -> None:
@@ -201,6 +204,8 @@ class LogTrack:
         self.steady_from_ms: int | None = None
         self.steady_offset = next_offset
         self.longest_gap_ms = 0
+        self.usual = 0.0  # messages between two looks, as it was lately
+        self.burst_ms: int | None = None  # when much more came than that
         self.round = -1  # in which it was seen last
         self.emitted = -1
         self.stamp: object = None
@@ -212,6 +217,10 @@ class LogTrack:
         self.last_start = start_offset
         if next_offset <= self.last_offset:
             return
+        came = next_offset - self.last_offset
+        if came >= LEAST_BURST and came > BURST_TIMES * self.usual:
+            self.burst_ms = now_ms
+        self.usual += (came - self.usual) / SEGMENTS
         last = self.last_growth_ms
         broken = last is None or now_ms - last > max(4 * self.longest_gap_ms, 5 * interval_ms)
         if broken:

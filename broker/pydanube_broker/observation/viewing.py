@@ -9,8 +9,9 @@ from typing import Any, Final
 
 from pydanube_core.cursor_state import CursorState
 from pydanube_core.diagnosis.filling import Filling, filling
-from pydanube_core.diagnosis.lag_status import LagJudgement, Rewind, judge_lag
+from pydanube_core.diagnosis.lag_status import LagJudgement, LagStatus, Rewind, judge_lag
 from pydanube_core.diagnosis.lag_window import LagWindow, Retention
+from pydanube_core.diagnosis.settled_status import counts_at_once
 from pydanube_core.diagnosis.views import (
     BrokerView,
     ConsumerView,
@@ -29,7 +30,7 @@ from pydanube_broker.observation.sampler import Sampler
 from pydanube_broker.observation.tracks import CursorTrack, LogTrack
 from pydanube_broker.parts import BrokerParts
 from pydanube_broker.subscription.batch_columns import BatchColumns
-from pydanube_broker.topics.topic import Topic, now_ms
+from pydanube_broker.topics.topic import CLOCK, Topic, now_ms
 
 SAMPLED_KEYS: Final = 2_000  # messages, of the oldest unread ones
 SAMPLED_BYTES: Final = 1 << 20
@@ -76,6 +77,12 @@ class Viewer:
         )
         return judge_lag(window, sampler.options)
 
+    def takes_unread(self, topic: Topic) -> bool:
+        """Whether retention may take what is unread."""
+        settings = self._broker.settings.journal
+        hard = settings.retention_age is not None or settings.retention_bytes is not None
+        return bool(topic.gate.limits.drop_unread) or (hard and self._broker.tier.missing is not None)
+
     def _retention(self, topic: Topic, track: LogTrack, state: CursorState) -> Retention | None:
         limits = topic.gate.limits
         age_s = limits.retention_age_s or None
@@ -106,6 +113,8 @@ class Viewer:
         """`keys`: look at the keys of unread messages, where that may matter."""
         sampler, now = self._sampler, now_ms()
         state = pump.cursor_state(now)
+        lag = self.judgement(topic, pump, track, cursor, state)
+        settled = settled_status(sampler, cursor, lag)[0]
         window_ms = int(sampler.options.window_s * 1000)
         live = isinstance(pump, LivePump)
         worst = pump.worst_failure()
@@ -127,7 +136,7 @@ class Viewer:
             subscription=pump.name,
             type=pump.type.value,
             now_ms=now,
-            lag=self.judgement(topic, pump, track, cursor, state),
+            lag=lag,
             state=state,
             consumers=consumers,
             created_ms=pump.created_at_ms,
@@ -165,7 +174,7 @@ class Viewer:
             rewind=rewind,
             rewind_cause=cause,
             production=track.production(now, state.next_offset, sampler.options.window_s),
-            watched_s=(now - cursor.first_ms) / 1000,
+            settled=settled,
         )
 
     @staticmethod
@@ -269,7 +278,8 @@ class Viewer:
             validation_policy=None if binding is None else binding.validation_policy.value,
             schema_subject=None if binding is None else binding.subject,
             max_publish_rate=topic.gate.limits.max_publish_rate,
-            watched_s=(now - track.first_ms) / 1000,
+            max_message_size=topic.gate.limits.max_message_size,
+            max_producers=topic.gate.limits.max_producers_per_topic,
         )
 
     # -- the broker ------------------------------------------------------------------------------------------
@@ -308,6 +318,9 @@ class Viewer:
             tier_off=off,
             given_up=dict(broker.registry.deleted.given_up),
             set_aside=tuple(broker.registry.catalog.set_aside()),
+            clock=CLOCK.reason(),
+            clock_step_s=round(CLOCK.last_step_ms / 1000, 1),
+            clock_steps=CLOCK.steps,
         )
 
     def _filling(self, free: int | None, guard: int | None) -> Filling | None:
@@ -316,6 +329,27 @@ class Viewer:
             return None
         seen = [*self._sampler.disk_free_before, *self._sampler.disk_free]
         return filling(seen, room=max(0, free - guard), least_s=max(60.0, self._sampler.options.window_s / 3))
+
+
+def settled_status(
+    sampler: Sampler, cursor: CursorTrack | None, lag: LagJudgement | None = None
+) -> tuple[LagStatus, int | None]:
+    """The status that is told, and since when; of what is quiet, caught up.
+
+    Args:
+        lag: of the moment, where it is known: what needs no second look counts at once.
+    """
+    if cursor is None:
+        status, since_ms = LagStatus.UNKNOWN, None
+    elif cursor.settled is not None:
+        status, since_ms = cursor.settled.status, cursor.settled.since_ms
+    elif not sampler.rounds.enough(cursor.first_ms):
+        status, since_ms = LagStatus.UNKNOWN, None
+    else:
+        status, since_ms = LagStatus.CAUGHT_UP, cursor.cursor_moved_ms or cursor.first_ms
+    if lag is not None and counts_at_once(lag.status, after=status):
+        return lag.status, lag.since_ms
+    return status, since_ms
 
 
 def _base(topic: Topic) -> str:

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from pydanube_core.diagnosis.alerts import Alerts
@@ -19,6 +20,7 @@ from pydanube_core.diagnosis.lag_status import LagStatus
 from pydanube_core.diagnosis.options import DiagnosisOptions
 from pydanube_core.diagnosis.rules import check_view
 from pydanube_core.diagnosis.settled_status import SettledStatus
+from pydanube_core.diagnosis.subscription_rules import IN_DANGER
 from pydanube_core.diagnosis.views import SubscriptionView
 
 from pydanube_broker.delivery.any_pump import AnyPump
@@ -26,7 +28,7 @@ from pydanube_broker.delivery.non_reliable import LivePump
 from pydanube_broker.delivery.pump import SubscriptionPump
 from pydanube_broker.observation.sampler import Sampler
 from pydanube_broker.observation.tracks import CursorTrack, LogTrack
-from pydanube_broker.observation.viewing import Viewer
+from pydanube_broker.observation.viewing import Viewer, settled_status
 from pydanube_broker.parts import BrokerParts
 from pydanube_broker.topics.topic import Topic, now_ms
 
@@ -104,6 +106,7 @@ class Observation:
         if (
             refused_ms is not None
             or (track.steady_from_ms is not None and self._silent(track, now))
+            or (track.burst_ms is not None and now - track.burst_ms <= self.options.window_s * 1000)
             or name in self._topics_with_news
         ):
             self._queue.setdefault((name, ""), (topic, track))
@@ -187,12 +190,13 @@ class Observation:
             cursor.look_at_ms = now_ms() + wait_ms
             return
         view = self.viewer.subscription(topic, pump, track, cursor, keys=True)
-        findings = self.lasting(view, check_view(view, self.options))
-        self._note(scope, findings, view.now_ms)
         if cursor.settled is None:
             cursor.settled = SettledStatus(view.lag, view.now_ms)
         else:
             cursor.settled.observe(view.lag, view.now_ms, self.options)
+        view = replace(view, settled=cursor.settled.status)
+        findings = self.lasting(view, check_view(view, self.options))
+        self._note(scope, findings, view.now_ms)
         cursor.assessed_ms = view.now_ms
         if scope in self._unsettled or cursor.settled.pending:
             cursor.look_at_ms = 0
@@ -206,6 +210,8 @@ class Observation:
         """
         state = cursor.last
         if pump.links or pump.marks() is not None or cursor.rewound is not None or state is None:
+            return None
+        if self.viewer.takes_unread(topic):
             return None
         oldest_ms = self.sampler.oldest_unread_ms(topic, state)
         if oldest_ms is None:
@@ -231,7 +237,7 @@ class Observation:
         """What is worth saying unasked: that nobody reads counts once it has lasted."""
         found = []
         for one in findings:
-            if one.rule == "no_consumers":
+            if one.rule == "no_consumers" and view.status not in IN_DANGER:
                 stuck_s = self.options.stuck_after_s
                 age_s = view.lag.age.age_s
                 gone_s = None if view.departure is None else (view.now_ms - view.departure.at_ms) / 1000
@@ -274,16 +280,9 @@ class Observation:
         ]
 
     def status_of(self, topic: Topic, pump: AnyPump) -> tuple[LagStatus, int | None]:
-        """The settled status and since when, without a look: of what is quiet, caught up."""
+        """The settled status and since when, without a look."""
         track = self.sampler.tracks.get(topic.topic_id)
-        cursor = None if track is None else track.cursors.get(pump.name)
-        if cursor is None:
-            return LagStatus.UNKNOWN, None
-        if cursor.settled is not None:
-            return cursor.settled.status, cursor.settled.since_ms
-        if not self.sampler.rounds.enough(cursor.first_ms):
-            return LagStatus.UNKNOWN, None
-        return LagStatus.CAUGHT_UP, cursor.cursor_moved_ms or cursor.first_ms
+        return settled_status(self.sampler, None if track is None else track.cursors.get(pump.name))
 
     # -- what is gone ----------------------------------------------------------------------------------------
 

@@ -10,12 +10,12 @@ from pydanube_core.diagnosis.alerts import Alert
 from pydanube_core.diagnosis.findings import Diagnosis, Finding
 from pydanube_core.diagnosis.lag_status import LagStatus
 from pydanube_core.diagnosis.rules import check_view, diagnose
-from pydanube_core.diagnosis.settled_status import counts_at_once
 from pydanube_core.errors import InvalidArgument, SubscriptionNotFound
 from pydanube_core.names import TopicName
 
 from pydanube_broker.observation.history import history_of
 from pydanube_broker.observation.tracks import CursorTrack, LogTrack
+from pydanube_broker.observation.viewing import settled_status
 from pydanube_broker.observation.watch import Observation
 from pydanube_broker.port.subscriptions import SubscriptionsPart
 from pydanube_broker.slices import Slices
@@ -65,9 +65,7 @@ class DiagnosisPart(SubscriptionsPart):
                 facts.state,
                 oldest_unread_append_ms=facts.oldest_unread_append_ms,
             )
-            status, since_ms = self.observation.status_of(topic, pump)
-            if counts_at_once(judgement.status, after=status):
-                status, since_ms = judgement.status, judgement.since_ms
+            status, since_ms = settled_status(self.observation.sampler, cursor, judgement)
             found.append(LagFacts(facts=facts, judgement=judgement, status=status, since_ms=since_ms))
         return found
 
@@ -90,6 +88,7 @@ class DiagnosisPart(SubscriptionsPart):
             as_of_ms=now_ms(),
             seen=seen,
             unobservable=unobservable,
+            brief=True,
         )
 
     async def diagnose_topic(self, topic: str) -> Diagnosis:
@@ -129,7 +128,7 @@ class DiagnosisPart(SubscriptionsPart):
             view = self.observation.viewer.subscription(one, pump, track, cursor, keys=True)
             found = check_view(view, self.observation.options)
             findings += found
-            if view.lag.status is LagStatus.UNKNOWN and view.unread:
+            if view.status is LagStatus.UNKNOWN and view.unread:
                 seen = seen and bool(found)
                 unobservable.append(
                     f"{one.name}: status and rates, {view.lag.samples} of {view.lag.expected_samples} samples are there "

@@ -157,6 +157,21 @@ def undo_given_up(view: BrokerView, options: DiagnosisOptions) -> Outcome:
     )
 
 
+def clock_stepped(view: BrokerView, options: DiagnosisOptions) -> Outcome:
+    if view.clock is None:
+        return f"the machine's clock has not stepped lately ({view.clock_steps} times since the start)"
+    return Finding(
+        rule="clock_stepped",
+        severity=Severity.WARNING,
+        confidence=1.0,
+        summary=view.clock,
+        subject=view.subject,
+        evidence={"step_s": view.clock_step_s, "steps": view.clock_steps},
+        unobservable=("which of the machine's times was right",),
+        next=(_STATUS,),
+    )
+
+
 BROKER_RULES: Final = (
     Rule(
         name="journal_read_only",
@@ -167,6 +182,7 @@ BROKER_RULES: Final = (
         unobservable=("what the disk's firmware has stored of the failed write",),
         helps="look at the disk and the broker's log, then restart the broker",
         check=journal_read_only,
+        many="brokers take nothing more",
     ),
     Rule(
         name="disk_nearly_full",
@@ -183,6 +199,7 @@ BROKER_RULES: Final = (
         unobservable=("what else writes to that disk",),
         helps="free space, set retention, or lower `data.min_free_bytes`",
         check=disk_nearly_full,
+        many="brokers have a disk that is nearly full",
     ),
     Rule(
         name="object_store_unreachable",
@@ -197,6 +214,7 @@ BROKER_RULES: Final = (
         unobservable=("whether the store, its network or its credentials failed, beyond the error",),
         helps="bring the store back; what waits is written by itself",
         check=object_store_unreachable,
+        many="brokers do not reach their object store",
     ),
     Rule(
         name="metadata_set_aside",
@@ -211,6 +229,7 @@ BROKER_RULES: Final = (
         unobservable=("what damaged it",),
         helps="make the call in next, or restore the metadata from a backup",
         check=metadata_set_aside,
+        many="brokers have metadata set aside",
     ),
     Rule(
         name="undo_given_up",
@@ -226,5 +245,17 @@ BROKER_RULES: Final = (
         unobservable=("deletions before the broker started",),
         helps="restore what is missed from a backup; give the disk room before the next deletion",
         check=undo_given_up,
+        many="brokers gave up the undo of deletions",
+    ),
+    Rule(
+        name="clock_stepped",
+        area=RuleArea.BROKER,
+        severity="warning",
+        holds="the machine's clock stepped by more than 2 s within the last ten minutes",
+        evidence={"step_s": "forward or back, the last time", "steps": "since the broker started"},
+        unobservable=("which of the machine's times was right",),
+        helps="look at its time service; ages and append times of that time may be wrong",
+        check=clock_stepped,
+        many="brokers have a clock that stepped",
     ),
 )

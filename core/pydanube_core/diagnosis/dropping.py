@@ -19,7 +19,7 @@ def messages_dropped(view: SubscriptionView, options: DiagnosisOptions) -> Outco
         rule="messages_dropped",
         severity=Severity.WARNING,
         confidence=1.0,
-        summary=f"{count.in_window} messages of {view.topic} were dropped for {view.subscription!r} within "
+        summary=f"{count.in_window} messages of {view.log} were dropped for {view.subscription!r} within "
         f"{options.window_s:.0f} s, unread: they failed more than {view.max_redelivery_count} times or were given up, "
         "and its failure policy is to drop",
         subject=view.subject,
@@ -60,4 +60,5 @@ MESSAGES_DROPPED: Final = Rule(
     unobservable=("why the application refuses them, beyond the reason it gave",),
     helps="let messages that fail too often be dead-lettered",
     check=messages_dropped,
+    many="subscriptions drop messages by their failure policy",
 )

@@ -22,7 +22,7 @@ def consumer_expiring(view: SubscriptionView, options: DiagnosisOptions) -> Outc
         rule="consumer_expiring",
         severity=Severity.CRITICAL if alone and view.unread else Severity.WARNING,
         confidence=0.95,
-        summary=f"consumer {worst.name!r} of {view.topic} / {view.subscription} {did}: it {what}",
+        summary=f"consumer {worst.name!r} of {view.log} / {view.subscription} {did}: it {what}",
         subject=view.subject,
         evidence={
             "consumer": worst.name,
@@ -66,4 +66,5 @@ CONSUMER_EXPIRING = Rule(
     unobservable=("what the consumer's process does",),
     helps="end or mend the process; raise the ack timeout if it is only slow",
     check=consumer_expiring,
+    many="subscriptions have consumers that let deliveries expire",
 )

@@ -66,6 +66,7 @@ class Finding:
     ruled_out: tuple[RuledOut, ...] = ()
     unobservable: tuple[str, ...] = ()
     next: tuple[NextCall, ...] = ()
+    impact: int = 0  # messages that the subject keeps waiting, refuses or loses: what ranks equal severities
 
     def __post_init__(self) -> None:
         assert 0 < self.confidence <= 1
@@ -88,6 +89,8 @@ class Rule:
     unobservable: tuple[str, ...]
     helps: str  # what to do
     check: Check
+    many: str  # what is so of several subjects: "subscriptions have unread messages and no consumer"
+    fallback: bool = False  # looked at only where nothing else of warning or worse was found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +102,7 @@ class Diagnosis:
     findings: tuple[Finding, ...]
     as_of_ms: int
     unobservable: tuple[str, ...] = ()  # why something that could matter was not looked at
-    omitted: int = 0  # findings beyond the bound, the least bad ones
+    omitted: int = 0  # findings, or groups of equal ones, beyond the bound: the least bad
     counts: Mapping[str, int] = field(default_factory=dict)  # findings by rule, the omitted ones too
 
 

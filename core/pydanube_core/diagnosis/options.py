@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 SHORTEST_ALLOWED_AGE_S: Final = 1.0
+LEAST_PATIENCE_S: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +31,11 @@ class DiagnosisOptions:
     def allowed_age_s(self) -> float:
         """Mail younger than this is on its way, not late: two samples (10 s by default), at least a second."""
         return max(SHORTEST_ALLOWED_AGE_S, 2 * self.sample_interval_s)
+
+    @property
+    def patience_s(self) -> float:
+        """Nobody is missed before: half a minute, in which a process is started anew."""
+        return min(LEAST_PATIENCE_S, self.stuck_after_s)
 
     @property
     def window_samples(self) -> int:

@@ -1,7 +1,8 @@
 """All rules, in the order in which causes come before what they cause; and how they are carried out together.
 
 A view is held against every rule of its area. What holds is a finding; what does not says why, and findings of the
-same view carry that as what was ruled out. The worst severity comes first, then the order of `RULES`.
+same view carry that as what was ruled out. The worst severity comes first, then the broker itself, which everything
+depends on; then the subject with most messages; of one subject, the order of `RULES`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,16 @@ from dataclasses import replace
 from typing import Any, Final
 
 from pydanube_core.diagnosis.broker_rules import BROKER_RULES
-from pydanube_core.diagnosis.findings import Diagnosis, Finding, Rule, RuledOut, Severity, verdict_of
+from pydanube_core.diagnosis.findings import (
+    Diagnosis,
+    Finding,
+    Rule,
+    RuleArea,
+    RuledOut,
+    Severity,
+    verdict_of,
+)
+from pydanube_core.diagnosis.grouping import grouped, that_fit
 from pydanube_core.diagnosis.options import DiagnosisOptions
 from pydanube_core.diagnosis.subscription_rules import SUBSCRIPTION_RULES
 from pydanube_core.diagnosis.topic_rules import TOPIC_RULES
@@ -22,6 +32,7 @@ RULES: Final[Mapping[str, Rule]] = {
     rule.name: rule for rule in (*BROKER_RULES, *TOPIC_RULES, *SUBSCRIPTION_RULES)
 }
 _ORDER: Final = {name: place for place, name in enumerate(RULES)}
+_FIRST: Final = {rule.name: rule.area is not RuleArea.BROKER for rule in RULES.values()}
 MOST_FINDINGS: Final = 100  # of one answer; the others are counted
 
 
@@ -38,7 +49,10 @@ def check_view(
             rules = BROKER_RULES
     found: list[Finding] = []
     ruled_out: list[RuledOut] = []
-    for rule in rules:
+    for rule in rules:  # fallbacks stand last
+        if rule.fallback and any(one.severity >= Severity.WARNING for one in found):
+            ruled_out.append(RuledOut(rule=rule.name, because=f"{found[0].rule} explains it"))
+            continue
         outcome = rule.check(view, options)
         if isinstance(outcome, str):
             ruled_out.append(RuledOut(rule=rule.name, because=outcome))
@@ -46,12 +60,16 @@ def check_view(
             found.append(outcome)
     if not found:
         return ()
-    return tuple(ranked(replace(one, ruled_out=tuple(ruled_out)) for one in found))
+    because, impact = tuple(ruled_out), view.impact
+    return tuple(ranked(replace(one, ruled_out=because, impact=impact) for one in found))
 
 
 def ranked(findings: Iterable[Finding]) -> list[Finding]:
-    """Worst first: by severity, then by rule, causes before effects, then by confidence."""
-    return sorted(findings, key=lambda one: (-one.severity, _ORDER[one.rule], -one.confidence))
+    """Worst first; see the module."""
+    return sorted(
+        findings,
+        key=lambda one: (-one.severity, _FIRST[one.rule], -one.impact, _ORDER[one.rule], -one.confidence),
+    )
 
 
 def diagnose(
@@ -61,15 +79,22 @@ def diagnose(
     as_of_ms: int,
     seen: bool = True,
     unobservable: tuple[str, ...] = (),
+    brief: bool = False,
 ) -> Diagnosis:
-    """Put findings of several views together."""
+    """Put findings of several views together.
+
+    Args:
+        brief: equal ones become one each, and everything that is wrong is told in a few kilobytes.
+    """
     every = ranked(findings)
+    told = grouped(every, RULES) if brief else every
+    shown = that_fit(told) if brief else told[:MOST_FINDINGS]
     return Diagnosis(
         subject=subject,
         verdict=verdict_of(every, seen=seen),
-        findings=tuple(every[:MOST_FINDINGS]),
+        findings=tuple(shown),
         as_of_ms=as_of_ms,
         unobservable=unobservable,
-        omitted=max(0, len(every) - MOST_FINDINGS),
+        omitted=len(told) - len(shown),
         counts=dict(Counter(one.rule for one in every if one.severity > Severity.INFO)),
     )

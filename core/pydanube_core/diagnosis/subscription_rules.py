@@ -7,14 +7,16 @@ from typing import Final
 from pydanube_core.diagnosis.dropping import MESSAGES_DROPPED
 from pydanube_core.diagnosis.expiring import CONSUMER_EXPIRING
 from pydanube_core.diagnosis.findings import Finding, NextCall, Outcome, Rule, RuleArea, Severity
+from pydanube_core.diagnosis.holding import CURSOR_STUCK, MESSAGE_HELD, message_held
 from pydanube_core.diagnosis.lag_status import POISON_FAILURES, LagStatus
 from pydanube_core.diagnosis.options import DiagnosisOptions
+from pydanube_core.diagnosis.retaining import RETENTION_RISK
 from pydanube_core.diagnosis.views import ConsumerView, SubscriptionView
 
-BURST_TIMES: Final = 3.0  # the typical part of the window
 BURST_SHARE: Final = 0.5  # of the lag: less does not explain it
 HOT_SHARE: Final = 0.5  # of the messages sampled
 FEWEST_SAMPLED: Final = 20
+IN_DANGER: Final = (LagStatus.STUCK, LagStatus.AT_RISK, LagStatus.DATA_LOST)
 LIMIT_SHARE: Final = 0.9  # consuming at so much of a dispatch limit is consuming at the limit
 
 _PROCESS: Final = "what the consumer's process does: the broker sees its connection only"
@@ -38,7 +40,7 @@ def _lag_evidence(view: SubscriptionView) -> dict[str, object]:
     return {
         "lag_messages": view.unread,
         "oldest_unread_age_s": view.lag.age.age_s,
-        "status": view.lag.status.value,
+        "status": view.status.value,
     }
 
 
@@ -68,12 +70,14 @@ def no_consumers(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
             f"the last consumer had read everything when it left, and what came since is {age_s:.0f} s old, less "
             f"than {options.stuck_after_s:.0f} s: a job that comes and goes"
         )
+    waited = [one for one in (age_s, since_s) if one is not None]
+    soon = bool(waited) and min(waited) < options.patience_s and view.status not in IN_DANGER
     never = left is None and view.cursor_moved_ms is None
     return Finding(
         rule="no_consumers",
-        severity=Severity.WARNING,
+        severity=Severity.INFO if soon else Severity.WARNING,
         confidence=1.0,
-        summary=f"{view.unread} messages of {view.topic} wait for subscription {view.subscription!r} and no "
+        summary=f"{view.unread} messages of {view.log} wait for subscription {view.subscription!r} and no "
         + ("consumer has come since the broker started" if left is None else f"consumer is attached; {left.name!r} left"),
         subject=view.subject,
         evidence={
@@ -122,7 +126,7 @@ def consumer_dead(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
             rule="consumer_dead",
             severity=Severity.CRITICAL,
             confidence=0.95,
-            summary=f"the connection of consumer {left.name!r} of {view.topic} / {view.subscription} broke, and none has "
+            summary=f"the connection of consumer {left.name!r} of {view.log} / {view.subscription} broke, and none has "
             f"come back: {view.unread} messages wait",
             subject=view.subject,
             evidence={
@@ -149,7 +153,7 @@ def consumer_dead(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
         rule="consumer_dead",
         severity=Severity.CRITICAL if len(dead) == len(view.consumers) else Severity.WARNING,
         confidence=0.8,
-        summary=f"consumer {worst.name!r} of {view.topic} / {view.subscription} holds {worst.in_flight} messages, had "
+        summary=f"consumer {worst.name!r} of {view.log} / {view.subscription} holds {worst.in_flight} messages, had "
         f"been answering, and has said nothing for {_seconds(view, worst.heard_ms):.0f} s",
         subject=view.subject,
         evidence={
@@ -178,6 +182,8 @@ def consumer_not_acking(view: SubscriptionView, options: DiagnosisOptions) -> Ou
         return on_time
     if not view.state.in_flight:
         return "nothing is in flight"
+    if not isinstance(message_held(view, options), str):
+        return "what came after the messages held is acknowledged"
     if view.acknowledged.in_window and view.acknowledged.last_ms is not None:
         quiet_s = (view.now_ms - view.acknowledged.last_ms) / 1000
         if quiet_s < options.stuck_after_s:
@@ -201,7 +207,7 @@ def consumer_not_acking(view: SubscriptionView, options: DiagnosisOptions) -> Ou
         rule="consumer_not_acking",
         severity=Severity.WARNING,
         confidence=0.85 if worst.answered_ms is None else 0.75,
-        summary=f"{len(holding)} consumers of {view.topic} / {view.subscription} hold {view.state.in_flight} messages and "
+        summary=f"{len(holding)} consumers of {view.log} / {view.subscription} hold {view.state.in_flight} messages and "
         "acknowledge none",
         subject=view.subject,
         evidence={
@@ -287,7 +293,7 @@ def dead_letters_growing(view: SubscriptionView, options: DiagnosisOptions) -> O
         rule="dead_letters_growing",
         severity=Severity.WARNING,
         confidence=1.0,
-        summary=f"{count.in_window} messages of {view.topic} were dead-lettered for {view.subscription!r} within "
+        summary=f"{count.in_window} messages of {view.log} were dead-lettered for {view.subscription!r} within "
         f"{options.window_s:.0f} s",
         subject=view.subject,
         evidence={
@@ -364,7 +370,7 @@ def cursor_rewound(view: SubscriptionView, options: DiagnosisOptions) -> Outcome
         rule="cursor_rewound",
         severity=Severity.INFO if reached else Severity.WARNING,
         confidence=1.0,
-        summary=f"the cursor of {view.topic} / {view.subscription} was moved back from {rewind.from_offset} to "
+        summary=f"the cursor of {view.log} / {view.subscription} was moved back from {rewind.from_offset} to "
         f"{rewind.to_offset}: {rewind.from_offset - rewind.to_offset} messages are read again",
         subject=view.subject,
         evidence={
@@ -386,28 +392,15 @@ def cursor_rewound(view: SubscriptionView, options: DiagnosisOptions) -> Outcome
     )  # fmt: skip
 
 
-def _burst(view: SubscriptionView) -> tuple[int, int, int] | None:
-    """(messages above the typical part of the window, the largest part, the typical part), if there is a burst."""
-    if view.production is None or len(view.production.segments) < 4:
-        return None
-    parts = view.production.segments
-    typical = sorted(parts)[(len(parts) - 1) // 2]
-    peak = max(parts)
-    if peak < BURST_TIMES * max(1, typical):
-        return None
-    return sum(max(0, part - typical) for part in parts), peak, typical
-
-
 def produce_burst(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
     on_time = _late(view, options)
     if on_time is not None:
         return on_time
-    found = _burst(view)
-    if found is None:
+    burst = None if view.production is None else view.production.burst
+    if burst is None:
         return "production was even over the window"
-    excess, peak, typical = found
-    if excess < BURST_SHARE * view.unread:
-        return f"{excess} messages above the usual do not explain {view.unread} unread ones"
+    if burst.messages < BURST_SHARE * view.unread:
+        return f"{burst.messages} messages above the usual do not explain {view.unread} unread ones"
     if not view.consumers:
         return "no consumer is attached"
     if not view.acknowledged.in_window:
@@ -415,7 +408,6 @@ def produce_burst(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
     if view.rewind is not None and view.state.next_unacked < view.rewind.from_offset:
         return "the cursor was moved back, which explains the lag"
     assert view.production is not None
-    part_s = view.production.window_s / len(view.production.segments)
     age_s = view.lag.age.age_s
     soon = view.lag.gaining and view.lag.eta_s is not None and view.lag.eta_s < options.allowed_age_s
     late = age_s is None or age_s > 2 * options.allowed_age_s
@@ -423,14 +415,14 @@ def produce_burst(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
         rule="produce_burst",
         severity=Severity.WARNING if late and not soon else Severity.INFO,
         confidence=0.8,
-        summary=f"{view.topic} got {excess} messages more than usual within {view.production.window_s:.0f} s; "
+        summary=f"{view.log} got {burst.messages} messages more than usual within {view.production.window_s:.0f} s; "
         f"{view.subscription!r} works on the {view.unread} that are left",
         subject=view.subject,
         evidence={
             **_lag_evidence(view),
-            "burst_messages": excess,
-            "peak_rate": round(peak / part_s, 3),
-            "typical_rate": round(typical / part_s, 3),
+            "burst_messages": burst.messages,
+            "peak_rate": burst.peak_rate,
+            "typical_rate": burst.typical_rate,
             "produced_in_window": view.production.messages,
             "consume_rate": view.lag.consume_rate,
             "eta_s": view.lag.eta_s,
@@ -448,8 +440,8 @@ def consumer_slow(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
         return on_time
     lag = view.lag
     slow = (LagStatus.FALLING_BEHIND, LagStatus.SLOW, LagStatus.AT_RISK, LagStatus.DATA_LOST)
-    if lag.status not in slow:
-        return f"the lag's status is {lag.status.value}"
+    if view.status not in slow:
+        return f"the lag's status is {view.status.value}"
     if not view.acknowledged.in_window:
         return "nothing at all is acknowledged"
     if not isinstance(produce_burst(view, options), str):
@@ -460,20 +452,19 @@ def consumer_slow(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
     if (
         rewind is not None
         and view.state.next_unacked < rewind.from_offset
-        and lag.status is not LagStatus.FALLING_BEHIND
+        and view.status is not LagStatus.FALLING_BEHIND
     ):
         return "the cursor was moved back, which explains the lag"
     limit, rate = view.dispatch_rate_limit, lag.consume_rate
     limited = bool(limit) and rate is not None and rate >= LIMIT_SHARE * limit
-    danger = lag.status in (LagStatus.AT_RISK, LagStatus.DATA_LOST)
     why = f"is held to {limit} messages a second by its dispatch limit" if limited else "falls behind"
-    if lag.status is LagStatus.SLOW:
+    if view.status is LagStatus.SLOW:
         why = why if limited else "does not catch up"
     return Finding(
         rule="consumer_slow",
-        severity=Severity.CRITICAL if danger else Severity.WARNING,
-        confidence=0.9 if lag.status is LagStatus.FALLING_BEHIND else 0.7,
-        summary=f"{view.topic} / {view.subscription} {why}: {view.unread} messages behind, "
+        severity=Severity.WARNING,
+        confidence=0.9 if view.status is LagStatus.FALLING_BEHIND else 0.7,
+        summary=f"{view.log} / {view.subscription} {why}: {view.unread} messages behind, "
         + ("rates not known" if rate is None or lag.produce_rate is None
            else f"{lag.produce_rate:.1f} a second come, {rate:.1f} are read"),
         subject=view.subject,
@@ -516,6 +507,7 @@ SUBSCRIPTION_RULES: Final = (
         unobservable=("what in the message the application cannot take",),
         helps="look at the message; skip it, or let messages that fail too often be dead-lettered",
         check=poison_message,
+        many="subscriptions have a message that fails again and again",
     ),
     Rule(
         name="consumer_dead",
@@ -532,11 +524,12 @@ SUBSCRIPTION_RULES: Final = (
         unobservable=("whether the process died or its network did",),
         helps="restart the consumer; what it held goes to others by itself",
         check=consumer_dead,
+        many="subscriptions have lost the connection of their consumer",
     ),
     Rule(
         name="no_consumers",
         area=RuleArea.SUBSCRIPTION,
-        severity="warning",
+        severity="warning; info for the first 30 s (or `stuck_after`, if that is less) of mail or absence",
         holds="mail is unread and nobody is attached, unless the last consumer had read everything and the mail is "
         "younger than `stuck_after`",
         evidence={
@@ -547,6 +540,7 @@ SUBSCRIPTION_RULES: Final = (
         unobservable=("whether a consumer is meant to run",),
         helps="start a consumer, or delete the subscription",
         check=no_consumers,
+        many="subscriptions have unread messages and no consumer",
     ),
     Rule(
         name="consumer_not_acking",
@@ -562,8 +556,10 @@ SUBSCRIPTION_RULES: Final = (
         unobservable=("whether the application took the messages from its client's buffer",),
         helps="look for the missing ack in the application; see the ack timeout",
         check=consumer_not_acking,
+        many="subscriptions have consumers that hold messages and acknowledge none",
     ),
     CONSUMER_EXPIRING,
+    MESSAGE_HELD,
     Rule(
         name="hot_key",
         area=RuleArea.SUBSCRIPTION,
@@ -579,6 +575,7 @@ SUBSCRIPTION_RULES: Final = (
         unobservable=("how long the application works on a message of that key",),
         helps="split the key",
         check=hot_key,
+        many="subscriptions wait for one key",
     ),
     Rule(
         name="cursor_rewound",
@@ -594,6 +591,7 @@ SUBSCRIPTION_RULES: Final = (
         unobservable=("who moved it, where no seek was seen",),
         helps="wait, or go back to where it was",
         check=cursor_rewound,
+        many="cursors were moved back",
     ),
     Rule(
         name="produce_burst",
@@ -609,11 +607,12 @@ SUBSCRIPTION_RULES: Final = (
         unobservable=("whether more of it comes",),
         helps="wait, or add consumers",
         check=produce_burst,
+        many="subscriptions work on a burst",
     ),
     Rule(
         name="consumer_slow",
         area=RuleArea.SUBSCRIPTION,
-        severity="warning; critical where retention takes what is unread",
+        severity="warning",
         holds="the status is FALLING_BEHIND, SLOW, AT_RISK or DATA_LOST, consumers acknowledge, and neither a burst nor "
         "a hot key nor a rewind explains it",
         evidence={
@@ -624,6 +623,7 @@ SUBSCRIPTION_RULES: Final = (
         unobservable=("how busy the consumers' machines are",),
         helps="add consumers or partitions, or lift the limit",
         check=consumer_slow,
+        many="subscriptions are read more slowly than messages come",
     ),
     Rule(
         name="dead_letters_growing",
@@ -638,6 +638,9 @@ SUBSCRIPTION_RULES: Final = (
         unobservable=("why the application refuses them, beyond the reason it gave",),
         helps="look at the dead letters",
         check=dead_letters_growing,
+        many="subscriptions have new dead letters",
     ),
     MESSAGES_DROPPED,
+    RETENTION_RISK,
+    CURSOR_STUCK,
 )

@@ -2,37 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 from pydanube_core.diagnosis.findings import Finding, NextCall, Outcome, Rule, RuleArea, Severity
 from pydanube_core.diagnosis.options import DiagnosisOptions
-from pydanube_core.diagnosis.views import NO_COUNT, Count, TopicView
+from pydanube_core.diagnosis.refusing import PRODUCER_LIMIT, PUBLISH_TOO_LARGE, ago_s, refusals
+from pydanube_core.diagnosis.topic_burst import TOPIC_BURST
+from pydanube_core.diagnosis.views import TopicView
 
 THROTTLE_CODES: Final = ("RATE_LIMITED",)
 SCHEMA_CODES: Final = ("SCHEMA_MISMATCH", "PAYLOAD_INVALID", "SCHEMA_NOT_FOUND")
 STEADY_SAMPLES: Final = 5  # a stretch shorter than so many samples is a burst or a batch, not a flow
 SILENCE_TIMES: Final = 4.0  # the longest gap of the flow
-
-
-def _sum(counts: Mapping[str, Count], codes: tuple[str, ...]) -> Count:
-    found = [counts.get(code, NO_COUNT) for code in codes]
-    return Count(
-        total=sum(count.total for count in found),
-        in_window=sum(count.in_window for count in found),
-        last_ms=max((count.last_ms for count in found if count.last_ms is not None), default=None),
-    )
-
-
-def _ago(view: TopicView, then_ms: int | None) -> float | None:
-    return None if then_ms is None else max(0, view.now_ms - then_ms) / 1000
+SILENCE_SHARE: Final = 0.1  # of the time it flowed: what came for an hour may pause for minutes
 
 
 def publish_throttled(view: TopicView, options: DiagnosisOptions) -> Outcome:
-    refused = _sum(view.refused, THROTTLE_CODES)
+    refused = refusals(view.refused, THROTTLE_CODES)
     if not refused.in_window:
         return f"no publish was refused for its rate in the last {options.window_s:.0f} s"
-    messages = _sum(view.refused_messages, THROTTLE_CODES)
+    messages = refusals(view.refused_messages, THROTTLE_CODES)
     return Finding(
         rule="publish_throttled",
         severity=Severity.WARNING,
@@ -46,7 +35,7 @@ def publish_throttled(view: TopicView, options: DiagnosisOptions) -> Outcome:
             "refused_messages_in_window": messages.in_window,
             "max_publish_rate": view.max_publish_rate,
             "produce_rate": round(view.production.rate, 3),
-            "last_s_ago": _ago(view, refused.last_ms),
+            "last_s_ago": ago_s(view, refused.last_ms),
         },
         unobservable=("how many of them were tries of the same messages again",),
         next=(
@@ -60,11 +49,11 @@ def publish_throttled(view: TopicView, options: DiagnosisOptions) -> Outcome:
 
 
 def schema_rejections(view: TopicView, options: DiagnosisOptions) -> Outcome:
-    refused = _sum(view.refused, SCHEMA_CODES)
+    refused = refusals(view.refused, SCHEMA_CODES)
     violations = {reason: count for reason, count in view.violations.items() if count.in_window}
     if not refused.in_window and not violations:
         return f"no message was found against its schema in the last {options.window_s:.0f} s"
-    messages = _sum(view.refused_messages, SCHEMA_CODES)
+    messages = refusals(view.refused_messages, SCHEMA_CODES)
     what = "refused" if refused.in_window else "let through, and counted,"
     number = messages.in_window or sum(count.in_window for count in violations.values())
     return Finding(
@@ -83,7 +72,7 @@ def schema_rejections(view: TopicView, options: DiagnosisOptions) -> Outcome:
             "violations_in_window": {reason: count.in_window for reason, count in violations.items()},
             "validation_policy": view.validation_policy,
             "schema_subject": view.schema_subject,
-            "last_s_ago": _ago(view, refused.last_ms),
+            "last_s_ago": ago_s(view, refused.last_ms),
         },
         unobservable=("which program sends them: a refused message is not kept",),
         next=(
@@ -107,11 +96,12 @@ def producer_stopped(view: TopicView, options: DiagnosisOptions) -> Outcome:
     enough_s = max(STEADY_SAMPLES * options.sample_interval_s, options.window_s / 2)
     if steady_s < enough_s:
         return f"messages came for {steady_s:.0f} s in one stretch: too short to call it a flow"
-    patience_s = max(SILENCE_TIMES * flow.longest_gap_s, STEADY_SAMPLES * options.sample_interval_s)
-    patience_s = max(patience_s, min(options.stuck_after_s, options.window_s / 4))
-    if silence_s < patience_s:
-        return f"the last message came {silence_s:.0f} s ago"
     left = view.departure
+    patience_s = max(options.patience_s, SILENCE_TIMES * flow.longest_gap_s)
+    if left is None or not left.abrupt:  # no connection broke: it may only pause
+        patience_s = max(patience_s, min(options.stuck_after_s, SILENCE_SHARE * steady_s))
+    if silence_s < patience_s:
+        return f"the last message came {silence_s:.0f} s ago, and patience lasts {patience_s:.0f} s"
     finished = not view.producers and left is not None and not left.abrupt
     if any(count.last_ms is not None and view.now_ms - count.last_ms < silence_s * 1000 and count.in_window
            for count in view.refused.values()):  # fmt: skip
@@ -151,6 +141,8 @@ def producer_stopped(view: TopicView, options: DiagnosisOptions) -> Outcome:
 
 
 TOPIC_RULES: Final = (
+    PUBLISH_TOO_LARGE,
+    PRODUCER_LIMIT,
     Rule(
         name="schema_rejections",
         area=RuleArea.TOPIC,
@@ -164,6 +156,7 @@ TOPIC_RULES: Final = (
         unobservable=("which program sends them: a refused message is not kept",),
         helps="correct the producer, or register the version it writes",
         check=schema_rejections,
+        many="topics get messages that do not fit their schema",
     ),
     Rule(
         name="publish_throttled",
@@ -178,12 +171,14 @@ TOPIC_RULES: Final = (
         unobservable=("how many of them were tries of the same messages again",),
         helps="raise the limit, or slow the producer down",
         check=publish_throttled,
+        many="topics get more than their rate limit allows",
     ),
     Rule(
         name="producer_stopped",
         area=RuleArea.TOPIC,
         severity="warning; info if the producer left in good order",
-        holds="messages came without a long break for half a window, and then none for four times the longest break",
+        holds="messages came without a long break for half a window, and then none for four times the longest break and "
+        "30 s (or `stuck_after`, if that is less); where no connection broke, also for a tenth of the time they came",
         evidence={
             "silent_s": "since the last message",
             "steady_s, steady_messages": "of the flow before",
@@ -193,5 +188,7 @@ TOPIC_RULES: Final = (
         unobservable=("whether there is anything to produce",),
         helps="look at the producer",
         check=producer_stopped,
+        many="topics have stopped to get messages",
     ),
+    TOPIC_BURST,
 )

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from pydanube_core.cursor_state import CursorState
 from pydanube_core.diagnosis.filling import Filling
-from pydanube_core.diagnosis.lag_status import LagJudgement, Rewind
+from pydanube_core.diagnosis.lag_status import LagJudgement, LagStatus, Rewind
 from pydanube_core.facts import SetAside
+
+BURST_TIMES: Final = 3.0  # the typical part of the window
+FEWEST_SEGMENTS: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +94,29 @@ class Production:
     def rate(self) -> float:
         return self.messages / self.window_s if self.window_s > 0 else 0.0
 
+    @property
+    def burst(self) -> Burst | None:
+        """The part of the window that brought much more than the others, if one did."""
+        if len(self.segments) < FEWEST_SEGMENTS:
+            return None
+        typical, peak = sorted(self.segments)[(len(self.segments) - 1) // 2], max(self.segments)
+        if peak < BURST_TIMES * max(1, typical):
+            return None
+        part_s = self.window_s / len(self.segments)
+        excess = sum(max(0, part - typical) for part in self.segments)
+        return Burst(
+            messages=excess, peak_rate=round(peak / part_s, 3), typical_rate=round(typical / part_s, 3)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Burst:
+    """More than three times of what is typical for the window, at once."""
+
+    messages: int  # above the typical
+    peak_rate: float  # messages a second
+    typical_rate: float
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionView:
@@ -119,11 +146,22 @@ class SubscriptionView:
     rewind: Rewind | None = None
     rewind_cause: str | None = None  # seek | None
     production: Production | None = None
-    watched_s: float = 0.0  # how long this subscription has been watched
+    settled: LagStatus | None = None  # None: not looked at before; then the judgement of the moment counts
+
+    @property
+    def status(self) -> LagStatus:
+        """The one that lists, reports and alerts tell."""
+        return self.lag.status if self.settled is None else self.settled
 
     @property
     def unread(self) -> int:
         return self.state.lag_messages
+
+    @property
+    def impact(self) -> int:
+        """Messages that wait, or were taken out of the subscription unread."""
+        gone = (self.dead_lettered, self.dropped)
+        return self.unread + self.state.lost_messages + sum(one.in_window for one in gone)
 
     @property
     def subject(self) -> dict[str, object]:
@@ -161,7 +199,14 @@ class TopicView:
     validation_policy: str | None = None
     schema_subject: str | None = None
     max_publish_rate: int = 0
-    watched_s: float = 0.0
+    max_message_size: int = 0
+    max_producers: int = 0
+
+    @property
+    def impact(self) -> int:
+        """Messages that came or were refused in the window."""
+        counts = (*self.refused_messages.values(), *self.violations.values())
+        return self.production.messages + sum(one.in_window for one in counts)
 
     @property
     def subject(self) -> dict[str, object]:
@@ -191,6 +236,14 @@ class BrokerView:
     given_up: Mapping[str, int] = field(
         default_factory=dict
     )  # deletions: call id → until when they had an undo
+    clock: str | None = None  # what is to be said of the machine's clock, while it stepped lately
+    clock_step_s: float = 0.0  # forward or back, the last one
+    clock_steps: int = 0  # since the start
+
+    @property
+    def impact(self) -> int:
+        """Everything depends on the broker: it is ranked before all subjects anyway."""
+        return 0
 
     @property
     def subject(self) -> dict[str, object]:

@@ -12,6 +12,7 @@ import pytest
 from pydanube import Client, connect
 from pydanube_broker.broker import Broker
 from pydanube_broker.topics.topic import Topic
+from pydanube_core.diagnosis.findings import Verdict
 from pydanube_core.names import TopicName
 from pydanube_core.observation import Round
 from pydanube_core.positions import Position
@@ -178,6 +179,9 @@ async def test_lag_and_diagnosis_over_the_port(opened: Opener) -> None:
         await publish(client, "t0", 12)
         port = broker.port
         found = await port.diagnose_subscription("t0", "s")
+        assert found.verdict is Verdict.HEALTHY, "whoever is to read may be on the way"
+        while (found := await port.diagnose_subscription("t0", "s")).verdict is Verdict.HEALTHY:
+            await look_again(broker)
         assert [one.rule for one in found.findings] == ["no_consumers"]
         assert found.findings[0].evidence["lag_messages"] == 12
         # Unasked it is said once it has lasted, and an alert opens.

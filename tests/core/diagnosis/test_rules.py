@@ -62,6 +62,8 @@ def judged(*, heads: list[int], cursors: list[int], age_s: float) -> Any:
 
 FALLING = judged(heads=[100 * i for i in range(60)], cursors=[50 * i for i in range(60)], age_s=150)
 STANDING = judged(heads=[100] * 60, cursors=[20] * 60, age_s=290)
+READ = judged(heads=[100] * 60, cursors=[100] * 60, age_s=0)
+YOUNG = judged(heads=[20] * 50 + [100] * 10, cursors=[20] * 60, age_s=50)
 
 
 def consumer(**changes: Any) -> ConsumerView:
@@ -106,6 +108,8 @@ def view(**changes: Any) -> SubscriptionView:
     }
     state = {"unread": 80, "next_unacked": 20, "in_flight": 0}
     state |= {name: changes.pop(name) for name in tuple(state) if name in changes}
+    if not state["unread"] and "lag" not in changes:
+        facts["lag"] = READ
     cursor, in_flight = state["next_unacked"], state["in_flight"]
     facts["state"] = CursorState(NOW, 0, cursor + state["unread"], cursor, 0, in_flight, members=1)
     return SubscriptionView(**facts | changes)
@@ -177,8 +181,7 @@ def test_what_a_slow_consumer_of_a_topic_that_stores_nothing_loses_is_no_droppin
 
 def test_a_job_that_comes_and_goes_is_no_fault_until_its_mail_is_old() -> None:
     visited = replace(LEFT, unread=0)
-    young = judged(heads=[100] * 60, cursors=[20] * 60, age_s=50)
-    assert quiet(view(departure=visited, lag=young)) == []
+    assert quiet(view(departure=visited, lag=YOUNG)) == []
     assert [one.rule for one in quiet(view(departure=visited))] == ["no_consumers"]
 
 
@@ -193,12 +196,18 @@ def test_ack_timeouts_are_no_poison_and_one_slow_message_is_no_death() -> None:
     timed_out = replace(WORST, reason="ack timeout", failures=9)
     assert quiet(view(lag=FALLING, head_of_line=timed_out, consumers=(consumer(),), unread=1)) == []
     busy = consumer(in_flight=1, oldest_in_flight_s=30.0, heard_ms=NOW - 30_000)
-    assert quiet(view(consumers=(busy,), in_flight=1, acknowledged=SOME)) == []
+    assert quiet(view(consumers=(busy,), in_flight=1, acknowledged=SOME, lag=YOUNG)) == []
 
 
 def test_what_the_policy_takes_away_is_a_remark() -> None:
     [found] = check_view(
-        view(consumers=(consumer(),), head_of_line=WORST, poison_policy="dead_letter", acknowledged=SOME),
+        view(
+            consumers=(consumer(),),
+            head_of_line=WORST,
+            poison_policy="dead_letter",
+            acknowledged=SOME,
+            lag=YOUNG,
+        ),
         OPTIONS,
     )
     assert (found.rule, found.severity) == ("poison_message", Severity.INFO)
@@ -352,7 +361,7 @@ def test_answers_are_bounded_and_ranked_and_silence_without_a_look_is_unknown() 
 
 
 def test_the_rules_are_declared_and_the_windows_are_what_they_seem() -> None:
-    assert len(RULES) == 19
+    assert len(RULES) == 26
     assert (FALLING.status, STANDING.status) == (LagStatus.FALLING_BEHIND, LagStatus.STUCK)
     for rule in RULES.values():
         assert rule.evidence

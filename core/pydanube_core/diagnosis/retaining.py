@@ -1,0 +1,75 @@
+"""The rule on retention that is about to take what is unread, or has: whoever reads, or does not."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pydanube_core.diagnosis.findings import Finding, NextCall, Outcome, Rule, RuleArea, Severity
+from pydanube_core.diagnosis.lag_status import LagStatus
+from pydanube_core.diagnosis.options import DiagnosisOptions
+from pydanube_core.diagnosis.views import SubscriptionView
+
+
+def retention_risk(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
+    if view.status not in (LagStatus.AT_RISK, LagStatus.DATA_LOST):
+        headroom_s = view.lag.retention_headroom_s
+        if headroom_s is None:
+            return f"retention takes nothing that is unread ({view.lag.reasons.get('retention_headroom_s', 'not known')})"
+        return f"retention takes the oldest unread message in {headroom_s:.0f} s at the earliest"
+    lost = view.state.lost_messages
+    headroom_s = view.lag.retention_headroom_s
+    what = (
+        f"retention has taken {lost} messages"
+        if lost
+        else f"retention is about to take the oldest of {view.unread}"
+    )
+    when = "" if headroom_s is None or lost else f", in {headroom_s:.0f} s"
+    return Finding(
+        rule="retention_risk",
+        severity=Severity.CRITICAL,
+        confidence=1.0 if lost else 0.9,
+        summary=f"{what} unread messages of {view.log} / {view.subscription}{when}: "
+        + (f"{len(view.consumers)} consumers read, too slowly" if view.consumers else "nobody reads"),
+        subject=view.subject,
+        evidence={
+            "lost_messages": lost,
+            "lag_messages": view.unread,
+            "retention_headroom_s": headroom_s,
+            "retention_age_s": view.lag.evidence.get("retention_age_s"),
+            "oldest_unread_age_s": view.lag.age.age_s,
+            "status": view.status.value,
+            "consumers": len(view.consumers),
+            "acknowledged_in_window": view.acknowledged.in_window,
+        },
+        unobservable=("whether anybody needs what is unread",),
+        next=(
+            NextCall(
+                operation="topics.get_policies",
+                arguments={"topic": view.topic},
+                why="see what takes it, and when",
+            ),
+            NextCall(
+                operation="topics.set_policies",
+                arguments={"topic": view.topic, "policies": {"drop_unread": 0}},
+                why="let the topic's retention wait for the slowest cursor",
+            ),
+        ),
+    )
+
+
+RETENTION_RISK: Final = Rule(
+    name="retention_risk",
+    area=RuleArea.SUBSCRIPTION,
+    severity="critical",
+    holds="the status is AT_RISK or DATA_LOST, whoever reads or does not",
+    evidence={
+        "retention_headroom_s": "until the oldest unread message is taken",
+        "retention_age_s": "what the policy keeps; null: only its size is bounded",
+        "lost_messages": "taken before they were read",
+        "lag_messages, oldest_unread_age_s": "what is unread",
+    },
+    unobservable=("whether anybody needs what is unread",),
+    helps="keep messages for longer, let retention wait for cursors (`drop_unread: 0`), or read faster",
+    check=retention_risk,
+    many="subscriptions lose unread messages to retention, or are about to",
+)

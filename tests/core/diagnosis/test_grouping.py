@@ -1,0 +1,73 @@
+"""What matters is in a short answer, however many subjects have something."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+
+from pydanube_core.diagnosis.findings import Finding, Severity, Verdict
+from pydanube_core.diagnosis.rules import RULES, check_view, diagnose
+from pydanube_core.diagnosis.views import Departure
+
+from tests.core.diagnosis.test_rules import BROKER, NOW, OPTIONS, SOME, view
+
+
+def unread(index: int, messages: int) -> Finding:
+    [found] = check_view(view(topic=f"/default/t{index}", log=f"/default/t{index}", unread=messages), OPTIONS)
+    return found
+
+
+def test_the_topic_that_matters_is_the_worst_of_two_thousand() -> None:
+    findings = [unread(index, 1) for index in range(1999)] + [unread(1999, 100_001)]
+    answer = diagnose(findings, subject={}, as_of_ms=NOW, brief=True)
+    [told] = answer.findings
+    assert told.subject["topic"] == "/default/t1999"
+    assert told.summary.startswith(
+        "2000 subscriptions have unread messages and no consumer; worst: 100001 messages"
+    )
+    assert (told.evidence["members"], told.evidence["messages_of_all"]) == (2000, 102_000)
+    assert [one["messages"] for one in told.evidence["worst"]] == [100_001, 1, 1, 1, 1]
+    assert (answer.omitted, answer.counts) == (0, {"no_consumers": 2000})
+    assert [call.operation for call in told.next] == ["diagnose.subscription", "alerts.list"]
+    whole = diagnose(findings, subject={}, as_of_ms=NOW)
+    assert whole.findings[0].subject["topic"] == "/default/t1999", (
+        "unasked to be brief, the worst comes first too"
+    )
+
+
+def test_a_brief_answer_is_short_whatever_is_wrong_and_begins_with_the_worst() -> None:
+    name = "/default/" + "x" * 200
+    left = Departure(at_ms=NOW - 90_000, name="c" * 200, abrupt=True, in_flight=7, unread=3)
+    broken = view(
+        topic=name, log=name, departure=left, dead_lettered=SOME, dropped=SOME, poison_policy="drop"
+    )
+    template = check_view(broken, OPTIONS)[0]
+    everything = [
+        replace(
+            template, rule=rule, severity=severity, subject={**template.subject, "topic": f"{name[:-2]}{i}"}
+        )
+        for rule in RULES
+        for severity in (Severity.CRITICAL, Severity.WARNING)
+        for i in range(3)
+    ]
+    critical = check_view(replace(BROKER, journal_error="EIO"), OPTIONS)
+    answer = diagnose([*everything, *critical], subject={}, as_of_ms=NOW, brief=True)
+    assert answer.verdict is Verdict.FAILING
+    assert answer.findings[0].rule == "journal_read_only"
+    assert answer.omitted == 2 * len(RULES) - len(answer.findings)
+    assert sum(answer.counts.values()) == 6 * len(RULES) + 1, "what is not shown is counted by rule"
+    text = json.dumps([[dict(one.subject), dict(one.evidence), one.summary] for one in answer.findings])
+    assert len(text) < 6_000
+
+
+def test_ten_thousand_findings_are_put_together_in_one_short_turn() -> None:
+    findings = [unread(index, index + 1) for index in range(10_000)]
+    best = min(_timed(findings) for _ in range(3))
+    assert best < 0.2, "a guard against ten times as much, not a measurement"
+
+
+def _timed(findings: list[Finding]) -> float:
+    begun = time.thread_time()
+    diagnose(findings, subject={}, as_of_ms=NOW, brief=True)
+    return time.thread_time() - begun
