@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NewType
+import itertools
+import secrets
+from collections.abc import Iterator
+from typing import Final, NewType
 
 TopicId = NewType("TopicId", int)
 """Create revision of the topic's key. A topic deleted and made anew has another."""
@@ -21,3 +24,14 @@ Epoch = NewType("Epoch", int)
 
 FencingToken = NewType("FencingToken", int)
 """Create revision of the leader's key: a later leader has a greater one."""
+
+_BITS: Final = 40  # ids of one generation; 2^23 of those fit a signed number
+
+
+def numbers_of(generation: Epoch | Incarnation) -> Iterator[int]:
+    """Count ids that are above those of every earlier generation, whatever any clock says.
+
+    They begin somewhere in its lower half: two brokers in their third incarnation, or an epoch that a restored backup
+    brings again, do not give out the same ones.
+    """
+    return itertools.count((generation << _BITS) + secrets.randbits(_BITS - 1))

@@ -15,7 +15,7 @@ Acknowledgements mean nothing here and are taken without complaint, so that the 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -116,7 +116,6 @@ class LivePump:
         engine: DeliveryEngine,
         *,
         created_at_ms: int,
-        sessions: Callable[[], int],
     ) -> None:
         self.name = name
         self.subscription_id = subscription_id
@@ -130,7 +129,6 @@ class LivePump:
         self.dropped: Counter[str] = Counter()
         self.links: dict[int, ConsumerLink] = {}
         self._engine = engine
-        self._sessions = sessions
         self._consumers: list[LiveConsumer] = []  # by arrival
         self._turn = 0
         self._owners: KeyOwners | None = None
@@ -247,7 +245,7 @@ class LivePump:
             )
         if place is None:
             self.topic.check_consumer(len(self._consumers))
-        consumer = LiveConsumer(link, name, self._sessions(), terms)
+        consumer = LiveConsumer(link, name, next(self.topic.sessions), terms)
         if place is None:
             self._consumers.append(consumer)
         else:
@@ -343,7 +341,7 @@ class LivePump:
             lost = sum(len(indices) for _, indices in consumer.queue.drain())
             consumer.dropped += lost
             self._drop("seek", lost)
-            consumer.session = self._sessions()
+            consumer.session = next(self.topic.sessions)
             consumer.link.session_changed(consumer.session, self.topic.commit, "seek")
 
     def place(self, cursor: CursorSnapshot) -> None:

@@ -249,7 +249,7 @@ class SubscriptionPump:
                 self.topic.state.cursors[self.subscription_id],
                 end=self.topic.commit,
                 policy=self.policy.failure,
-                first_session=now_ms() * 1000,  # above those of any earlier life
+                sessions=self.topic.sessions,
                 random=random.random,
             )
             if self.topic.start_offset > self._core.floor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -28,7 +27,6 @@ from pydanube_broker.topics.topic import Topic, now_ms
 
 log = logging.getLogger("pydanube.consume")
 
-_ids = itertools.count(now_ms() * 1000)  # above those of an earlier life of this broker
 HEAD: Final = "head"
 ANSWERS: Final = frozenset(("ack", "nack", "terminate"))
 WITH_RANGES: Final = frozenset(("ack", "nack", "terminate", "extend", "given_back"))
@@ -46,7 +44,7 @@ class ConsumeStream:
     def __init__(
         self, reply: StreamReply, broker: BrokerParts, gone: Callable[[ConsumeStream], None]
     ) -> None:
-        self.consumer_id = next(_ids)
+        self.consumer_id = 0  # until it has a topic
         self.connected_at_ms = now_ms()
         self.heard_at_ms: int | None = self.connected_at_ms
         self.answered_at_ms: int | None = None
@@ -193,7 +191,7 @@ class ConsumeStream:
                 self._pump.seek(offset)
                 self._pump.confirm(lambda error: self._confirmed(number, error))
             elif self._reader is not None:
-                session = next(_ids)
+                session = next(topic.sessions)
                 self._reader.seek(offset, session)
                 self.session_changed(session, offset, "seek")
                 self._confirmed(number, None)
@@ -234,7 +232,6 @@ class ConsumeStream:
                 self._handle(message)
 
     async def _open_consumer(self, name: TopicName, start: Position, request: pb.OpenConsumer) -> None:
-        consumer_name = request.consumer_name or f"consumer-{self.consumer_id}"
         if request.type:  # before a subscription is made that its maker cannot use
             check_key_filters(request.type, request.key_filters)
         check_filter_sizes(request.key_filters)
@@ -252,6 +249,8 @@ class ConsumeStream:
         )
         if self.closed:
             return
+        self.consumer_id = topic.connection_id()
+        consumer_name = request.consumer_name or f"consumer-{self.consumer_id}"
         session = pump.join(self, consumer_name, terms)
         self._topic, self._pump, self._opened = topic, pump, True
         self._reply.send(
@@ -285,7 +284,7 @@ class ConsumeStream:
         position = topic.resolve(start)
         if self.closed:
             return
-        session = next(_ids)
+        self.consumer_id, session = topic.connection_id(), next(topic.sessions)
         engine = self._broker.engine
         self._reply.send(
             pb.ConsumeResponse(

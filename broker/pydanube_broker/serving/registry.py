@@ -8,7 +8,6 @@ empty.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import logging
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -35,7 +34,7 @@ from pydanube_storage.catalog import ObjectCatalog
 from pydanube_storage.metadata import MetadataStore
 
 from pydanube_broker.cluster.assignment import Assignment
-from pydanube_broker.cluster.ids import TopicId
+from pydanube_broker.cluster.ids import TopicId, numbers_of
 from pydanube_broker.cluster.keys import subscription_key, topic_key
 from pydanube_broker.cluster.lone import LoneBroker
 from pydanube_broker.cluster.records import (
@@ -96,9 +95,6 @@ class Registry:
         self._begins: dict[
             int, int
         ] = {}  # where topics begin whose oldest messages are lost, and that was accepted
-        self._sessions = itertools.count(
-            now_ms() * 1000
-        )  # of non-reliable topics; above those of an earlier life
 
     # -- start -----------------------------------------------------------------------------------------------
 
@@ -118,6 +114,7 @@ class Registry:
             catalog=self.catalog,
             check=self._check_agreement,
         ) as self.lone:
+            self._hub.connections = numbers_of(self.lone.registration.incarnation)
             self.deleted.place_cursors()
             for record in self.catalog.index.topics():
                 with self._serving(record):
@@ -196,7 +193,9 @@ class Registry:
         epoch = self.lone.epoch(record.topic_id)
         topic: Topic
         if record.dispatch_strategy is DispatchStrategy.NON_RELIABLE:
-            topic = MemoryTopic(record.name, record.topic_id, self._hub, options=record, limits=limits)
+            topic = MemoryTopic(
+                record.name, record.topic_id, self._hub, options=record, limits=limits, epoch=epoch
+            )
         else:
             topic = Topic(
                 record.name,
@@ -204,10 +203,11 @@ class Registry:
                 self._hub,
                 options=record,
                 limits=limits,
+                epoch=epoch,
                 durability="memory" if self._settings.data.memory else record.durability.value,
             )
             self._hub.adopt(topic)
-        topic.assigned_epoch, topic.schema = epoch, schema
+        topic.schema = schema
         self._topics[record.topic] = topic
         if not record.partition:  # the first stands for all
             self._spelled.add(str(record.parent or record.topic))
@@ -229,7 +229,6 @@ class Registry:
                 topic,
                 self._engine,
                 created_at_ms=record.spec.created_at_ms,
-                sessions=self._sessions.__next__,
             )
             live.policy = self.failure_policy(record.spec.options.get(OPTION, {}))
             return live

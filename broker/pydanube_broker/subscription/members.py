@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import StrEnum
 
 from pydanube_core.errors import ConsumerBusy, InvalidArgument
@@ -33,13 +34,13 @@ class Members:
     __slots__ = ("_sessions", "_type", "_window", "consumers", "slots")
 
     def __init__(
-        self, type: SubscriptionType, window: Window, slots: KeySlots | None, *, first_session: int
+        self, type: SubscriptionType, window: Window, slots: KeySlots | None, sessions: Iterator[int]
     ) -> None:
         self._type = type
         self._window = window
         self.slots = slots  # key-shared only
         self.consumers: list[Consumer] = []
-        self._sessions = first_session
+        self._sessions = sessions
 
     def find(self, consumer_id: int) -> Consumer | None:
         for consumer in self.consumers:
@@ -88,7 +89,7 @@ class Members:
         consumer = Consumer(
             consumer_id=consumer_id,
             name=name,
-            session=self._next_session(),
+            session=next(self._sessions),
             ack_timeout_ms=ack_timeout_ms,
             terms=terms,
         )
@@ -170,14 +171,9 @@ class Members:
         return self._renew(consumer, reason)
 
     def _renew(self, consumer: Consumer, reason: SessionReason) -> Effect:
-        consumer.session = self._next_session()
+        consumer.session = next(self._sessions)
         consumer.untaken.clear()
         return self._session_started(consumer, reason)
-
-    def _next_session(self) -> int:
-        session = self._sessions
-        self._sessions += 1
-        return session
 
     def _session_started(self, consumer: Consumer, reason: SessionReason) -> SessionStarted:
         return SessionStarted(

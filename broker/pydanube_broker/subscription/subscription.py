@@ -45,8 +45,9 @@ was exhausted and not yet dropped or dead-lettered at a restart is delivered onc
 
 from __future__ import annotations
 
+import itertools
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from pydanube_core.errors import InvalidArgument
@@ -105,7 +106,7 @@ class Subscription:
         span_messages: int = DEFAULT_SPAN_MESSAGES,
         ordered_retry: bool | None = None,
         durable: bool = True,
-        first_session: int = 1,
+        sessions: Iterator[int] | None = None,
         random: Callable[[], float] = lambda: 0.0,
     ) -> None:
         """Open a subscription at a cursor; a new one has `CursorSnapshot(floor=start)`.
@@ -115,7 +116,7 @@ class Subscription:
             span_messages: most messages between floor and next, from 1.
             ordered_retry: None means the type's default: on for key-shared, else off.
             durable: False keeps no deltas (`take_dirty` is None): plain readers.
-            first_session: the first session id to give; seed it above those of an earlier life.
+            sessions: the ids to give, ascending, above those of an earlier life; None counts from 1.
             random: uniform in [0, 1), for jitter.
         """
         if span_messages < 1:
@@ -128,7 +129,9 @@ class Subscription:
         if type is SubscriptionType.KEY_SHARED:
             slots = self._window.listener = KeySlots(ordered_retry=ordered)
         self._type = type
-        self._members = Members(type, self._window, slots, first_session=first_session)
+        self._members = Members(
+            type, self._window, slots, itertools.count(1) if sessions is None else sessions
+        )
         self._sending = Sending(
             type,
             self._window,

@@ -5,9 +5,8 @@ One for each concrete topic, the same for stored and for passed-on ones. Changes
 
 from __future__ import annotations
 
-import itertools
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import Any, Final, Protocol
 
@@ -17,9 +16,6 @@ from pydanube_broker.topics.limits import Limits
 from pydanube_broker.topics.rate_limit import TokenBucket
 
 BATCHES_A_SECOND: Final = 10  # of a topic with a publish rate, at the most
-
-
-_numbers = itertools.count(time.time_ns() // 1_000_000 * 1000)  # above those of an earlier life
 
 
 class AccessMode(StrEnum):
@@ -62,19 +58,34 @@ def monotonic_ms() -> int:
 class TopicGate:
     """See the module. Single user: the loop."""
 
-    __slots__ = ("_attached", "_bucket", "_clock", "_exclusive", "_numbers", "limits", "topic")
+    __slots__ = (
+        "_attached",
+        "_bucket",
+        "_clock",
+        "_connections",
+        "_exclusive",
+        "_numbers",
+        "limits",
+        "topic",
+    )
 
     def __init__(
-        self, topic: str, limits: Limits | None = None, *, clock: Callable[[], int] = monotonic_ms
+        self,
+        topic: str,
+        limits: Limits,
+        connections: Iterator[int],
+        *,
+        clock: Callable[[], int] = monotonic_ms,
     ) -> None:
         self.topic = topic
         self.limits = Limits()
         self._clock = clock
+        self._connections = connections  # ids of this broker's
         self._bucket: TokenBucket | None = None
         self._attached: dict[AttachedProducer, str] = {}  # connection → producer's name
         self._numbers: dict[AttachedProducer, int] = {}  # connection → an id for administrators
         self._exclusive: AttachedProducer | None = None
-        self.set_limits(limits or Limits())
+        self.set_limits(limits)
 
     def set_limits(self, limits: Limits) -> None:
         """Other limits from now on. Those who are attached stay, even where they are now too many."""
@@ -152,7 +163,7 @@ class TopicGate:
         self.check_producer(name, mode, present)
         former = self._replaced(name, mode)
         self._attached[producer] = name
-        self._numbers[producer] = next(_numbers)
+        self._numbers[producer] = next(self._connections)
         if mode is AccessMode.EXCLUSIVE:
             self._exclusive = producer
         for one in former:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from pydanube_core.errors import ClusterError, JournalReadOnly
 
@@ -27,6 +27,7 @@ class Hub:
         self.journal: Journal = None  # type: ignore[assignment]  # set by whoever opens the journal, before its use
         self.cold: ColdReader | None = None  # what reads back from the cold tier, once it is there
         self.tiering = False  # whether the journal's oldest goes to the cold tier before it is given up
+        self.connections: Iterator[int] = iter(())  # ids of connections; set with the registration
         self.flush_first: set[int] = set()  # topics of which the journal is to keep less than it does
         self.states: dict[int, LogState] = {}
         self.topics: dict[int, Topic] = {}

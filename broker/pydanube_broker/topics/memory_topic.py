@@ -15,6 +15,7 @@ from pydanube_core.errors import ClusterError
 from pydanube_core.positions import Position
 from pydanube_core.refusals import system_is_closed
 
+from pydanube_broker.cluster.ids import Epoch, numbers_of
 from pydanube_broker.journal import CachedBatch, Kind
 from pydanube_broker.outcome import Told
 from pydanube_broker.topics.limits import Limits
@@ -37,10 +38,12 @@ class MemoryTopic(Topic):
 
     __slots__ = ("dropped_by_readers", "live_readers")
 
-    def __init__(self, name: str, topic_id: int, hub: TopicHub, *, options: Any, limits: Limits) -> None:
+    def __init__(
+        self, name: str, topic_id: int, hub: TopicHub, *, options: Any, limits: Limits, epoch: Epoch
+    ) -> None:
         state = LogState(topic_id)  # a state of its own: the hub does not keep it, so no head has it
-        state.producers.next_id = now_ms()
-        super().__init__(name, state, hub, options=options, limits=limits, durability="memory")
+        state.producers.next_id = next(numbers_of(epoch))
+        super().__init__(name, state, hub, options=options, limits=limits, epoch=epoch, durability="memory")
         self.live_readers: set[LiveSink] = set()
         self.dropped_by_readers = 0
 

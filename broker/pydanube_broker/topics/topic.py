@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -22,6 +22,7 @@ from pydanube_core.names import TopicName
 from pydanube_core.positions import Position, PositionKind
 from pydanube_core.refusals import system_is_closed
 
+from pydanube_broker.cluster.ids import Epoch, numbers_of
 from pydanube_broker.give_way import GiveWay
 from pydanube_broker.journal import CachedBatch, Journal, Kind
 from pydanube_broker.outcome import Told, outcome_of
@@ -80,6 +81,7 @@ class TopicHub(Protocol):
     journal: Journal
     cold: ColdReader | None
     trimmed_lsn: int
+    connections: Iterator[int]
 
     def appended(self, lsn: int, topic: Topic) -> None:
         """Have `topic.advance` called once the journal is durable up to `lsn`."""
@@ -125,6 +127,7 @@ class Topic:
         "readers",
         "safe",
         "schema",
+        "sessions",
         "state",
         "subscriptions",
     )
@@ -137,6 +140,7 @@ class Topic:
         *,
         options: Any,
         limits: Limits,
+        epoch: Epoch,
         durability: str = "fsynced",
     ) -> None:
         self.name = name
@@ -144,7 +148,7 @@ class Topic:
         self.options = options  # the catalog's record of the topic
         self.is_system = TopicName.parse(name).is_system
         self.durability = durability  # what a receipt promises
-        self.gate = TopicGate(name, limits)
+        self.gate = TopicGate(name, limits, hub.connections)
         # What publishes are held against; None: nothing, and at no cost
         self.schema: SchemaGuard | None = None
         self.commit = state.next_offset
@@ -160,7 +164,8 @@ class Topic:
         self.bytes_in = 0
         self.messages_out = 0
         self.bytes_out = 0
-        self.assigned_epoch = 0
+        self.assigned_epoch = epoch
+        self.sessions = numbers_of(epoch)  # ids of consumers' and readers' sessions
         self.closed: ClusterError | None = None
         self._hub = hub
         self._unsafe: deque[tuple[int, int]] = (
@@ -180,6 +185,10 @@ class Topic:
     @property
     def start_offset(self) -> int:
         return self.state.start_offset
+
+    def connection_id(self) -> int:
+        """Return an id for a new connection of a consumer."""
+        return next(self._hub.connections)
 
     # -- write -----------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import tracemalloc
 
 import pytest
@@ -430,7 +431,9 @@ def test_counts_and_acknowledgements_survive_a_restart() -> None:
     pull(sub)
     sub.ack(1, session, [(0, 3), (5, 8)])
     sub.nack(1, session, [(3, 4), (10, 12)], 0)
-    again = Subscription.restore(SubscriptionType.EXCLUSIVE, sub.snapshot(), end=20, first_session=9)
+    again = Subscription.restore(
+        SubscriptionType.EXCLUSIVE, sub.snapshot(), end=20, sessions=itertools.count(9)
+    )
     assert again.snapshot() == sub.snapshot()
     attach(again)
     sent = pull(again)

@@ -8,6 +8,7 @@ order by type, credit and window kept, counts exact, state unchanged on error.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
@@ -990,7 +991,7 @@ class DeliveryMachine(RuleBasedStateMachine):
             policy=self.policy,
             span_messages=SPAN,
             ordered_retry=self.ordered_retry,
-            first_session=session + 1,
+            sessions=itertools.count(session + 1),
         )
         self.cursor = saved.cursor
         self.peers.clear()
