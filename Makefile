@@ -6,13 +6,14 @@ endif
 
 VENV := .venv/bin
 
-.PHONY: help run test test-long lint conformance fuzz bench proto docs clean env-run env-dev
+.PHONY: help run test test-long test-deploy lint conformance fuzz bench proto docs clean env-run env-dev
 
 help:
 	@echo "make run           start a broker on ./danube-data, with MCP and JSON-RPC (Ctrl-C stops it)"
 	@echo "make test          the test suite, without its long tests"
 	@echo "make lint          style, types, import rules, drift of generated code and documents"
 	@echo "make test-long     the whole test suite"
+	@echo "make test-deploy   deploy/ with the tools it is for: promtool, helm, podman … as far as they are installed"
 	@echo "make conformance   outside judges of our protocols"
 	@echo "make fuzz          property tests with many more examples (FUZZ_EXAMPLES=20000), atheris on HTTP/2 (FUZZ_SECONDS=120)"
 	@echo "make bench         measure: needs a quiet machine"
@@ -38,6 +39,9 @@ test-long: env-dev
 lint: env-dev
 	@$(VENV)/python tools/gate.py lint
 
+test-deploy: env-dev
+	@$(VENV)/python tools/gate.py deploy
+
 conformance: env-dev
 	@$(VENV)/python tools/gate.py conformance
 
@@ -53,6 +57,7 @@ proto: env-dev
 
 docs: env-dev
 	@$(VENV)/python tools/gen_docs.py
+	@$(VENV)/python tools/gen_observability.py
 
 clean:
 	rm -rf .venv .tools build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -5,6 +5,7 @@
     tools/gate.py test-long         the whole suite, long tests included
     tools/gate.py ci                test and lint together, nothing twice: what .ci/run runs
     tools/gate.py conformance       outside judges of our protocols
+    tools/gate.py deploy            deploy/ with the tools it is for, as far as they are installed
     tools/gate.py fuzz              the property tests with many more examples, and atheris where there is one
 
 Each folder of tests/ is one pytest process: one that hangs costs its own budget and is reported, the others still
@@ -52,9 +53,9 @@ PACKAGES: Final = (
 # three times that, and CI must then report what is wrong, not that it was slow.
 LINT_BUDGET_S: Final = 300.0
 GROUP_BUDGET_S: Final = 1200.0
-# Folders whose subfolders are groups of their own, and those that have a target of their own (`make conformance`).
+# Folders whose subfolders are groups of their own, and those that have a target of their own (`make conformance`, `make test-deploy`).
 SPLIT_GROUPS: Final = frozenset({"broker"})
-OWN_TARGETS: Final = frozenset({"conformance"})
+OWN_TARGETS: Final = frozenset({"conformance", "deploy"})
 # All test groups together; a group that does not fit any more is cut or reported as not run.
 TEST_BUDGET_S: Final = 1800.0
 CI_TEST_BUDGET_S: Final = 2700.0
@@ -324,6 +325,7 @@ def lint_steps(*, with_import_rules: bool) -> list[Step]:
         ("generated code drift", (python, "tools/gen_protos.py", "--check")),
         ("generated admin client drift", (python, "tools/gen_admin_client.py", "--check")),
         ("generated documents drift", (python, "tools/gen_docs.py", "--check")),
+        ("generated alerts and dashboards drift", (python, "tools/gen_observability.py", "--check")),
     ]
     steps = [Step(name=name, command=command, budget_s=LINT_BUDGET_S) for name, command in commands]
     if with_import_rules:
@@ -415,11 +417,11 @@ def run_tests(
         run_all(steps, tally, budget_s=budget_s, second_try=second_try, lanes=LANES)
 
 
-def conformance(tally: Tally) -> None:
-    """What has judges of its own; what could not be judged is said, each with its reason."""
+def own_target(tally: Tally, folder: str) -> None:
+    """A folder of tests that need more than Python; what could not be tried is said, each with its reason."""
     with tempfile.TemporaryDirectory(prefix="pydanube-reports-") as reports:
-        report = Path(reports) / "conformance.jsonl"
-        name = "tests/conformance"
+        report = Path(reports) / f"{folder}.jsonl"
+        name = f"tests/{folder}"
         run_all(
             [Step(name=name, command=PYTEST, budget_s=LONG_BUDGET_S, select=(name,), report=report)], tally
         )
@@ -428,9 +430,6 @@ def conformance(tally: Tally) -> None:
             for test, outcome in read_report(report).items()
             if outcome.verdict in ("skipped", "not reached")
         ]
-    tally.not_run.append(
-        "official Go and Java clients: they are in no package registry that we could take them from"
-    )
 
 
 def fuzz_guided(tally: Tally) -> None:
@@ -471,9 +470,16 @@ def main(arguments: Sequence[str]) -> int:
                 # Second tries are listed: a test that needs one on a slow machine is a debt, not a secret.
                 run_tests(tally, "-m", "not long", "--tb=short", budget_s=CI_TEST_BUDGET_S, second_try=True)
                 tally.not_run.append("tests marked long: make test-long")
-                tally.not_run.append("conformance, fuzz, bench: make conformance, make fuzz, make bench")
+                tally.not_run.append(
+                    "conformance, deploy, fuzz, bench: make conformance, make test-deploy, make fuzz, make bench"
+                )
             case "conformance":
-                conformance(tally)
+                own_target(tally, "conformance")
+                tally.not_run.append(
+                    "official Go and Java clients: they are in no package registry that we could take them from"
+                )
+            case "deploy":
+                own_target(tally, "deploy")
             case "fuzz":
                 fuzz = ("-m", "hypothesis", "-p", "tools.fuzz_profile", "-o", "timeout=0", *rest)
                 run_tests(tally, *fuzz, budget_s=LONG_BUDGET_S, each_s=LONG_BUDGET_S)

@@ -1,11 +1,11 @@
-"""Write the files that are tables of what the code says: docs/configuration.md, diagnosis.md, errors.md, operations.md
-and telemetry.md, and the words that shells complete (cli/pydanube_cli/completion/words.json).
+"""Write the files that are tables of what the code says: docs/configuration.md, diagnosis.md, errors.md, metrics.md,
+operations.md and telemetry.md, and the words that shells complete (cli/pydanube_cli/completion/words.json).
 
     python tools/gen_docs.py            write them
     python tools/gen_docs.py --check    write nothing; print a diff and exit with 1 when one has drifted
 
-Each has a short text of its own here, the rest comes from pydanube_broker.settings, pydanube_core.errors and the
-registry of pydanube_admin.
+Each has a short text of its own here, the rest comes from pydanube_broker.settings and .metric_table,
+pydanube_core.errors and the registry of pydanube_admin.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any, Final
 from pydanube_admin import OPERATIONS
 from pydanube_admin.effect import Effect
 from pydanube_admin.operation import Argument, Operation
+from pydanube_broker.metric_table import METRICS, MetricArea
 from pydanube_broker.settings import Entry, Settings, sections
 from pydanube_cli import main as command_words
 from pydanube_cli.completion import table as completion_words
@@ -397,10 +398,34 @@ while they keep up and 47 MB while all are behind (`python benchmarks/telemetry_
 nothing. By the minute it is a twelfth.
 """
 
+METRICS_PAGE: Final = """\
+# Metrics
+
+`GET /metrics` on the metrics port (9040), in the text form of Prometheus. Beyond `metrics.topic_series_limit` topics the
+quietest are summed under `topic="_other"`. Counters count since the broker started; a counter with labels shows a series
+once it has counted something. What to scrape, alert rules and dashboards: [observability](observability.md).
+
+"""
+
+
+def metrics() -> str:
+    parts = [METRICS_PAGE]
+    for area in MetricArea:
+        parts.append(f"## {area.capitalize()}\n\n| metric | kind | labels | |\n|---|---|---|---|\n")
+        parts += [
+            f"| `{one.shown_name}` | {one.kind} | {', '.join(f'`{label}`' for label in one.labels)} | {one.text} |\n"
+            for one in METRICS.values()
+            if one.area is area
+        ]
+        parts.append("\n")
+    return "".join(parts)
+
+
 PAGES: Final = {
     "configuration.md": configuration,
     "diagnosis.md": diagnosis,
     "errors.md": error_codes,
+    "metrics.md": metrics,
     "operations.md": operations,
     "telemetry.md": telemetry,
 }

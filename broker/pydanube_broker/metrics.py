@@ -1,6 +1,6 @@
-"""Prometheus metrics, computed when they are asked for.
+"""Prometheus metrics, computed when they are asked for; `metric_table.py` declares them.
 
-The original's names are kept where the meaning is the same. Beyond `topic_series_limit` topics the quietest are
+Beyond `topic_series_limit` topics the quietest are
 summed under `topic="_other"`, so that a broker of ten thousand topics does not drown its monitor.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,6 +22,7 @@ from prometheus_client.core import (
 )
 from pydanube_core.cursor_state import CursorState
 
+from pydanube_broker.metric_table import METRICS, MetricKind
 from pydanube_broker.rpc.peer_memory import HeldForPeers
 from pydanube_broker.slices import Slices
 
@@ -60,6 +61,7 @@ class Gathered:
     tier_errors: int
     tier_objects: Mapping[str, int]  # what was done with objects → how many
     peer_memory: HeldForPeers
+    open_alerts: Mapping[tuple[str, ...], int]  # (rule, severity) → how many
     topics: Sequence[TopicSample]
     subscriptions: Sequence[SubscriptionSample]
 
@@ -101,77 +103,45 @@ class BrokerMetrics:
         return await asyncio.to_thread(generate_latest, registry)
 
     def _families(self, now: Gathered) -> Iterator[Metric]:
-        info = InfoMetricFamily("danube_build", "version and identity")
-        info.add_metric([], {"version": now.version, "broker": now.broker_id})
-        yield info
-        yield _gauge("danube_broker_topics_owned", "topics this broker owns", len(now.topics))
-        yield _gauge("danube_leader_election_state", "1: this broker leads", 1)
-        yield _gauge("danube_journal_bytes", "bytes of journal segments on disk", now.journal_bytes)
-        yield _gauge(
-            "danube_journal_read_only", "1: writes failed, restart needed", int(now.journal_read_only)
-        )
-        yield _gauge(
-            "danube_tier_backlog_bytes", "bytes that are not in the cold tier yet", now.tier_backlog_bytes
-        )
-        yield CounterMetricFamily(
-            "danube_tier_errors", "flushes and cold reads that failed since start", value=now.tier_errors
-        )
+        yield _build_info(now)
         peers = now.peer_memory
-        yield _gauge("danube_peer_memory_bytes", "held for connected clients, of all ports", peers.held_bytes)
-        yield _gauge("danube_peer_memory_limit_bytes", "server.peer_memory_bytes", peers.limit_bytes)
-        yield CounterMetricFamily(
-            "danube_peer_memory_connections_closed",
-            "connections closed for what they made the broker hold",
-            value=peers.connections_closed,
-        )
-        objects = CounterMetricFamily(
-            "danube_tier_objects", "objects written, merged, dropped by retention, deleted", labels=["event"]
-        )
-        for event, count in now.tier_objects.items():
-            objects.add_metric([event], count)
-        yield objects
+        for name, value in (
+            ("danube_broker_topics_owned", len(now.topics)),
+            ("danube_leader_election_state", 1),
+            ("danube_journal_bytes", now.journal_bytes),
+            ("danube_journal_read_only", int(now.journal_read_only)),
+            ("danube_tier_backlog_bytes", now.tier_backlog_bytes),
+            ("danube_tier_errors", now.tier_errors),
+            ("danube_peer_memory_bytes", peers.held_bytes),
+            ("danube_peer_memory_limit_bytes", peers.limit_bytes),
+            ("danube_peer_memory_connections_closed", peers.connections_closed),
+        ):
+            family = _family(name)
+            family.add_metric([], value)
+            yield family
         yield self._fsync_family()
         yield from self._topic_families(now.topics)
         yield from self._subscription_families(now)
-        for name, text, labels, counts in (
-            ("danube_publish_rejected", "publishes that were refused", ["topic", "code"], self.rejected),
-            ("danube_dropped_messages", "messages of non-reliable topics", ["topic", "reason"], self.dropped),
-            (
-                "danube_schema_validation",
-                "messages held against their topic's schema",
-                ["topic", "policy"],
-                self.validations,
-            ),
-            (
-                "danube_schema_validation_failures",
-                "those that did not fit",
-                ["topic", "reason"],
-                self.validation_failures,
-            ),
-            ("danube_grpc_calls", "calls that ended", ["service", "method", "code"], self.grpc_calls),
-        ):
-            family = CounterMetricFamily(name, text, labels=labels)
-            for key, count in list(counts.items()):
+        counted: Mapping[str, Iterable[tuple[tuple[str, ...], float]]] = {
+            "danube_open_alerts": now.open_alerts.items(),
+            "danube_publish_rejected": list(self.rejected.items()),
+            "danube_dropped_messages": list(self.dropped.items()),
+            "danube_schema_validation": list(self.validations.items()),
+            "danube_schema_validation_failures": list(self.validation_failures.items()),
+            "danube_grpc_calls": list(self.grpc_calls.items()),
+            "danube_tier_objects": [((event,), count) for event, count in now.tier_objects.items()],
+            "danube_grpc_connections_closed": [((why,), n) for why, n in self.connections_closed.items()],
+            "danube_observation_seconds": [((part,), spent) for part, spent in self.observation_s.items()],
+        }
+        for name, counts in counted.items():
+            family = _family(name)
+            for key, count in counts:
                 family.add_metric([*key], count)
             yield family
-        closed = CounterMetricFamily(
-            "danube_grpc_connections_closed", "connections closed for what their peer did", labels=["reason"]
-        )
-        for reason, count in self.connections_closed.items():
-            closed.add_metric([reason], count)
-        yield closed
-        observation = CounterMetricFamily(
-            "danube_observation_seconds",
-            "processor time of looking at topics and subscriptions (sample), of judging them (judge), of telling "
-            "telemetry (tell)",
-            labels=["part"],
-        )
-        for part, seconds in self.observation_s.items():
-            observation.add_metric([part], seconds)
-        yield observation
 
     def _fsync_family(self) -> Metric:
-        family = HistogramMetricFamily("danube_journal_fsync_seconds", "time of one fdatasync of the journal")
+        declared = METRICS["danube_journal_fsync_seconds"]
+        family = HistogramMetricFamily(declared.name, declared.text)
         total, buckets = 0, []
         for bound, count in zip((*FSYNC_BUCKETS_S, None), self._fsync_buckets, strict=True):
             total += count
@@ -187,24 +157,14 @@ class BrokerMetrics:
 
     def _topic_families(self, topics: Sequence[TopicSample]) -> Iterator[Metric]:
         shown = self._shown(topics)
-        for kind, name, text, field in (
-            (
-                CounterMetricFamily,
-                "danube_topic_messages_in",
-                "messages published since start",
-                "messages_in",
-            ),
-            (CounterMetricFamily, "danube_topic_bytes_in", "stored bytes published since start", "bytes_in"),
-            (GaugeMetricFamily, "danube_topic_active_producers", "producers connected", "producers"),
-            (
-                GaugeMetricFamily,
-                "danube_topic_active_consumers",
-                "consumers and readers connected",
-                "consumers",
-            ),
-            (GaugeMetricFamily, "danube_topic_active_subscriptions", "subscriptions", "subscriptions"),
+        for name, field in (
+            ("danube_topic_messages_in", "messages_in"),
+            ("danube_topic_bytes_in", "bytes_in"),
+            ("danube_topic_active_producers", "producers"),
+            ("danube_topic_active_consumers", "consumers"),
+            ("danube_topic_active_subscriptions", "subscriptions"),
         ):
-            family = kind(name, text, labels=["topic"])
+            family = _family(name)
             other = 0
             for topic in topics:
                 if topic.topic in shown:
@@ -217,23 +177,12 @@ class BrokerMetrics:
 
     def _subscription_families(self, now: Gathered) -> Iterator[Metric]:
         shown = self._shown(now.topics)
-        labels = ["topic", "subscription"]
-        families: dict[str, GaugeMetricFamily | CounterMetricFamily] = {
-            "lag_messages": GaugeMetricFamily(
-                "danube_subscription_lag_messages", "messages not acknowledged", labels=labels
-            ),
-            "oldest_unread_age_s": GaugeMetricFamily(
-                "danube_subscription_oldest_unread_age_seconds", "age of the oldest of them", labels=labels
-            ),
-            "members": GaugeMetricFamily(
-                "danube_subscription_active_consumers", "consumers connected", labels=labels
-            ),
-            "messages_out": CounterMetricFamily(
-                "danube_consumer_messages_out", "messages sent to consumers since start", labels=labels
-            ),
-            "redelivered": CounterMetricFamily(
-                "danube_subscription_redelivery", "messages sent again since start", labels=labels
-            ),
+        families = {
+            "lag_messages": _family("danube_subscription_lag_messages"),
+            "oldest_unread_age_s": _family("danube_subscription_oldest_unread_age_seconds"),
+            "members": _family("danube_subscription_active_consumers"),
+            "messages_out": _family("danube_consumer_messages_out"),
+            "redelivered": _family("danube_subscription_redelivery"),
         }
         for sample in now.subscriptions:
             if sample.topic not in shown:
@@ -248,8 +197,17 @@ class BrokerMetrics:
 _OF_SAMPLE: Final = ("oldest_unread_age_s", "messages_out")
 
 
-def _gauge(name: str, text: str, value: float) -> Metric:
-    return GaugeMetricFamily(name, text, value=value)
+def _family(name: str) -> GaugeMetricFamily | CounterMetricFamily:
+    """An empty family of a gauge or counter, as it is declared."""
+    declared = METRICS[name]
+    kind = CounterMetricFamily if declared.kind is MetricKind.COUNTER else GaugeMetricFamily
+    return kind(declared.name, declared.text, labels=declared.labels)
+
+
+def _build_info(now: Gathered) -> Metric:
+    info = InfoMetricFamily("danube_build", METRICS["danube_build"].text)
+    info.add_metric([], {"version": now.version, "broker": now.broker_id})
+    return info
 
 
 class _Once:

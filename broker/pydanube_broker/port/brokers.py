@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Final
@@ -16,6 +17,7 @@ from pydanube_core.facts import (
 from pydanube_core.names import SYSTEM_NAMESPACE
 
 from pydanube_broker.metrics import Gathered, SubscriptionSample, TopicSample
+from pydanube_broker.observation.watch import Observation
 from pydanube_broker.parts import BrokerParts
 from pydanube_broker.slices import Slices
 from pydanube_broker.tier.tier import Tier
@@ -141,10 +143,18 @@ class BrokersPart:
                 tier_errors=0 if tier is None else tier.errors,
                 tier_objects={} if tier is None else tier.object_counts(),
                 peer_memory=broker.peer_memory.statistics(),
+                open_alerts=self._open_alerts(),
                 topics=topics,
                 subscriptions=subscriptions,
             )
         )
+
+    def _open_alerts(self) -> Counter[tuple[str, ...]]:
+        """Alerts by (rule, severity); none while the broker starts, before it looks at itself."""
+        observation: Observation | None = getattr(self._broker, "observation", None)
+        if observation is None:
+            return Counter()
+        return Counter((alert.rule, alert.severity.word) for alert in observation.alerts.open())
 
 
 def _percentile_ms(ascending_s: Sequence[float], share: float) -> float | None:

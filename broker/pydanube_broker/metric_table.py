@@ -1,0 +1,107 @@
+"""Every metric that a broker shows at `/metrics`, declared once.
+
+`metrics.py` fills them in; the page docs/metrics.md and the dashboards under deploy/grafana are made from this table.
+The original's names are kept where the meaning is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+
+class MetricKind(StrEnum):
+    GAUGE = "gauge"
+    COUNTER = "counter"
+    HISTOGRAM = "histogram"
+    INFO = "info"
+
+
+class MetricArea(StrEnum):
+    """What a metric speaks of; each has a dashboard of its own."""
+
+    BROKER = "broker"
+    TOPIC = "topic"
+    SUBSCRIPTION = "subscription"
+    TIER = "tier"
+    CALLS = "calls"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricDeclaration:
+    """`name` is without the ending that its kind adds (`_total`, `_info`, `_bucket` …)."""
+
+    name: str
+    kind: MetricKind
+    area: MetricArea
+    text: str
+    labels: tuple[str, ...] = ()
+    unit: str = ""  # bytes, s; else a count
+
+    @property
+    def shown_name(self) -> str:
+        """As it stands in the text of `/metrics` and in queries; a histogram's has further endings."""
+        return self.name + {MetricKind.COUNTER: "_total", MetricKind.INFO: "_info"}.get(self.kind, "")
+
+
+def _of(
+    area: MetricArea, kind: MetricKind, name: str, text: str, *labels: str, unit: str = ""
+) -> MetricDeclaration:
+    return MetricDeclaration(name=name, kind=kind, area=area, text=text, labels=labels, unit=unit)
+
+
+_GAUGE, _COUNTER = MetricKind.GAUGE, MetricKind.COUNTER
+_BROKER, _TOPIC, _SUBSCRIPTION = MetricArea.BROKER, MetricArea.TOPIC, MetricArea.SUBSCRIPTION
+_TIER, _CALLS = MetricArea.TIER, MetricArea.CALLS
+_DECLARED: Final = (
+    _of(_BROKER, MetricKind.INFO, "danube_build", "version and identity", "version", "broker"),
+    _of(_BROKER, _GAUGE, "danube_broker_topics_owned", "topics this broker owns"),
+    _of(_BROKER, _GAUGE, "danube_leader_election_state", "1: this broker leads"),
+    _of(_BROKER, _GAUGE, "danube_open_alerts", "findings that lasted, by rule of diagnosis", "rule", "severity"),
+    _of(_BROKER, _GAUGE, "danube_journal_bytes", "bytes of journal segments on disk", unit="bytes"),
+    _of(_BROKER, _GAUGE, "danube_journal_read_only", "1: writes failed, restart needed"),
+    _of(_BROKER, MetricKind.HISTOGRAM, "danube_journal_fsync_seconds", "time of one fdatasync of the journal", unit="s"),
+    _of(_BROKER, _GAUGE, "danube_peer_memory_bytes", "held for connected clients, of all ports", unit="bytes"),
+    _of(_BROKER, _GAUGE, "danube_peer_memory_limit_bytes", "server.peer_memory_bytes", unit="bytes"),
+    _of(
+        _BROKER, _COUNTER, "danube_peer_memory_connections_closed",
+        "connections closed for what they made the broker hold",
+    ),
+    _of(
+        _BROKER, _COUNTER, "danube_observation_seconds",
+        "processor time of looking at topics and subscriptions (sample), of judging them (judge), of telling "
+        "telemetry (tell)", "part", unit="s",
+    ),
+    _of(_TIER, _GAUGE, "danube_tier_backlog_bytes", "bytes that are not in the cold tier yet", unit="bytes"),
+    _of(_TIER, _COUNTER, "danube_tier_errors", "flushes and cold reads that failed since start"),
+    _of(_TIER, _COUNTER, "danube_tier_objects", "objects written, merged, dropped by retention, deleted", "event"),
+    _of(_TOPIC, _COUNTER, "danube_topic_messages_in", "messages published since start", "topic"),
+    _of(_TOPIC, _COUNTER, "danube_topic_bytes_in", "stored bytes published since start", "topic", unit="bytes"),
+    _of(_TOPIC, _GAUGE, "danube_topic_active_producers", "producers connected", "topic"),
+    _of(_TOPIC, _GAUGE, "danube_topic_active_consumers", "consumers and readers connected", "topic"),
+    _of(_TOPIC, _GAUGE, "danube_topic_active_subscriptions", "subscriptions", "topic"),
+    _of(_TOPIC, _COUNTER, "danube_publish_rejected", "publishes that were refused", "topic", "code"),
+    _of(_TOPIC, _COUNTER, "danube_dropped_messages", "messages of non-reliable topics", "topic", "reason"),
+    _of(_TOPIC, _COUNTER, "danube_schema_validation", "messages held against their topic's schema", "topic", "policy"),
+    _of(_TOPIC, _COUNTER, "danube_schema_validation_failures", "those that did not fit", "topic", "reason"),
+    _of(_SUBSCRIPTION, _GAUGE, "danube_subscription_lag_messages", "messages not acknowledged", "topic", "subscription"),
+    _of(
+        _SUBSCRIPTION, _GAUGE, "danube_subscription_oldest_unread_age_seconds", "age of the oldest of them",
+        "topic", "subscription", unit="s",
+    ),
+    _of(_SUBSCRIPTION, _GAUGE, "danube_subscription_active_consumers", "consumers connected", "topic", "subscription"),
+    _of(
+        _SUBSCRIPTION, _COUNTER, "danube_consumer_messages_out", "messages sent to consumers since start",
+        "topic", "subscription",
+    ),
+    _of(_SUBSCRIPTION, _COUNTER, "danube_subscription_redelivery", "messages sent again since start", "topic", "subscription"),
+    _of(
+        _CALLS, _COUNTER, "danube_grpc_calls", "calls that ended; danube.ops is what MCP, JSON-RPC and the command line ask",
+        "service", "method", "code",
+    ),
+    _of(_CALLS, _COUNTER, "danube_grpc_connections_closed", "connections closed for what their peer did", "reason"),
+)  # fmt: skip
+METRICS: Final[Mapping[str, MetricDeclaration]] = {one.name: one for one in _DECLARED}
+assert len(METRICS) == len(_DECLARED), "a name stands once"

@@ -1,0 +1,213 @@
+"""Write what a monitor needs to know of a broker: deploy/observability/alerts.yml with its tests, and the dashboards.
+
+    python tools/gen_observability.py            write them
+    python tools/gen_observability.py --check    write nothing; exit with 1 when one has drifted
+
+Alert rules are the rules of diagnosis (pydanube_core.diagnosis), which the broker carries out itself and shows as
+`danube_open_alerts`: nothing is judged a second time in another language. Panels are the metrics' declarations
+(pydanube_broker.metric_table), one each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from pydanube_broker.metric_table import METRICS, MetricArea, MetricDeclaration, MetricKind
+from pydanube_core.diagnosis.findings import Rule
+from pydanube_core.diagnosis.rules import RULES
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+FOLDER: Final = ROOT / "deploy" / "observability"
+HEAD: Final = "# Written by tools/gen_observability.py; do not edit.\n"
+SHOWN_SERIES: Final = 20  # of the largest, in a panel with a series for each topic
+UNITS: Final = {"bytes": "bytes", "s": "s", "": "short"}
+TITLES: Final = {
+    MetricArea.BROKER: "Danube: cluster",
+    MetricArea.TOPIC: "Danube: topics",
+    MetricArea.SUBSCRIPTION: "Danube: subscriptions",
+    MetricArea.TIER: "Danube: cold tier",
+    MetricArea.CALLS: "Danube: calls, MCP and administration",
+}
+# What no rule of the broker can say: that nobody answers.
+BROKER_DOWN: Final = """\
+      - alert: DanubeBrokerDown
+        expr: up{job="danube"} == 0
+        for: 1m
+        labels: {severity: critical}
+        annotations:
+          summary: "{{ $labels.instance }} does not answer"
+          description: "Start it, or look at its log: journalctl -u danube, kubectl logs, podman logs."
+"""
+
+
+def alert_name(rule: Rule) -> str:
+    return "Danube" + "".join(word.capitalize() for word in rule.name.split("_"))
+
+
+def alerts() -> str:
+    """The file of alert rules. The broker has waited for `diagnosis.open_after` looks already: there is no `for`."""
+    lines = [HEAD, "groups:\n  - name: danube\n    rules:\n", BROKER_DOWN]
+    for rule in RULES.values():
+        summary = f"{{{{ $value }}}} × {rule.name} on {{{{ $labels.instance }}}}: {rule.holds}"
+        description = f"{rule.helps}. Which one: danube alerts list --admin http://BROKER:50051"
+        lines.append(
+            f"      - alert: {alert_name(rule)}\n"
+            f'        expr: danube_open_alerts{{rule="{rule.name}"}} > 0\n'
+            f"        labels: {{area: {rule.area}}}\n"
+            "        annotations:\n"
+            f"          summary: {json.dumps(summary, ensure_ascii=False)}\n"
+            f"          description: {json.dumps(description, ensure_ascii=False)}\n"
+        )
+    return "".join(lines)
+
+
+def alert_tests() -> str:
+    """Unit tests for promtool: each rule fires at its own series and at no other's, and is quiet at 0."""
+    lines = [HEAD, "rule_files: [alerts.yml]\nevaluation_interval: 15s\ntests:\n"]
+    lines.append(
+        "  - interval: 15s\n    input_series:\n"
+        "      - series: 'up{job=\"danube\", instance=\"b1\"}'\n        values: '1x3 0x9'\n"
+        "    alert_rule_test:\n"
+        "      - {eval_time: 90s, alertname: DanubeBrokerDown, exp_alerts: []}\n"
+        "      - eval_time: 2m\n        alertname: DanubeBrokerDown\n        exp_alerts:\n"
+        "          - exp_labels: {severity: critical, job: danube, instance: b1}\n"
+        "            exp_annotations:\n"
+        '              summary: "b1 does not answer"\n'
+        '              description: "Start it, or look at its log: journalctl -u danube, kubectl logs, podman logs."\n'
+    )
+    names = list(RULES)
+    for at, rule in enumerate(RULES.values()):
+        other = names[(at + 1) % len(names)]
+        summary = f"3 × {rule.name} on b1: {rule.holds}"
+        description = f"{rule.helps}. Which one: danube alerts list --admin http://BROKER:50051"
+        lines.append(
+            "  - interval: 15s\n    input_series:\n"
+            f'      - series: \'danube_open_alerts{{rule="{rule.name}", severity="warning", instance="b1"}}\'\n'
+            "        values: '0x1 3x2 0x1'\n"
+            "    alert_rule_test:\n"
+            f"      - {{eval_time: 0s, alertname: {alert_name(rule)}, exp_alerts: []}}\n"
+            f"      - {{eval_time: 45s, alertname: {alert_name(RULES[other])}, exp_alerts: []}}\n"
+            f"      - eval_time: 45s\n        alertname: {alert_name(rule)}\n        exp_alerts:\n"
+            f"          - exp_labels: {{rule: {rule.name}, severity: warning, instance: b1, area: {rule.area}}}\n"
+            "            exp_annotations:\n"
+            f"              summary: {json.dumps(summary, ensure_ascii=False)}\n"
+            f"              description: {json.dumps(description, ensure_ascii=False)}\n"
+            f"      - {{eval_time: 90s, alertname: {alert_name(rule)}, exp_alerts: []}}\n"
+        )
+    return "".join(lines)
+
+
+def queries(metric: MetricDeclaration) -> Iterator[tuple[str, str]]:
+    """(query, legend) of a metric's panel."""
+    chosen = 'instance=~"$instance"' + (', topic=~"$topic"' if "topic" in metric.labels else "")
+    series = f"{metric.shown_name}{{{chosen}}}"
+    by = ", ".join(metric.labels or ("instance",))
+    legend = " ".join(f"{{{{{label}}}}}" for label in metric.labels or ("instance",))
+    match metric.kind:
+        case MetricKind.INFO:
+            yield series, legend
+        case MetricKind.HISTOGRAM:
+            for quantile in (0.5, 0.99, 0.999):
+                buckets = f"rate({metric.name}_bucket{{{chosen}}}[$__rate_interval])"
+                yield f"histogram_quantile({quantile}, sum by (le) ({buckets}))", f"p{quantile * 100:g}"
+        case MetricKind.COUNTER:
+            yield _largest(metric, f"sum by ({by}) (rate({series}[$__rate_interval]))"), legend
+        case MetricKind.GAUGE:
+            yield _largest(metric, f"sum by ({by}) ({series})"), legend
+
+
+def _largest(metric: MetricDeclaration, query: str) -> str:
+    return f"topk({SHOWN_SERIES}, {query})" if "topic" in metric.labels else query
+
+
+def panel(number: int, metric: MetricDeclaration) -> dict[str, Any]:
+    """One panel, two in a row."""
+    per_second = metric.kind is MetricKind.COUNTER
+    unit = "Bps" if per_second and metric.unit == "bytes" else "cps" if per_second else UNITS[metric.unit]
+    table = metric.kind is MetricKind.INFO
+    return {
+        "id": number + 1,
+        "type": "table" if table else "timeseries",
+        "title": metric.shown_name.removeprefix("danube_") + (" per second" if per_second else ""),
+        "description": metric.text,
+        "datasource": {"type": "prometheus", "uid": "${datasource}"},
+        "gridPos": {"x": 12 * (number % 2), "y": 8 * (number // 2), "w": 12, "h": 8},
+        "fieldConfig": {"defaults": {"unit": unit, "min": 0}, "overrides": []},
+        "targets": [
+            {
+                "refId": chr(ord("A") + at),
+                "expr": query,
+                "legendFormat": legend,
+                "instant": table,
+                "format": "table" if table else "time_series",
+            }
+            for at, (query, legend) in enumerate(queries(metric))
+        ],
+    }
+
+
+def dashboard(area: MetricArea) -> str:
+    """A dashboard as Grafana reads it from a folder."""
+    metrics = [metric for metric in METRICS.values() if metric.area is area]
+
+    def chosen_by(label: str, of: str) -> dict[str, Any]:
+        source = {"type": "prometheus", "uid": "${datasource}"}
+        query = f"label_values({of}, {label})"
+        more = {"includeAll": True, "allValue": ".*", "multi": True, "refresh": 2}
+        return {"name": label, "type": "query", "datasource": source, "query": query, **more}
+
+    variables: list[dict[str, Any]] = [
+        {"name": "datasource", "type": "datasource", "query": "prometheus"},
+        chosen_by("instance", "danube_build_info"),
+    ]
+    if any("topic" in metric.labels for metric in metrics):
+        variables.append(chosen_by("topic", "danube_topic_messages_in_total"))
+    value = {
+        "uid": f"danube-{area}",
+        "title": TITLES[area],
+        "tags": ["danube"],
+        "schemaVersion": 39,
+        "editable": False,
+        "refresh": "10s",
+        "time": {"from": "now-1h", "to": "now"},
+        "templating": {"list": variables},
+        "panels": [panel(number, metric) for number, metric in enumerate(metrics)],
+    }
+    return json.dumps(value, indent=1, ensure_ascii=False) + "\n"
+
+
+def files() -> dict[Path, str]:
+    return {
+        FOLDER / "alerts.yml": alerts(),
+        FOLDER / "alerts_test.yml": alert_tests(),
+        **{FOLDER / "dashboards" / f"{area}.json": dashboard(area) for area in MetricArea},
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Write alert rules and dashboards.")
+    parser.add_argument("--check", action="store_true", help="only compare")
+    check = parser.parse_args().check
+    drifted = []
+    for path, wanted in files().items():
+        present = path.read_text(encoding="utf-8") if path.exists() else ""
+        if present == wanted:
+            continue
+        if check:
+            drifted.append(str(path.relative_to(ROOT)))
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(wanted, encoding="utf-8")
+            print(f"wrote {path.relative_to(ROOT)}")
+    if drifted:
+        print(f"drifted: {', '.join(drifted)}: make docs", file=sys.stderr)
+    return 1 if drifted else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
