@@ -445,6 +445,12 @@ class StoreUnavailable(Retryable):
     code = "STORE_UNAVAILABLE"
 
 
+class MetadataUnavailable(StoreUnavailable):
+    """The cluster's metadata store (etcd) does not answer, or takes no writes."""
+
+    code = "METADATA_UNAVAILABLE"
+
+
 class StoreOwned(Fatal):
     """The object store belongs to another broker, or to a later state of this one."""
 
@@ -614,6 +620,7 @@ _TABLE: Final[tuple[tuple[type[ClusterError], GrpcStatus, int], ...]] = (
     (Draining, GrpcStatus.UNAVAILABLE, 3),
     (NotOwner, GrpcStatus.UNAVAILABLE, 3),
     (StoreUnavailable, GrpcStatus.UNAVAILABLE, 3),
+    (MetadataUnavailable, GrpcStatus.UNAVAILABLE, 3),
     (Overloaded, GrpcStatus.RESOURCE_EXHAUSTED, 3),
     (RateLimited, GrpcStatus.RESOURCE_EXHAUSTED, 3),
     (LimitReached, GrpcStatus.RESOURCE_EXHAUSTED, 3),

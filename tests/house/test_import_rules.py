@@ -127,6 +127,8 @@ PURE = (
     "pydanube_storage.metadata.leases",
     "pydanube_storage.metadata.engine",
     "pydanube_storage.metadata.errors",
+    "pydanube_storage.metadata.etcd.messages",
+    "pydanube_storage.metadata.etcd.address",
 )
 NOT_PURE = (
     "pydanube_core.generated",  # protoc's output, and the pool it registers in
@@ -155,6 +157,7 @@ GENERATED_USERS = (
     "pydanube_core.generated.*",
     "pydanube_core.services",  # the table of gRPC methods
     "pydanube_core.ops_call",  # danube.ops/Call: its request and its answer
+    "pydanube_storage.metadata.etcd.*",  # etcd's own messages
     "pydanube_broker.services.*",
     "pydanube.client",  # Resolve, before a stream is opened
     "pydanube.schemas",  # the registry's unary calls

@@ -1,4 +1,4 @@
-"""The metadata store: one protocol, adapters for memory and SQLite (and etcd, later)."""
+"""The metadata store: one protocol, adapters for memory and SQLite; `metadata.etcd` is the third."""
 
 from pydanube_storage.metadata.clock import BootClock, Clock, ManualClock
 from pydanube_storage.metadata.embedded import EmbeddedStore

@@ -1,4 +1,4 @@
-"""The seam: what every metadata store does. Adapters: `MemoryStore`, `EmbeddedStore`; etcd will be the third."""
+"""The seam: what every metadata store does. Adapters: `MemoryStore`, `EmbeddedStore`, `etcd.EtcdStore`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class StoreStatistics:
     """Counters since the store was opened, and what is there now. Unknown to an adapter: None."""
 
     revision: Revision
-    oldest_event_revision: Revision
+    oldest_event_revision: Revision | None
     transactions: int  # that were committed
     conflicts: int  # transactions refused by a guard
     commits: int  # durable commits: fewer than transactions, where several share one

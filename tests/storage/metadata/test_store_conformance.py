@@ -20,7 +20,6 @@ from pydanube_storage.metadata import (
     KeyRange,
     LeaseId,
     LeaseLost,
-    ManualClock,
     MetadataStore,
     ModRevision,
     Put,
@@ -29,7 +28,9 @@ from pydanube_storage.metadata import (
     read_all,
 )
 
-pytestmark = pytest.mark.anyio
+from tests.storage.metadata.adapters import LetPass, until_gone
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("one_loop")]
 
 
 async def keys(store: MetadataStore, prefix: str = "/") -> list[str]:
@@ -135,12 +136,12 @@ async def test_after_outside_the_range_is_no_error(store: MetadataStore) -> None
     assert len((await store.range(everything, after="/a", descending=True)).items) == 0
 
 
-async def test_read_all_crosses_pages(store: MetadataStore) -> None:
-    for start in range(0, 1200, 100):
-        await store.transact([Put(f"/{i:04d}", b"") for i in range(start, start + 100)])
-    items, revision = await read_all(store, KeyRange.prefix("/"))
+async def test_read_all_crosses_pages(store: MetadataStore, start: Revision) -> None:
+    for first in range(0, 1200, 100):
+        await store.transact([Put(f"/{i:04d}", b"") for i in range(first, first + 100)])
+    items, at = await read_all(store, KeyRange.prefix("/"))
     assert [item.key for item in items] == [f"/{i:04d}" for i in range(1200)]
-    assert revision == 12
+    assert at - start == 12
 
 
 # Guards
@@ -223,12 +224,14 @@ TOO_MUCH: dict[str, tuple[list[Write], list[Any]]] = {
 
 
 @pytest.mark.parametrize("name", TOO_MUCH)
-async def test_what_some_adapter_could_not_do_is_refused_by_all(store: MetadataStore, name: str) -> None:
+async def test_what_some_adapter_could_not_do_is_refused_by_all(
+    store: MetadataStore, start: Revision, name: str
+) -> None:
     writes, guards = TOO_MUCH[name]
     with pytest.raises(InvalidArgument):
         await store.transact(writes, guards=guards)
     page = await store.range(KeyRange.prefix("/"))
-    assert (page.items, page.revision) == ((), 0)
+    assert (page.items, page.revision) == ((), start)
 
 
 async def test_transaction_at_every_limit_is_carried_out(store: MetadataStore) -> None:
@@ -253,34 +256,37 @@ async def test_bad_prefix_is_refused(prefix: str) -> None:
         KeyRange.prefix(prefix)
 
 
-# Leases
+# Leases: of a second, which is etcd's shortest; times between are such that its clock and ours agree
 
 
-async def test_key_goes_when_its_lease_runs_out(store: MetadataStore, clock: ManualClock) -> None:
+async def test_key_goes_when_its_lease_runs_out(store: MetadataStore, let_pass: LetPass) -> None:
     lease = await store.grant_lease(1_000)
     await store.transact([Put("/leased", b"", lease_id=lease), Put("/stays", b"")])
-    clock.advance(999)
     item = await store.get("/leased")
     assert item is not None
     assert item.lease_id == lease
-    clock.advance(1)
+    await let_pass(1_000)
+    await until_gone(store, "/leased")
     assert await keys(store) == ["/stays"]
 
 
-async def test_keep_alive_gives_the_whole_time_again(store: MetadataStore, clock: ManualClock) -> None:
+async def test_keep_alive_gives_the_whole_time_again(store: MetadataStore, let_pass: LetPass) -> None:
+    lease, unrenewed = await store.grant_lease(2_000), await store.grant_lease(2_000)
+    await store.transact([Put("/leased", b"", lease_id=lease), Put("/unrenewed", b"", lease_id=unrenewed)])
+    await let_pass(1_200)
+    assert await store.keep_alive(lease) == 2_000
+    await let_pass(800)
+    await until_gone(store, "/unrenewed")
+    assert await keys(store) == ["/leased"]
+    await let_pass(1_200)
+    await until_gone(store, "/leased")
+
+
+async def test_lost_lease_cannot_be_used(store: MetadataStore, let_pass: LetPass) -> None:
     lease = await store.grant_lease(1_000)
     await store.transact([Put("/leased", b"", lease_id=lease)])
-    for _ in range(5):
-        clock.advance(900)
-        assert await store.keep_alive(lease) == 1_000
-    assert await keys(store) == ["/leased"]
-    clock.advance(1_000)
-    assert await keys(store) == []
-
-
-async def test_lost_lease_cannot_be_used(store: MetadataStore, clock: ManualClock) -> None:
-    lease = await store.grant_lease(1_000)
-    clock.advance(1_000)
+    await let_pass(1_000)
+    await until_gone(store, "/leased")
     for use in (
         store.keep_alive(lease),
         store.revoke_lease(lease),
@@ -292,38 +298,49 @@ async def test_lost_lease_cannot_be_used(store: MetadataStore, clock: ManualCloc
     assert await keys(store) == []
 
 
+async def test_the_lease_that_is_lost_is_named_among_several(store: MetadataStore) -> None:
+    held, lost = await store.grant_lease(60_000), await store.grant_lease(60_000)
+    await store.revoke_lease(lost)
+    for first, second in ((held, lost), (lost, held)):
+        with pytest.raises(LeaseLost) as caught:
+            await store.transact([Put("/a", b"", lease_id=first), Put("/b", b"", lease_id=second)])
+        assert caught.value.lease_id == lost
+    await store.revoke_lease(held)
+
+
 async def test_revoking_deletes_all_keys_in_one_revision(store: MetadataStore) -> None:
-    lease = await store.grant_lease(1_000)
-    revision = await store.transact([Put(f"/{i}", b"", lease_id=lease) for i in range(5)])
+    lease = await store.grant_lease(1_000_000)
+    made = await store.transact([Put(f"/{i}", b"", lease_id=lease) for i in range(5)])
     await store.revoke_lease(lease)
     page = await store.range(KeyRange.prefix("/"))
-    assert (page.items, page.revision) == ((), revision + 1)
+    assert (page.items, page.revision) == ((), made + 1)
 
 
-async def test_put_without_lease_lets_go_of_the_former(store: MetadataStore, clock: ManualClock) -> None:
-    lease = await store.grant_lease(1_000)
-    await store.transact([Put("/a", b"1", lease_id=lease)])
+async def test_put_without_lease_lets_go_of_the_former(store: MetadataStore) -> None:
+    lease = await store.grant_lease(1_000_000)
+    await store.transact([Put("/a", b"1", lease_id=lease), Put("/b", b"1", lease_id=lease)])
     await store.transact([Put("/a", b"2")])
-    clock.advance(2_000)
+    await store.revoke_lease(lease)
     assert await keys(store) == ["/a"]
 
 
-async def test_put_with_another_lease_follows_that_one(store: MetadataStore, clock: ManualClock) -> None:
-    short, long = await store.grant_lease(1_000), await store.grant_lease(5_000)
-    await store.transact([Put("/a", b"", lease_id=short)])
-    await store.transact([Put("/a", b"", lease_id=long)])
-    clock.advance(1_000)
+async def test_put_with_another_lease_follows_that_one(store: MetadataStore) -> None:
+    former, latter = await store.grant_lease(1_000_000), await store.grant_lease(1_000_000)
+    await store.transact([Put("/a", b"", lease_id=former)])
+    await store.transact([Put("/a", b"", lease_id=latter)])
+    await store.revoke_lease(former)
     assert await keys(store) == ["/a"]
-    clock.advance(4_000)
+    await store.revoke_lease(latter)
     assert await keys(store) == []
 
 
 async def test_guard_does_not_see_a_key_whose_lease_has_run_out(
-    store: MetadataStore, clock: ManualClock
+    store: MetadataStore, let_pass: LetPass
 ) -> None:
     lease = await store.grant_lease(1_000)
     await store.transact([Put("/leader", b"old", lease_id=lease)])
-    clock.advance(1_000)
+    await let_pass(1_000)
+    await until_gone(store, "/leader")
     await store.transact([Put("/leader", b"new")], guards=[Absent("/leader")])
 
 
@@ -372,7 +389,7 @@ async def test_cancelled_call_leaves_the_store_usable(store: MetadataStore) -> N
     assert set(await keys(store)) - {"/a"} == {"/b"}
 
 
-async def test_many_callers_at_once_are_all_answered(store: MetadataStore) -> None:
+async def test_many_callers_at_once_are_all_answered(store: MetadataStore, start: Revision) -> None:
     revisions: list[int] = []
 
     async def put(i: int) -> None:
@@ -381,6 +398,6 @@ async def test_many_callers_at_once_are_all_answered(store: MetadataStore) -> No
     async with anyio.create_task_group() as group:
         for i in range(300):
             group.start_soon(put, i)
-    assert sorted(revisions) == list(range(1, 301))
+    assert sorted(each - start for each in revisions) == list(range(1, 301))
     statistics = store.statistics()
-    assert (statistics.revision, statistics.transactions, statistics.waiting) == (300, 300, 0)
+    assert (statistics.revision - start, statistics.transactions, statistics.waiting) == (300, 300, 0)

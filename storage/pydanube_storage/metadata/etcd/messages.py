@@ -1,0 +1,151 @@
+"""Our vocabulary in etcd's messages and back; pure.
+
+Every key stands behind the store's prefix, which nobody outside this module sees. etcd orders keys by bytes, we by
+code point: the same for UTF-8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, assert_never
+
+from pydanube_core.generated import etcd_pb2 as pb
+
+from pydanube_storage.metadata.errors import GuardFailed
+from pydanube_storage.metadata.model import (
+    Absent,
+    Delete,
+    DeleteRange,
+    Event,
+    EventKind,
+    Guard,
+    KeyRange,
+    KeyValue,
+    LeaseId,
+    ModRevision,
+    Put,
+    Revision,
+    Write,
+)
+
+
+class Messages:
+    """Translates for the keys behind one prefix."""
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix.encode()
+
+    # To etcd
+
+    def get(self, key: str) -> pb.RangeRequest:
+        return pb.RangeRequest(key=self._key(key))
+
+    def range(
+        self, range_: KeyRange, *, limit: int, after: str | None, descending: bool
+    ) -> pb.RangeRequest | None:
+        """The request for a page; None if nothing can lie there."""
+        start, end = self._key(range_.start), self._key(range_.end)
+        if after is not None and descending:
+            end = min(end, self._key(after))
+        elif after is not None:
+            start = max(start, self._key(after) + b"\0")  # the key that follows at once
+        if start >= end:
+            return None
+        order = pb.RangeRequest.DESCEND if descending else pb.RangeRequest.NONE  # NONE: by key, rising
+        return pb.RangeRequest(key=start, range_end=end, limit=limit, sort_order=order)
+
+    def transaction(self, guards: Sequence[Guard], writes: Sequence[Write]) -> pb.TxnRequest:
+        """The transaction; if a guard fails it answers with the guarded keys, so that we can say which."""
+        request = pb.TxnRequest()
+        for guard in guards:
+            key = self._key(guard.key)
+            match guard:
+                case Absent():
+                    request.compare.add(target=pb.Compare.CREATE, key=key, create_revision=0)
+                case ModRevision(_, revision):
+                    request.compare.add(target=pb.Compare.MOD, key=key, mod_revision=revision)
+                case _:
+                    assert_never(guard)
+            request.failure.add(request_range=pb.RangeRequest(key=key, keys_only=True))
+        for write in writes:
+            match write:
+                case Put(key_text, value, lease_id):
+                    put = pb.PutRequest(key=self._key(key_text), value=value, lease=lease_id or 0)
+                    request.success.add(request_put=put)
+                case Delete(key_text):
+                    request.success.add(request_delete_range=pb.DeleteRangeRequest(key=self._key(key_text)))
+                case DeleteRange(range_):
+                    start, end = self._key(range_.start), self._key(range_.end)
+                    if start < end:
+                        request.success.add(
+                            request_delete_range=pb.DeleteRangeRequest(key=start, range_end=end)
+                        )
+                case _:
+                    assert_never(write)
+        return request
+
+    def watch(self, range_: KeyRange, *, from_revision: Revision) -> pb.WatchRequest:
+        """A watch that begins one revision early, as its reader must be told of every lost event.
+
+        etcd lets a watch begin at the very revision it compacted up to, of which it has dropped the deletions.
+        """
+        return pb.WatchRequest(
+            create_request=pb.WatchCreateRequest(
+                key=self._key(range_.start),
+                range_end=self._key(range_.end),
+                start_revision=max(from_revision - 1, 1),  # 0 would mean: from now on
+                progress_notify=True,
+                prev_kv=True,
+                fragment=True,
+            )
+        )
+
+    def _key(self, key: str) -> bytes:
+        return self._prefix + key.encode()
+
+    # From etcd
+
+    def key_value(self, item: Any) -> KeyValue:
+        return KeyValue(
+            key=self._text(item.key),
+            value=item.value,
+            create_revision=Revision(item.create_revision),
+            mod_revision=Revision(item.mod_revision),
+            lease_id=LeaseId(item.lease) if item.lease else None,
+        )
+
+    def event(self, event: Any) -> Event | None:
+        """The change; None where etcd no longer knows what was deleted, as the history is gone up to there."""
+        if event.type == pb.Event.DELETE:
+            if not event.HasField("prev_kv"):
+                return None
+            return Event(
+                kind=EventKind.DELETE,
+                revision=Revision(event.kv.mod_revision),
+                key=self._text(event.kv.key),
+                value=b"",
+                create_revision=Revision(event.prev_kv.create_revision),
+            )
+        item = self.key_value(event.kv)
+        return Event(
+            kind=EventKind.PUT,
+            revision=item.mod_revision,
+            key=item.key,
+            value=item.value,
+            create_revision=item.create_revision,
+            lease_id=item.lease_id,
+        )
+
+    def failed_guard(self, guards: Sequence[Guard], answer: pb.TxnResponse) -> GuardFailed:
+        """Name the first guard that does not hold by the revisions that came with the refusal."""
+        for guard, response in zip(guards, answer.responses, strict=True):
+            items = response.response_range.kvs
+            actual = Revision(items[0].mod_revision) if items else None
+            holds = actual is None if isinstance(guard, Absent) else actual == guard.revision
+            if not holds:
+                return GuardFailed(guard, actual)
+        raise AssertionError("etcd refused a transaction all of whose guards hold")
+
+    def _text(self, key: bytes) -> str:
+        assert key.startswith(self._prefix), "etcd answers for the keys that were asked for"
+        return key[len(self._prefix) :].decode()

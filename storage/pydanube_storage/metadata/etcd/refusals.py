@@ -1,0 +1,143 @@
+"""What etcd's errors mean for a caller: try another member, authenticate anew, or an error of ours with its remedy."""
+
+from __future__ import annotations
+
+import asyncio
+from enum import Enum
+from typing import Final
+
+from pydanube_core.errors import (
+    ClusterError,
+    InvalidArgument,
+    MetadataUnavailable,
+    PermissionDenied,
+    Unauthenticated,
+)
+
+from pydanube_storage.metadata.errors import CorruptMetadata
+
+
+class Seen(Enum):
+    """Whether the member may have carried the request out."""
+
+    NO = "no"
+    MAYBE = "maybe"
+
+
+class Refused(Exception):
+    """This member did not carry the call through; another one, or the same later, may."""
+
+    def __init__(
+        self, why: str, *, seen: Seen, stale_token: bool = False, no_authentication: bool = False
+    ) -> None:
+        super().__init__(why)
+        self.why = why
+        self.seen = seen
+        self.stale_token = stale_token
+        self.no_authentication = no_authentication
+
+
+class LeaseNotFound(Exception):
+    """etcd does not know the lease; the caller knows which."""
+
+
+class AlreadyCompacted(Exception):
+    """The history up to that revision is gone already."""
+
+
+class AnswerTooLarge(Exception):
+    """More bytes than we take in one answer; a shorter page fits."""
+
+
+# etcd says these before it does anything (rpctypes/error.go names them all)
+_NOT_BEGUN: Final = ("no leader", "too many requests", "not capable", "unhealthy cluster")
+_STALE_TOKEN: Final = ("invalid auth token", "revision of auth store is old")
+_NO_AUTHENTICATION: Final = "authentication is not enabled"
+_NOT_CONNECTED: Final = "failed to connect to all addresses"  # of gRPC: nothing was sent
+_WRONG_PASSWORD: Final = "authentication failed"
+_NO_USER: Final = "user name is empty"
+_NO_SPACE: Final = "database space exceeded"
+_NO_LEASE: Final = "requested lease not found"
+_COMPACTED: Final = "required revision has been compacted"
+_TOO_LARGE: Final = "larger than max"  # of gRPC
+_CORRUPT: Final = "corrupt cluster"
+_LONGEST_REASON: Final = 300
+
+
+def judge(error: BaseException) -> Exception:
+    """Translate what a gRPC call raised; anything that is not of gRPC comes back as it is."""
+    import grpc
+
+    if isinstance(error, asyncio.InvalidStateError):  # gRPC's way to say that the stream has ended already
+        return Refused("ended the stream", seen=Seen.MAYBE)
+    if not isinstance(error, grpc.RpcError):
+        assert isinstance(error, Exception)
+        return error
+    status, text = error.code(), (error.details() or "")[:_LONGEST_REASON]
+    if any(each in text for each in _STALE_TOKEN):
+        return Refused("wants us to authenticate anew", seen=Seen.NO, stale_token=True)
+    if _NO_AUTHENTICATION in text:
+        return Refused(text, seen=Seen.NO, no_authentication=True)
+    if _NO_LEASE in text:
+        return LeaseNotFound()
+    if _COMPACTED in text:
+        return AlreadyCompacted()
+    if _TOO_LARGE in text:
+        return AnswerTooLarge()
+    if (ours := _final(status, text)) is not None:
+        return ours
+    if any(each in text for each in (*_NOT_BEGUN, _NOT_CONNECTED)):
+        return Refused(_plain(text), seen=Seen.NO)
+    if status is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return Refused("no answer in time", seen=Seen.MAYBE)
+    return Refused(_plain(text) or status.name, seen=Seen.MAYBE)
+
+
+def _final(status: object, text: str) -> ClusterError | None:
+    """The error that no other member would answer otherwise; None if it is of that member alone."""
+    import grpc
+
+    if _WRONG_PASSWORD in text:
+        return Unauthenticated(
+            "etcd refuses the user or the password: check DANUBE_METADATA__USER and DANUBE_METADATA__PASSWORD",
+            field="metadata.password",
+        )
+    if _NO_USER in text or status is grpc.StatusCode.UNAUTHENTICATED:
+        return Unauthenticated(
+            "etcd asks for a user and a password: set DANUBE_METADATA__USER and DANUBE_METADATA__PASSWORD",
+            field="metadata.user",
+        )
+    if status is grpc.StatusCode.PERMISSION_DENIED:
+        return permission_denied()
+    if _NO_SPACE in text:
+        return MetadataUnavailable(
+            "etcd's database is full and takes no writes (NOSPACE): raise --quota-backend-bytes, or compact and "
+            "defragment it, then lift the alarm: etcdctl defrag && etcdctl alarm disarm",
+            reason="nospace",
+        )
+    if _CORRUPT in text:
+        return CorruptMetadata(
+            "etcd's members hold different data (CORRUPT alarm): restore etcd from a snapshot and its store with it"
+        )
+    if status is grpc.StatusCode.UNIMPLEMENTED:
+        return InvalidArgument(
+            f"what answers there is not etcd 3.4 or newer ({text}): check `[metadata] url`",
+            field="metadata.url",
+        )
+    if status is grpc.StatusCode.INVALID_ARGUMENT:
+        return InvalidArgument(f"etcd refuses the request: {text}", field="metadata")
+    return None
+
+
+def permission_denied() -> PermissionDenied:
+    """The error of a user of etcd without a role for our prefix."""
+    return PermissionDenied(
+        "etcd's user may not read and write all keys under the prefix: etcdctl role grant-permission ROLE --prefix=true "
+        "readwrite PREFIX, and give the user that role",
+        field="metadata.user",
+    )
+
+
+def _plain(text: str) -> str:
+    """gRPC's reason without its repetitions."""
+    return text.removeprefix("etcdserver: ").removeprefix("failed to connect to all addresses; last error: ")

@@ -1,0 +1,235 @@
+"""`MetadataStore` on etcd: what several brokers agree through (docs/design.md#8-metadata-and-the-cluster).
+
+Every read is linearizable. What etcd does otherwise than the protocol says is evened out here: leases of whole
+seconds, a watch that begins where history was just cut, deletions without the create revision of what was deleted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from types import TracebackType
+from typing import Any, Self
+
+import anyio
+from pydanube_core.errors import ClosedResource, InvalidArgument
+from pydanube_core.generated import etcd_pb2 as pb
+
+from pydanube_storage.metadata.errors import LeaseLost
+from pydanube_storage.metadata.etcd import link as api
+from pydanube_storage.metadata.etcd.address import EtcdOptions
+from pydanube_storage.metadata.etcd.link import EtcdLink, Method
+from pydanube_storage.metadata.etcd.messages import Messages
+from pydanube_storage.metadata.etcd.refusals import AlreadyCompacted, AnswerTooLarge, LeaseNotFound
+from pydanube_storage.metadata.etcd.watch import EtcdWatch
+from pydanube_storage.metadata.leases import check_ttl
+from pydanube_storage.metadata.model import (
+    MAX_PAGE_ITEMS,
+    Event,
+    Guard,
+    KeyRange,
+    KeyValue,
+    LeaseId,
+    Page,
+    Put,
+    Revision,
+    Write,
+    check_key,
+    check_limit,
+    check_transaction,
+)
+from pydanube_storage.metadata.protocol import StoreStatistics
+
+
+class EtcdStore:
+    """`async with EtcdStore(options) as store`; on asyncio. Entering asks etcd for its revision.
+
+    Entering raises `MetadataUnavailable`, `Unauthenticated`, `PermissionDenied`, `InvalidArgument` or `MissingExtra`,
+    each with the remedy.
+    """
+
+    def __init__(self, options: EtcdOptions) -> None:
+        self._link = EtcdLink(options)
+        self._messages = Messages(options.address.prefix)
+        self._stack = AsyncExitStack()
+        self._tasks: Any = None
+        self._open = False
+        self._watches: set[EtcdWatch] = set()
+        self._leases: set[LeaseId] = set()
+        self._revision = Revision(0)
+        self._compacted = Revision(0)
+        self._cluster_id = 0
+        self._transactions = 0
+        self._conflicts = 0
+
+    @property
+    def cluster_id(self) -> int:
+        """etcd's own id of the cluster that answered last."""
+        return self._cluster_id
+
+    # Life
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self._link)
+            self._open = True
+            await self.range(KeyRange.prefix("/"), limit=1)
+            self._tasks = await stack.enter_async_context(anyio.create_task_group())
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool | None:
+        self._open = False
+        for watch in tuple(self._watches):
+            watch.close()
+        # The group gets to see a cancellation, which may be its own; an error of the block would come back wrapped.
+        if isinstance(exc, anyio.get_cancelled_exc_class()):
+            return await self._stack.__aexit__(exc_type, exc, traceback)
+        await self._stack.aclose()
+        return None
+
+    async def _call(self, method: Method, request: Any) -> Any:
+        if not self._open:
+            raise ClosedResource("the metadata store is closed", resource=type(self).__name__)
+        answer = await self._link.call(method, request)
+        self._note(answer.header)
+        return answer
+
+    def _note(self, header: Any) -> None:
+        self._revision = max(self._revision, Revision(header.revision))
+        self._cluster_id = header.cluster_id or self._cluster_id
+
+    # MetadataStore
+
+    async def get(self, key: str) -> KeyValue | None:
+        """See `MetadataStore.get`."""
+        check_key(key)
+        answer = await self._call(api.RANGE, self._messages.get(key))
+        return self._messages.key_value(answer.kvs[0]) if answer.kvs else None
+
+    async def range(
+        self,
+        range_: KeyRange,
+        *,
+        limit: int = MAX_PAGE_ITEMS,
+        after: str | None = None,
+        descending: bool = False,
+    ) -> Page:
+        """See `MetadataStore.range`. A falling page costs etcd a look at the whole range."""
+        check_limit(limit)
+        if after is not None:
+            check_key(after, field="after")
+        request = self._messages.range(range_, limit=limit, after=after, descending=descending)
+        if request is None:  # asks for nothing, but for the revision
+            answer = await self._call(api.RANGE, self._messages.get("/"))
+            return Page(items=(), revision=Revision(answer.header.revision), more=False)
+        while True:
+            try:
+                answer = await self._call(api.RANGE, request)
+                break
+            except AnswerTooLarge:  # large values: a shorter page, and `more`
+                request.limit = max(1, request.limit // 8)
+        items = tuple(self._messages.key_value(item) for item in answer.kvs)
+        return Page(items=items, revision=Revision(answer.header.revision), more=answer.more)
+
+    async def transact(self, writes: Sequence[Write], *, guards: Sequence[Guard] = ()) -> Revision:
+        """See `MetadataStore.transact`; `MetadataUnavailable` with `outcome: "unknown"`: it may have happened."""
+        fixed_guards, fixed_writes = tuple(guards), tuple(writes)
+        check_transaction(fixed_guards, fixed_writes)
+        try:
+            answer = await self._call(api.TXN, self._messages.transaction(fixed_guards, fixed_writes))
+        except LeaseNotFound:
+            raise await self._lost_lease(fixed_writes) from None
+        if not answer.succeeded:
+            self._conflicts += 1
+            raise self._messages.failed_guard(fixed_guards, answer)
+        self._transactions += 1
+        return Revision(answer.header.revision)
+
+    async def _lost_lease(self, writes: Sequence[Write]) -> LeaseLost:
+        """Which lease etcd did not know: the one, or the first of several that cannot be renewed."""
+        leases = sorted({write.lease_id for write in writes if isinstance(write, Put) and write.lease_id})
+        for lease_id in leases[:-1]:
+            try:
+                await self.keep_alive(lease_id)
+            except LeaseLost as lost:
+                return lost
+        return LeaseLost(leases[-1])
+
+    async def grant_lease(self, ttl_ms: int) -> LeaseId:
+        """See `MetadataStore.grant_lease`; etcd rounds up to whole seconds, and to 1.5 times its election timeout."""
+        check_ttl(ttl_ms)
+        answer = await self._call(api.LEASE_GRANT, pb.LeaseGrantRequest(TTL=math.ceil(ttl_ms / 1000)))
+        lease_id = LeaseId(answer.ID)
+        self._leases.add(lease_id)
+        return lease_id
+
+    async def keep_alive(self, lease_id: LeaseId) -> int:
+        """See `MetadataStore.keep_alive`."""
+        answer = await self._call(api.LEASE_KEEP_ALIVE, pb.LeaseKeepAliveRequest(ID=lease_id))
+        if answer.TTL <= 0:
+            self._leases.discard(lease_id)
+            raise LeaseLost(lease_id)
+        return int(answer.TTL) * 1000
+
+    async def revoke_lease(self, lease_id: LeaseId) -> None:
+        """See `MetadataStore.revoke_lease`."""
+        try:
+            await self._call(api.LEASE_REVOKE, pb.LeaseRevokeRequest(ID=lease_id))
+        except LeaseNotFound:
+            raise LeaseLost(lease_id) from None
+        finally:
+            self._leases.discard(lease_id)
+
+    @asynccontextmanager
+    async def watch(
+        self, range_: KeyRange, *, from_revision: Revision
+    ) -> AsyncIterator[AsyncIterator[Event]]:
+        """See `MetadataStore.watch`. While etcd does not answer it waits: the lease tells how long that may last."""
+        if not self._open:
+            raise ClosedResource("the metadata store is closed", resource=type(self).__name__)
+        if from_revision < 1:
+            raise InvalidArgument(
+                f"from_revision {from_revision}: revisions begin at 1",
+                field="from_revision",
+                value=int(from_revision),
+            )
+        watch = EtcdWatch(self._link, self._messages, range_, from_revision, self._note)
+        self._watches.add(watch)
+        self._tasks.start_soon(watch.run)
+        try:
+            yield watch
+        finally:
+            self._watches.discard(watch)
+            watch.close()
+
+    def statistics(self) -> StoreStatistics:
+        """See `MetadataStore.statistics`; of what this client has seen and done."""
+        return StoreStatistics(
+            revision=self._revision,
+            oldest_event_revision=Revision(self._compacted + 1) if self._compacted else None,
+            transactions=self._transactions,
+            conflicts=self._conflicts,
+            commits=self._transactions,
+            leases=len(self._leases),
+            watchers=len(self._watches),
+            waiting=self._link.waiting,
+            failed=False,
+        )
+
+    # Beyond the protocol
+
+    async def forget_history(self, up_to: Revision) -> None:
+        """Compact etcd's history: changes at `up_to` and before can no longer be watched.
+
+        No error if that has happened already.
+        """
+        with suppress(AlreadyCompacted):
+            await self._call(api.COMPACT, pb.CompactionRequest(revision=up_to, physical=True))
+        self._compacted = max(self._compacted, up_to)

@@ -1,0 +1,179 @@
+"""Real etcd members as child processes on free ports, quick to start, to stop, to stall and to lead."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+BINARY: Final = Path(sys.executable).parent / "etcd"
+CONTROL: Final = Path(sys.executable).parent / "etcdctl"
+_START_S: Final = 60.0
+_LOOK_S: Final = 0.05
+# Without fsync, as no test of ours cuts the power; the leases may be as short as a second: 1.5 × 600 ms, rounded up
+_QUICK: Final = (
+    "--unsafe-no-fsync",
+    "--heartbeat-interval=50",
+    "--election-timeout=600",
+    "--log-level=error",
+)
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports nobody listens on now."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [int(each.getsockname()[1]) for each in sockets]
+
+
+class EtcdMembers:
+    """`with EtcdMembers(folder, count) as etcd`: that many members of one cluster, ready.
+
+    Args:
+        options: further options of each member.
+        tls: certificate and key of the members' client port; with them the URLs are https.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        count: int = 1,
+        *,
+        options: Sequence[str] = (),
+        tls: tuple[Path, Path] | None = None,
+    ) -> None:
+        self._folder = folder
+        self._tls = tls
+        scheme = "http" if tls is None else "https"
+        ports = free_ports(2 * count)
+        self.ports = ports[:count]
+        self._urls = [f"{scheme}://127.0.0.1:{port}" for port in self.ports]
+        peers = [f"http://127.0.0.1:{port}" for port in ports[count:]]
+        together = ",".join(f"m{n}={peer}" for n, peer in enumerate(peers))
+        self._arguments = [
+            [
+                str(BINARY),
+                f"--name=m{n}",
+                f"--data-dir={folder / f'm{n}'}",
+                f"--listen-client-urls={self._urls[n]}",
+                f"--advertise-client-urls={self._urls[n]}",
+                f"--listen-peer-urls={peers[n]}",
+                f"--initial-advertise-peer-urls={peers[n]}",
+                f"--initial-cluster={together}",
+                *_QUICK,
+                *(() if tls is None else (f"--cert-file={tls[0]}", f"--key-file={tls[1]}")),
+                *options,
+            ]
+            for n in range(count)
+        ]
+        self._processes: list[subprocess.Popen[bytes] | None] = [None] * count
+
+    @property
+    def endpoints(self) -> list[str]:
+        return [f"127.0.0.1:{port}" for port in self.ports]
+
+    def url(self, prefix: str) -> str:
+        """As `--metadata` takes it."""
+        return f"etcd://{','.join(self.endpoints)}{prefix}"
+
+    def __enter__(self) -> Self:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        for n in range(len(self._processes)):
+            self.start(n, wait=False)
+        try:
+            for n in range(len(self._processes)):
+                self._until_ready(n)
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for process in self._processes:
+            if process is not None:
+                process.kill()
+                process.wait()
+
+    def start(self, n: int, *, wait: bool = True) -> None:
+        """Start a member (again)."""
+        with (self._folder / f"m{n}.log").open("ab") as log:
+            self._processes[n] = subprocess.Popen(self._arguments[n], stdout=log, stderr=log)
+        if wait:
+            self._until_ready(n)
+
+    def stop(self, n: int) -> None:
+        """End a member by SIGTERM and wait for it."""
+        process = self._process(n)
+        process.terminate()
+        process.wait()
+        self._processes[n] = None
+
+    def stall(self, n: int) -> None:
+        """SIGSTOP: its connections stand, and nothing answers."""
+        self._process(n).send_signal(signal.SIGSTOP)
+
+    def resume(self, n: int) -> None:
+        self._process(n).send_signal(signal.SIGCONT)
+
+    def leader(self) -> int:
+        """Which member leads now."""
+        status = json.loads(self.control("endpoint", "status", "-w", "json"))
+        for n, each in enumerate(status):
+            if each["Status"]["header"]["member_id"] == each["Status"]["leader"]:
+                return n
+        raise AssertionError(f"no leader: {status}")
+
+    def member_id(self, n: int) -> str:
+        """As `etcdctl move-leader` takes it."""
+        status = json.loads(self.control("endpoint", "status", "-w", "json", endpoints=[self.endpoints[n]]))
+        return f"{status[0]['Status']['header']['member_id']:x}"
+
+    def control(self, *arguments: str, endpoints: Sequence[str] | None = None) -> str:
+        """What `etcdctl` prints; an error raises."""
+        command = [str(CONTROL), f"--endpoints={','.join(endpoints or self.endpoints)}", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_START_S)
+        assert done.returncode == 0, f"{command}: {done.stderr}"
+        return done.stdout
+
+    def _process(self, n: int) -> subprocess.Popen[bytes]:
+        process = self._processes[n]
+        assert process is not None, f"member {n} does not run"
+        return process
+
+    def _until_ready(self, n: int) -> None:
+        limit = time.monotonic() + _START_S
+        while not self._is_healthy(n):
+            log = self._folder / f"m{n}.log"
+            assert self._process(n).poll() is None, f"member {n} ended: {log.read_text()[-2000:]}"
+            assert time.monotonic() < limit, f"member {n} is not ready after {_START_S} s: {log}"
+            time.sleep(_LOOK_S)
+
+    def _is_healthy(self, n: int) -> bool:
+        context: Any = None
+        if self._tls is not None:
+            import ssl
+
+            context = ssl.create_default_context(cafile=str(self._tls[0]))
+            context.check_hostname = False
+        try:
+            with urllib.request.urlopen(f"{self._urls[n]}/health", timeout=5, context=context) as answer:
+                return bool(json.load(answer)["health"] == "true")
+        except (OSError, urllib.error.URLError):
+            return False

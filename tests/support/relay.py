@@ -1,0 +1,80 @@
+"""A TCP relay in front of a server that can go silent or cut its connections, in the test's own loop.
+
+async with Relay(port) as relay:
+    connect to 127.0.0.1:{relay.port}
+    relay.silent = True      # connections stand and bring nothing more; new ones are taken and answer nothing
+    relay.cut()              # every connection ends, new ones are carried
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from types import TracebackType
+from typing import Self
+
+
+class Relay:
+    """See the module."""
+
+    def __init__(self, port: int) -> None:
+        self._upstream = port
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._writers: set[asyncio.StreamWriter] = set()
+        self.silent = False
+        self.connections = 0
+        self.port = 0
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._carry, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        assert self._server is not None
+        self._server.close()
+        self.cut()
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def cut(self) -> None:
+        """End every connection at once."""
+        for writer in self._writers:
+            writer.transport.abort()
+
+    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        self._writers.add(writer)
+        try:
+            there, back = await asyncio.open_connection("127.0.0.1", self._upstream)
+            self._writers.add(back)
+            try:
+                await asyncio.gather(self._pump(reader, back), self._pump(there, writer))
+            finally:
+                back.close()
+                self._writers.discard(back)
+        except OSError:
+            pass  # one side has gone: so does the other
+        finally:
+            writer.close()
+            self._writers.discard(writer)
+            self._tasks.discard(task)
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            if self.silent:
+                continue
+            writer.write(data)
+            await writer.drain()
+        with contextlib.suppress(OSError):
+            writer.close()
