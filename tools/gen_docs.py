@@ -36,9 +36,7 @@ DOCS: Final = ROOT / "docs"
 HEAD: Final = "<!-- Written by tools/gen_docs.py (make docs); do not edit. -->\n\n"
 
 # Settings that are read and checked but have nothing to act on yet, with the piece of work that brings it.
-WITHOUT_EFFECT: Final[Mapping[str, str]] = {
-    "tls": "security; a broker with one of them set refuses to start",
-}
+WITHOUT_EFFECT: Final[Mapping[str, str]] = {}
 
 EFFECTS: Final = {
     Effect.READ: "reads",

@@ -29,7 +29,7 @@ from pydanube_broker.data_dir import FORMAT_VERSION, DataDir
 from pydanube_broker.delivery.dead_letter_desk import DeadLetterDesk
 from pydanube_broker.delivery.pump import DeliveryEngine
 from pydanube_broker.health import Health
-from pydanube_broker.http_status import StatusServer
+from pydanube_broker.http_status import status_app
 from pydanube_broker.journal import (
     Disk,
     HelperPreparer,
@@ -40,9 +40,11 @@ from pydanube_broker.journal.helper import HelperSyncer, InlineSyncer
 from pydanube_broker.observation.watch import Observation
 from pydanube_broker.parts import BrokerParts
 from pydanube_broker.port import BrokerPort
+from pydanube_broker.port_certificates import port_certificates
 from pydanube_broker.reserve import Reserve
 from pydanube_broker.rpc.advertised import advertised_url
 from pydanube_broker.rpc.hot import Route, StreamReply
+from pydanube_broker.rpc.http_port import HttpPort
 from pydanube_broker.rpc.listening import listen
 from pydanube_broker.rpc.own_server import OwnServer, Times
 from pydanube_broker.rpc.patience import places, raise_limit
@@ -267,6 +269,7 @@ class Broker(BrokerParts):
         server = self.settings.server
         raise_limit()
         room = places()
+        tls = self.tls = port_certificates(self.settings.tls)
         health = HealthService(lambda: not self.health.reasons())
         schemas = SchemaRegistryService(self.registry.schemas)
         grpc = OwnServer(
@@ -292,6 +295,7 @@ class Broker(BrokerParts):
             closed=self.metrics.connections_closed,
             times=Times(connections=room.grpc),
             memory=self.peer_memory,
+            tls=None if tls is None else tls.grpc,
         )
         self._servers.append(grpc)
         stack.push_async_callback(grpc.stop, 0)
@@ -312,16 +316,25 @@ class Broker(BrokerParts):
             closed=self.metrics.connections_closed,
             times=Times(connections=room.other),
             memory=self.peer_memory,
+            tls=None if tls is None else tls.grpc,
         )
         self._servers.append(admin)
         stack.push_async_callback(admin.stop, 0)
         listener = listen(server.host, server.metrics_port, flag="metrics-port")
-        status = StatusServer(self.port, listener, connections=room.other, memory=self.peer_memory)
+        status = HttpPort(
+            status_app(self.port),
+            listener,
+            tls=None if tls is None else tls.http,
+            connections=room.other,
+            memory=self.peer_memory,
+            closed=self.metrics.connections_closed,
+        )
         stack.push_async_callback(status.stop)
         await status.start()
-        self.broker_url = advertised_url(server.advertised_url, server.host, grpc.port)
-        self.admin_url = advertised_url(None, server.host, admin.port)
-        self.metrics_url = advertised_url(None, server.host, status.port)
+        secure = tls is not None
+        self.broker_url = advertised_url(server.advertised_url, server.host, grpc.port, secure=secure)
+        self.admin_url = advertised_url(None, server.host, admin.port, secure=secure)
+        self.metrics_url = advertised_url(None, server.host, status.port, secure=secure)
 
     async def _call(self, request: bytes) -> bytes:
         if self._ops is None:
@@ -394,6 +407,7 @@ class Broker(BrokerParts):
             self._keep_reserve,
             self.port.look_whether_changes_are_possible_again,
             self._forget_deleted,
+            self._look_at_certificates,
         )
         failing: set[int] = set()
         while True:
@@ -410,6 +424,10 @@ class Broker(BrokerParts):
                     failing.add(number)
                 else:
                     failing.discard(number)
+
+    async def _look_at_certificates(self) -> None:
+        if self.tls is not None:
+            self.tls.look()
 
     async def _keep_reserve(self) -> None:
         if not self.data_dir.memory:

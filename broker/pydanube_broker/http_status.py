@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import json
-import socket
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
-import uvicorn
 from pydanube_core.facts import BrokerFacts, Reason
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
-
-from pydanube_broker.rpc.patience import patient_http
-from pydanube_broker.rpc.peer_memory import PeerMemory
 
 
 class Shown(Protocol):
@@ -65,53 +59,3 @@ def status_app(shown: Shown) -> Starlette:
         "/metrics": metrics,
     }
     return Starlette(routes=[Route(path, page, methods=["GET"]) for path, page in pages.items()])
-
-
-class _Server(uvicorn.Server):
-    """Uvicorn without its signal handlers: the command owns signals."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.up = asyncio.Event()
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self.up.set()
-
-
-class StatusServer:
-    """Serves the pages on a socket that listens already."""
-
-    def __init__(
-        self,
-        shown: Shown,
-        listener: socket.socket,
-        *,
-        connections: int = 512,
-        memory: PeerMemory | None = None,
-    ) -> None:
-        self._listener = listener
-        self.port: int = listener.getsockname()[1]
-        self._server = _Server(
-            uvicorn.Config(
-                status_app(shown),
-                log_config=None,
-                access_log=False,
-                lifespan="off",
-                timeout_graceful_shutdown=1,
-                server_header=False,
-                http=patient_http(connections, memory=memory),
-            )
-        )
-        self._task: asyncio.Task[None] | None = None
-
-    async def start(self) -> None:
-        self._task = asyncio.ensure_future(self._server._serve([self._listener]))
-        await self._server.up.wait()
-
-    async def stop(self) -> None:
-        if self._task is not None:
-            self._server.should_exit = True
-            await self._task
-            self._task = None
-        self._listener.close()

@@ -17,6 +17,7 @@ from pydanube_broker.health import Health
 from pydanube_broker.journal import Journal
 from pydanube_broker.log_ring import LogRing
 from pydanube_broker.metrics import BrokerMetrics
+from pydanube_broker.port_certificates import PortCertificates
 from pydanube_broker.rpc.peer_memory import PeerMemory
 from pydanube_broker.serving.registry import Registry
 from pydanube_broker.serving.topic_access import TopicAccess
@@ -47,6 +48,7 @@ class BrokerParts:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.telemetry: TelemetryWriter | None = None  # None: switched off, or nowhere to write to
+        self.tls: PortCertificates | None = None  # None: plain text
         self.durability = "memory" if settings.data.memory else "fsynced"
         self.metrics = BrokerMetrics(topic_series_limit=settings.metrics.topic_series_limit)
         self.peer_memory = PeerMemory(settings.server.peer_memory_bytes)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr
-from pydanube_core.errors import InsecureBind, NotImplementedYet
+from pydanube_core.errors import InsecureBind, InvalidArgument
 
 from pydanube_broker.rpc.advertised import check_advertised
 from pydanube_broker.settings_values import (
@@ -48,6 +48,7 @@ PoisonPolicy = Annotated[str, *_choice("dead_letter", "block", "drop")]
 Profile = Annotated[str, *_choice("default", "full")]
 Confirm = Annotated[str, *_choice("auto", "human")]
 Encryption = Annotated[str, *_choice("AES256", "aws:kms")]
+ClientAuth = Annotated[str, *_choice("none", "optional", "required")]
 Level = Annotated[str, *_choice("debug", "info", "warning", "error")]
 Format = Annotated[str, *_choice("text", "json")]
 
@@ -84,12 +85,19 @@ class Server(Section):
 
 
 class Tls(Section):
-    """Certificates of the gRPC ports."""
+    """TLS on all ports. Files are read again when they change."""
 
-    cert: FilePath | None = Field(default=None, description="PEM file with the server's certificate chain")
+    cert: FilePath | None = Field(
+        default=None, description="PEM file with the server's certificate chain; unset: plain text"
+    )
     key: FilePath | None = Field(default=None, description="PEM file with its private key")
     client_ca: FilePath | None = Field(
-        default=None, description="PEM file: clients must show a certificate of this authority"
+        default=None,
+        description="PEM file with the authority of clients' certificates; unset: none are asked for",
+    )
+    client_auth: ClientAuth = Field(
+        default="required",
+        description="with client_ca: whether clients of the gRPC ports must show a certificate; HTTP ports ask for none",
     )
 
 
@@ -364,18 +372,19 @@ class Settings(BaseModel):
 
         Raises:
             InsecureBind: a public address, no TLS with authentication, and no `insecure_bind`.
-            NotImplementedYet: TLS.
-            InvalidArgument: an advertised address that some client could not dial.
+            InvalidArgument: half of what TLS needs; an advertised address that some client could not dial.
         """
-        if self.server.advertised_url is not None:
-            check_advertised(self.server.advertised_url)
-        if self.tls.cert is not None or self.tls.key is not None or self.tls.client_ca is not None:
-            # Starting in the clear although a certificate was configured would be the worst answer.
-            raise NotImplementedYet(
-                "TLS is not built yet; remove [tls] and keep the broker on a loopback address",
-                field="tls.cert",
-                value=str(self.tls.cert),
+        tls = self.tls
+        if (tls.cert is None) != (tls.key is None) or (tls.client_ca is not None and tls.cert is None):
+            missing = "tls.key" if tls.cert is not None else "tls.cert"
+            # Starting in the clear although certificates were configured would be the worst answer.
+            raise InvalidArgument(
+                f"{missing} is missing: tls.cert and tls.key go together, and tls.client_ca goes with both",
+                field=missing,
+                value=None,
             )
+        if self.server.advertised_url is not None:
+            check_advertised(self.server.advertised_url, secure=tls.cert is not None)
         if not self.server.insecure_bind and not is_loopback(self.server.host):
             raise InsecureBind(
                 f"refused to listen on {self.server.host}: without TLS and authentication anybody who reaches the "

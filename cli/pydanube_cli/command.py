@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final
 
 import typer
 from pydanube.addresses import DEFAULT_ADMIN_URL, DEFAULT_BROKER_URL, admin_address
+from pydanube.endpoint import SCHEMES
 from pydanube_core.errors import InvalidArgument
 from pydanube_core.units import parse_duration_s
 
@@ -95,6 +96,40 @@ _OPTIONS: Final[dict[str, tuple[Any, Any]]] = {
         ],
         None,
     ),
+    "common_token": (
+        Annotated[
+            str | None,
+            typer.Option(
+                "--token",
+                metavar="TOKEN",
+                help="Shown to the broker (DANUBE_TOKEN, or DANUBE_TOKEN_FILE, which no list of processes shows).",
+            ),
+        ],
+        None,
+    ),
+    "common_ca": (
+        Annotated[
+            str | None,
+            typer.Option(
+                "--ca", metavar="FILE", help="The authority of https:// brokers, in PEM (DANUBE_CA)."
+            ),
+        ],
+        None,
+    ),
+    "common_cert": (
+        Annotated[
+            str | None,
+            typer.Option("--cert", metavar="FILE", help="The certificate to show, in PEM (DANUBE_CERT)."),
+        ],
+        None,
+    ),
+    "common_key": (
+        Annotated[
+            str | None,
+            typer.Option("--tls-key", "--key", metavar="FILE", help="Its private key, in PEM (DANUBE_KEY)."),
+        ],
+        None,
+    ),
     "common_as": (
         Annotated[
             str | None,
@@ -143,7 +178,7 @@ class Command:
             nonlocal parsed
             parsed = values  # run below: typer has its own idea of what a closed pipe or an interrupt means
 
-        shared = shared_parameters()
+        shared = shared_parameters(self.parameters)
         own = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in self.parameters]
         body.__signature__ = inspect.Signature([*own, *shared])  # type: ignore[attr-defined]
         body.__annotations__ = {parameter.name: parameter.annotation for parameter in [*own, *shared]}
@@ -165,12 +200,28 @@ class Command:
         return self.function(common=common, **parsed) or 0
 
 
-def shared_parameters() -> tuple[inspect.Parameter, ...]:
-    """The options of every command."""
+def shared_parameters(own: Sequence[inspect.Parameter] = ()) -> tuple[inspect.Parameter, ...]:
+    """The options of every command; `--key` of one that has such an option itself (a message's) stays its own."""
+    names = {word for each in own for word in _option_words(each.annotation)}
     return tuple(
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            annotation=_TLS_KEY_ALONE if name == "common_key" and "--key" in names else annotation,
+            default=default,
+        )
         for name, (annotation, default) in _OPTIONS.items()
     )
+
+
+_TLS_KEY_ALONE: Final = Annotated[
+    str | None, typer.Option("--tls-key", metavar="FILE", help="Its private key, in PEM (DANUBE_KEY).")
+]
+
+
+def _option_words(annotation: Any) -> Sequence[str]:
+    found = [each for each in getattr(annotation, "__metadata__", ()) if hasattr(each, "param_decls")]
+    return [word for each in found for word in each.param_decls or ()]
 
 
 def command(*, examples: Sequence[str]) -> Callable[[Callable[..., int | None]], Command]:
@@ -226,6 +277,10 @@ def _common(values: Mapping[str, Any]) -> Common:
 
         cluster = find_cluster(name, os.environ)
         broker, admin = broker or cluster.broker, admin or cluster.admin
+    for name in ("token", "ca", "cert", "key"):
+        # There the SDK looks for what it is not given, in this process and in those that it starts.
+        if (value := values[f"common_{name}"]) is not None:
+            os.environ[f"DANUBE_{name.upper()}"] = value
     return Common(
         as_json=bool(values["common_json"]) or output == "json",
         timeout_s=parse_duration_s(values["common_timeout"] or TIMEOUT, field="timeout"),
@@ -245,12 +300,8 @@ def _url(text: str | None, field: str) -> str | None:
     if not separator:
         scheme, rest = "http", url
     _, colon, port = rest.rpartition(":")
-    if (
-        scheme not in ("http", "https")
-        or not colon
-        or not port.isascii()
-        or not port.isdigit()
-        or int(port) > 65_535
-    ):
-        raise InvalidArgument(f"--{field} {text!r}: write http://host:port", field=field, value=text)
-    return f"{scheme}://{rest}"
+    if scheme not in SCHEMES or not colon or not port.isascii() or not port.isdigit() or int(port) > 65_535:
+        raise InvalidArgument(
+            f"--{field} {text!r}: write http://host:port or https://host:port", field=field, value=text
+        )
+    return f"{'https' if SCHEMES[scheme] else 'http'}://{rest}"

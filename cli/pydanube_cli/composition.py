@@ -29,9 +29,9 @@ from pydanube_admin.plans.desk import AdminOptions
 from pydanube_broker.broker import Broker
 from pydanube_broker.log import configure_logging
 from pydanube_broker.rpc.caller import call_metadata
+from pydanube_broker.rpc.http_port import HttpPort
 from pydanube_broker.rpc.listening import listen
-from pydanube_broker.rpc.patience import patient_http, places
-from pydanube_broker.rpc.peer_memory import PeerMemory
+from pydanube_broker.rpc.patience import places
 from pydanube_broker.settings import Settings
 from pydanube_broker.topics.topic import now_ms
 
@@ -109,14 +109,7 @@ async def _serve(
         info = {"version": version(), "pid": os.getpid(), "http": None, **broker.ready_info()}
         async with contextlib.AsyncExitStack() as stack:
             if http:
-                info["http"] = await stack.enter_async_context(
-                    _http_face(
-                        settings,
-                        admin_url=info["admin"],
-                        entry=core.serve_call,
-                        memory=broker.peer_memory,
-                    )
-                )
+                info["http"] = await stack.enter_async_context(_http_face(broker, core.serve_call))
                 broker.http_url = info["http"]
             # What the start has made lives as long as the process: a full collection that looks through it each time
             # stops every stream for 30-60 ms.
@@ -170,32 +163,39 @@ def _check_ports(settings: Settings, *, http: bool) -> None:
 
 
 @asynccontextmanager
-async def _http_face(
-    settings: Settings, *, admin_url: str, entry: OpsEntry, memory: PeerMemory
-) -> AsyncIterator[str]:
-    """Serve MCP, as a client of the admin port, and JSON-RPC, of the entry behind it; yields the URL once it answers."""
+async def _http_face(broker: Broker, entry: OpsEntry) -> AsyncIterator[str]:
+    """Serve MCP and JSON-RPC, of the entry behind the admin port; yields the URL once it answers."""
     # Here, since `danube broker` needs neither and starts quicker without them.
-    from pydanube_admin.http import http_server
     from pydanube_mcp import late_http_face
 
+    settings, tls = broker.settings, broker.tls
     host = settings.server.host
     listener = listen(host, settings.server.http_port, flag="http-port")
-    port = listener.getsockname()[1]
     # A public address was asked for in so many words (--insecure-bind): then any name may lead here.
     allowed = ("*",) if settings.server.insecure_bind else ()
-    async with (
-        late_http_face(
-            admin_url,
-            profile=settings.mcp.profile,
-            confirm=settings.mcp.confirm,
-            allowed_hosts=allowed,
-            entry=entry,
-        ) as app,
-        http_server(
-            listener, app, grace_s=HTTP_GRACE_S, protocol=patient_http(places().other, memory=memory)
-        ),
-    ):
-        yield f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    async with late_http_face(
+        broker.admin_url,
+        profile=settings.mcp.profile,
+        confirm=settings.mcp.confirm,
+        allowed_hosts=allowed,
+        entry=entry,
+    ) as app:
+        port = HttpPort(
+            app,
+            listener,
+            tls=None if tls is None else tls.http,
+            connections=places().other,
+            memory=broker.peer_memory,
+            closed=broker.metrics.connections_closed,
+            lifespan="on",
+            grace_s=HTTP_GRACE_S,
+        )
+        await port.start()
+        try:
+            scheme = "https" if tls is not None else "http"
+            yield f"{scheme}://{f'[{host}]' if ':' in host else host}:{port.port}"
+        finally:
+            await port.stop()
 
 
 class _Stop:

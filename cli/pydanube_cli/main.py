@@ -36,12 +36,19 @@ GROUPS: Final[dict[str, dict[str, _Leaf]]] = {
         "init": ("config", "init", "write a commented settings file"),
         "check": ("config", "check", "find mistakes in the settings"),
     },
+    "tls": {
+        "init": ("tls", "init", "make an authority and certificates for a broker and its clients"),
+    },
     "report": {
         "lag": ("report", "lag", "how far subscriptions were behind, hour by hour"),
         "balance": ("report", "balance", "how evenly brokers are loaded, and what would help"),
     },
 }
-GROUP_SUMMARIES: Final = {"config": "settings of a broker", "report": "reports over telemetry, on Spark"}
+GROUP_SUMMARIES: Final = {
+    "config": "settings of a broker",
+    "tls": "certificates",
+    "report": "reports over telemetry, on Spark",
+}
 # Flags of every command that may also stand before the command's words; True: takes a value.
 _LEADING: Final = {
     "--json": False,
@@ -51,6 +58,10 @@ _LEADING: Final = {
     "--service-addr": True,
     "--admin": True,
     "--cluster": True,
+    "--token": True,
+    "--ca": True,
+    "--cert": True,
+    "--tls-key": True,
     "--as": True,
 }
 _HELP: Final = frozenset({"--help", "-h", "help"})

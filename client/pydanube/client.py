@@ -22,6 +22,7 @@ from pydanube_core.names import TopicName, check_subscription
 from pydanube_core.services import STREAM
 
 from pydanube.addresses import DEFAULT_BROKER_URL
+from pydanube.bearer import TokenSource, token_from
 from pydanube.client_metrics import ClosedCounts, Labels, exposition
 from pydanube.consumer import Consumer, Reader
 from pydanube.endpoint import Tls, parse_url, with_scheme
@@ -51,6 +52,7 @@ from pydanube.producer import Producer
 from pydanube.receiver import Receiver
 from pydanube.retry import Retry
 from pydanube.schemas import Schema, Schemas, schema_of
+from pydanube.tls import tls_from
 from pydanube.topic_watch import Partitions, TopicChoice, TopicWatch
 from pydanube.tracing import Tracing
 from pydanube.transport import Transport, TransportFactory, gave_up
@@ -64,7 +66,7 @@ _Partitions = tuple[str, Partitions]
 def connect(
     url: str | None = None,
     *,
-    token: str | None = None,
+    token: TokenSource | None = None,
     tls: Tls | None = None,
     principal: str | None = None,
     retry: Retry | None = None,
@@ -76,8 +78,11 @@ def connect(
 
     Args:
         url: `http://host:port` of any broker, or `host:port`; None: `DANUBE_BROKER_URL`, or http://127.0.0.1:6650.
-        token: sent as a bearer token.
-        tls: certificates; `https://` alone uses the system's authorities.
+            `https://` and `danubes://` mean TLS, for every broker of the cluster.
+        token: shown to the broker, over TLS or to this machine only; a function is asked anew whenever a stream or call
+            begins. None: `DANUBE_TOKEN`, or the content of the file `DANUBE_TOKEN_FILE`.
+        tls: certificates; `https://` alone uses the system's authorities. None: `DANUBE_CA`, `DANUBE_CERT`,
+            `DANUBE_KEY` where the url means TLS.
         principal: who acts, for the audit.
         retry: how long retryable failures are tried again; `Retry(max_elapsed_s=60)` by default.
         tracing: make OpenTelemetry spans of what is sent, see `pydanube.tracing`.
@@ -89,12 +94,17 @@ def connect(
     if url is None or url == "":
         url = os.environ.get("DANUBE_BROKER_URL") or DEFAULT_BROKER_URL
     url = with_scheme(url)
-    parse_url(url)
-    _check_kind("token", token, str, "text")
+    _, secure = parse_url(url)
+    if token is None:
+        token = token_from()
+    elif not callable(token):
+        _check_kind("token", token, str, "text or a function that gives it")
     _check_kind("tls", tls, Tls, "a pydanube.Tls")
     _check_kind("principal", principal, str, "text")
     _check_kind("retry", retry, Retry, "a pydanube.Retry")
 
+    if secure and tls is None:  # given, so that an answer that names another address does not lead out of TLS
+        tls = tls_from() or Tls()
     make = partial(Http2Transport, token=token, tls=tls, principal=principal)
     return Client(url, make, retry or Retry(), Tracing() if tracing else None)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Final
 from urllib.parse import urlsplit
 
 from pydanube_core.errors import InvalidArgument
@@ -23,40 +23,20 @@ def with_scheme(url: str) -> str:
     return url if not isinstance(url, str) or "://" in url else f"http://{url}"
 
 
+#: scheme → whether it means TLS
+SCHEMES: Final = {"http": False, "https": True, "danube": False, "danubes": True}
+
+
 def parse_url(url: str) -> tuple[str, bool]:
-    """`host:port` and whether to use TLS, from `http://host:port` or `https://host:port`."""
+    """`host:port` and whether to use TLS, from `http://host:port` or `https://host:port` (or danube, danubes)."""
     try:
         parts = urlsplit(url)
         port = parts.port
     except (ValueError, AttributeError, TypeError):  # the latter two: it is no text at all
         parts, port = urlsplit(""), None
-    if parts.scheme not in ("http", "https") or not parts.hostname or port is None or parts.path.strip("/"):
+    if parts.scheme not in SCHEMES or not parts.hostname or port is None or parts.path.strip("/"):
         raise InvalidArgument(
             f"url {url!r}: write http://host:port or https://host:port", field="url", value=url if isinstance(url, str) else repr(url)[:200],
         )  # fmt: skip
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    return f"{host}:{port}", parts.scheme == "https"
-
-
-def metadata_of(token: str | None, principal: str | None) -> tuple[tuple[str, str], ...]:
-    """What goes with every call: who asks."""
-    metadata: list[tuple[str, str]] = []
-    if token is not None:
-        metadata.append(("authorization", f"Bearer {token}"))
-    if principal is not None:
-        metadata.append(("danube-principal", principal))
-    return tuple(metadata)
-
-
-def read_pem(path: str | None) -> bytes | None:
-    """What is in a file of certificates or keys.
-
-    Raises:
-        InvalidArgument: it cannot be read.
-    """
-    if path is None:
-        return None
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise InvalidArgument(f"tls: cannot read {path}: {error}", field="tls", value=path) from error
+    return f"{host}:{port}", SCHEMES[parts.scheme]

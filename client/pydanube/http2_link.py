@@ -30,6 +30,7 @@ from pydanube_core.http2.codes import ErrorCode
 
 from pydanube.http2_call import MESSAGE_BYTES, Call
 from pydanube.statuses import not_reached
+from pydanube.tls import CLOSED_AFTER_HANDSHAKE, tls_failure
 
 if TYPE_CHECKING:
     from pydanube_core.http2 import AnswerEvent, Stream
@@ -60,7 +61,7 @@ async def open_link(
     """
     loop = asyncio.get_running_loop()
     link = Link(url, loop, keepalive_s)
-    why = ""
+    why, failed_tls = "", False
     try:
         async with asyncio.timeout(patience_s):
             await loop.create_connection(
@@ -70,21 +71,21 @@ async def open_link(
     except TimeoutError:
         why = f"no answer within {patience_s:g} s"
     except OSError as error:  # those of ssl are such too
-        why = _reason(error)
+        why, failed_tls = _reason(error), isinstance(error, ssl.SSLError)
     except asyncio.CancelledError:
         link.abort()
         raise
     why = why or link.reason
     if why:
         link.abort()
-        raise not_reached(url, why)
+        raise not_reached(url, why, tls=failed_tls or link.failed_tls)
     return link
 
 
 def _reason(error: OSError) -> str:
     """What a person can use: the system's words, not asyncio's list of addresses."""
     if isinstance(error, ssl.SSLError):
-        return f"TLS: {error.reason or error}" if not error.args[1:] else f"TLS: {error.args[1]}"
+        return tls_failure(error)
     number = error.errno
     if number is None or not isinstance(error, ConnectionError):
         found = _ERRNO.search(str(error))
@@ -103,6 +104,8 @@ class Link(asyncio.Protocol):
         self.closed: asyncio.Future[None] = loop.create_future()
         self.unpack = Unpacker(MESSAGE_BYTES, loop.time)
         self.reason = ""  # why it ended
+        self.failed_tls = False  # that is the reason
+        self._secured = False
         self._keepalive_s = keepalive_s
         self._transport: asyncio.Transport | None = None
         self._greeted = False
@@ -209,6 +212,7 @@ class Link(asyncio.Protocol):
         transport.set_write_buffer_limits(high=HIGH_WATER_BYTES, low=HIGH_WATER_BYTES // 4)
         self._transport = transport
         secured: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
+        self._secured = secured is not None
         if secured is not None and secured.selected_alpn_protocol() != "h2":
             self._lost("the other side speaks no HTTP/2 in TLS")
             transport.abort()
@@ -249,6 +253,7 @@ class Link(asyncio.Protocol):
                 # What the broker sent is no HTTP/2, or not as it must be.
                 self.close(f"the connection failed: {event.why}")
             case GoingAway() if event.code != ErrorCode.NO_ERROR:
+                self.failed_tls = event.code == ErrorCode.INADEQUATE_SECURITY
                 self.reason = f"the broker ended the connection: {event.why or event.code}"
             case _:
                 pass
@@ -264,9 +269,12 @@ class Link(asyncio.Protocol):
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._lost(
-            "Connection reset by peer" if isinstance(error, ConnectionError) else "the connection was closed"
-        )
+        why = _reason(error) if isinstance(error, OSError) else "the connection was closed"
+        self.failed_tls = self.failed_tls or isinstance(error, ssl.SSLError)
+        if self._secured and not self._greeted and not self.failed_tls:
+            # asyncio sends no alert when a server refuses a certificate: it closes.
+            self.failed_tls, why = True, CLOSED_AFTER_HANDSHAKE
+        self._lost(why)
         if not self.closed.done():
             self.closed.set_result(None)
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final
 
-from pydanube_core.errors import DeadlineExceeded, Internal, InvalidArgument, Unavailable
+from pydanube_core.errors import DeadlineExceeded, Internal, Unavailable
 from pydanube_core.grpc_wire import encode_metadata, frame
 
-from pydanube.endpoint import Tls, metadata_of, parse_url, read_pem
+from pydanube.bearer import TokenSource, bearer, check_channel
+from pydanube.endpoint import Tls, parse_url
 from pydanube.http2_call import Call
 from pydanube.http2_link import Link, open_link
+from pydanube.tls import client_context
 
 _SERVICE: Final = "/danube.stream.Stream/"
 KEEPALIVE_S: Final = 10.0
@@ -75,13 +75,21 @@ class Http2Transport:
     """See the module."""
 
     def __init__(
-        self, url: str, *, token: str | None = None, tls: Tls | None = None, principal: str | None = None
+        self,
+        url: str,
+        *,
+        token: TokenSource | None = None,
+        tls: Tls | None = None,
+        principal: str | None = None,
     ) -> None:
         target, secure = parse_url(url)
         host, _, port = target.rpartition(":")
         self._url = url
         self._host, self._port = host.strip("[]"), int(port)
-        self._tls = _context(tls or Tls()) if secure or tls is not None else None
+        self._tls = client_context(tls or Tls()) if secure or tls is not None else None
+        if token is not None:
+            check_channel(url, self._host, secure=self._tls is not None)
+        self._token = token
         self._fixed: _Headers = (
             (b":method", b"POST"),
             (b":scheme", b"https" if self._tls is not None else b"http"),
@@ -91,7 +99,7 @@ class Http2Transport:
             (b"user-agent", b"pydanube"),
             (b"grpc-accept-encoding", b"identity,gzip"),
         )
-        self._more = encode_metadata(metadata_of(token, principal))
+        self._more = () if principal is None else encode_metadata((("danube-principal", principal),))
         self._connecting = asyncio.Lock()
         self._current: Link | None = None
         self._links: set[Link] = set()  # also those that end when their last stream does
@@ -160,30 +168,5 @@ class Http2Transport:
             return link
 
     def _headers(self, path: str) -> _Headers:
-        return (*self._fixed[:2], (b":path", path.encode()), *self._fixed[2:], *self._more)
-
-
-def _context(tls: Tls) -> ssl.SSLContext:
-    """
-    Raises:
-        InvalidArgument: a file cannot be read, or is not what it should be.
-    """
-    authorities = read_pem(tls.ca)
-    read_pem(tls.cert)
-    read_pem(tls.key)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(["h2"])
-    try:
-        if authorities is None:
-            context.load_default_certs()
-        else:
-            context.load_verify_locations(cadata=authorities.decode())
-        if tls.cert is not None:
-            context.load_cert_chain(tls.cert, tls.key)
-    except (ssl.SSLError, ValueError) as error:
-        name = next((Path(each).name for each in (tls.cert, tls.ca) if each is not None), "")
-        raise InvalidArgument(
-            f"tls: {name} is no certificate in PEM, or not of that key: {error}", field="tls", value=name
-        ) from error
-    return context
+        shown = () if self._token is None else encode_metadata((bearer(self._token),))
+        return (*self._fixed[:2], (b":path", path.encode()), *self._fixed[2:], *self._more, *shown)

@@ -8,7 +8,10 @@ from pydanube_core.errors import ClusterError
 from pydanube_core.generated.danube_ops_pb2 import CallRequest, CallResponse
 from pydanube_core.ops_call import call_failed, call_result, call_target
 
+from pydanube.bearer import TokenSource, token_from
+from pydanube.endpoint import Tls
 from pydanube.http2_transport import Http2Transport
+from pydanube.tls import tls_from
 
 OPS_CALL: Final = "/danube.ops.Ops/Call"
 
@@ -17,13 +20,21 @@ class OpsChannel:
     """A connection to an admin port; made with the first call, in the loop of that call, and again when it was lost.
 
     Args:
-        url: `http://host:port`.
+        url: `http://host:port`, or `https://host:port` with TLS.
         field: the argument that an address of another form is blamed on.
+        token, tls: as of `pydanube.connect`.
     """
 
-    def __init__(self, url: str, *, field: str = "admin") -> None:
+    def __init__(
+        self, url: str, *, field: str = "admin", token: TokenSource | None = None, tls: Tls | None = None
+    ) -> None:
         self.url = url
-        self._transport = Http2Transport(f"http://{call_target(url, field=field)}")
+        target, secure = call_target(url, field=field)
+        self._transport = Http2Transport(
+            f"{'https' if secure else 'http'}://{target}",
+            token=token_from() if token is None else token,
+            tls=tls_from() if tls is None and secure else tls,
+        )
 
     async def call(self, request: CallRequest, *, timeout_s: float) -> bytes:
         """Carry out one operation and return its result as JSON.

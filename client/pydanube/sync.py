@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar, Unpack
 from pydanube_core.errors import ClosedResource
 
 from pydanube import client as _client
+from pydanube.bearer import TokenSource
 from pydanube.blocking import Blocking, InLoop, at_once, same
 from pydanube.consumer import Consumer as _Consumer
 from pydanube.consumer import Reader as _Reader
@@ -77,7 +78,7 @@ R = TypeVar("R", bound=_Receiver)
 def connect(
     url: str | None = None,
     *,
-    token: str | None = None,
+    token: TokenSource | None = None,
     tls: Tls | None = None,
     principal: str | None = None,
     retry: Retry | None = None,
@@ -93,12 +94,17 @@ def connect(
 
 
 def connect_admin(
-    url: str | None = None, *, principal: str | None = None, timeout_s: float = 10.0
+    url: str | None = None,
+    *,
+    token: TokenSource | None = None,
+    tls: Tls | None = None,
+    principal: str | None = None,
+    timeout_s: float = 10.0,
 ) -> AbstractContextManager[SyncAdmin]:
     """As `pydanube.admin.connect_admin`, to be used as `with connect_admin() as admin`."""
     from pydanube.admin.connecting import connect_admin_sync  # the classes of results take a while to make
 
-    return connect_admin_sync(url, principal=principal, timeout_s=timeout_s)
+    return connect_admin_sync(url, token=token, tls=tls, principal=principal, timeout_s=timeout_s)
 
 
 class Client:

@@ -21,8 +21,8 @@ from pydanube_core.generated.danube_ops_pb2 import CallRequest, CallResponse
 LONG_RUNNING_S: Final = 3600.0
 
 
-def call_target(admin_url: str, *, field: str = "admin") -> str:
-    """`host:port` of `http://host:port`.
+def call_target(admin_url: str, *, field: str = "admin") -> tuple[str, bool]:
+    """`host:port` of `http://host:port` or `https://host:port`, and whether it means TLS.
 
     Raises:
         InvalidArgument: not such a URL; `field` names the argument.
@@ -32,18 +32,19 @@ def call_target(admin_url: str, *, field: str = "admin") -> str:
         port = parts.port
     except ValueError:
         port = None
-    if parts.scheme == "https":
-        raise NotImplementedYet(
-            f"{admin_url}: TLS comes with the security work; use http:// on a trusted network", url=admin_url
-        )
-    if parts.scheme != "http" or not parts.hostname or port is None or parts.path not in ("", "/"):
+    if (
+        parts.scheme not in ("http", "https")
+        or not parts.hostname
+        or port is None
+        or parts.path not in ("", "/")
+    ):
         raise InvalidArgument(
             f"{admin_url!r} is not an admin address; write http://host:port, such as http://127.0.0.1:50051",
             field=field,
             value=admin_url,
         )
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    return f"{host}:{port}"
+    return f"{host}:{port}", parts.scheme == "https"
 
 
 def call_request(
@@ -94,6 +95,8 @@ def call_failed(error: ClusterError, *, url: str, operation: str, timeout_s: flo
     match error:
         case DeadlineExceeded():
             return no_answer(url=url, operation=operation, timeout_s=timeout_s)
+        case Unavailable() if "tls" in error.details:
+            return error
         case Unavailable():
             return Unavailable(
                 f"no broker answers at {url}; start one with `danube up`, or name another with --admin "

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from pydanube_admin.remote import OpsClient
+from pydanube_admin.remote import OpsClient, OpsEntry
 from pydanube_admin.spelling import shown
 from pydanube_core.errors import ClusterError, InvalidArgument
 from pydanube_core.spelling import close_names
@@ -54,10 +54,13 @@ class Clusters:
         timeout_s: float,
         principal: str | None,
         read_only: bool = False,
+        entry: OpsEntry | None = None,
     ) -> None:
         assert connections, "a server speaks for at least one cluster"
         self._clients = {
-            name: OpsClient(url, timeout_s=timeout_s, principal=principal, face="mcp", read_only=read_only)
+            name: OpsClient(
+                url, timeout_s=timeout_s, principal=principal, face="mcp", read_only=read_only, entry=entry
+            )
             for name, url in connections.items()
         }
 

@@ -118,14 +118,14 @@ async def late_http_face(
 ) -> AsyncIterator[HttpFace]:
     """`http_face` of one cluster: `/rpc` at once, `/mcp` from its first request on.
 
-    `entry` is `danube.ops/Call` where that is in this process: `/rpc` then takes no way over the admin port.
+    `entry` is `danube.ops/Call` where that is in this process: neither then takes the way over the admin port.
     """
 
     def load() -> Any:
         # By name and here: at import time they would cost what this module is there to save.
         import_module("pydanube_mcp.run")
         build: Any = import_module("pydanube_mcp.server").build_server
-        return build(admin_url, profile=profile, confirm=confirm, timeout_s=timeout_s)
+        return build(admin_url, profile=profile, confirm=confirm, timeout_s=timeout_s, entry=entry)
 
     app = LateApp(load, lambda server: import_module("pydanube_mcp.run").serving(server))
     ops = OpsClient(admin_url, timeout_s=timeout_s, face="jsonrpc", entry=entry)

@@ -47,6 +47,7 @@ from mcp.types import (
 from pydantic import AnyUrl
 from pydanube.addresses import DEFAULT_ADMIN_URL
 from pydanube_admin.openrpc import package_version
+from pydanube_admin.remote import OpsEntry
 from pydanube_core.errors import ClusterError
 
 from pydanube_mcp.alerts import MAX_CUES, MAX_LISTENERS, AlertWatch
@@ -294,6 +295,7 @@ def build_server(
     conformance: bool = False,
     timeout_s: float = 10.0,
     principal: str | None = None,
+    entry: OpsEntry | None = None,
 ) -> DanubeServer:
     """Build the server; nothing is connected yet, so it starts while its clusters are down.
 
@@ -305,12 +307,13 @@ def build_server(
         conformance: serve what the public conformance suite looks for as well.
         timeout_s: for each call.
         principal: who calls, unless an HTTP request says otherwise. None: the environment's user.
+        entry: what the admin port of the one cluster would call, where that is in this process.
 
     Raises:
         InvalidArgument: not an admin URL.
     """
     by_name = {"default": connections} if isinstance(connections, str) else dict(connections)
-    clusters = Clusters(by_name, timeout_s=timeout_s, principal=principal, read_only=read_only)
+    clusters = Clusters(by_name, timeout_s=timeout_s, principal=principal, read_only=read_only, entry=entry)
     suite = jobs = None
     if conformance:
         from pydanube_mcp.conformance import fixtures

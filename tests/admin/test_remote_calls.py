@@ -199,9 +199,9 @@ async def test_a_request_that_is_no_protobuf_is_answered(core: AdminCore) -> Non
 
 
 def test_admin_addresses() -> None:
-    assert call_target("http://127.0.0.1:50051") == "127.0.0.1:50051"
-    assert call_target("http://[::1]:50051/") == "[::1]:50051"
-    assert call_target("localhost:50051") == "localhost:50051"
+    assert call_target("http://127.0.0.1:50051") == ("127.0.0.1:50051", False)
+    assert call_target("http://[::1]:50051/") == ("[::1]:50051", False)
+    assert call_target("localhost:50051") == ("localhost:50051", False)
     for bad in ("http://127.0.0.1", "ftp://x:1", "http://x:99999", "http://x:1/path", ""):
         with pytest.raises(InvalidArgument) as caught:
             call_target(bad)

@@ -112,7 +112,12 @@ async def serving(
 ) -> AsyncIterator[tuple[Broker, OwnServer, Transport]]:
     broker = Broker()
     server = OwnServer(
-        host="127.0.0.1", port=0, flag="grpc-port", route=broker.route(), tls=tls, times=Times()
+        host="127.0.0.1",
+        port=0,
+        flag="grpc-port",
+        route=broker.route(),
+        tls=None if tls is None else lambda: tls,
+        times=Times(),
     )
     await server.start()
     scheme = "https" if tls is not None else "http"

@@ -95,7 +95,12 @@ def helps() -> dict[str, str | None]:
 
 def path_of(words: list[str]) -> list[str]:
     """The words that name the command: a group and a verb, or one word."""
-    groups = {operation.words[0] for operation in OPERATIONS.values()} | {"config", "report"}
+    groups = {operation.words[0] for operation in OPERATIONS.values()} | {
+        "config",
+        "report",
+        "security",
+        "tls",
+    }
     return words[: 2 if words[0] in groups else 1]
 
 

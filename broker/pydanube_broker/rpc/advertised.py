@@ -19,9 +19,11 @@ from pydanube_core.errors import InvalidArgument
 _ELSEWHERE: Final = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))
 
 
-def advertised_url(given: str | None, host: str, port: int) -> str:
+def advertised_url(given: str | None, host: str, port: int, *, secure: bool = False) -> str:
     """What is told to clients: the setting, or where the broker listens."""
-    return check_advertised(given) if given is not None else f"http://{_bracketed(dialled_host(host))}:{port}"
+    if given is not None:
+        return check_advertised(given, secure=secure)
+    return f"{_scheme(secure)}://{_bracketed(dialled_host(host))}:{port}"
 
 
 def dialled_host(host: str) -> str:
@@ -43,8 +45,8 @@ def dialled_host(host: str) -> str:
     return "::1" if ":" in host else "127.0.0.1"
 
 
-def check_advertised(url: str) -> str:
-    """The URL as it is told to clients.
+def check_advertised(url: str, *, secure: bool = False) -> str:
+    """The URL as it is told to clients of a port that speaks TLS (`secure`) or plain text.
 
     Raises:
         InvalidArgument: some official client could not dial it.
@@ -52,19 +54,23 @@ def check_advertised(url: str) -> str:
 
     def wrong(why: str) -> InvalidArgument:
         return InvalidArgument(
-            f"server.advertised_url {url!r}: {why}; give what clients dial, like http://broker.example.org:6650",
+            f"server.advertised_url {url!r}: {why}; give what clients dial, like "
+            f"{_scheme(secure)}://broker.example.org:6650",
             field="server.advertised_url",
             value=url,
         )
 
     text = url.strip().rstrip("/")
-    parts = urlsplit(text if "://" in text else f"http://{text}")
+    parts = urlsplit(text if "://" in text else f"{_scheme(secure)}://{text}")
     try:
         host, port = parts.hostname, parts.port
     except ValueError as error:
         raise wrong(str(error)) from error
     if parts.scheme not in ("http", "https"):
         raise wrong(f"the scheme {parts.scheme!r} is neither http nor https")
+    if parts.scheme != _scheme(secure):
+        spoken = "TLS" if secure else "no TLS"
+        raise wrong(f"this broker speaks {spoken} (tls.cert), and Rust's client believes the scheme")
     if not host or parts.path or parts.query or parts.fragment or parts.username:
         raise wrong("a scheme, a host and a port are all it has")
     if port is None:
@@ -74,6 +80,10 @@ def check_advertised(url: str) -> str:
     if "_" in host:
         raise wrong("Java finds no host in a name with an underscore")
     return f"{parts.scheme}://{_bracketed(host)}:{port}"
+
+
+def _scheme(secure: bool) -> str:
+    return "https" if secure else "http"
 
 
 def _is_wildcard(host: str) -> bool:

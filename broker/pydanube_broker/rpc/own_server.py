@@ -11,6 +11,7 @@ import contextlib
 import logging
 import ssl
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from pydanube_core.http2 import Limits
@@ -21,6 +22,7 @@ from pydanube_broker.rpc.listening import listen
 from pydanube_broker.rpc.own_connection import OwnConnection
 from pydanube_broker.rpc.peer_memory import PeerMemory
 from pydanube_broker.rpc.routing import methods_of, nothing
+from pydanube_broker.rpc.tls_door import TlsDoor
 
 log = logging.getLogger("pydanube.rpc")
 
@@ -60,7 +62,7 @@ class OwnServer:
         closed: counts connections that were closed for what their peer did, by reason.
         unix_path: listen on this socket too.
         memory: what is held for the peers of all ports of a broker.
-        tls: with ALPN `h2`; asks for client certificates as it says.
+        tls: gives the certificates in force, with ALPN `h2`; asks for client certificates as it says.
     """
 
     def __init__(
@@ -73,7 +75,7 @@ class OwnServer:
         calls: Counter[tuple[str, str, str]] | None = None,
         closed: Counter[str] | None = None,
         unix_path: str | None = None,
-        tls: ssl.SSLContext | None = None,
+        tls: Callable[[], ssl.SSLContext] | None = None,
         limits: Limits | None = None,
         times: Times | None = None,
         memory: PeerMemory | None = None,
@@ -91,7 +93,7 @@ class OwnServer:
         self._unix_path = unix_path
         self._listener = listen(host, port, flag=flag)
         self.port: int = self._listener.getsockname()[1]
-        self._servers: list[asyncio.Server] = []
+        self._servers: list[asyncio.Server | TlsDoor] = []
         self._connections: set[OwnConnection] = set()
         self._woken: list[OwnConnection] = []
         self._pings: set[OwnConnection] = set()
@@ -104,12 +106,12 @@ class OwnServer:
         def factory() -> OwnConnection:
             return OwnConnection(self)
 
-        patience = None if self._tls is None else self.times.handshake_s
-        self._servers.append(
-            await self.loop.create_server(
-                factory, sock=self._listener, ssl=self._tls, backlog=512, ssl_handshake_timeout=patience
-            )
-        )
+        if self._tls is None:
+            self._servers.append(await self.loop.create_server(factory, sock=self._listener, backlog=512))
+        else:
+            patience_s = self.times.handshake_s
+            door = TlsDoor(self._listener, factory, self._tls, patience_s=patience_s, closed=self.closed)
+            self._servers.append(door)
         if self._unix_path is not None:
             self._servers.append(await self.loop.create_unix_server(factory, self._unix_path))
         self._timer = self.loop.call_later(self.times.look_s, self._look)

@@ -10,6 +10,8 @@ from pydanube_core.ops_call import LONG_RUNNING_S, call_request
 
 from pydanube.addresses import admin_address
 from pydanube.admin.values import ResultT
+from pydanube.bearer import TokenSource
+from pydanube.endpoint import Tls
 from pydanube.ops_channel import OpsChannel
 from pydanube.principal import default_principal
 
@@ -19,8 +21,16 @@ FACE: Final = "python"
 class Caller:
     """Calls from asyncio."""
 
-    def __init__(self, url: str | None, *, principal: str | None, timeout_s: float) -> None:
-        self._channel = OpsChannel(admin_address(url, None, os.environ), field="url")
+    def __init__(
+        self,
+        url: str | None,
+        *,
+        token: TokenSource | None,
+        tls: Tls | None,
+        principal: str | None,
+        timeout_s: float,
+    ) -> None:
+        self._channel = OpsChannel(admin_address(url, None, os.environ), field="url", token=token, tls=tls)
         self._principal = principal or default_principal()
         self._timeout_s = timeout_s
 

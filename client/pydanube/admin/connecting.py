@@ -8,22 +8,30 @@ from contextlib import asynccontextmanager, contextmanager
 from pydanube.admin.calling import Caller
 from pydanube.admin.generated.operations import Admin
 from pydanube.admin.generated.sync_operations import SyncAdmin
+from pydanube.bearer import TokenSource
+from pydanube.endpoint import Tls
 from pydanube.sync_loop import Loop
 
 
 @asynccontextmanager
 async def connect_admin(
-    url: str | None = None, *, principal: str | None = None, timeout_s: float = 10.0
+    url: str | None = None,
+    *,
+    token: TokenSource | None = None,
+    tls: Tls | None = None,
+    principal: str | None = None,
+    timeout_s: float = 10.0,
 ) -> AsyncIterator[Admin]:
     """The operations of a cluster, for the block.
 
     Args:
         url: of the broker, its clients' port or its admin port; DANUBE_ADMIN_ENDPOINT, DANUBE_BROKER_URL, else
             http://127.0.0.1:50051.
+        token, tls: as of `pydanube.connect`.
         principal: who asks, for the audit; DANUBE_PRINCIPAL, else `<user>@<host>`.
         timeout_s: for a call; operations that take long have an hour.
     """
-    caller = Caller(url, principal=principal, timeout_s=timeout_s)
+    caller = Caller(url, token=token, tls=tls, principal=principal, timeout_s=timeout_s)
     try:
         yield Admin(caller)
     finally:
@@ -32,10 +40,15 @@ async def connect_admin(
 
 @contextmanager
 def connect_admin_sync(
-    url: str | None = None, *, principal: str | None = None, timeout_s: float = 10.0
+    url: str | None = None,
+    *,
+    token: TokenSource | None = None,
+    tls: Tls | None = None,
+    principal: str | None = None,
+    timeout_s: float = 10.0,
 ) -> Iterator[SyncAdmin]:
     """`connect_admin` without await; `pydanube.sync` exports it under that name."""
-    caller, loop = Caller(url, principal=principal, timeout_s=timeout_s), Loop()
+    caller, loop = Caller(url, token=token, tls=tls, principal=principal, timeout_s=timeout_s), Loop()
     try:
         yield SyncAdmin(loop, Admin(caller))
     finally:

@@ -45,6 +45,7 @@ from pydanube_core.http2.windows import ReceiveWindow
 STREAM_BYTES: Final = 2048  # what an open stream takes with its call, about
 _REMEMBERED: Final = 256  # streams that are closed, and how: frames of theirs may still be under way
 _MOST: Final = 320  # of them, before the oldest are forgotten
+_TLS_HANDSHAKE: Final = 0x16  # the first byte of whoever speaks TLS
 #: of a window, in bytes: worth less than the frame that says it. Of no account where nothing waits for it: grpcio answers
 #: each small message with an increment of its size.
 TINY_INCREMENT: Final = 32
@@ -143,7 +144,8 @@ class ServerConnection:
         if not self._greeted:
             greeting = data[: len(PREFACE)]
             if greeting != PREFACE[: len(greeting)]:
-                raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "not_http2")
+                what = "tls_on_plain_port" if data[0] == _TLS_HANDSHAKE else "not_http2"
+                raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, what)
             if len(greeting) < len(PREFACE):
                 self._partial = data
                 return  # how long it may take is the handshake's affair

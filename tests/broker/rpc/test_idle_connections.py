@@ -12,9 +12,10 @@ from typing import Any, cast
 
 import pytest
 import uvicorn
-from pydanube_broker.http_status import StatusServer
+from pydanube_broker.http_status import status_app
 from pydanube_broker.rpc import patience
 from pydanube_broker.rpc.hot import Route
+from pydanube_broker.rpc.http_port import HttpPort
 from pydanube_broker.rpc.own_server import OwnServer, Times
 from pydanube_broker.rpc.patience import OneWrite, patient_http, places
 from pydanube_broker.rpc.peer_memory import PeerMemory
@@ -69,7 +70,8 @@ async def closed(reader: asyncio.StreamReader) -> None:
 def test_an_http_port_that_is_full_closes_what_has_been_idle_for_longest() -> None:
     async def scenario() -> None:
         listener = socket.create_server(("127.0.0.1", 0))
-        server = StatusServer(cast(Any, None), listener, connections=4)
+        app = status_app(cast(Any, None))
+        server = HttpPort(app, listener, tls=None, connections=4, memory=None)
         await server.start()
         try:
             async with dialling(server.port) as call:

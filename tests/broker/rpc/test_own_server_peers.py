@@ -8,6 +8,7 @@ import ssl
 import subprocess
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -379,7 +380,7 @@ def context(folder: Path, *, mutual: bool) -> ssl.SSLContext:
 async def test_tls_and_who_the_client_is(certificates: Path, mutual: bool) -> None:
     authority = (certificates / "ca.pem").read_bytes()
     pair = [(certificates / f"client.{end}").read_bytes() for end in ("key", "pem")] if mutual else []
-    async with serving(Times(), tls=context(certificates, mutual=mutual)) as (server, host):
+    async with serving(Times(), tls=partial(context, certificates, mutual=mutual)) as (server, host):
         credentials = grpc.ssl_channel_credentials(authority, *pair)
         async with grpc.aio.secure_channel(f"localhost:{server.port}", credentials) as channel:
             text = bytes(300_000)
@@ -391,7 +392,7 @@ async def test_tls_and_who_the_client_is(certificates: Path, mutual: bool) -> No
 
 async def test_mutual_tls_admits_nobody_without_a_certificate(certificates: Path) -> None:
     authority = (certificates / "ca.pem").read_bytes()
-    async with serving(Times(), tls=context(certificates, mutual=True)) as (server, host):
+    async with serving(Times(), tls=partial(context, certificates, mutual=True)) as (server, host):
         credentials = grpc.ssl_channel_credentials(authority)
         async with grpc.aio.secure_channel(f"localhost:{server.port}", credentials) as channel:
             with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -401,7 +402,7 @@ async def test_mutual_tls_admits_nobody_without_a_certificate(certificates: Path
 
 
 async def test_tls_without_h2_is_closed(certificates: Path) -> None:
-    async with serving(Times(), tls=context(certificates, mutual=False)) as (server, host):
+    async with serving(Times(), tls=partial(context, certificates, mutual=False)) as (server, host):
         plain = ssl.create_default_context(cafile=str(certificates / "ca.pem"))
         reader, writer = await asyncio.open_connection("localhost", server.port, ssl=plain)
         await until_closed(reader)

@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 from pydanube_broker.settings import Settings, SourceKind
 from pydanube_broker.settings_load import load_settings, variable_of
-from pydanube_core.errors import InsecureBind, InvalidArgument, NotImplementedYet
+from pydanube_core.errors import InsecureBind, InvalidArgument
 
 
 def write(folder: Path, text: str) -> Path:
@@ -213,9 +213,25 @@ def test_loopback_host_may_start(host: str) -> None:
     load_settings(None, {}, {"server.host": host}).check_startable()
 
 
-def test_what_is_not_built_is_refused_not_ignored() -> None:
-    with pytest.raises(NotImplementedYet):
-        load_settings(None, {}, {"tls.cert": "/etc/cert.pem"}).check_startable()
+@pytest.mark.parametrize(
+    ("given", "missing"),
+    [("tls.cert", "tls.key"), ("tls.key", "tls.cert"), ("tls.client_ca", "tls.cert")],
+)
+def test_half_of_what_tls_needs_is_refused_not_ignored(given: str, missing: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        load_settings(None, {}, {given: "/etc/some.pem"}).check_startable()
+    assert caught.value.details["field"] == missing
+
+
+def test_an_advertised_address_has_the_scheme_of_the_port() -> None:
+    pair = {"tls.cert": "/etc/cert.pem", "tls.key": "/etc/key.pem"}
+    for given, words in (
+        ({"server.advertised_url": "http://b.example.org:6650", **pair}, "speaks TLS"),
+        ({"server.advertised_url": "https://b.example.org:6650"}, "speaks no TLS"),
+    ):
+        with pytest.raises(InvalidArgument, match=words):
+            load_settings(None, {}, given).check_startable()
+    load_settings(None, {}, {"server.advertised_url": "https://b.example.org:6650", **pair}).check_startable()
 
 
 def test_a_journal_file_that_could_not_take_a_large_batch_is_refused(tmp_path: Path) -> None:

@@ -1,0 +1,107 @@
+"""The certificates of a port: read from files, and read again when the files change.
+
+A new certificate holds for connections that begin after it was read; those that are open stay as they are. Files that
+cannot be read, or do not belong together (somebody is half-way through writing them), leave the last good ones in force,
+which is logged once for each state of the files.
+"""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pydanube_core.errors import InvalidArgument
+
+log = logging.getLogger("pydanube.rpc")
+
+VERIFY: Final = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CertificateFiles:
+    """PEM files: the server's chain, its key, and the authority of clients' certificates (None: not asked for)."""
+
+    cert: Path
+    key: Path
+    client_ca: Path | None = None
+
+
+class Certificates:
+    """See the module.
+
+    Args:
+        files: what to read.
+        client_auth: whether clients show a certificate: `none`, `optional`, `required`.
+        protocols: what is spoken inside, for ALPN.
+
+    Raises:
+        InvalidArgument: a file cannot be read, or is not what it should be.
+    """
+
+    def __init__(self, files: CertificateFiles, *, client_auth: str, protocols: Sequence[str]) -> None:
+        self._files = files
+        self._verify = VERIFY[client_auth if files.client_ca is not None else "none"]
+        self._protocols = list(protocols)
+        self._seen = self._state()
+        self.context = self._load()
+
+    def look(self) -> bool:
+        """Read the files again if they changed since the last look; returns whether new ones are in force."""
+        state = self._state()
+        if state == self._seen:
+            return False
+        self._seen = state
+        try:
+            self.context = self._load()
+        except InvalidArgument as error:
+            log.warning(
+                "certificates_not_read", extra={"event": "certificates_not_read", "error": str(error)}
+            )
+            return False
+        log.info("certificates_read", extra={"event": "certificates_read", "cert": str(self._files.cert)})
+        return True
+
+    def _load(self) -> ssl.SSLContext:
+        files = self._files
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.set_alpn_protocols(self._protocols)
+        try:
+            name, path = "tls.cert", files.cert
+            context.load_cert_chain(files.cert, files.key, password=_no_password)
+            if files.client_ca is not None:
+                name, path = "tls.client_ca", files.client_ca
+                context.load_verify_locations(cafile=files.client_ca)
+        except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+            why = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
+            with_key = f" with {files.key}" if name == "tls.cert" else ""
+            raise InvalidArgument(
+                f"{name}: {path}{with_key} cannot be used ({why}); give PEM files that belong together and that this "
+                "process may read, or make some with `danube tls init`",
+                field=name,
+                value=str(path),
+            ) from None
+        context.verify_mode = self._verify
+        return context
+
+    def _state(self) -> tuple[tuple[int, int, int] | None, ...]:
+        """What tells one content of the files from another."""
+        files = (self._files.cert, self._files.key, self._files.client_ca)
+        return tuple(None if path is None else _stamp(path) for path in files)
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _no_password() -> str:
+    """Called for an encrypted key, where OpenSSL would ask the terminal."""
+    raise ValueError("the key is encrypted; a broker has nobody to ask for its password")

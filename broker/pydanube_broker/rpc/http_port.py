@@ -1,0 +1,114 @@
+"""An HTTP port: an ASGI application on a socket that listens already, with or without TLS."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Final
+
+import uvicorn
+
+from pydanube_broker.rpc.patience import REQUEST_S, patient_http
+from pydanube_broker.rpc.peer_memory import PeerMemory
+from pydanube_broker.rpc.tls_door import TlsDoor
+
+KEEP_ALIVE_S: Final = 65  # longer than the idle time of usual clients, so that they close first
+
+
+class _Server(uvicorn.Server):
+    """Uvicorn without its signal handlers, which are the command's, and behind our own door where there is TLS."""
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        context: Callable[[], ssl.SSLContext] | None,
+        closed: Counter[str],
+    ) -> None:
+        super().__init__(config)
+        self.up = asyncio.Event()
+        self._context = context
+        self._closed = closed
+        self._door: TlsDoor | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        assert sockets is not None
+        try:
+            await super().startup(sockets if self._context is None else [])
+        except SystemExit as error:  # a library's idea of how a failed start is told
+            raise RuntimeError("the application on the HTTP port did not start; the log says why") from error
+        if self._context is not None:
+            self._door = TlsDoor(
+                sockets[0], self._protocol, self._context, patience_s=REQUEST_S, closed=self._closed
+            )
+        self.up.set()
+
+    def _protocol(self) -> asyncio.Protocol:
+        made: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg]
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        return made
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._door is not None:
+            self._door.close()
+        await super().shutdown(sockets)
+
+
+class HttpPort:
+    """See the module.
+
+    Args:
+        app: its lifespan is run where `lifespan` is `on`.
+        tls: gives the certificates in force; None: plain text.
+        connections: it holds at most; those that have had nothing to do for longest give way.
+        memory: answers that are not read are counted there.
+        closed: counts connections that were closed for what their peer did, by reason.
+        grace_s: for requests that are under way when it stops.
+    """
+
+    def __init__(
+        self,
+        app: Any,
+        listener: socket.socket,
+        *,
+        tls: Callable[[], ssl.SSLContext] | None,
+        connections: int,
+        memory: PeerMemory | None,
+        closed: Counter[str] | None = None,
+        lifespan: str = "off",
+        grace_s: float = 1.0,
+    ) -> None:
+        self._listener = listener
+        self.port: int = listener.getsockname()[1]
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            lifespan=lifespan,  # type: ignore[arg-type]
+            ws="none",
+            proxy_headers=False,  # nobody stands in front of it who could speak for another address
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=max(1, round(grace_s)),
+            server_header=False,
+            http=patient_http(connections, memory=memory),
+        )
+        self._server = _Server(config, tls, Counter() if closed is None else closed)
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        self._task = asyncio.ensure_future(self._server._serve([self._listener]))
+        up = asyncio.ensure_future(self._server.up.wait())
+        await asyncio.wait((self._task, up), return_when=asyncio.FIRST_COMPLETED)
+        up.cancel()
+        if self._task.done():
+            await self._task
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._server.should_exit = True
+            await self._task
+            self._task = None
+        self._listener.close()

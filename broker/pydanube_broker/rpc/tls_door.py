@@ -1,0 +1,159 @@
+"""Connections to a TLS port, from `accept` to the end of the handshake.
+
+asyncio's server would begin every handshake the moment its connection is there. Here a connection takes its turn when its
+first byte has come: one handshake begins in a turn of the loop, so that a storm of them slows those who are connected by
+a millisecond a turn at most, and who says nothing costs a file descriptor and no more. The first byte also tells TLS from
+plain text, which is answered in its own language before it is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections import Counter
+from collections.abc import Callable
+from typing import Final
+
+from pydanube_broker.rpc.caller import address_of
+
+log = logging.getLogger("pydanube.rpc")
+
+HANDSHAKE: Final = 0x16  # the first byte of TLS (RFC 8446 5.1)
+MOST_WAITING: Final = (
+    1024  # connections that have not said their first byte, or are not through with their handshake
+)
+#: after running out of descriptors, until `accept` is tried again
+PAUSE_S: Final = 0.1
+LINGER_S: Final = 1.0  # for whoever spoke plain text to read the answer
+
+_WORDS: Final = b"this port speaks TLS: write https:// in place of http://"
+#: HTTP/2: SETTINGS, and GOAWAY with INADEQUATE_SECURITY (RFC 9113 6.8, 7)
+_TO_HTTP2: Final = (
+    bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
+    + (8 + len(_WORDS)).to_bytes(3, "big")
+    + bytes((7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xC))
+    + _WORDS
+)
+_TO_HTTP1: Final = (
+    b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%s\n"
+    % (len(_WORDS) + 1, _WORDS)
+)
+
+
+class TlsDoor:
+    """See the module.
+
+    Args:
+        listener: bound and listening; closed with the door.
+        factory: makes the protocol of a connection whose handshake is done.
+        context: the certificates in force.
+        patience_s: for the first byte, and once more for the handshake.
+        closed: counts connections that got no further, by reason.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        factory: Callable[[], asyncio.Protocol],
+        context: Callable[[], ssl.SSLContext],
+        *,
+        patience_s: float,
+        closed: Counter[str],
+    ) -> None:
+        self._listener = listener
+        self._factory = factory
+        self._context = context
+        self._patience_s = patience_s
+        self._closed = closed
+        self._turn = asyncio.Lock()
+        self._waiting: dict[asyncio.Task[None], None] = {}  # the oldest first
+        self._loop = asyncio.get_running_loop()
+        self._accepting = self._loop.create_task(self._accept())
+
+    def close(self) -> None:
+        """Take no more connections, and give up those that are not through."""
+        self._accepting.cancel()
+        for task in self._waiting:
+            task.cancel()
+        self._listener.close()
+
+    async def _accept(self) -> None:
+        while True:
+            try:
+                connection, address = await self._loop.sock_accept(self._listener)
+            except OSError as error:
+                log.warning("not_accepted", extra={"event": "not_accepted", "error": str(error)})
+                await asyncio.sleep(PAUSE_S)
+                continue
+            if len(self._waiting) >= MOST_WAITING:
+                self._closed["too_many_handshakes"] += 1
+                next(iter(self._waiting)).cancel()
+            task = self._loop.create_task(self._admit(connection, address_of(address)))
+            self._waiting[task] = None
+            task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._waiting.pop(task, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("handshake_failed", exc_info=error, extra={"event": "handshake_failed"})
+
+    async def _admit(self, connection: socket.socket, peer: str) -> None:
+        handed_over = False
+        try:
+            connection.setblocking(False)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            async with asyncio.timeout(self._patience_s):
+                first = await self._first_bytes(connection)
+            if not first:
+                return
+            if first[0] != HANDSHAKE:
+                self._note("plain_text_on_tls_port", peer)
+                await self._say(connection, _TO_HTTP2 if b"PRI".startswith(first) else _TO_HTTP1)
+                return
+            async with self._turn:
+                await asyncio.sleep(0)
+            handed_over = True  # from here on the loop closes it
+            await self._loop.connect_accepted_socket(
+                self._factory, connection, ssl=self._context(), ssl_handshake_timeout=self._patience_s
+            )
+        except TimeoutError:
+            self._note("slow_handshake", peer)
+        except (OSError, asyncio.IncompleteReadError) as error:  # ssl.SSLError is an OSError
+            self._note("tls_handshake", peer, str(getattr(error, "reason", None) or error))
+        finally:
+            if not handed_over:
+                connection.close()
+
+    async def _first_bytes(self, connection: socket.socket) -> bytes:
+        """Up to three bytes, which stay to be read; none where the peer has left."""
+        readable = self._loop.create_future()
+
+        def tell() -> None:
+            if not readable.done():
+                readable.set_result(None)
+
+        number = connection.fileno()
+        self._loop.add_reader(number, tell)
+        try:
+            await readable
+        finally:
+            self._loop.remove_reader(number)
+        return connection.recv(3, socket.MSG_PEEK)
+
+    async def _say(self, connection: socket.socket, words: bytes) -> None:
+        """Answer, and read what the peer has sent: bytes that nobody reads would reset the connection."""
+        async with asyncio.timeout(LINGER_S):
+            await self._loop.sock_sendall(connection, words)
+            connection.shutdown(socket.SHUT_WR)
+            while await self._loop.sock_recv(connection, 65_536):
+                pass
+
+    def _note(self, reason: str, peer: str, why: str = "") -> None:
+        self._closed[reason] += 1
+        more = {"error": why} if why else {}
+        log.info(
+            "connection_closed",
+            extra={"event": "connection_closed", "reason": reason, "peer": peer, **more},
+        )

@@ -1,0 +1,204 @@
+"""A certificate authority in a folder, and certificates of it for a broker and its clients: P-256, by `cryptography`.
+
+For development and for small installations; whoever has an authority uses its certificates instead.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pydanube_core.errors import AlreadyExists, InvalidArgument, MissingExtra
+from pydanube_core.extras import install_command
+
+if TYPE_CHECKING:
+    from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+
+AUTHORITY_DAYS: Final = 3650
+SLACK: Final = timedelta(hours=1)  # clocks of other machines may be behind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CertificateFolder:
+    """Where the files are: the authority, and a pair each of server and client."""
+
+    path: Path
+
+    def file(self, name: str) -> Path:
+        return self.path / name
+
+    def make(self, hosts: Sequence[str], *, principal: str, days: int, again: bool) -> None:
+        """Make what is missing. With `again` the pairs of server and client are made anew, of the same authority.
+
+        Raises:
+            AlreadyExists: there is a server's certificate, and `again` is False.
+            InvalidArgument: a name is none, or the authority's files cannot be used.
+            MissingExtra: `cryptography` is not installed.
+        """
+        try:
+            import cryptography  # noqa: F401
+        except ImportError:
+            raise MissingExtra(
+                f"certificates need more than the base installation: {install_command('security')}",
+                extra="security",
+            ) from None
+        server = self.file("server.crt")
+        if server.exists() and not again:
+            raise AlreadyExists(
+                f"{server} exists: use it, choose another --dir, or make it anew with --force "
+                "(of the same authority, so that clients need nothing new)",
+                field="dir",
+                value=str(self.path),
+            )
+        names = [_name(host) for host in hosts]
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        authority = self._authority()
+        self._pair("server", "danube broker", names, days, authority, server=True)
+        self._pair("client", principal, [], days, authority, server=False)
+
+    def _authority(self) -> tuple[x509.Certificate, EllipticCurvePrivateKey]:
+        from cryptography import x509
+        from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+        if not self.file("ca.crt").exists():
+            return self._new_authority()
+        try:
+            certificate = x509.load_pem_x509_certificate(self.file("ca.crt").read_bytes())
+            key: Any = load_pem_private_key(self.file("ca.key").read_bytes(), password=None)
+        except (OSError, ValueError, TypeError) as error:
+            raise InvalidArgument(
+                f"the authority in {self.path} (ca.crt, ca.key) cannot be used: {error}; choose another --dir",
+                field="dir",
+                value=str(self.path),
+            ) from None
+        return certificate, key
+
+    def _new_authority(self) -> tuple[x509.Certificate, EllipticCurvePrivateKey]:
+        from cryptography import x509
+        from cryptography.hazmat.primitives.asymmetric import ec
+
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = _subject("danube authority")
+        usage = x509.KeyUsage(
+            digital_signature=True, key_cert_sign=True, crl_sign=True, content_commitment=False,
+            key_encipherment=False, data_encipherment=False, key_agreement=False, encipher_only=False,
+            decipher_only=False,
+        )  # fmt: skip
+        built = (
+            _begun(subject, subject, key, AUTHORITY_DAYS)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(usage, critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        )
+        certificate = _signed(built, key)
+        self._write("ca", certificate, key)
+        return certificate, key
+
+    def _pair(
+        self,
+        name: str,
+        subject: str,
+        hosts: Sequence[x509.GeneralName],
+        days: int,
+        authority: tuple[x509.Certificate, EllipticCurvePrivateKey],
+        *,
+        server: bool,
+    ) -> None:
+        from cryptography import x509
+        from cryptography.hazmat.primitives.asymmetric import ec
+        from cryptography.x509.oid import ExtendedKeyUsageOID
+
+        issuer, issuer_key = authority
+        key = ec.generate_private_key(ec.SECP256R1())
+        purpose = ExtendedKeyUsageOID.SERVER_AUTH if server else ExtendedKeyUsageOID.CLIENT_AUTH
+        built = (
+            _begun(_subject(subject), issuer.subject, key, days)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()), critical=False
+            )
+        )
+        if hosts:
+            built = built.add_extension(x509.SubjectAlternativeName(hosts), critical=False)
+        self._write(name, _signed(built, issuer_key), key)
+
+    def _write(self, name: str, certificate: x509.Certificate, key: EllipticCurvePrivateKey) -> None:
+        from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+        secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        _replace(self.file(f"{name}.key"), secret, mode=0o600)
+        _replace(self.file(f"{name}.crt"), certificate.public_bytes(Encoding.PEM), mode=0o644)
+
+
+def _begun(
+    subject: x509.Name, issuer: x509.Name, key: EllipticCurvePrivateKey, days: int
+) -> x509.CertificateBuilder:
+    from cryptography import x509
+
+    now = datetime.now(UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - SLACK)
+        .not_valid_after(now + timedelta(days=days))
+    )
+
+
+def _signed(built: x509.CertificateBuilder, key: EllipticCurvePrivateKey) -> x509.Certificate:
+    from cryptography.hazmat.primitives import hashes
+
+    return built.sign(key, hashes.SHA256())
+
+
+def _subject(name: str) -> x509.Name:
+    from cryptography import x509
+    from cryptography.x509.oid import NameOID
+
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def _name(host: str) -> x509.GeneralName:
+    """A host as a certificate names it. Raises `InvalidArgument`."""
+    from cryptography import x509
+
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host.strip("[]")))
+    except ValueError:
+        pass
+    try:
+        encoded = host.encode("idna").decode() if not host.startswith("*.") else host
+        if (
+            not encoded
+            or any(not part or len(part) > 63 for part in encoded.split("."))
+            or "/" in host
+            or ":" in host
+        ):
+            raise ValueError("it is no host's name")
+        return x509.DNSName(encoded)
+    except ValueError as error:  # UnicodeError is one
+        raise InvalidArgument(
+            f"--hosts {host!r}: {error}; write names and addresses with commas between, like localhost,10.0.0.5",
+            field="hosts",
+            value=host,
+        ) from None
+
+
+def _replace(file: Path, content: bytes, *, mode: int) -> None:
+    """Write beside it and rename: a broker that reads the files again sees whole ones."""
+    beside = file.with_name(f".{file.name}.new")
+    beside.unlink(missing_ok=True)
+    with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as out:
+        out.write(content)
+        out.flush()
+        os.fsync(out.fileno())
+    beside.replace(file)

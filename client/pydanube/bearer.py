@@ -1,0 +1,81 @@
+"""The token that a client shows: a text, or a function that gives one whenever a call or a stream begins.
+
+It goes over TLS, or to this machine itself: whoever sees it can act in its owner's name.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from pydanube_core.errors import InvalidArgument, Unauthenticated
+
+TokenSource = str | Callable[[], str]
+MOST_CHARS: Final = 8192
+
+
+def token_from(environment: Mapping[str, str] = os.environ) -> TokenSource | None:
+    """`DANUBE_TOKEN`, or what stands in the file `DANUBE_TOKEN_FILE` whenever a call begins; None without either."""
+    if token := environment.get("DANUBE_TOKEN"):
+        return token
+    if file := environment.get("DANUBE_TOKEN_FILE"):
+        return lambda: read_token(file)
+    return None
+
+
+def read_token(file: str) -> str:
+    """Raises `InvalidArgument` where there is none in it."""
+    try:
+        token = Path(file).expanduser().read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "it is no text"
+        raise InvalidArgument(
+            f"the token's file {file} cannot be read: {why}", field="token_file", value=file
+        ) from None
+    if not token:
+        raise InvalidArgument(f"the token's file {file} is empty", field="token_file", value=file)
+    return token
+
+
+def check_channel(url: str, host: str, *, secure: bool) -> None:
+    """Refuse to send a token in the clear over a network.
+
+    Raises:
+        InvalidArgument: the address is none of this machine, and there is no TLS.
+    """
+    if not secure and not _is_here(host):
+        raise InvalidArgument(
+            f"a token is not sent to {url} without TLS: write https://, or give no token (DANUBE_TOKEN)",
+            field="token",
+            value=None,
+            url=url,
+        )
+
+
+def bearer(token: TokenSource) -> tuple[str, str]:
+    """The metadata of one call.
+
+    Raises:
+        Unauthenticated: the function gave what is no token. Its own exceptions pass through.
+    """
+    text = token if isinstance(token, str) else token()
+    if (
+        not isinstance(text, str)
+        or not text.isascii()
+        or not text.isprintable()
+        or not 0 < len(text) <= MOST_CHARS
+    ):
+        raise Unauthenticated("the token is no text of printable ASCII characters; look where it comes from")
+    return "authorization", f"Bearer {text}"
+
+
+def _is_here(host: str) -> bool:
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
