@@ -20,8 +20,8 @@ from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
-from pydanube_admin.models import Page, Result
-from pydanube_admin.operation import Operation
+from pydanube_admin.engine.models import Page, Result
+from pydanube_admin.engine.operation import Operation
 from pydanube_admin.registry import OPERATIONS
 
 FOLDER: Final = Path(__file__).resolve().parent.parent / "client" / "pydanube" / "admin" / "generated"

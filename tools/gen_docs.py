@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from pydanube_admin import OPERATIONS
-from pydanube_admin.effect import Effect
-from pydanube_admin.operation import Argument, Operation
+from pydanube_admin.engine.effect import Effect
+from pydanube_admin.engine.operation import Argument, Operation
 from pydanube_broker.metric_table import METRICS, MetricArea
 from pydanube_broker.settings import Entry, Settings, sections
 from pydanube_cli import main as command_words

@@ -14,10 +14,10 @@ from pydantic import ValidationError
 from pydanube_core.errors import InvalidArgument, NotImplementedYet
 from pydanube_core.spelling import close_names
 
-from pydanube_admin.calls import Call
-from pydanube_admin.operation import Operation
+from pydanube_admin.engine.call import Call
+from pydanube_admin.engine.operation import Operation
+from pydanube_admin.engine.spelling import either, shown
 from pydanube_admin.registry import OPERATIONS, TOOLS
-from pydanube_admin.spelling import either, shown
 
 MAX_ARGUMENT_BYTES: Final = 4 * 1024 * 1024
 MAX_ENTRIES: Final = 1000  # of an object: looking at each costs some 50 µs, and an error lists those at fault

@@ -21,13 +21,13 @@ from pydanube_core.generated.danube_ops_pb2 import CallRequest, CallResponse
 from pydanube_core.secrets import without_passwords
 
 from pydanube_admin.arguments import parse_call
-from pydanube_admin.audit.log import AuditLog
-from pydanube_admin.audit.records import Entry
-from pydanube_admin.calls import Call
-from pydanube_admin.context import Context, NowMs, system_now_ms
-from pydanube_admin.effect import Effect
-from pydanube_admin.identifiers import CALL, new_id
-from pydanube_admin.plans.desk import AdminOptions, Desk
+from pydanube_admin.engine.audit_log import AuditLog
+from pydanube_admin.engine.audit_records import Entry
+from pydanube_admin.engine.call import Call
+from pydanube_admin.engine.context import Context, NowMs, system_now_ms
+from pydanube_admin.engine.desk import AdminOptions, Desk
+from pydanube_admin.engine.effect import Effect
+from pydanube_admin.engine.identifiers import CALL, new_id
 
 _log = logging.getLogger("pydanube.admin")
 

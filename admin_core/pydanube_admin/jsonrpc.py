@@ -21,9 +21,9 @@ import anyio.lowlevel
 from pydanube_core.errors import ClusterError, Internal, InvalidArgument, LimitReached, NotImplementedYet
 
 from pydanube_admin.arguments import parse_call
+from pydanube_admin.engine.spelling import shown
 from pydanube_admin.openrpc import openrpc_document
 from pydanube_admin.registry import OPERATIONS
-from pydanube_admin.spelling import shown
 
 _log = logging.getLogger("pydanube.admin")
 

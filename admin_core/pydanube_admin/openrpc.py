@@ -9,7 +9,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
-from pydanube_admin.operation import Operation
+from pydanube_admin.engine.operation import Operation
 from pydanube_admin.registry import OPERATIONS
 
 OPENRPC_VERSION: Final = "1.3.2"

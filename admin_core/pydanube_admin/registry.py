@@ -1,4 +1,4 @@
-"""The operations there are, and the names of those that are still to come.
+"""The operations there are: what the modules of `operations` declare.
 
 Operation = JSON-RPC method = words of the command line = (under its own name) MCP tool. A face walks `OPERATIONS`
 and needs nothing else; what it gets back is the result's JSON object or a `ClusterError`.
@@ -18,7 +18,7 @@ For the command line (`GROUP VERB`):
                              principal=None)             # raises ClusterError
 
 Leave out arguments the user did not give (the defaults are applied behind `danube.ops`). Changes (effect other than
-read) also take `"plan_only": true`: the answer is then a plan (`plans.models.Plan`) with its token, and nothing has
+read) also take `"plan_only": true`: the answer is then a plan (`engine.shown_plan.Plan`) with its token, and nothing has
 changed; and `"plan_token"`, which does what the plan says, once. What destroys needs one: without it the answer is
 PLAN_REQUIRED, with the plan in `details.plan` and the ready call in `next`. So a command line asks:
 
@@ -30,52 +30,22 @@ PLAN_REQUIRED, with the plan in `details.plan` and the ready call in `next`. So 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
+from pkgutil import iter_modules
 from types import MappingProxyType
 from typing import Final
 
-from pydanube_admin.audit.declarations import AUDIT_OPERATIONS
-from pydanube_admin.brokers.declarations import BROKER_OPERATIONS
-from pydanube_admin.changes.declarations import CHANGE_OPERATIONS
-from pydanube_admin.diagnosis.declarations import DIAGNOSIS_OPERATIONS
-from pydanube_admin.finding.declarations import FINDING_OPERATIONS
-from pydanube_admin.messages.declarations import MESSAGE_OPERATIONS
-from pydanube_admin.namespaces.declarations import NAMESPACE_OPERATIONS
-from pydanube_admin.next_calls import announce
-from pydanube_admin.objects.declarations import OBJECT_OPERATIONS
-from pydanube_admin.operation import Operation
-from pydanube_admin.plans.declarations import PLAN_OPERATIONS
-from pydanube_admin.reports.declarations import REPORT_OPERATIONS
-from pydanube_admin.schemas.declarations import SCHEMA_OPERATIONS
-from pydanube_admin.sessions.declarations import SESSION_OPERATIONS
-from pydanube_admin.subscriptions.declarations import SUBSCRIPTION_OPERATIONS
-from pydanube_admin.tasks.declarations import TASK_OPERATIONS
-from pydanube_admin.topics.declarations import TOPIC_OPERATIONS
+from pydanube_admin import operations
+from pydanube_admin.engine.operation import DECLARED, Operation
 
-_DECLARED: Final = (
-    *TOPIC_OPERATIONS,
-    *SUBSCRIPTION_OPERATIONS,
-    *NAMESPACE_OPERATIONS,
-    *OBJECT_OPERATIONS,
-    *SCHEMA_OPERATIONS,
-    *BROKER_OPERATIONS,
-    *DIAGNOSIS_OPERATIONS,
-    *REPORT_OPERATIONS,
-    *PLAN_OPERATIONS,
-    *CHANGE_OPERATIONS,
-    *AUDIT_OPERATIONS,
-    *MESSAGE_OPERATIONS,
-    *SESSION_OPERATIONS,
-    *TASK_OPERATIONS,
-    *FINDING_OPERATIONS,
-)
+for _module in iter_modules(operations.__path__):
+    import_module(f"{operations.__name__}.{_module.name}")
 
-OPERATIONS: Final[Mapping[str, Operation]] = MappingProxyType(
-    {operation.name: operation for operation in sorted(_DECLARED, key=lambda operation: operation.name)}
-)
+OPERATIONS: Final[Mapping[str, Operation]] = MappingProxyType(dict(sorted(DECLARED.items())))
 TOOLS: Final[Mapping[str, Operation]] = MappingProxyType(
-    {operation.tool: operation for operation in sorted(_DECLARED, key=lambda operation: operation.tool)}
+    {
+        operation.tool: operation
+        for operation in sorted(DECLARED.values(), key=lambda operation: operation.tool)
+    }
 )
-assert len(OPERATIONS) == len(TOOLS) == len(_DECLARED), "two operations share a name"
-
-
-announce(OPERATIONS)
+assert len(OPERATIONS) == len(TOOLS), "two operations share a tool's name"

@@ -17,13 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 from pydanube.addresses import DEFAULT_ADMIN_URL
 from pydanube.principal import default_principal
 from pydanube_core.generated.danube_ops_pb2 import CallRequest, CallResponse
-from pydanube_core.ops_call import (
-    LONG_RUNNING_S,
-    call_request,
-    call_result,
-    call_target,
-    no_answer,
-)
+from pydanube_core.ops_call import LONG_RUNNING_S, call_request, call_result, call_target, no_answer
 
 from pydanube_admin.registry import OPERATIONS
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 from pydanube_admin.compat.methods import compat_methods
 from pydanube_admin.core import AdminCore
-from pydanube_admin.plans.desk import AdminOptions
+from pydanube_admin.engine.desk import AdminOptions
 from pydanube_broker.broker import Broker
 from pydanube_broker.log import configure_logging
 from pydanube_broker.rpc.caller import call_metadata

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 import typer
-from pydanube_admin.operation import Argument, ArgumentType, Operation
+from pydanube_admin.engine.operation import Argument, ArgumentType, Operation
 from pydanube_admin.registry import OPERATIONS
 from pydanube_core.errors import (
     CODES,

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Final
 
-from pydanube_admin.operation import Operation
+from pydanube_admin.engine.operation import Operation
 
 from pydanube_cli.render import cell, human_bytes, print_json
 

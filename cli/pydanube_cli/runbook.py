@@ -10,9 +10,9 @@ from typing import Annotated, Any, Final, Literal
 
 import typer
 from pydanube_admin import runbooks
-from pydanube_admin.operation import Operation
+from pydanube_admin.engine.operation import Operation
 from pydanube_admin.registry import OPERATIONS
-from pydanube_admin.runbooks.models import Parameter, Runbook
+from pydanube_admin.runbooks.runbook import Parameter, Runbook
 from pydanube_admin.runbooks.running import Outcome, run
 from pydanube_core.errors import CODES, ConditionNotMet
 

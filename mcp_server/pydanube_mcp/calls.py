@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from mcp.server.mcpserver import Context
 from mcp.types import InputRequiredResult
-from pydanube_admin.effect import Effect
-from pydanube_admin.operation import Operation
+from pydanube_admin.engine.effect import Effect
+from pydanube_admin.engine.operation import Operation
 from pydanube_admin.registry import OPERATIONS
 from pydanube_admin.remote import OpsClient
 from pydanube_core.errors import ClusterError, InvalidArgument, PermissionDenied, PlanRequired

@@ -16,7 +16,7 @@ import anyio
 import anyio.to_thread
 from mcp.server.apps import Apps, ResourceCsp
 from mcp.types import CallToolResult, ImageContent, TextContent
-from pydanube_admin.operation import Operation
+from pydanube_admin.engine.operation import Operation
 from pydanube_core.errors import MissingExtra
 
 from pydanube_mcp.chart_image import draw_chart

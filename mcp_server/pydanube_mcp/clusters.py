@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from pydanube_admin.engine.spelling import shown
 from pydanube_admin.remote import OpsClient, OpsEntry
-from pydanube_admin.spelling import shown
 from pydanube_core.errors import ClusterError, InvalidArgument
 from pydanube_core.spelling import close_names
 

@@ -28,8 +28,8 @@ from mcp.types import (
     ElicitResult,
     InputRequiredResult,
 )
-from pydanube_admin.forecast import loss_text
-from pydanube_admin.spelling import shown
+from pydanube_admin.engine.forecast import loss_text
+from pydanube_admin.engine.spelling import shown
 from pydanube_core.errors import PermissionDenied
 
 ASK_TIMEOUT_S: Final = 600.0  # as long as a plan lives by default

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from mcp.types import CallToolResult, TextContent
-from pydanube_admin.effect import Effect
-from pydanube_admin.operation import Operation
-from pydanube_admin.spelling import shown
+from pydanube_admin.engine.effect import Effect
+from pydanube_admin.engine.operation import Operation
+from pydanube_admin.engine.spelling import shown
 from pydanube_core.errors import ClusterError, InvalidArgument
 
 from pydanube_mcp.fencing import fenced, is_plain

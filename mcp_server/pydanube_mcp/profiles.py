@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, Final
 
-from pydanube_admin.effect import Effect
-from pydanube_admin.operation import Operation
+from pydanube_admin.engine.effect import Effect
+from pydanube_admin.engine.operation import Operation
+from pydanube_admin.engine.spelling import shown
 from pydanube_admin.registry import TOOLS
-from pydanube_admin.spelling import shown
 from pydanube_core.spelling import close_names
 
 

@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from mcp.types import Tool, ToolAnnotations
-from pydanube_admin.effect import Effect
-from pydanube_admin.operation import Operation
+from pydanube_admin.engine.effect import Effect
+from pydanube_admin.engine.operation import Operation
+from pydanube_admin.engine.spelling import shown
 from pydanube_admin.registry import OPERATIONS, TOOLS
-from pydanube_admin.spelling import shown
 from pydanube_core.errors import InvalidArgument, ReadOnly
 from pydanube_core.spelling import close_names
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 import pytest
-from pydanube_admin.changes.records import APPLIED, PREFIX, ChangeRecord, Changes
+from pydanube_admin.engine.change_records import APPLIED, PREFIX, ChangeRecord, Changes
 from pydanube_core.facts import StateItem
 
 HOUR_MS = 3_600_000

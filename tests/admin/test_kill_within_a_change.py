@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from pydanube_admin import OPERATIONS
+from pydanube_admin.engine.steps import HOOK, Step
 from pydanube_admin.remote import call_sync
-from pydanube_admin.steps import HOOK, Step
 from pydanube_core.errors import ClusterError, Unavailable
 
 from tests.support.broker_process import BrokerProcess

@@ -8,7 +8,7 @@ from pathlib import Path
 import anyio
 import pytest
 from pydanube import connect
-from pydanube_admin.messages.changes import LARGEST_BYTES
+from pydanube_admin.operations.message_changes import LARGEST_BYTES
 from pydanube_broker.topics.stored_messages import append_durably
 from pydanube_broker.topics.topic import Topic
 from pydanube_core.names import TopicName

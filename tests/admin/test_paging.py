@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydanube_admin.paging import _digest, _scope, begin_of, cut, glob, next_token
-from pydanube_admin.topics.models import ListTopicsRequest
+from pydanube_admin.engine.paging import _digest, _scope, begin_of, cut, glob, next_token
+from pydanube_admin.operations.topics import ListTopicsRequest
 from pydanube_core.errors import PageInvalid
 
 NAMES = st.lists(st.text(st.characters(codec="utf-8"), min_size=1, max_size=8), unique=True, max_size=40)

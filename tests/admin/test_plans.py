@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 
 import anyio
 import pytest
-from pydanube_admin.plans.desk import AdminOptions
-from pydanube_admin.plans.records import MAX_PLANS_OF_ONE
+from pydanube_admin.engine.desk import AdminOptions
+from pydanube_admin.engine.plan_records import MAX_PLANS_OF_ONE
 from pydanube_core.errors import ClusterError
 
 from tests.admin.real_broker import Administered, administered

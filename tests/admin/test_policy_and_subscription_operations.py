@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from pydanube_admin import OPERATIONS, AdminCore, Effect
-from pydanube_admin.models import Change
+from pydanube_admin.engine.models import Change
 from pydanube_core.errors import ClusterError, PlanRequired
 
 from tests.admin.real_broker import Administered

@@ -9,8 +9,8 @@ from typing import Any
 
 import anyio
 import pytest
-from pydanube_admin.reports import handlers
-from pydanube_admin.reports.models import ReportRequest
+from pydanube_admin.operations import reports
+from pydanube_admin.operations.reports import ReportRequest
 from pydanube_core.errors import InvalidArgument, LimitReached, MissingExtra
 
 pytestmark = pytest.mark.anyio
@@ -44,8 +44,8 @@ async def test_the_process_is_told_where_the_store_is_and_what_the_broker_calls_
         asked.extend(arguments)
         return SAID
 
-    monkeypatch.setattr(handlers, "_process", process)
-    found = await handlers.run_lag_report(context(TIER), ReportRequest(since="2h", topic="o*", rows=2))
+    monkeypatch.setattr(reports, "_process", process)
+    found = await reports.run_lag_report(context(TIER), ReportRequest(since="2h", topic="o*", rows=2))
     assert asked == [
         "lag",
         "--tier=/objects",
@@ -67,15 +67,15 @@ async def test_one_report_at_a_time_and_the_next_one_is_told_so(monkeypatch: pyt
         await end.wait()
         return SAID
 
-    monkeypatch.setattr(handlers, "_process", process)
+    monkeypatch.setattr(reports, "_process", process)
     with anyio.fail_after(30):
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(handlers.run_lag_report, context(TIER), ReportRequest())
+            tasks.start_soon(reports.run_lag_report, context(TIER), ReportRequest())
             await begun.wait()
             with pytest.raises(LimitReached):
-                await handlers.run_balance_report(context(TIER), ReportRequest())
+                await reports.run_balance_report(context(TIER), ReportRequest())
             end.set()
-    assert not handlers._running
+    assert not reports._running
 
 
 async def test_what_the_process_fails_with_is_raised_whatever_else_it_prints(
@@ -89,13 +89,13 @@ async def test_what_the_process_fails_with_is_raised_whatever_else_it_prints(
     program.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(program))
     with pytest.raises(InvalidArgument) as caught:
-        await handlers.run_lag_report(context(TIER), ReportRequest())
+        await reports.run_lag_report(context(TIER), ReportRequest())
     assert "no telemetry" in caught.value.message
 
 
 async def test_without_spark_or_a_store_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InvalidArgument):
-        await handlers.run_lag_report(context({"enabled": False, "reason": "off"}), ReportRequest())
-    monkeypatch.setattr(handlers, "_NEEDED", ("no_such_module",))
+        await reports.run_lag_report(context({"enabled": False, "reason": "off"}), ReportRequest())
+    monkeypatch.setattr(reports, "_NEEDED", ("no_such_module",))
     with pytest.raises(MissingExtra):
-        await handlers.run_lag_report(context(TIER), ReportRequest())
+        await reports.run_lag_report(context(TIER), ReportRequest())

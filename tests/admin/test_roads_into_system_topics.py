@@ -16,7 +16,7 @@ import grpc
 import pydanube_broker
 import pytest
 from pydanube import connect
-from pydanube_admin.effect import Effect
+from pydanube_admin.engine.effect import Effect
 from pydanube_admin.registry import OPERATIONS
 from pydanube_broker.services.official.ids import producer_id
 from pydanube_broker.topics.stored_messages import append_durably

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from pydanube_admin import OPERATIONS, AdminCore, Effect
-from pydanube_admin.models import Change
+from pydanube_admin.engine.models import Change
 from pydanube_broker.broker import Broker
 from pydanube_broker.settings import MEMORY_DIR
 from pydanube_broker.settings_load import load_settings

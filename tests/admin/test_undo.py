@@ -11,9 +11,9 @@ from typing import Any
 import anyio
 import pytest
 from pydanube_admin import OPERATIONS
-from pydanube_admin.changes import records
-from pydanube_admin.changes.records import IMAGES
-from pydanube_admin.plans.desk import AdminOptions
+from pydanube_admin.engine import change_records
+from pydanube_admin.engine.change_records import IMAGES
+from pydanube_admin.engine.desk import AdminOptions
 from pydanube_broker.cluster.records import TopicRecord
 from pydanube_broker.cluster.tombstone_records import TopicTombstone
 from pydanube_broker.subscription.cursor import CursorSnapshot
@@ -283,13 +283,13 @@ async def test_what_could_not_be_undone_promises_nothing(
     cluster: Administered, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     where = {"topic": "orders", "subscription": "billing"}
-    monkeypatch.setattr(records, "MAX_IMAGE_BYTES", 10)
+    monkeypatch.setattr(change_records, "MAX_IMAGE_BYTES", 10)
     plan = await cluster("subscriptions.purge", **where, plan_only=True)
     assert not plan["reversible"]
     monkeypatch.undo()
     plan = await cluster("subscriptions.purge", **where, plan_only=True)
     assert plan["reversible"]
-    monkeypatch.setattr(records, "MAX_IMAGE_BYTES", 10)
+    monkeypatch.setattr(change_records, "MAX_IMAGE_BYTES", 10)
     assert (
         await cluster.refused("subscriptions.purge", **where, plan_token=plan["plan_token"])
     ).code == "PLAN_STALE"
@@ -299,8 +299,8 @@ async def test_no_change_displaces_one_that_can_be_undone(
     cluster: Administered, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What destroys has room of its own; the first is undone however many came after it."""
-    monkeypatch.setattr(records, "MAX_CHANGES", 20)
-    monkeypatch.setattr(records, "SWEEP_MS", 0)
+    monkeypatch.setattr(change_records, "MAX_CHANGES", 20)
+    monkeypatch.setattr(change_records, "SWEEP_MS", 0)
     deleted = await cluster.apply("topics.delete", topic="orders")
     made = [
         await cluster("topics.set_policies", topic="clicks", policies={"max_publish_rate": number + 1})

@@ -13,7 +13,7 @@ import pytest
 from mcp import Client
 from mcp.types import ImageContent, TextContent
 from PIL import Image
-from pydanube_admin.topics.charting import MOST_POINTS, _rates, _thinned
+from pydanube_admin.operations.topic_chart import MOST_POINTS, _rates, _thinned
 from pydanube_mcp import build_server, chart_image
 from pydanube_mcp.chart_image import MAX_PNG_BYTES, _named, draw_chart
 from pydanube_mcp.charts import CHART_URI

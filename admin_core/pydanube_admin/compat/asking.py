@@ -9,7 +9,7 @@ from pydanube_core.errors import ClusterError, Overloaded
 
 from pydanube_admin.compat.principal import principal_of
 from pydanube_admin.core import AdminCore
-from pydanube_admin.models import MAX_LIMIT
+from pydanube_admin.engine.models import MAX_LIMIT
 
 Metadata = Callable[[], Iterable[tuple[str, str | bytes]]]  # of the call that is under way
 

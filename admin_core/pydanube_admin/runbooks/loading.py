@@ -12,8 +12,8 @@ from typing import Any, Final
 from pydanube_core.errors import InvalidArgument
 from pydanube_core.spelling import close_names
 
-from pydanube_admin.runbooks.models import Check, Parameter, Runbook, Step
-from pydanube_admin.spelling import shown
+from pydanube_admin.engine.spelling import shown
+from pydanube_admin.runbooks.runbook import Check, Parameter, Runbook, Step
 
 RELATIONS: Final = frozenset(
     ("equals", "not_equals", "at_most", "at_least", "one_of", "none_of", "empty", "not_empty")

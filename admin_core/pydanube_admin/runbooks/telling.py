@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pydanube_admin.effect import Effect
+from pydanube_admin.engine.effect import Effect
 from pydanube_admin.registry import OPERATIONS
-from pydanube_admin.runbooks.models import Runbook, Step
 from pydanube_admin.runbooks.references import fill, fill_arguments
+from pydanube_admin.runbooks.runbook import Runbook, Step
 
 
 def text(runbook: Runbook, values: Mapping[str, str], *, by_tools: bool = False) -> str:

@@ -1,1 +1,0 @@
-"""Changes that were made, and how they are taken back."""

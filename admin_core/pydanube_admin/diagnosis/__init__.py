@@ -1,1 +1,0 @@
-"""What is wrong, with evidence: findings and alerts."""

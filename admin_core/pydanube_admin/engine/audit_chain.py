@@ -1,0 +1,190 @@
+"""The chain of audit records: each holds the hash of the one before, so that none can be altered or taken out.
+
+Pure. A record is one JSON object a message; its `hash` is SHA-256 over the rest in canonical form (sorted keys, no
+spaces), which holds `prev_hash`. Whoever holds the last hash holds the whole chain; the head is kept in the metadata
+store too, so that a chain that lost its end is noticed as well. Anybody can work out a hash, so each carries a MAC by a key
+that only brokers have (`key_id` says by which): a record that goes on with the chain and is not theirs is found.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pydanube_core.audit_key import AuditKey
+from pydanube_core.secrets import REDACTED, is_secret_name, without_secrets
+
+from pydanube_admin.engine.audit_keys import KeyTerms
+
+GENESIS: Final = "0" * 64
+MAX_TEXT_CHARS: Final = 256  # of one value in a record: enough to recognise it
+MAX_STATE_BYTES: Final = 4096  # of `before` and `after`
+MAX_ITEMS: Final = 20
+NO_RECORD: Final = (
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    RecursionError,
+    OverflowError,
+)  # reading it
+_LOOKED_AT: Final = 4096  # characters of a value; far more than are kept, so that no secret is cut in half
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """The last record of a chain."""
+
+    seq: int
+    hash: str
+
+
+FIRST: Final = Head(seq=-1, hash=GENESIS)  # before the first record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Break:
+    """Where a chain is not what it was, and why."""
+
+    seq: int
+    reason: str
+
+
+def linked(record: Mapping[str, Any], head: Head, key: AuditKey) -> tuple[bytes, Head]:
+    """The record as the next of the chain, with its MAC: its bytes, and the head it makes."""
+    body = {"seq": head.seq + 1, **record, "prev_hash": head.hash, "key_id": key.key_id}
+    text = _canonical(body)
+    digest = hashlib.sha256(text).hexdigest()
+    return _stored(text, digest, key.mac(digest)), Head(seq=head.seq + 1, hash=digest)
+
+
+def _stored(text: bytes, digest: str, mac: str | None) -> bytes:
+    """The bytes of a record: what its hash is of, the hash, and the MAC where it has one."""
+    last = "" if mac is None else f',"mac":"{mac}"'
+    return text[:-1] + f',"hash":"{digest}"{last}}}'.encode()
+
+
+def head_of(payload: bytes) -> Head | None:
+    """The head that a stored record makes; None if it is no record."""
+    try:
+        body = json.loads(payload)
+        return Head(seq=int(body["seq"]), hash=str(body["hash"]))
+    except NO_RECORD:
+        return None
+
+
+class ChainCheck:
+    """Records held against the chain and their MACs, one after another; it goes on behind one that is bad.
+
+    Args:
+        head: of the record before the first one; None if that was trimmed: then the first says itself.
+        key: this broker's; what another key made can only be held against the chain.
+        terms: which key counted for which records.
+    """
+
+    def __init__(self, head: Head | None, key: AuditKey, terms: KeyTerms) -> None:
+        self._head = head
+        self._key = key
+        self._terms = terms
+        self._said_key: str | None = None  # in the record that was taken last
+        self.verified = 0  # in the chain, and their MAC is right
+        self.chain_only = 0  # in the chain; from before there were MACs, or by a key that this broker has not
+        self.forged = 0  # not what was written, or not written by a broker
+        self.sound = 0  # before the first that is bad
+        self.bad: Break | None = None  # the first
+
+    def take(self, offset: int, payload: bytes) -> None:
+        """Hold the next record against what is known; its seq is its offset."""
+        key_id = self._terms.key_of(offset)
+        fault = self._fault(offset, payload, key_id)
+        self._head = head_of(payload)  # what follows stands on what this one says of itself, good or bad
+        if fault is not None:
+            self.forged += 1
+            self.found(Break(seq=offset, reason=fault))
+        elif self._said_key == self._key.key_id:
+            self.verified += 1
+        else:
+            self.chain_only += 1
+        if key_id is None and self._said_key is not None and not self._terms.is_cut:
+            self.found(
+                Break(seq=offset, reason="the metadata store has lost which key counted then, or was altered")
+            )
+        if self.bad is None:
+            self.sound += 1
+
+    def found(self, bad: Break) -> None:
+        """Note what is bad; the first counts."""
+        self.bad = self.bad or bad
+
+    def _fault(self, offset: int, payload: bytes, key_id: str | None) -> str | None:
+        self._said_key = None
+        try:
+            body = json.loads(payload)
+            digest, mac = body.pop("hash"), body.pop("mac", None)
+            seq, previous = body["seq"], body["prev_hash"]
+            text = _canonical(body)
+            stored = _stored(text, digest, mac)
+        except NO_RECORD:
+            return "it is no audit record"
+        if seq != offset:
+            return f"it calls itself {seq}"
+        if self._head is not None and previous != self._head.hash:
+            return "it does not follow the record before it"
+        # To the byte: a flipped one may leave the same JSON.
+        if hashlib.sha256(text).hexdigest() != digest or payload != stored:
+            return "its content is not what was written"
+        said = body.get("key_id")
+        if key_id is not None and (said != key_id or mac is None):
+            return "it has no MAC by the key that counted then: no broker wrote it"
+        self._said_key = said
+        if said == self._key.key_id and not hmac.compare_digest(
+            self._key.mac(digest).encode(), str(mac).encode()
+        ):
+            return "its MAC is wrong: no broker wrote it"
+        return None
+
+
+def _canonical(body: Mapping[str, Any]) -> bytes:
+    text = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=True, default=str)
+    return text.encode()
+
+
+def redacted(arguments: Any, *, depth: int = 4) -> Any:
+    """Arguments as they may be kept: secrets out by their name, long values cut."""
+    if isinstance(arguments, Mapping):
+        if depth == 0:
+            return "…"
+        return {
+            str(name)[:MAX_TEXT_CHARS]: REDACTED
+            if is_secret_name(str(name)) and not isinstance(value, bool)
+            else redacted(value, depth=depth - 1)
+            for name, value in list(arguments.items())[:MAX_ITEMS]
+        }
+    if isinstance(arguments, (list, tuple)):
+        return [redacted(value, depth=depth - 1) for value in arguments[:MAX_ITEMS]] if depth else "…"
+    if isinstance(arguments, str):
+        text = without_secrets(arguments[:_LOOKED_AT].encode("utf-8", "replace").decode())
+        if len(text) <= MAX_TEXT_CHARS:
+            return text
+        return f"{text[:MAX_TEXT_CHARS]}… ({len(arguments)} characters)"
+    if isinstance(arguments, int) and abs(arguments) >= 1 << 63:
+        return "an integer beyond 64 bits"
+    return arguments
+
+
+def shortened(state: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """`before` or `after` of a record, bounded."""
+    if state is None or len(_canonical(state)) <= MAX_STATE_BYTES:
+        return state
+    kept: dict[str, Any] = {}
+    left = MAX_STATE_BYTES
+    for name, value in state.items():
+        left -= len(_canonical({name: value}))
+        if left < 0:
+            break
+        kept[name] = value
+    return kept | {"…": f"{len(state) - len(kept)} more"}

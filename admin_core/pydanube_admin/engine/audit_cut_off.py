@@ -1,0 +1,44 @@
+"""Calls that the end of a broker's life cut off: those with a `call` in the audit and no `outcome`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pydanube_core.cluster_port import ClusterPort
+
+from pydanube_admin.engine.audit_chain import NO_RECORD
+
+LOOKED_AT: Final = (
+    2_000  # records from the end: changes are made one at a time, so the one cut off is among the last
+)
+
+
+async def calls_without_outcome(port: ClusterPort) -> list[Mapping[str, Any]]:
+    """The `call` records that have no `outcome`, by age."""
+    end, _ = await port.open_audit()
+    start = max(0, end - LOOKED_AT)
+    open_calls: dict[str, Mapping[str, Any]] = {}
+    while start < end:
+        _, found = await port.read_audit(start=start, max_messages=min(500, end - start))
+        if not found:
+            break
+        for _, payload in found:
+            record = _record(payload)
+            call_id = str(record.get("call_id"))
+            if record.get("phase") == "call":
+                open_calls[call_id] = record
+            elif record.get("phase") == "outcome":
+                open_calls.pop(call_id, None)
+        start = found[-1][0] + 1
+    return list(open_calls.values())
+
+
+def _record(payload: bytes) -> Mapping[str, Any]:
+    """A record; nothing of one that is damaged, which `audit.verify` is about."""
+    try:
+        body = json.loads(payload)
+    except NO_RECORD:
+        return {}
+    return body if isinstance(body, dict) else {}

@@ -1,0 +1,167 @@
+"""Writing the audit: one chain, one writer, records in groups.
+
+Whoever waits gets an answer when the record is on stable storage. Reads do not wait: their records go out with the
+next group, which begins as soon as the one before is stored. What cannot be written stays in the queue and is tried
+again; when the queue is full, reads are refused too, so that no call is ever without a record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from pydanube_core.audit_key import AuditKey
+from pydanube_core.cluster_port import ClusterPort
+from pydanube_core.errors import AuditUnavailable, ClusterError
+
+from pydanube_admin.engine.audit_chain import FIRST, Head, head_of, linked
+from pydanube_admin.engine.audit_keys import KEYS_KEY, KeyTerms
+
+_log = logging.getLogger("pydanube.admin")
+
+HEAD_KEY: Final = "audit/head"
+MAX_WAITING: Final = 10_000
+GROUP: Final = 500
+RETRY_S: Final = 0.5
+
+
+class AuditLog:
+    """See the module. Single user: the loop."""
+
+    def __init__(self, port: ClusterPort) -> None:
+        self._port = port
+        self._waiting: deque[tuple[Mapping[str, Any], asyncio.Future[None] | None]] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._head: Head | None = None  # None: to be read from the topic first
+        self.error: ClusterError | None = None  # why the last group could not be written
+
+    @property
+    def head(self) -> Head | None:
+        """The last record that is on stable storage, as far as it is known."""
+        return self._head
+
+    def check_room(self) -> None:
+        """Raise `AuditUnavailable` where no record more is taken."""
+        if len(self._waiting) >= MAX_WAITING:
+            raise self._unavailable(self.error)
+
+    def note(self, *records: Mapping[str, Any]) -> None:
+        """Write records soon; nobody waits for them."""
+        self._waiting.extend((record, None) for record in records)
+        self._start()
+
+    async def write(self, *records: Mapping[str, Any]) -> None:
+        """Write records, after all that were noted before; on stable storage when it returns.
+
+        Raises:
+            AuditUnavailable: they are not, as far as anyone knows.
+        """
+        self.check_room()
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.extend((record, None) for record in records[:-1])
+        self._waiting.append((records[-1], done))
+        self._start()
+        await done
+
+    async def settled(self) -> None:
+        """Wait until nothing is waiting, or nothing can be written."""
+        while self._task is not None and self.error is None:
+            await asyncio.wait([self._task])
+
+    async def aclose(self) -> None:
+        """Write what waits, as far as that is possible."""
+        await self.settled()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    def _start(self) -> None:
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+            self._task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._task = None
+        if not task.cancelled() and task.exception() is not None:
+            _log.error("audit_failed", exc_info=task.exception(), extra={"event": "audit_failed"})
+        if self._waiting and not task.cancelled():
+            self._start()
+
+    async def _run(self) -> None:
+        await asyncio.sleep(0)  # what is asked for in the same turn goes in the same group
+        while self._waiting:
+            group = [self._waiting.popleft() for _ in range(min(GROUP, len(self._waiting)))]
+            try:
+                await self._append([record for record, _ in group])
+            except Exception as error:
+                # Whether the group was stored is not known: the chain's end is read again before the next one.
+                self._head = None
+                self.error = error if isinstance(error, ClusterError) else AuditUnavailable(str(error))
+                if not isinstance(error, ClusterError):
+                    _log.exception("audit_failed", extra={"event": "audit_failed"})
+                unavailable = self._unavailable(self.error)
+                for _, done in group:
+                    if done is not None and not done.done():
+                        done.set_exception(unavailable)
+                # Whoever waited was refused; what happened all the same, reads, is still to be recorded.
+                self._waiting.extendleft(reversed([each for each in group if each[1] is None]))
+                await asyncio.sleep(RETRY_S)
+                continue
+            self.error = None
+            for _, done in group:
+                if done is not None and not done.done():
+                    done.set_result(None)
+
+    async def _append(self, records: Sequence[Mapping[str, Any]]) -> None:
+        key = await self._port.audit_key()
+        head = self._head
+        if head is None:
+            head = await self._open(key)
+        payloads = []
+        for record in records:
+            payload, head = linked(record, head, key)
+            payloads.append(payload)
+        await self._port.append_audit(payloads)
+        self._head = head
+
+    async def _open(self, key: AuditKey) -> Head:
+        next_offset, last = await self._port.open_audit()
+        kept = await self._port.read_state(KEYS_KEY)
+        terms = KeyTerms.from_json(None if kept is None else kept.value, key, of_others=True)
+        if terms.terms and terms.terms[-1][1] != key.key_id:
+            _log.warning(
+                "audit_key_changed",
+                extra={
+                    "event": "audit_key_changed",
+                    "key_before": terms.terms[-1][1],
+                    "key_id": key.key_id,
+                    "remedy": "nothing, if the key file was lost or replaced; otherwise somebody altered the metadata "
+                    "store: look at the records that audit.verify counts as chain_only",
+                },
+            )
+        now = terms.with_key(key.key_id, next_offset).to_json(key)
+        if kept is None or kept.value != now:  # before its first record
+            await self._port.write_state(
+                {KEYS_KEY: now}, expected={KEYS_KEY: None if kept is None else kept.revision}
+            )
+        if last is None:
+            # Nothing is stored, or all of it was trimmed: a record's seq is its offset all the same.
+            stored = await self._port.read_state(HEAD_KEY)
+            known = None if stored is None else head_of(stored.value)
+            if known is not None and known.seq == next_offset - 1:
+                return known
+            return Head(seq=next_offset - 1, hash=FIRST.hash)
+        head = head_of(last)
+        # A last record that is none breaks the chain, which `audit.verify` will say; the chain goes on behind it.
+        return Head(seq=next_offset - 1, hash=FIRST.hash if head is None else head.hash)
+
+    @staticmethod
+    def _unavailable(error: ClusterError | None) -> AuditUnavailable:
+        why = "" if error is None else f": {error.message}"
+        return AuditUnavailable(
+            f"the call cannot be recorded in the audit, so nothing was changed{why}",
+            reason=None if error is None else error.code,
+        )

@@ -1,0 +1,111 @@
+"""What the audit says of a call: `call` before the effect, `outcome` after it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydanube_core.errors import ClusterError, Internal
+from pydanube_core.units import format_time
+
+from pydanube_admin.engine.audit_chain import Head, redacted, shortened
+from pydanube_admin.engine.context import Context
+from pydanube_admin.engine.forecast import Forecast
+
+
+@dataclass(slots=True, kw_only=True)
+class Entry:
+    """One call, as its records name it. `is_recorded`: its `call` is on stable storage."""
+
+    call_id: str
+    principal: str
+    face: str
+    operation: str
+    arguments: Mapping[str, Any]
+    time_ms: int
+    plan_id: str | None = None
+    before: Mapping[str, Any] | None = None
+    after: Mapping[str, Any] | None = None
+    is_recorded: bool = field(default=False)
+
+    @classmethod
+    def of(cls, context: Context, operation: str, arguments: Mapping[str, Any]) -> Entry:
+        return cls(
+            call_id=context.call_id,
+            principal=context.principal,
+            face=context.face,
+            operation=operation,
+            arguments=arguments,
+            time_ms=context.now_ms(),
+        )
+
+    @classmethod
+    def again(cls, call: Mapping[str, Any], time_ms: int) -> Entry:
+        """The entry of a `call` record that an earlier life left without its outcome."""
+        return cls(
+            call_id=call["call_id"],
+            principal=call["principal"],
+            face=call["face"],
+            operation=call["operation"],
+            arguments=call["arguments"],
+            time_ms=time_ms,
+            plan_id=call["plan_id"],
+            is_recorded=True,
+        )
+
+    def ended(self, *, made: bool) -> Mapping[str, Any]:
+        """The outcome of a call that was cut off: made, and only its outcome was not written, or unknown."""
+        if made:
+            return self.outcome(decision="allowed")
+        cut_off = Internal("the broker ended while this change was made; what it did is not known")
+        return self.outcome(decision="interrupted", error=cut_off)
+
+    def planned(self, plan_id: str, forecast: Forecast) -> None:
+        """Under which plan it is made, and what it changes."""
+        self.plan_id = plan_id
+        self.before = shortened({each["path"]: each["before"] for each in forecast.diff})
+        self.after = shortened({each["path"]: each["after"] for each in forecast.diff})
+
+    def mark_recorded(self) -> None:
+        self.is_recorded = True
+
+    def call(self) -> Mapping[str, Any]:
+        return self._record("call", "allowed", None)
+
+    def outcome(
+        self, *, decision: str, error: ClusterError | None = None, plan_id: str | None = None
+    ) -> Mapping[str, Any]:
+        record = self._record("outcome", decision, None if error is None else error.code)
+        return record if plan_id is None else {**record, "plan_id": plan_id}
+
+    def refused(self, error: ClusterError) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        """Both records of a call that was refused before it could change anything."""
+        plan = error.details.get("plan")
+        plan_id = plan.get("plan_id") if isinstance(plan, Mapping) else self.plan_id
+        records = [self._record(phase, "refused", error.code) for phase in ("call", "outcome")]
+        return {**records[0], "plan_id": plan_id}, {**records[1], "plan_id": plan_id}
+
+    def _record(self, phase: str, decision: str, code: str | None) -> dict[str, Any]:
+        return {
+            "call_id": self.call_id,
+            "phase": phase,
+            "time": format_time(self.time_ms),
+            "principal": self.principal[:256],
+            "authenticated": False,
+            "face": self.face[:32],
+            "operation": self.operation[:100],
+            "arguments": redacted(self.arguments),
+            "plan_id": self.plan_id,
+            "decision": decision,
+            "code": code,
+            "before": self.before if phase == "call" else None,
+            "after": self.after if phase == "outcome" else None,
+        }
+
+
+def head_value(head: Head | None) -> Iterator[bytes]:
+    """The chain's head as it is kept; nothing where it is not known."""
+    if head is not None:
+        yield json.dumps({"seq": head.seq, "hash": head.hash}).encode()

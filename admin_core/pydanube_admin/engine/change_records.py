@@ -1,0 +1,199 @@
+"""Changes as they are kept in the metadata store until they cannot be undone any more.
+
+A record is written before the effect (`applying`) and again after it (`applied`). One that is still `applying` when
+the admin core starts was cut off: what it did is not known, and its undo must work either way.
+
+An image that is large lies beside its record, in several values that are written before it and go after it; what a crash
+leaves of them without a record goes with the next sweep. What was promised is kept: changes that destroy and others
+have room each, and where there is none left a plan says so before (`no_room`), and nothing older is displaced.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
+
+from pydanube_core.cluster_port import ClusterPort
+from pydanube_core.errors import Conflict
+from pydanube_core.facts import StateItem
+
+from pydanube_admin.engine.identifiers import is_id, time_of
+from pydanube_admin.engine.kept_records import readable
+
+PREFIX: Final = "changes/"
+APPLYING, APPLIED, FAILED, INTERRUPTED, UNDONE = "applying", "applied", "failed", "interrupted", "undone"
+UNDOING: Final = "undoing"  # an undo was begun: whether the change still stands is not known
+IMAGES: Final = "change-images/"
+INLINE_BYTES: Final = 16 * 1024  # of an image that is kept in its record: all records are read once a minute
+PART_BYTES: Final = 200 * 1024  # of an image, in one value of the store
+MAX_IMAGE_BYTES: Final = 4 * 1024 * 1024
+MAX_IMAGES_BYTES: Final = 256 * 1024 * 1024  # of all
+UNDO: Final = "changes.undo"
+SWEEP_MS: Final = 60_000
+ORPHAN_MS: Final = 3_600_000  # an image whose record is not there by then was left by a crash
+MAX_CHANGES: Final = 10_000  # of those that destroy, and of the others
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeRecord:
+    """One change that can be undone until `undo_until_ms`. `image`: what its undo needs of the state before."""
+
+    call_id: str
+    plan_id: str
+    operation: str
+    arguments: Mapping[str, Any]
+    principal: str
+    at_ms: int
+    undo_until_ms: int
+    diff: list[dict[str, Any]]
+    image: Mapping[str, Any]
+    result: Mapping[str, Any] | None = None
+    state: str = APPLYING
+    undone_by: str | None = None
+    destroys: bool = False
+    image_bytes: int = 0  # of an image that lies beside the record
+
+    def to_bytes(self) -> bytes:
+        image = {} if self.image_bytes else self.image
+        return json.dumps({"version": 1, **asdict(replace(self, image=image))}, default=str).encode()
+
+    @classmethod
+    def from_item(cls, item: StateItem) -> ChangeRecord:
+        body = json.loads(item.value)
+        body.pop("version")
+        return cls(**body)
+
+    def image_parts(self) -> list[str]:
+        """Keys of the values that the image is kept in."""
+        return [
+            f"{IMAGES}{self.call_id}/{number:03d}" for number in range(-(-self.image_bytes // PART_BYTES))
+        ]
+
+
+class Changes:
+    """The changes of the cluster, over the broker's port."""
+
+    def __init__(self, port: ClusterPort) -> None:
+        self._port = port
+        self._swept_ms = 0
+        self._kept: Counter[bool] = (
+            Counter()
+        )  # by whether they destroy; as of the last sweep, and what was added since
+        self._images_bytes = 0
+
+    async def get(self, call_id: str) -> tuple[ChangeRecord, int] | None:
+        """A change with its image, and its revision."""
+        item = await self._port.read_state(PREFIX + call_id) if is_id(call_id) else None
+        if item is None:
+            return None
+        record = ChangeRecord.from_item(item)
+        parts = [await self._port.read_state(key) for key in record.image_parts()]
+        if parts:
+            record = replace(
+                record, image=json.loads(b"".join(part.value for part in parts if part is not None))
+            )
+        return record, item.revision
+
+    def no_room(self, image: Mapping[str, Any], *, destroys: bool) -> str | None:
+        """Why a change with that image could not be undone; None where it could."""
+        size = len(_encoded(image))
+        if size > MAX_IMAGE_BYTES:
+            return f"its undo would need {size} bytes of the state before, and {MAX_IMAGE_BYTES} can be kept"
+        if size > INLINE_BYTES and self._images_bytes + size > MAX_IMAGES_BYTES:
+            return (
+                f"what undos need of the state before takes {self._images_bytes} of {MAX_IMAGES_BYTES} bytes"
+            )
+        if self._kept[destroys] >= MAX_CHANGES:
+            return f"{MAX_CHANGES} changes of its kind can be undone by now, and none of them is displaced"
+        return None
+
+    async def keep_image(self, record: ChangeRecord) -> ChangeRecord:
+        """Write a large image down, before its record; the record as it is to be written then."""
+        image = _encoded(record.image)
+        if len(image) <= INLINE_BYTES:
+            return record
+        record = replace(record, image_bytes=len(image))
+        for number, key in enumerate(record.image_parts()):
+            await self._port.write_state({key: image[number * PART_BYTES : (number + 1) * PART_BYTES]})
+        return record
+
+    def added(self, record: ChangeRecord) -> None:
+        """A change is kept from now on."""
+        self._kept[record.destroys] += 1
+        self._images_bytes += record.image_bytes
+
+    async def was_made(self, call_id: str, operation: str, arguments: Mapping[str, Any]) -> bool:
+        """Whether a change, or an undo, is known to have been made to its end."""
+        if operation == UNDO:
+            undone = await self.get(str(arguments.get("call_id")))
+            return undone is not None and undone[0].undone_by == call_id
+        kept = await self.get(call_id)
+        return kept is not None and kept[0].state in (APPLIED, UNDOING, UNDONE)
+
+    async def since(self, call_id: str) -> AsyncIterator[ChangeRecord]:
+        """Changes that were begun after one, and were not taken back."""
+        after: str | None = PREFIX + call_id
+        while items := await self._port.list_state(PREFIX, after=after, limit=100):
+            for item in items:
+                if (record := ChangeRecord.from_item(item)).state != UNDONE:
+                    yield record
+            after = items[-1].key
+
+    async def put(self, record: ChangeRecord, *others: tuple[str, bytes]) -> None:
+        """Keep a change; `others` go in the same transaction."""
+        await self._port.write_state({PREFIX + record.call_id: record.to_bytes(), **dict(others)})
+
+    async def forget(self, call_id: str) -> None:
+        await self._port.write_state({PREFIX + call_id: None})
+
+    async def cut_off(self) -> list[ChangeRecord]:
+        """Changes that were begun and never ended."""
+        found = []
+        after: str | None = None
+        while items := await self._port.list_state(PREFIX, after=after):
+            records = readable(items, ChangeRecord.from_item)
+            found += [record for _, record in records if record.state == APPLYING]
+            after = items[-1].key
+        return found
+
+    async def sweep(self, now_ms: int) -> None:
+        """Let go of changes whose grace is over; at most once a minute. The first time, of images without a change too."""
+        if 0 <= now_ms - self._swept_ms < SWEEP_MS:  # below 0: it was a clock that ran ahead
+            return
+        first, self._swept_ms = not self._swept_ms, now_ms
+        old: list[str] = []
+        kept: dict[str, ChangeRecord] = {}
+        after: str | None = None
+        while items := await self._port.list_state(PREFIX, after=after):
+            for item, record in readable(items, ChangeRecord.from_item):
+                kept[record.call_id] = replace(record, image={}, result=None, diff=[])
+                if record.state == APPLYING:
+                    continue
+                if record.at_ms > now_ms + SWEEP_MS:  # the same: its grace begins now
+                    until_ms = now_ms + record.undo_until_ms - record.at_ms
+                    await self.put(replace(record, at_ms=now_ms, undo_until_ms=until_ms))
+                elif record.undo_until_ms <= now_ms:
+                    old += [item.key, *record.image_parts()]
+                    del kept[record.call_id]
+            after = items[-1].key
+        self._kept = Counter(record.destroys for record in kept.values())
+        self._images_bytes = sum(record.image_bytes for record in kept.values())
+        after = None
+        while first and (items := await self._port.list_state(IMAGES, after=after, limit=10)):
+            for key in [item.key for item in items]:
+                call_id = key.split("/")[1]
+                if call_id not in kept and time_of(call_id) < now_ms - ORPHAN_MS:
+                    old.append(key)
+            after = items[-1].key
+        for start in range(0, len(old), 90):
+            try:
+                await self._port.write_state(dict.fromkeys(old[start : start + 90]))
+            except Conflict:
+                return
+
+
+def _encoded(image: Mapping[str, Any]) -> bytes:
+    return json.dumps(image, default=str).encode()

@@ -1,0 +1,85 @@
+"""What an operation may use: the broker's port, the time, and what is known of its call."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from pydanube_core.cluster_port import ClusterPort
+from pydanube_core.facts import Grace
+
+from pydanube_admin.engine.audit_log import AuditLog
+from pydanube_admin.engine.call import Call
+from pydanube_admin.engine.change_records import Changes
+from pydanube_admin.engine.models import Result
+from pydanube_admin.engine.plan_records import PlanRecord, Plans
+from pydanube_admin.engine.shown_plan import AppliedPlan, Plan
+from pydanube_admin.engine.task_records import Detachment, TaskRecord
+
+NowMs = Callable[[], int]  # milliseconds since 1970, by the clock that stamps append times
+
+
+def system_now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class TaskBook(Protocol):
+    """What operations may ask of the long ones (`pydanube_admin.tasks.tasks`)."""
+
+    async def get(self, task_id: str) -> TaskRecord | None:
+        """One that is kept."""
+
+    async def kept(self) -> list[TaskRecord]:
+        """Every one that is kept, the newest first."""
+
+    async def work_of(self, record: TaskRecord) -> list[dict[str, Any]]:
+        """How far a running one is."""
+
+    def cancel(self, task_id: str) -> bool:
+        """Ask a running one of this process to stop; whether it runs here."""
+
+    def tell(self, call_id: str, work: Mapping[str, Any]) -> None:
+        """Say how far a call is whose work the broker does not count."""
+
+
+class PlanDesk(Protocol):
+    """What operations may ask of the desk (`pydanube_admin.plans.desk`), which itself calls operations."""
+
+    plans: Plans
+    changes: Changes
+
+    @property
+    def tasks(self) -> TaskBook:
+        """The long operations."""
+
+    def parse(self, operation: str, arguments: Mapping[str, Any], /) -> Call:
+        """Check a call by its name and arguments."""
+
+    async def plan(self, context: Context, call: Call) -> Plan:
+        """Work out what a call would do, and keep it as a plan."""
+
+    async def apply(self, context: Context, token: str, plan_id: str | None) -> AppliedPlan:
+        """Make the change of a plan."""
+
+    async def discard(self, context: Context, plan_id: str) -> PlanRecord:
+        """Take a plan out of use."""
+
+    async def run(self, context: Context, call: Call) -> Result:
+        """Carry out a call that needs no plan; a long one as a task."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """One call. `grace` is there while a change that can be undone is made: what it deletes stays that long."""
+
+    port: ClusterPort
+    now_ms: NowMs
+    face: str  # where the call was made: cli, mcp, jsonrpc …
+    principal: str  # who asks; a claim until there is authentication
+    call_id: str
+    desk: PlanDesk
+    audit: AuditLog
+    grace: Grace | None = None
+    detached: Detachment | None = None  # nobody waits for the call: its task is the answer

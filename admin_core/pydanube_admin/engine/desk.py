@@ -1,0 +1,480 @@
+"""Where changes are planned and made: one at a time, recorded before and after.
+
+The order of a change is: work out what it would do; refuse, or ask for a plan; write the audit's `call`, durable;
+keep what its undo needs and end the plan, in one transaction; do it; keep the result; write the audit's `outcome`.
+A crash at any point leaves a change whose undo works, be it done, half done or not begun.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeVar
+
+from pydanube_core.cluster_port import ClusterPort
+from pydanube_core.errors import (
+    AuditUnavailable,
+    ClusterError,
+    Conflict,
+    Internal,
+    PlanExpired,
+    PlanMismatch,
+    PlanNotFound,
+    PlanRequired,
+    PlanStale,
+    PlanUsed,
+)
+from pydanube_core.facts import Grace
+from pydanube_core.units import format_time
+
+from pydanube_admin.engine.audit_cut_off import calls_without_outcome
+from pydanube_admin.engine.audit_log import HEAD_KEY, AuditLog
+from pydanube_admin.engine.audit_records import Entry, head_value
+from pydanube_admin.engine.call import Call
+from pydanube_admin.engine.change_records import APPLIED, APPLYING, INTERRUPTED, ChangeRecord, Changes
+from pydanube_admin.engine.context import Context, NowMs
+from pydanube_admin.engine.effect import Effect
+from pydanube_admin.engine.forecast import Forecast, loss_text
+from pydanube_admin.engine.identifiers import PLAN, new_id
+from pydanube_admin.engine.models import Change, Result
+from pydanube_admin.engine.operation import Operation
+from pydanube_admin.engine.plan_promises import UNDO_PATH, as_promised
+from pydanube_admin.engine.plan_records import DISCARDED, PREFIX, USED, PlanRecord, Plans
+from pydanube_admin.engine.shown_plan import AppliedPlan, Plan, shown_plan
+from pydanube_admin.engine.steps import Step, reached
+from pydanube_admin.engine.task_records import task_id_of
+from pydanube_admin.engine.task_resuming import Resumption
+from pydanube_admin.engine.tasks import Tasks
+
+_log = logging.getLogger("pydanube.admin")
+
+MAX_RESULT_CHARS: Final = 16_384  # of a result that is kept for its undo
+
+T = TypeVar("T")
+Parser = Callable[[str, Mapping[str, Any]], Call]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdminOptions:
+    """`[admin]` of the settings."""
+
+    plan_ttl_ms: int = 600_000
+    undo_grace_ms: int = 86_400_000
+    compat_destructive: bool = True
+
+
+class Desk:
+    """See the module. Single user: the loop.
+
+    Args:
+        parse: checks a call by its name and arguments; given from outside, since it knows every operation.
+    """
+
+    def __init__(
+        self, port: ClusterPort, audit: AuditLog, options: AdminOptions, now_ms: NowMs, parse: Parser
+    ) -> None:
+        self._port = port
+        self._audit = audit
+        self._options = options
+        self._now_ms = now_ms
+        self.parse = parse
+        self.plans = Plans(port)
+        self.changes = Changes(port)
+        self.tasks = Tasks(port, now_ms)
+        self._one_at_a_time = asyncio.Lock()
+        self._running: set[asyncio.Task[Any]] = set()
+
+    # -- plans -----------------------------------------------------------------------------------------------
+
+    async def plan(self, context: Context, call: Call) -> Plan:
+        """Work out what a call would do, and keep it as a plan that its maker can apply once."""
+        forecast = await self._forecast(context, call)
+        return await self._keep(context, call, forecast)
+
+    async def _forecast(self, context: Context, call: Call) -> Forecast:
+        forecast = call.operation.forecast
+        assert forecast is not None, "only changes are planned"
+        found = await forecast(context, call.request)
+        if not _reversible(call.operation, found) or not self._options.undo_grace_ms:
+            return replace(found, reversible=False)
+        await self.changes.sweep(self._now_ms())
+        return await as_promised(self._port, self.changes, found, destroys=_destroys(call.operation, found))
+
+    async def _keep(self, context: Context, call: Call, forecast: Forecast) -> Plan:
+        now = self._now_ms()
+        record = PlanRecord(
+            plan_id=new_id(PLAN, now),
+            operation=call.operation.name,
+            arguments=call.arguments,
+            principal=context.principal,
+            effect=(forecast.effect or call.operation.effect).value,
+            reversible=_reversible(call.operation, forecast),
+            diff=[dict(each) for each in forecast.diff],
+            blast_radius=dict(forecast.blast_radius),
+            revision=forecast.revision,
+            later=forecast.later,
+            created_ms=now,
+            expires_ms=now + self._options.plan_ttl_ms,
+            secret="",
+        )
+        return Plan(**shown_plan(record, now).model_dump(), plan_token=await self.plans.add(record))
+
+    async def discard(self, context: Context, plan_id: str) -> PlanRecord:
+        """Take a plan out of use. Raises `PlanNotFound`, `PlanUsed`, `PlanMismatch` for somebody else's."""
+        record, revision = await self.plans.get(plan_id)
+        self._check_owner(context, record)
+        if record.state == USED:
+            raise self._used(record)
+        return await self.plans.end(record, revision, DISCARDED)
+
+    # -- making changes --------------------------------------------------------------------------------------
+
+    async def change(self, context: Context, call: Call, *, one_step: bool = False) -> Result:
+        """Make a change, or answer with what must come before it.
+
+        Args:
+            one_step: for a face that cannot show a plan: what destroys is planned, recorded and done at once.
+
+        Raises:
+            PlanRequired: it destroys; the plan is in `details`.
+            PlanNotFound, PlanMismatch, PlanUsed, PlanExpired, PlanStale: by `call.plan_token`.
+            AuditUnavailable: nothing was changed.
+        """
+        entry = Entry.of(context, call.operation.name, call.arguments)
+        if call.plan_only:
+            return await self._refusable(entry, self._only_plan(context, call, entry))
+        work = self._refusable(entry, self._change(context, call, entry, one_step))
+        return await (work if call.operation.long_running else self._to_the_end(work))
+
+    async def apply(self, context: Context, token: str, plan_id: str | None) -> AppliedPlan:
+        """Make the change of a plan; raises as `change` does."""
+        entry = Entry.of(context, "plans.apply", {"plan_id": plan_id})
+        record, _ = await self._refusable(entry, self.plans.of_token(token))
+        if plan_id is not None and plan_id != record.plan_id:
+            mismatch = PlanMismatch(
+                f"plan_token is that of the plan {record.plan_id}, not of {plan_id}",
+                field="plan_id",
+                value=plan_id,
+            )
+            await self._audit.write(*entry.refused(mismatch))
+            raise mismatch
+        call = replace(self.parse(record.operation, record.arguments), plan_token=token)
+        result = await self.change(context, call)
+        assert isinstance(result, Change), "every planned operation answers with one"
+        return AppliedPlan(
+            operation=record.operation,
+            result=result.model_dump(mode="json", by_alias=True),
+            call_id=result.call_id,
+            plan_id=result.plan_id,
+            undo_until=result.undo_until,
+        )
+
+    async def _only_plan(self, context: Context, call: Call, entry: Entry) -> Plan:
+        plan = await self.plan(context, call)
+        self._audit.note(entry.outcome(decision="planned", plan_id=plan.plan_id))
+        return plan
+
+    async def _refusable(self, entry: Entry, work: Coroutine[Any, Any, T]) -> T:
+        """Carry out work that may refuse before anything is changed; a refusal is recorded."""
+        try:
+            return await work
+        except ClusterError as error:
+            if not entry.is_recorded:
+                try:
+                    await self._audit.write(*entry.refused(error))
+                except AuditUnavailable:
+                    _log.warning("refusal_not_recorded", extra={"event": "audit.refusal_not_recorded"})
+            raise
+
+    async def _to_the_end(self, work: Coroutine[Any, Any, T]) -> T:
+        """Whoever stops waiting does not stop a change half-way."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return await asyncio.shield(task)
+
+    async def _change(self, context: Context, call: Call, entry: Entry, one_step: bool) -> Result:
+        if not call.operation.long_running:
+            async with self._one_at_a_time:
+                prepared = await self._prepare(context, call, entry, one_step)
+                return await self._carry_out(prepared)
+        async with self._one_at_a_time:
+            prepared = await self._prepare(context, call, entry, one_step)
+        return await self._carry_out(prepared)
+
+    async def _prepare(self, context: Context, call: Call, entry: Entry, one_step: bool) -> _Prepared:
+        """Everything before the effect. When it returns, the change is recorded and must be carried out."""
+        held: tuple[PlanRecord, int] | None = None
+        if call.plan_token:
+            held = await self._check_token(context, call)
+        forecast = await self._forecast(context, call)
+        now = self._now_ms()
+        if held is not None:
+            broken_promise = held[0].reversible and not _reversible(call.operation, forecast)
+            if forecast.revision != held[0].revision or broken_promise:
+                raise await self._stale(context, call, held[0], forecast)
+        elif _destroys(call.operation, forecast):
+            if not one_step:
+                raise await self._required(context, call, forecast)
+            if not self._options.compat_destructive:
+                raise PlanRequired(
+                    f"{call.operation.name} destroys, and admin.compat_destructive is false: make the plan on the "
+                    "command line, over MCP or over JSON-RPC",
+                    operation=call.operation.name,
+                )
+        plan_id = new_id(PLAN, now) if held is None else held[0].plan_id
+        record = self._record_of(context, call, forecast, plan_id, now)
+        entry.planned(plan_id, forecast)
+        reached(Step.CHECKED)
+        await self._audit.write(entry.call())
+        entry.mark_recorded()
+        reached(Step.RECORDED)
+        try:
+            record = await self._begin(record, held, context.call_id)
+        except ClusterError as error:
+            await self._audit.write(entry.outcome(decision="refused", error=error))
+            raise
+        reached(Step.BEGUN)
+        grace = None if record is None else Grace(call_id=context.call_id, until_ms=record.undo_until_ms)
+        return _Prepared(
+            context=replace(context, grace=grace), call=call, entry=entry, plan_id=plan_id, record=record
+        )
+
+    def _record_of(
+        self, context: Context, call: Call, forecast: Forecast, plan_id: str, now: int
+    ) -> ChangeRecord | None:
+        """What is kept for the undo; None where there is none."""
+        if not _reversible(call.operation, forecast):
+            return None
+        return ChangeRecord(
+            call_id=context.call_id,
+            plan_id=plan_id,
+            operation=call.operation.name,
+            arguments=call.arguments,
+            principal=context.principal,
+            at_ms=now,
+            undo_until_ms=now + self._options.undo_grace_ms,
+            diff=[dict(each) for each in forecast.diff if each["path"] != UNDO_PATH][:100],
+            image=dict(forecast.image or {}),
+            destroys=_destroys(call.operation, forecast),
+        )
+
+    async def _begin(
+        self, record: ChangeRecord | None, held: tuple[PlanRecord, int] | None, call_id: str
+    ) -> ChangeRecord | None:
+        writes: dict[str, bytes | None] = {}
+        expected: dict[str, int | None] = {}
+        if record is not None:
+            record = await self.changes.keep_image(record)
+            reached(Step.IMAGE_KEPT)
+            writes["changes/" + record.call_id] = record.to_bytes()
+        if held is not None:
+            plan, revision = held
+            key = PREFIX + plan.plan_id
+            writes[key] = replace(plan, state=USED, call_id=call_id).to_bytes()
+            expected[key] = revision
+        if not writes:
+            return None
+        try:
+            await self._port.write_state(writes, expected=expected)
+        except Conflict as error:
+            assert held is not None, "only a plan is guarded"
+            raise self._used(held[0]) from error
+        if record is not None:
+            self.changes.added(record)
+        return record
+
+    async def _carry_out(self, prepared: _Prepared) -> Result:
+        entry, record = prepared.entry, prepared.record
+        try:
+            result = await self.run(prepared.context, prepared.call, plan_id=prepared.plan_id)
+        except BaseException as error:
+            failure = error if isinstance(error, ClusterError) else Internal("the change was cut off")
+            failure.details.setdefault("call_id", prepared.context.call_id)
+            if record is not None:  # it may have done some of its work: its undo stays possible
+                await self._after(replace(record, state=INTERRUPTED))
+            if not self.tasks.goes_on_later(entry.call_id):
+                await self._outcome(entry.outcome(decision="failed", error=failure))
+            raise
+        reached(Step.MADE)
+        until = None if record is None else format_time(record.undo_until_ms)
+        assert isinstance(result, Change), "every planned operation answers with one"
+        done = result.model_copy(
+            update={"call_id": prepared.context.call_id, "plan_id": prepared.plan_id, "undo_until": until}
+        )
+        if record is not None:
+            body = done.model_dump_json(by_alias=True)
+            kept = done.model_dump(mode="json", by_alias=True) if len(body) <= MAX_RESULT_CHARS else None
+            await self._after(replace(record, state=APPLIED, result=kept))
+        reached(Step.KEPT)
+        await self._outcome(entry.outcome(decision="allowed"))
+        reached(Step.TOLD)
+        return done
+
+    async def run(self, context: Context, call: Call, *, plan_id: str | None = None) -> Result:
+        """Call the handler; a long one as a task that can be seen and cancelled.
+
+        Raises:
+            Conflict: it was cancelled by `tasks.cancel`.
+        """
+        if not call.operation.long_running:
+            return await call.operation.handler(context, call.request)
+        task = await self.tasks.begin(context, call, plan_id=plan_id, now_ms=self._now_ms())
+        failed: BaseException | None = None
+        result: Result | None = None
+        try:
+            result = await call.operation.handler(context, call.request)
+            return result
+        except asyncio.CancelledError as error:
+            failed = error
+            if not self.tasks.is_cancelled(task):
+                raise  # whoever waited has gone
+            raise Conflict(
+                f"the task {task.task_id} was cancelled; what it had done by then stays done",
+                task_id=task.task_id,
+            ) from error
+        except BaseException as error:
+            failed = error
+            raise
+        finally:
+            await self.tasks.end(task, failed, result, self._now_ms())
+
+    async def _after(self, record: ChangeRecord) -> None:
+        """Keep what became of a change. A failure here does not make it undone: the record of before still stands."""
+        try:
+            await self.changes.put(record, *((HEAD_KEY, value) for value in head_value(self._audit.head)))
+        except ClusterError as error:
+            _log.warning("change_not_noted", extra={"event": "admin.change_not_noted", "error": str(error)})
+
+    async def _outcome(self, record: Mapping[str, Any]) -> None:
+        """The change is made: an audit that fails now is tried again, it cannot refuse any more."""
+        try:
+            await self._audit.write(record)
+        except AuditUnavailable:
+            self._audit.note(record)
+
+    # -- refusals --------------------------------------------------------------------------------------------
+
+    async def _check_token(self, context: Context, call: Call) -> tuple[PlanRecord, int]:
+        record, revision = await self.plans.of_token(call.plan_token)
+        self._check_owner(context, record)
+        planned = self.parse(record.operation, record.arguments)
+        if (
+            planned.operation is not call.operation
+            or planned.request.model_dump() != call.request.model_dump()
+        ):
+            raise PlanMismatch(
+                f"the plan {record.plan_id} is for {record.operation} with other arguments: pass the arguments of the "
+                "plan, or make a plan for these",
+                field="plan_token",
+                **self._of(record),
+            ).followed_by(call.operation.next_call({**call.arguments, "plan_only": True}, "makes a plan"))
+        now = self._now_ms()
+        match record.state_at(now):
+            case "used":
+                raise self._used(record)
+            case "discarded":
+                raise PlanNotFound(
+                    f"the plan {record.plan_id} was discarded; make another", **self._of(record)
+                ).followed_by(self._again(record))
+            case "expired":
+                raise PlanExpired(
+                    f"the plan {record.plan_id} could be applied until {format_time(record.expires_ms)}: make "
+                    "another and look at it",
+                    **self._of(record),
+                ).followed_by(self._again(record))
+        return record, revision
+
+    def _check_owner(self, context: Context, record: PlanRecord) -> None:
+        if record.principal != context.principal:
+            raise PlanMismatch(
+                f"the plan {record.plan_id} was made by another principal: only who made a plan applies it; make one "
+                "of your own",
+                field="principal",
+                value=context.principal,
+                plan_id=record.plan_id,
+            ).followed_by(self._again(record))
+
+    def _used(self, record: PlanRecord) -> PlanUsed:
+        return PlanUsed(
+            f"the plan {record.plan_id} was applied already; a token works once. Make another plan",
+            **self._of(record),
+        ).followed_by(self._again(record))
+
+    async def _stale(self, context: Context, call: Call, record: PlanRecord, forecast: Forecast) -> PlanStale:
+        plan = await self._keep(context, call, forecast)
+        return PlanStale(
+            f"what the plan {record.plan_id} stands on has changed since it was made, so it would not do what was "
+            "shown; nothing was changed. The plan in details is what it would do now",
+            plan=plan.model_dump(mode="json"),
+            stale_plan_id=record.plan_id,
+        ).followed_by(
+            call.operation.apply_call(call.arguments, plan.plan_token, "does what the new plan says, once")
+        )
+
+    async def _required(self, context: Context, call: Call, forecast: Forecast) -> PlanRequired:
+        plan = await self._keep(context, call, forecast)
+        return PlanRequired(
+            f"{call.operation.name} destroys: {loss_text(forecast.blast_radius, forecast.later)}; nothing was changed. "
+            "Look at the plan in details and show it to whoever decides; then make the call in next",
+            plan=plan.model_dump(mode="json"),
+        ).followed_by(
+            call.operation.apply_call(call.arguments, plan.plan_token, "does what the plan says, once")
+        )
+
+    def _of(self, record: PlanRecord) -> dict[str, Any]:
+        return {"plan": shown_plan(record, self._now_ms()).model_dump(mode="json")}
+
+    def _again(self, record: PlanRecord) -> dict[str, Any]:
+        operation = self.parse(record.operation, record.arguments).operation
+        step = operation.next_call({**record.arguments, "plan_only": True}, "makes a new plan")
+        return step | {"command": f"{operation.command_line(record.arguments)} --dry-run"}
+
+    # -- after a crash ---------------------------------------------------------------------------------------
+
+    async def again(self, context: Context, call: Call, plan_id: str) -> Result:
+        """Carry out a change that was recorded and begun in an earlier life, once more."""
+        entry = Entry.of(context, call.operation.name, call.arguments)
+        entry.plan_id = plan_id
+        entry.mark_recorded()
+        return await self._carry_out(
+            _Prepared(context=context, call=call, entry=entry, plan_id=plan_id, record=None)
+        )
+
+    async def tidy_up(self) -> None:
+        """Say of changes and tasks that were cut off that they were, once."""
+        await Resumption(
+            self, self.tasks, self.again, audit=self._audit, port=self._port, now_ms=self._now_ms
+        ).run()
+        for call in await calls_without_outcome(self._port):
+            if await self.tasks.get(task_id_of(call["call_id"])) is not None:
+                continue  # a task says itself what became of it
+            made = await self.changes.was_made(call["call_id"], call["operation"], call["arguments"])
+            await self._audit.write(Entry.again(call, self._now_ms()).ended(made=made))
+        for record in await self.changes.cut_off():
+            await self.changes.put(replace(record, state=INTERRUPTED))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Prepared:
+    """A change that is recorded and about to be made."""
+
+    context: Context
+    call: Call
+    entry: Entry
+    plan_id: str
+    record: ChangeRecord | None
+
+
+assert ChangeRecord.__dataclass_fields__["state"].default == APPLYING, "a record begins before its effect"
+
+
+def _destroys(operation: Operation, forecast: Forecast) -> bool:
+    return (forecast.effect or operation.effect) is Effect.DESTROY
+
+
+def _reversible(operation: Operation, forecast: Forecast) -> bool:
+    said = operation.reversible is True if forecast.reversible is None else forecast.reversible
+    return operation.undo is not None and said

@@ -1,0 +1,98 @@
+"""What a change would do, worked out without doing it: the substance of a plan."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pydanube_admin.engine.effect import Effect
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """What would be another after a change, and what a plan for it stands on.
+
+    `effect` and `reversible` are set where this very call is not what the operation usually is: a policy that
+    shortens retention destroys. `image` is what an undo needs of the state before, JSON values only. `basis` is what
+    must still be so when the plan is applied; without it, the differences and the blast radius. `later` is a sentence
+    on what may follow from it after it is done: `messages` and `bytes` of the blast radius are what goes at once.
+    """
+
+    diff: Sequence[Mapping[str, Any]]  # {path, before, after}
+    blast_radius: Mapping[str, int]
+    effect: Effect | None = None
+    reversible: bool | None = None
+    image: Mapping[str, Any] | None = None
+    basis: Any = None
+    later: str | None = None
+
+    @property
+    def revision(self) -> str:
+        """A digest of the basis: another one means that the plan is stale."""
+        basis = [list(self.diff), dict(self.blast_radius)] if self.basis is None else self.basis
+        text = json.dumps([basis, self.effect], sort_keys=True, default=str)
+        return hashlib.blake2b(text.encode(), digest_size=12, person=b"pydanube plan").hexdigest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undo:
+    """How a change is taken back as things stand now.
+
+    `act` does it. `forecast` says what that would do, where it is more than to turn the change's differences round:
+    an undo is an operation like others, and one that destroys wants a plan.
+    """
+
+    act: Callable[[], Awaitable[object]]
+    forecast: Forecast | None = None
+
+
+async def nothing_left() -> None:
+    """The `act` of an undo that finds nothing to take back."""
+
+
+_TAKEN: Final = ("messages", "bytes")
+
+
+def blast_radius(
+    *, topics: int = 0, subscriptions: int = 0, consumers: int = 0, messages: int = 0, bytes: int = 0
+) -> dict[str, int]:
+    """What a change touches, or for one that destroys: what it takes away."""
+    return {
+        "topics": topics,
+        "subscriptions": subscriptions,
+        "consumers": consumers,
+        "messages": messages,
+        "bytes": bytes,
+    }
+
+
+def loss_text(radius: Mapping[str, int], later: str | None) -> str:
+    """What a plan says that goes. Where there is a `later`, topics and subscriptions stay: they are what it touches."""
+    if later is None:
+        return radius_text(radius)
+    gone = radius_text({name: radius[name] for name in _TAKEN})
+    touched = radius_text({name: count for name, count in radius.items() if name not in _TAKEN})
+    return f"{gone if any(radius[name] for name in _TAKEN) else 'no message'} now, of {touched}. {later}"
+
+
+def radius_text(radius: Mapping[str, int]) -> str:
+    """`1 topic, 2 subscriptions, 1200 messages`."""
+    parts = [f"{count} {name[:-1] if count == 1 else name}" for name, count in radius.items() if count]
+    return ", ".join(parts) or "nothing that holds data"
+
+
+def entry(path: str, before: Any, after: Any) -> dict[str, Any]:
+    """One difference."""
+    return {"path": path, "before": before, "after": after}
+
+
+def changes(path: str, before: Mapping[str, Any], given: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """One entry for each value that would be another; None is not set."""
+    return [
+        entry(f"{path}/{name}", before.get(name), value)
+        for name, value in sorted(given.items())
+        if before.get(name) != value
+    ]

@@ -1,0 +1,90 @@
+"""What requests and results are made of, and the arguments that several areas share: see the areas' own `models`.
+
+Requests are strict: a JSON type must be the one the schema names, and unknown fields are refused. Results leave
+out a `<field>_reason` while its field is known; a null that has a reason beside it is unknown, one without is
+simply none. 64-bit ids are decimal strings, times RFC 3339 in UTC with milliseconds.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Generic, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+MAX_LIMIT = 1000
+
+
+DEFAULT_LIMIT = 50
+
+
+MAX_FILTER_CHARS = 256  # a glob becomes a regular expression that is matched against every name
+
+
+class Request(BaseModel):
+    """Base of all arguments."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)
+
+
+class Result(BaseModel):
+    """Base of all results; drops the reason of what is known."""
+
+    model_config = ConfigDict(frozen=True, populate_by_name=True, defer_build=True)
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_kwargs: Any) -> None:
+        # Said of the fields, once a class: a serializer of our own would be called for each item of each page.
+        keys = {field.alias or name: field for name, field in cls.model_fields.items()}
+        for key, field in keys.items():
+            if key.endswith("_reason") and key.removesuffix("_reason") in keys:
+                field.exclude_if = _is_none
+
+
+def _is_none(value: object) -> bool:
+    return value is None
+
+
+class Change(Result):
+    """Base of what changes answer: under which call it was done and planned, and until when it can be undone."""
+
+    call_id: str = ""
+    plan_id: str = ""
+    undo_until: str | None = None  # None: it cannot be undone
+
+
+class ListRequest(Request):
+    """Every list takes these."""
+
+    limit: Annotated[int, Field(ge=1, le=MAX_LIMIT, description="Items a page")] = DEFAULT_LIMIT
+    page: Annotated[
+        str | None,
+        Field(max_length=4096, description="next_page of the answer before; other arguments unchanged"),
+    ] = None
+    filter: Annotated[
+        str | None, Field(max_length=MAX_FILTER_CHARS, description="Glob over the name, e.g. orders*")
+    ] = None
+
+
+ItemT = TypeVar("ItemT", bound=Result)
+
+
+class Page(Result, Generic[ItemT]):
+    """A list: one page of it."""
+
+    items: list[ItemT]
+    next_page: str | None
+    total: int | None
+    as_of: str
+
+
+TopicArgument = Annotated[
+    str, Field(min_length=1, max_length=512, description="/namespace/topic; a bare name is in /default")
+]
+
+
+SubscriptionArgument = Annotated[str, Field(max_length=256, description="Name of the subscription")]
+
+
+OptionalTopic = Annotated[
+    str | None, Field(max_length=512, description="/namespace/topic; without it, all topics")
+]

@@ -1,0 +1,285 @@
+"""What an operation is: declared once, by a decorator on its handler, and rendered by every face.
+
+An operation is a name, a typed request and result, and what a caller must know before calling it: its effect, the
+permission it needs, whether it can be undone. It carries its handler too, which only the desk calls; faces read the
+rest.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final, TypeVar, get_type_hints
+
+from pydanube_admin.engine.effect import Effect
+from pydanube_admin.engine.forecast import Forecast, Undo
+from pydanube_admin.engine.models import Change, Request, Result
+from pydanube_admin.engine.schema import input_schema, output_schema
+
+# What carries an operation out: of the Context (which knows of calls, and so of operations: here it is not named) and
+# the operation's own request, its own result.
+Handler = Callable[[Any, Any], Awaitable[Result]]
+H = TypeVar("H", bound=Handler)
+Forecaster = Callable[[Any, Any], Awaitable[Forecast]]
+# How a change is taken back now: of the Context, the request, the forecast's image and the result's JSON (None:
+# unknown). It changes nothing yet, and refuses where something later stands in the way.
+Undoer = Callable[[Any, Any, Mapping[str, Any], Mapping[str, Any] | None], Awaitable[Undo]]
+
+
+# Their names say it; each word more is read by a model with every turn.
+_PLAN_ARGUMENTS: Final = {
+    "plan_only": {"type": "boolean"},
+    "plan_token": {"type": "string"},
+}
+_LONG_ARGUMENTS: Final = {"detach": {"type": "boolean"}}
+_OF_EVERY_CALL: Final = frozenset({*_PLAN_ARGUMENTS, *_LONG_ARGUMENTS})
+# They carry out what another operation is, which may be a long one.
+_FOR_OTHERS: Final = frozenset({"operations.read", "plans.apply"})
+
+
+class ArgumentType(StrEnum):
+    STRING = "string"
+    INTEGER = "integer"
+    BOOLEAN = "boolean"
+    OBJECT = "object"  # of counts by name: `name=count,name=count` on a command line
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Argument:
+    """One argument as a command line shows it."""
+
+    name: str  # as in JSON: dispatch_strategy
+    flag: str  # --dispatch-strategy
+    type: ArgumentType
+    required: bool
+    positional: (
+        bool  # required names and ids, in the order of `Operation.arguments`; other required ones are flags
+    )
+    default: Any  # None: leave it out of the call
+    choices: tuple[str, ...]
+    minimum: int | None
+    maximum: int | None
+    help: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Example:
+    """A call worth showing, and what it is for."""
+
+    arguments: Mapping[str, Any]
+    note: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One operation.
+
+    Its `handler` carries it out; a change also says what it would do (`forecast`) and how it is taken back (`undo`).
+    `later_arguments` maps arguments of the interface that do not exist yet to the piece of work that brings them:
+    they are in no schema, and whoever passes one is told so.
+    """
+
+    name: str  # topics.list: group.verb
+    tool: str  # list_topics
+    title: str
+    effect: Effect
+    permission: str  # what a role must allow, once there are roles
+    summary: str  # one or two sentences for people and models alike
+    request: type[Request]
+    result: type[Result]
+    handler: Handler
+    examples: tuple[Example, ...]
+    # What a change would do; None for reads, and for what makes plans itself
+    forecast: Forecaster | None = None
+    undo: Undoer | None = None  # how it is taken back; None: it is not
+    default_profile: bool = False  # also in the MCP profile `default`
+    plans_itself: bool = False  # of the operations on plans: they are done as they are asked for
+    required_flags: tuple[str, ...] = ()  # required, but neither a name nor an id
+    text_argument: str | None = None  # a long text, which the command line also takes by --file
+    idempotent: bool = True  # the same call again, token and all, has no further effect
+    long_running: bool = False  # may take minutes: how far it is shows in `brokers.status`, under tier.work
+    resumable: bool = False  # cut off and begun again, it comes to the same end
+    condition: str | None = None  # field of the result: false makes the command end with 6
+    damage: tuple[str, ...] = ()  # fields of the result: one that is not empty makes the command end with 5
+    later_arguments: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        assert self.name.count(".") == 1, f"an operation is named group.verb, not {self.name!r}"
+        assert (self.forecast is None) == (self.effect is Effect.READ or self.plans_itself), (
+            "what a change would do can be worked out; a read does nothing"
+        )
+        assert self.undo is None or self.forecast is not None, (
+            "what is taken back was worked out before it was done"
+        )
+        if self.planned:
+            assert issubclass(self.result, Change), (
+                f"{self.name}: the result of a change says under which call"
+            )
+        assert not set(self.later_arguments) & set(self.request.model_fields)
+        assert self.text_argument is None or self.text_argument in self.required_flags
+        assert self.condition is None or self.condition in self.result.model_fields
+        assert set(self.damage) <= set(self.result.model_fields)
+        assert self.long_running or not self.resumable
+        assert not (self.resumable and self.effect is Effect.DESTROY), "what destroys is done as it was shown"
+        assert not (self.resumable and self.reversible), (
+            "what its undo needs is kept for one life of the broker"
+        )
+
+    @property
+    def group(self) -> str:
+        return self.name.partition(".")[0]
+
+    @property
+    def verb(self) -> str:
+        return self.name.partition(".")[2]
+
+    @property
+    def words(self) -> tuple[str, str]:
+        """The words of the command line: `("dead-letters", "list")`."""
+        return self.group.replace("_", "-"), self.verb.replace("_", "-")
+
+    @property
+    def reversible(self) -> bool | None:
+        """Whether it can be undone; None for reads."""
+        return None if self.effect is Effect.READ else self.undo is not None
+
+    @property
+    def planned(self) -> bool:
+        """Whether it takes `plan_only` and `plan_token`."""
+        return self.forecast is not None
+
+    @property
+    def detachable(self) -> bool:
+        """Whether it takes `detach`: to answer with its task, and go on when the caller is gone."""
+        return self.long_running or self.name in _FOR_OTHERS
+
+    @property
+    def input_schema(self) -> dict[str, Any]:
+        """The arguments; of a change also `plan_only` and `plan_token`, of what takes long also `detach`."""
+        schema = input_schema(self.request)
+        more = (_PLAN_ARGUMENTS if self.planned else {}) | (_LONG_ARGUMENTS if self.long_running else {})
+        return {**schema, "properties": {**schema["properties"], **more}} if more else schema
+
+    @property
+    def request_names(self) -> frozenset[str]:
+        """The names of its own arguments."""
+        fields = self.request.model_fields.items()
+        return frozenset(field.alias or name for name, field in fields)
+
+    @property
+    def output_schema(self) -> dict[str, Any]:
+        return output_schema(self.result)
+
+    @property
+    def arguments(self) -> tuple[Argument, ...]:
+        """The arguments in their order: the operation's own first, then `limit`, `page`, `filter` of a list."""
+        schema = self.input_schema
+        required = set(schema.get("required", ()))
+        return tuple(
+            _argument(
+                name,
+                field_schema,
+                required=name in required,
+                positional=name in required and name not in self.required_flags,
+            )
+            for name, field_schema in schema["properties"].items()
+            if name in self.request_names or name not in _OF_EVERY_CALL
+        )
+
+    def command_line(self, arguments: Mapping[str, Any]) -> str:
+        """The command a person would paste for this call."""
+        words = ["danube", *self.words]
+        flags: list[str] = []
+        for argument in self.arguments:
+            value = arguments.get(argument.name)
+            if value is None:
+                continue
+            if argument.positional:
+                words.append(shlex.quote(str(value)))
+            elif argument.type is ArgumentType.OBJECT:
+                pairs = ",".join(
+                    f"{name}={'none' if count is None else count}" for name, count in value.items()
+                )
+                flags += [argument.flag, shlex.quote(pairs)]
+            elif argument.type is ArgumentType.BOOLEAN:
+                flags += [argument.flag] if value else []
+            else:
+                flags += [argument.flag, shlex.quote(str(value))]
+        return " ".join([*words, *flags])
+
+    def apply_call(self, arguments: Mapping[str, Any], plan_token: str, why: str) -> dict[str, Any]:
+        """The entry of an error's `next` that applies a plan."""
+        step = self.next_call({**arguments, "plan_token": plan_token}, why)
+        return step | {"command": f"{self.command_line(arguments)} --plan-token {plan_token}"}
+
+    def next_call(self, arguments: Mapping[str, Any], why: str) -> dict[str, Any]:
+        """An entry of an error's `next`."""
+        return {
+            "operation": self.name,
+            "tool": self.tool,
+            "command": self.command_line(arguments),
+            "arguments": dict(arguments),
+            "why": why,
+        }
+
+
+def operation(
+    name: str,
+    *,
+    effect: Effect,
+    forecast: Forecaster | None = None,
+    undo: Undoer | None = None,
+    tool: str | None = None,
+    permission: str | None = None,
+    **facts: Any,
+) -> Callable[[H], H]:
+    """Declare the operation that the decorated function carries out.
+
+    Request and result are those of the function, the tool has its name, and the permission follows from the name and
+    the effect, where nothing else is said. A change brings its `forecast`; it is reversible where it brings an `undo`.
+
+    Args:
+        facts: the other fields of `Operation`.
+    """
+    group, _, verb = name.partition(".")
+
+    def declare(handler: H) -> H:
+        hints = get_type_hints(handler)
+        declared = Operation(
+            name=name,
+            tool=tool or handler.__name__,
+            effect=effect,
+            permission=permission or f"{group}:{'read' if effect is Effect.READ else verb}",
+            request=hints["request"],
+            result=hints["return"],
+            handler=handler,
+            forecast=forecast,
+            undo=undo,
+            **facts,
+        )
+        assert name not in DECLARED, f"{name} is declared twice"
+        DECLARED[name] = declared
+        return handler
+
+    return declare
+
+
+# By name, in the order in which their modules were imported; whole once `pydanube_admin.registry` is.
+DECLARED: Final[dict[str, Operation]] = {}
+
+
+def _argument(name: str, schema: Mapping[str, Any], *, required: bool, positional: bool) -> Argument:
+    return Argument(
+        name=name,
+        flag="--" + name.replace("_", "-"),
+        type=ArgumentType(schema["type"]),
+        required=required,
+        positional=positional,
+        default=schema.get("default"),
+        choices=tuple(schema.get("enum", ())),
+        minimum=schema.get("minimum"),
+        maximum=schema.get("maximum"),
+        help=schema.get("description", ""),
+    )

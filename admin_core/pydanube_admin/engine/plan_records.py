@@ -1,0 +1,195 @@
+"""Plans as they are kept in the metadata store, and the tokens that apply them.
+
+A token is the plan's id and a secret of which only the hash is kept: reading the store, or a list of plans, does not
+let anybody apply one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import json
+import secrets
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
+
+from pydanube_core.cluster_port import ClusterPort
+from pydanube_core.errors import Conflict, LimitReached, PlanMismatch, PlanNotFound
+from pydanube_core.facts import StateItem
+
+from pydanube_admin.engine.identifiers import is_id
+from pydanube_admin.engine.kept_records import readable
+
+PREFIX: Final = "plans/"
+MAX_PLANS: Final = 1000
+MAX_PLANS_OF_ONE: Final = 250  # one who asks for plans in a loop does not keep others from theirs
+SWEEP_MS: Final = 60_000
+MAX_BYTES: Final = 200 * 1024
+OPEN, USED, DISCARDED = "open", "used", "discarded"
+KEPT_MS: Final = 3_600_000  # after its time a plan is kept this long, to say what became of it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRecord:
+    """One plan. `arguments` are whole; `secret` is a hash."""
+
+    plan_id: str
+    operation: str
+    arguments: Mapping[str, Any]
+    principal: str
+    effect: str
+    reversible: bool
+    diff: list[dict[str, Any]]
+    blast_radius: Mapping[str, int]
+    revision: str
+    created_ms: int
+    expires_ms: int
+    secret: str
+    state: str = OPEN
+    call_id: str | None = None
+    later: str | None = None
+
+    def to_bytes(self) -> bytes:
+        return json.dumps({"version": 1, **asdict(self)}, default=str).encode()
+
+    @classmethod
+    def from_item(cls, item: StateItem) -> PlanRecord:
+        body = json.loads(item.value)
+        body.pop("version")
+        return cls(**body)
+
+    def state_at(self, now_ms: int) -> str:
+        """open, used, discarded or expired."""
+        return "expired" if self.state == OPEN and now_ms >= self.expires_ms else self.state
+
+
+def digest_of(secret: str) -> str:
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+class Plans:
+    """The plans of the cluster, over the broker's port."""
+
+    def __init__(self, port: ClusterPort) -> None:
+        self._port = port
+        self._adding = asyncio.Lock()
+        self._swept_ms = -SWEEP_MS
+        # As of the last look at all of them, and what was added since: never too few
+        self._count = 0
+        self._waiting: Counter[str] = Counter()  # by principal
+
+    async def add(self, record: PlanRecord) -> str:
+        """Keep a plan and return its token.
+
+        Raises:
+            LimitReached: too many plans are waiting, or it is too large to be kept.
+        """
+        secret = secrets.token_urlsafe(18)
+        kept = replace(record, secret=digest_of(secret))
+        value = kept.to_bytes()
+        if len(value) > MAX_BYTES:
+            raise LimitReached(
+                f"a plan with these arguments is {len(value)} bytes, and {MAX_BYTES} can be kept: make the change in "
+                "one step, without plan_only",
+                field="arguments",
+                limit=MAX_BYTES,
+            )
+        async with self._adding:
+            await self._make_room(record.principal, record.created_ms)
+            await self._port.write_state(
+                {PREFIX + kept.plan_id: value}, expected={PREFIX + kept.plan_id: None}
+            )
+            self._count += 1
+            self._waiting[record.principal] += 1
+        return f"{kept.plan_id}.{secret}"
+
+    async def get(self, plan_id: str) -> tuple[PlanRecord, int]:
+        """A plan and its revision. Raises `PlanNotFound`."""
+        sound = is_id(plan_id)
+        item = await self._port.read_state(PREFIX + plan_id) if sound else None
+        if item is None:
+            raise PlanNotFound(
+                f"there is no plan {plan_id[:64]!r}: it never was, or its time has been over for long",
+                field="plan_id",
+                value=plan_id[:64],
+            )
+        return PlanRecord.from_item(item), item.revision
+
+    async def of_token(self, token: str) -> tuple[PlanRecord, int]:
+        """The plan that a token applies, and its revision. Raises `PlanNotFound`, `PlanMismatch`."""
+        plan_id, _, secret = token.partition(".")
+        try:
+            record, revision = await self.get(plan_id)
+        except PlanNotFound as error:
+            error.details |= {"field": "plan_token", "value": plan_id[:64]}
+            raise
+        if not hmac.compare_digest(record.secret, digest_of(secret)):
+            raise PlanMismatch(
+                f"this is not the token of the plan {plan_id}: pass plan_token as it was given",
+                field="plan_token",
+                plan_id=plan_id,
+            )
+        return record, revision
+
+    async def list(self) -> list[PlanRecord]:
+        """Every plan that is kept, by age."""
+        items = await self._port.list_state(PREFIX)
+        return [record for _, record in readable(items, PlanRecord.from_item)]
+
+    async def end(self, record: PlanRecord, revision: int, state: str) -> PlanRecord:
+        """Say what became of an open plan. Raises `Conflict` where somebody else has."""
+        ended = replace(record, state=state)
+        key = PREFIX + record.plan_id
+        await self._port.write_state({key: ended.to_bytes()}, expected={key: revision})
+        return ended
+
+    async def _make_room(self, principal: str, now_ms: int) -> None:
+        """Let go of plans whose time is long over; of the oldest, where there are too many.
+
+        All are looked at once a minute, and where by the count since then there may be no room.
+
+        Raises:
+            LimitReached: too many plans are waiting, of one principal or of all.
+        """
+        recent = 0 <= now_ms - self._swept_ms < SWEEP_MS
+        if recent and self._count < MAX_PLANS and self._waiting[principal] < MAX_PLANS_OF_ONE:
+            return
+        await self._sweep(now_ms)
+        if self._waiting[principal] >= MAX_PLANS_OF_ONE:
+            raise LimitReached(
+                f"{MAX_PLANS_OF_ONE} plans of {principal[:80]} are waiting to be applied: apply or discard some",
+                field="plan",
+                limit=MAX_PLANS_OF_ONE,
+            )
+        if self._count >= MAX_PLANS:
+            raise LimitReached(
+                f"{MAX_PLANS} plans are waiting to be applied: apply or discard some",
+                field="plan",
+                limit=MAX_PLANS,
+            )
+
+    async def _sweep(self, now_ms: int) -> None:
+        items = await self._port.list_state(PREFIX, limit=MAX_PLANS)
+        waiting: Counter[str] = Counter()
+        old: list[str] = []
+        over: list[str] = []
+        for number, (item, record) in enumerate(readable(items, PlanRecord.from_item)):
+            if number % 32 == 0:
+                await asyncio.sleep(0)
+            if record.expires_ms + KEPT_MS <= now_ms:
+                old.append(item.key)
+            elif record.state_at(now_ms) == OPEN:
+                waiting[record.principal] += 1
+            else:
+                over.append(item.key)
+        if len(items) - len(old) >= MAX_PLANS:
+            old += over[: MAX_PLANS // 2]
+        for start in range(0, len(old), 90):
+            try:
+                await self._port.write_state(dict.fromkeys(old[start : start + 90]))
+            except Conflict:  # somebody else swept
+                break
+        self._swept_ms, self._count, self._waiting = now_ms, len(items) - len(old), waiting

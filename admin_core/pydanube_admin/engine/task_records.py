@@ -1,0 +1,82 @@
+"""Long operations as they are kept in the metadata store, while they run and for a day after."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from pydanube_core.errors import Internal
+from pydanube_core.facts import StateItem
+
+PREFIX: Final = "tasks/"
+KEPT_MS: Final = 86_400_000
+MAX_RESULT_BYTES: Final = 128 * 1024  # a value of the store holds 200 KiB
+RUNNING, DONE, FAILED, CANCELLED, INTERRUPTED = "running", "done", "failed", "cancelled", "interrupted"
+
+
+def task_id_of(call_id: str) -> str:
+    """The task that a call is; its id is the call's with another letter."""
+    return "t" + call_id[1:]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskRecord:
+    """One call of a long operation."""
+
+    task_id: str
+    call_id: str
+    operation: str
+    arguments: Mapping[str, Any]  # redacted, for whoever looks
+    principal: str
+    started_ms: int
+    state: str = RUNNING
+    ended_ms: int | None = None
+    code: str | None = None  # of the error
+    face: str = ""
+    via: str = ""  # the operation that was called, if it was one that carries out others
+    plan_id: str | None = None
+    detached: bool = False  # nobody waits for it
+    given: Mapping[str, Any] | None = None  # of a detached one: the arguments in whole, to begin again with
+    begun_again: int = 0  # how often a later life of the broker took it up
+    result: Mapping[str, Any] | None = None  # of a detached one
+    result_bytes: int | None = None  # of a result that is too large to be kept
+    error: Mapping[str, Any] | None = None
+    work: Sequence[Mapping[str, Any]] = ()  # how far it was when that was last noted
+
+    def to_bytes(self) -> bytes:
+        return json.dumps({"version": 1, **asdict(self)}, default=str).encode()
+
+    @classmethod
+    def from_item(cls, item: StateItem) -> TaskRecord:
+        body = json.loads(item.value)
+        body.pop("version")
+        return cls(**body)
+
+
+def cut_off(record: TaskRecord) -> Internal:
+    """The error of a task that the end of a broker's life cut off; says what it is known to have done."""
+    known = "; ".join(_done(each) for each in record.work)
+    return Internal(
+        f"the broker ended while {record.operation} was under way, and it was not begun again: "
+        + (f"when that was last noted it had done {known}" if known else "how far it was is not known"),
+        task_id=record.task_id,
+        interrupted=True,
+        work=[dict(each) for each in record.work],
+    )
+
+
+def _done(work: Mapping[str, Any]) -> str:
+    of = "" if work.get("total") is None else f" of {work['total']}"
+    return f"{work.get('done')}{of} {work.get('unit')}" + (f" ({work['topic']})" if work.get("topic") else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Detachment:
+    """`begun` gets the record once it is kept; `before` is the record of a task that is taken up again."""
+
+    via: str
+    begun: asyncio.Future[TaskRecord]
+    before: TaskRecord | None = None

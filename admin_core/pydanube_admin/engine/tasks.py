@@ -1,0 +1,284 @@
+"""Long operations under way: kept, watched, cancelled; with or without somebody who waits for them.
+
+A detached call is answered with its task as soon as that is kept. Its result, or its error, is kept in the task for a
+day. Stopped with the broker, one that can be begun again stays `running`, so that the next life takes it up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from pydanube_core.cluster_port import ClusterPort
+from pydanube_core.errors import ClusterError, LimitReached
+from pydanube_core.names import TopicName
+
+from pydanube_admin.engine.audit_chain import redacted
+from pydanube_admin.engine.call import Call
+from pydanube_admin.engine.context import Context, NowMs
+from pydanube_admin.engine.identifiers import is_id
+from pydanube_admin.engine.kept_records import readable
+from pydanube_admin.engine.models import Change, Result
+from pydanube_admin.engine.next_calls import known, next_call
+from pydanube_admin.engine.shown_task import task_item
+from pydanube_admin.engine.task_records import (
+    CANCELLED,
+    DONE,
+    FAILED,
+    INTERRUPTED,
+    KEPT_MS,
+    MAX_RESULT_BYTES,
+    PREFIX,
+    RUNNING,
+    Detachment,
+    TaskRecord,
+    task_id_of,
+)
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+
+_log = logging.getLogger("pydanube.admin")
+
+MAX_TASKS: Final = 500
+MAX_DETACHED: Final = 16  # that run side by side
+NOTED_S: Final = 2.0  # how often the work of a detached one is kept
+STOP_S: Final = 5.0
+
+
+class Tasks:
+    """The long operations of the cluster; those of this process can be cancelled. Single user: the loop."""
+
+    def __init__(self, port: ClusterPort, now_ms: NowMs) -> None:
+        self._port = port
+        self._now_ms = now_ms
+        self._running: dict[str, asyncio.Task[Any]] = {}
+        self._records: dict[str, TaskRecord] = {}  # of those that run here
+        self._cancelled: set[str] = set()
+        self._detached: set[asyncio.Task[Any]] = set()
+        self._told: dict[str, Mapping[str, Any]] = {}
+        self._stopping = False
+        self._left_open: dict[str, TaskRecord] = {}  # by call: those that the next life takes up
+
+    # -- detached calls --------------------------------------------------------------------------------------
+
+    async def detached(
+        self,
+        context: Context,
+        via: str,
+        work: Callable[[Context], Coroutine[Any, Any, BaseModel]],
+        *,
+        before: TaskRecord | None = None,
+    ) -> BaseModel:
+        """Begin a call that goes on when its caller is gone.
+
+        Returns:
+            The task; of a call that turns out not to take long, its own result.
+
+        Raises:
+            LimitReached: too many run already.
+            ClusterError: what the call raised before it was a task.
+        """
+        if len(self._detached) >= MAX_DETACHED:
+            raise LimitReached(
+                f"{MAX_DETACHED} detached tasks are running: wait for one, or cancel one",
+                field="detach",
+                limit=MAX_DETACHED,
+                retry_after_ms=5000,
+            ).followed_by(next_call("tasks.list", {}, "shows the tasks there are"))
+        loop = asyncio.get_running_loop()
+        detachment = Detachment(via=via, begun=loop.create_future(), before=before)
+        task = loop.create_task(work(replace(context, detached=detachment)))
+        self._detached.add(task)
+        task.add_done_callback(self._left)
+        watcher = loop.create_task(self._note_work(task, detachment.begun))
+        task.add_done_callback(lambda _: watcher.cancel())
+        either: list[asyncio.Future[Any]] = [task, detachment.begun]
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if detachment.begun.done():
+            return task_item(detachment.begun.result(), [])
+        return task.result()
+
+    def _left(self, task: asyncio.Task[Any]) -> None:
+        self._detached.discard(task)
+        if not task.cancelled():
+            task.exception()  # is in the task's record, or with who began it
+
+    async def _note_work(self, task: asyncio.Task[Any], begun: asyncio.Future[TaskRecord]) -> None:
+        """Keep how far it is, so that a later life of the broker can say so."""
+        await asyncio.wait([begun])  # to await it would cancel it with the watcher
+        record = begun.result()
+        while not task.done():
+            await asyncio.sleep(NOTED_S)
+            current = self._records.get(record.task_id)
+            if current is None:
+                return
+            with contextlib.suppress(ClusterError):
+                found = await self.work_of(current)
+                if found and record.task_id in self._records and not task.done():
+                    current = replace(current, work=found)
+                    self._records[record.task_id] = current
+                    await self._put(current)
+
+    async def aclose(self) -> None:
+        """Stop what nobody waits for; what can be begun again is left for the next life."""
+        self._stopping = True
+        waiting = list(self._detached)
+        for task in waiting:
+            task.cancel()
+        if waiting:
+            await asyncio.wait(waiting, timeout=STOP_S)
+
+    def goes_on_later(self, call_id: str) -> bool:
+        """Whether the broker stops and the next life takes this call up again, so that nothing is said of it now."""
+        record = self._records.get(task_id_of(call_id)) or self._left_open.get(call_id)
+        return record is not None and self._is_left_open(record)
+
+    def _is_left_open(self, record: TaskRecord) -> bool:
+        return self._stopping and record.detached and known(record.operation).resumable
+
+    # -- one call --------------------------------------------------------------------------------------------
+
+    async def begin(self, context: Context, call: Call, *, plan_id: str | None, now_ms: int) -> TaskRecord:
+        """The current task carries it out; `end` must follow."""
+        detachment = context.detached
+        if detachment is not None and detachment.before is not None:
+            record = replace(detachment.before, begun_again=detachment.before.begun_again + 1)
+        else:
+            record = TaskRecord(
+                task_id=task_id_of(context.call_id),
+                call_id=context.call_id,
+                operation=call.operation.name,
+                arguments=redacted(call.arguments),
+                principal=context.principal,
+                started_ms=now_ms,
+                face=context.face,
+                via=detachment.via if detachment is not None else "",
+                plan_id=plan_id,
+                detached=detachment is not None,
+                given=dict(call.arguments) if detachment is not None else None,
+            )
+            await self._sweep(now_ms)
+        await self._put(record)
+        task = asyncio.current_task()
+        assert task is not None, "calls run in tasks"
+        self._running[record.task_id] = task
+        self._records[record.task_id] = record
+        if detachment is not None and not detachment.begun.done():
+            detachment.begun.set_result(record)
+        return record
+
+    def is_cancelled(self, record: TaskRecord) -> bool:
+        """Whether its task ends because `tasks.cancel` asked for it."""
+        return record.task_id in self._cancelled
+
+    async def end(
+        self, record: TaskRecord, error: BaseException | None, result: Result | None, now_ms: int
+    ) -> None:
+        """Keep what became of it."""
+        self._running.pop(record.task_id, None)
+        record = self._records.pop(record.task_id, record)
+        cancelled = record.task_id in self._cancelled
+        self._cancelled.discard(record.task_id)
+        if isinstance(error, asyncio.CancelledError) and not cancelled and self._is_left_open(record):
+            self._left_open[record.call_id] = record
+            return
+        self._told.pop(record.task_id, None)
+        # The broker has forgotten by now how far it was: of one that ended early, what was noted last is kept.
+        ended = replace(record, state=DONE, ended_ms=now_ms, work=() if error is None else record.work)
+        if isinstance(error, ClusterError):
+            ended = replace(ended, state=FAILED, code=error.code, error=error.to_dict())
+        elif isinstance(error, asyncio.CancelledError):
+            ended = replace(ended, state=INTERRUPTED if self._stopping and not cancelled else CANCELLED)
+        elif error is not None:
+            ended = replace(ended, state=CANCELLED if cancelled else FAILED, code="INTERNAL")
+        elif record.detached and result is not None:
+            ended = _with_result(ended, result)
+        await self._put(ended)
+
+    def cancel(self, task_id: str) -> bool:
+        """Ask a running one of this process to stop; whether it runs here."""
+        task = self._running.get(task_id)
+        if task is None:
+            return False
+        self._cancelled.add(task_id)
+        task.cancel()
+        return True
+
+    def tell(self, call_id: str, work: Mapping[str, Any]) -> None:
+        """Say how far a call is whose work the broker does not count."""
+        if task_id_of(call_id) in self._records:
+            self._told[task_id_of(call_id)] = work
+
+    async def work_of(self, record: TaskRecord) -> list[dict[str, Any]]:
+        """How far a running one is."""
+        told = self._told.get(record.task_id)
+        if told is not None:
+            return [dict(told)]
+        found = (await self._port.status()).tier.get("work", ())
+        return [dict(each) for each in found if isinstance(each, Mapping) and _is_of(each, record)]
+
+    # -- what is kept ----------------------------------------------------------------------------------------
+
+    async def _put(self, record: TaskRecord) -> None:
+        await self._port.write_state({PREFIX + record.task_id: record.to_bytes()})
+
+    async def interrupted(self, record: TaskRecord, error: ClusterError) -> None:
+        """Say that an earlier life left it undone and that it is not taken up."""
+        ended = replace(
+            record, state=INTERRUPTED, ended_ms=self._now_ms(), code=error.code, error=error.to_dict()
+        )
+        await self._put(ended)
+
+    async def get(self, task_id: str) -> TaskRecord | None:
+        item = await self._port.read_state(PREFIX + task_id) if is_id(task_id) else None
+        return None if item is None else TaskRecord.from_item(item)
+
+    async def kept(self) -> list[TaskRecord]:
+        """Every one that is kept, the newest first."""
+        items = await self._port.list_state(PREFIX, descending=True)
+        return [record for _, record in readable(items, TaskRecord.from_item)]
+
+    async def left_running(self) -> list[TaskRecord]:
+        """Those that an earlier life left running."""
+        return [
+            record
+            for record in await self.kept()
+            if record.state == RUNNING and record.task_id not in self._running
+        ]
+
+    async def _sweep(self, now_ms: int) -> None:
+        kept = await self.kept()
+        old = [
+            record
+            for number, record in enumerate(kept)
+            if record.state != RUNNING and (number >= MAX_TASKS or record.started_ms + KEPT_MS <= now_ms)
+        ]
+        for start in range(0, len(old), 90):
+            await self._port.write_state({PREFIX + each.task_id: None for each in old[start : start + 90]})
+
+
+def _with_result(record: TaskRecord, result: Result) -> TaskRecord:
+    if isinstance(result, Change):  # as whoever waits for it would have it
+        result = result.model_copy(update={"call_id": record.call_id, "plan_id": record.plan_id or ""})
+    size = len(result.model_dump_json(by_alias=True).encode())
+    if size > MAX_RESULT_BYTES:
+        return replace(record, result_bytes=size)
+    return replace(record, result=result.model_dump(mode="json", by_alias=True))
+
+
+def _is_of(work: Mapping[str, Any], record: TaskRecord) -> bool:
+    if work.get("operation") != record.operation:
+        return False
+    given, shown = record.arguments.get("topic"), work.get("topic")
+    if not isinstance(given, str) or not isinstance(shown, str):
+        return True
+    try:
+        return str(TopicName.parse(given)) in (shown, str(TopicName.parse(shown).base))
+    except ClusterError:
+        return True

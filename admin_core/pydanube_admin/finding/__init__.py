@@ -1,1 +1,0 @@
-"""Operations about operations: finding one by words, calling one that only reads."""

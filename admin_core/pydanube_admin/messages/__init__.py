@@ -1,1 +1,0 @@
-"""Operations on single messages and on dead letters."""

@@ -1,0 +1,242 @@
+"""Asking the audit, and checking its chain."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
+
+from pydantic import Field
+from pydanube_core.errors import ClusterError, InvalidArgument
+from pydanube_core.names import TopicName
+from pydanube_core.positions import Position, PositionKind
+from pydanube_core.units import format_time
+
+from pydanube_admin.engine.audit_chain import FIRST, NO_RECORD, Break, ChainCheck, head_of
+from pydanube_admin.engine.audit_keys import KEYS_KEY, KeyTerms
+from pydanube_admin.engine.audit_log import HEAD_KEY
+from pydanube_admin.engine.context import Context
+from pydanube_admin.engine.effect import Effect
+from pydanube_admin.engine.models import ListRequest, OptionalTopic, Page, Request, Result
+from pydanube_admin.engine.operation import Example, operation
+from pydanube_admin.engine.paging import begin_of, glob, next_token
+
+CHUNK: Final = 100  # records a turn of the loop: ten milliseconds
+MAX_LOOKED_AT: Final = 20_000  # records a page; a page may hold fewer items, or none, and go on
+MAC_FIELDS: Final = {"mac", "key_id"}  # which a record from before there were MACs has not
+DAMAGE: Final = ("CORRUPT_JOURNAL", "CORRUPT_OBJECT", "OBJECT_MISSING", "CHECKSUM_MISMATCH")
+
+
+class QueryAuditRequest(ListRequest):
+    principal: Annotated[str | None, Field(max_length=256, description="Only of this principal")] = None
+    operation: Annotated[str | None, Field(max_length=100, description="Only of this operation")] = None
+    topic: OptionalTopic = None
+    since: Annotated[
+        str | None,
+        Field(max_length=64, description="Only from a time on: time:2026-01-31T12:00:00Z or time:-15m"),
+    ] = None
+    call_id: Annotated[str | None, Field(max_length=64, description="Only of this call")] = None
+
+
+class AuditRecord(Result):
+    """One record, as it is stored."""
+
+    seq: int
+    call_id: str
+    phase: str  # call | outcome
+    time: str
+    principal: str
+    authenticated: bool
+    face: str
+    operation: str
+    arguments: dict[str, Any]
+    plan_id: str | None
+    decision: str  # allowed | refused | planned | failed | interrupted
+    code: str | None  # of the error
+    before: dict[str, Any] | None
+    after: dict[str, Any] | None
+    prev_hash: str
+    hash: str
+    mac: str | None = (
+        None  # of the hash, by the key of `key_id`; none of a record from before there were MACs
+    )
+    key_id: str | None = None
+
+
+class VerifyAuditRequest(Request):
+    pass
+
+
+class VerifiedAudit(Result):
+    records: int  # that are sound, before the first that is not
+    intact: bool
+    first_bad_seq: int | None
+    reason: str | None  # why that one is not what was written; none while it is intact
+    verified: int  # whose MAC is right: a broker with this one's key wrote them
+    chain_only: int  # in the chain, but without a MAC, or by a key that this broker has not
+    forged: int  # altered, or written by nobody who has the key; whatever follows was looked at all the same
+    first_seq: int  # older ones were given up by retention
+    as_of: str
+
+
+@operation(
+    "audit.query",
+    effect=Effect.READ,
+    title="Ask the audit",
+    summary="List audit records, the newest first: who called what, when, by which face, and what came of it.",
+    default_profile=True,
+    examples=(
+        Example(arguments={"topic": "orders"}, note="what was done to a topic"),
+        Example(arguments={"operation": "topics.delete", "since": "time:-24h"}, note="who deleted what"),
+    ),
+)
+async def query_audit(context: Context, request: QueryAuditRequest) -> Page[AuditRecord]:
+    """The newest first."""
+    await context.audit.settled()
+    wanted = _Filter(context, request)
+    next_offset, _ = await context.port.open_audit()
+    begin = begin_of("audit.query", request, numbers=1)
+    end = next_offset if begin is None else min(begin[0], next_offset)
+    items: list[AuditRecord] = []
+    looked_at = 0
+    first = 0
+    while end > first and len(items) < request.limit and looked_at < MAX_LOOKED_AT:
+        await asyncio.sleep(0)  # what is in memory is read without waiting
+        start = max(0, end - CHUNK)
+        first, found = await context.port.read_audit(start=start, max_messages=end - start)
+        chunk = [record for offset, payload in found if offset < end and (record := _record(payload))]
+        looked_at += CHUNK
+        for record in reversed(chunk):
+            if wanted.is_too_old(record):
+                end = first
+                break
+            end = record["seq"]
+            if wanted.holds(record):
+                items.append(AuditRecord(**record))
+                if len(items) == request.limit:
+                    break
+        else:
+            end = start
+    return Page[AuditRecord](
+        items=items,
+        next_page=next_token((end,), "audit.query", request) if end > first else None,
+        total=None,
+        as_of=format_time(context.now_ms()),
+    )
+
+
+def _record(payload: bytes) -> dict[str, Any] | None:
+    """A record; None for one that is damaged, which `audit.verify` is about."""
+    try:
+        body = json.loads(payload)
+    except NO_RECORD:
+        return None
+    if not isinstance(body, dict) or set(body) | MAC_FIELDS != set(AuditRecord.model_fields):
+        return None
+    return body
+
+
+class _Filter:
+    """What `audit.query` asks for."""
+
+    def __init__(self, context: Context, request: QueryAuditRequest) -> None:
+        self._request = request
+        self._matches = glob(request.filter)
+        self._topic = None if request.topic is None else str(TopicName.parse(request.topic))
+        self._since: str | None = None
+        if request.since is not None:
+            position = Position.parse(request.since, now_ms=context.now_ms(), field="since")
+            if position.kind is not PositionKind.TIME:
+                raise InvalidArgument(
+                    "since: give a time, such as time:-15m or time:2026-01-31T12:00:00Z",
+                    field="since",
+                    value=request.since,
+                )
+            self._since = format_time(position.value)
+
+    def is_too_old(self, record: Mapping[str, Any]) -> bool:
+        return self._since is not None and str(record["time"]) < self._since
+
+    def holds(self, record: Mapping[str, Any]) -> bool:
+        request = self._request
+        return (
+            request.principal in (None, record["principal"])
+            and request.operation in (None, record["operation"])
+            and request.call_id in (None, record["call_id"])
+            and self._matches(record["operation"])
+            and (self._topic is None or self._topic in _topics(record["arguments"]))
+        )
+
+
+def _topics(arguments: Mapping[str, Any]) -> set[str]:
+    """The topics that a call names, in its own arguments or in those of what it plans."""
+    found = set()
+    for name, value in arguments.items():
+        if name in ("topic", "to") and isinstance(value, str):
+            try:
+                found.add(str(TopicName.parse(value)))
+            except ClusterError:
+                continue
+        elif name == "arguments" and isinstance(value, Mapping):
+            found |= _topics(value)
+    return found
+
+
+@operation(
+    "audit.verify",
+    effect=Effect.READ,
+    title="Verify the audit",
+    summary="Check the hash chain and the MACs of the audit from its first record to its last; says the first that is "
+    "not what was written, and how many are verified, known by the chain only, or forged.",
+    examples=(Example(arguments={}, note="the whole chain"),),
+)
+async def verify_audit(context: Context, request: VerifyAuditRequest) -> VerifiedAudit:
+    """Every record from the oldest, and that none is missing at the end."""
+    await context.audit.settled()
+    port = context.port
+    end, _ = await port.open_audit()
+    start, _ = await port.read_audit(start=0, max_messages=1)
+    first_seq = start
+    kept, keys = await port.read_state(HEAD_KEY), await port.read_state(KEYS_KEY)
+    known = None if kept is None else head_of(kept.value)
+    key = await port.audit_key()
+    # Once this broker has written, the terms are by its key.
+    terms = KeyTerms.from_json(
+        None if keys is None else keys.value, key, of_others=context.audit.head is None
+    )
+    check = ChainCheck(FIRST if start == 0 else None, key, terms)
+    while start < end:
+        await asyncio.sleep(0)
+        try:
+            _, found = await port.read_audit(start=start, max_messages=min(CHUNK, end - start))
+        except ClusterError as error:
+            if error.code not in DAMAGE:
+                raise
+            check.found(Break(seq=int(error.details.get("offset", start)), reason=error.message))
+            break
+        if not found or found[0][0] != start:
+            check.found(Break(seq=start, reason="it is missing"))
+            break
+        for offset, payload in found:
+            check.take(offset, payload)
+            if known is not None and offset == known.seq and head_of(payload) != known:
+                check.found(Break(seq=offset, reason="the chain's head in the metadata store is another"))
+        start = found[-1][0] + 1
+    if known is not None and known.seq >= end:
+        check.found(Break(seq=end, reason=f"records up to {known.seq} were written and are missing"))
+    if kept is not None and known is None:
+        check.found(
+            Break(seq=end, reason="the chain's head in the metadata store is none: somebody altered it")
+        )
+    return VerifiedAudit(
+        records=check.sound,
+        intact=check.bad is None,
+        first_bad_seq=None if check.bad is None else check.bad.seq,
+        reason=None if check.bad is None else check.bad.reason,
+        verified=check.verified,
+        chain_only=check.chain_only,
+        forged=check.forged,
+        first_seq=first_seq,
+        as_of=format_time(context.now_ms()),
+    )

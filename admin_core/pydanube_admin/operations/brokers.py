@@ -1,0 +1,400 @@
+"""Brokers."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+from pydanube_core.errors import InvalidArgument, LastBroker
+from pydanube_core.facts import BrokerFacts
+from pydanube_core.names import SYSTEM_NAMESPACE, TopicName
+from pydanube_core.positions import Position, PositionKind
+from pydanube_core.units import format_time
+
+from pydanube_admin.engine.context import Context
+from pydanube_admin.engine.effect import Effect
+from pydanube_admin.engine.forecast import Forecast, blast_radius
+from pydanube_admin.engine.models import Change, ListRequest, Page, Request, Result
+from pydanube_admin.engine.next_calls import next_call
+from pydanube_admin.engine.operation import Example, operation
+from pydanube_admin.engine.paging import cut, glob
+
+
+class BrokerStatusRequest(Request):
+    pass
+
+
+class ReasonItem(Result):
+    code: str
+    message: str
+
+
+class BrokerStatus(Result):
+    """The broker as it is now; the same object as `GET /status`."""
+
+    version: str
+    broker_id: str
+    pid: int
+    uptime_s: float
+    durability: str
+    data_dir: str | None
+    data_dir_reason: str | None = None  # memory_only
+    listen: dict[str, str]
+    disk: dict[str, Any]
+    journal: dict[str, Any]
+    tier: dict[str, Any]
+    peer_memory: dict[str, int]
+    topics: int
+    read_only: bool
+    ready: bool
+    reasons: list[ReasonItem]
+
+
+class ListBrokersRequest(ListRequest):
+    pass
+
+
+class BrokerItem(Result):
+    broker_id: str
+    state: str  # active | draining
+    is_leader: bool
+    version: str
+    uptime_s: float
+    topics: int
+    ready: bool
+    listen: dict[str, str]
+
+
+class BrokerRequest(Request):
+    broker_id: Annotated[
+        str | None, Field(max_length=32, description="Id of the broker; without it, the one that answers")
+    ] = None
+
+
+class SettingItem(Result):
+    name: str
+    value: str
+    default: str
+    source: str
+    description: str
+
+
+class BrokerConfig(Result):
+    broker_id: str
+    settings: list[SettingItem]
+
+
+class LogsRequest(BrokerRequest):
+    lines: Annotated[int, Field(ge=1, le=500, description="Last lines")] = 100
+    level: Annotated[
+        Literal["debug", "info", "warning", "error"] | None, Field(description="This level and above")
+    ] = None
+    since: Annotated[
+        str | None, Field(max_length=64, description="time:2026-01-31T12:00:00Z or time:-15m")
+    ] = None
+
+
+class BrokerLogs(Result):
+    broker_id: str
+    items: list[dict[str, Any]]  # {time, level, event, untrusted: {text}}: a line may quote what clients sent
+
+
+class Leader(Result):
+    broker_id: str
+    admin_url: str | None
+
+
+class Metrics(Result):
+    """Counters since the broker started; rates are differences of two answers over their times."""
+
+    topics: int
+    subscriptions: int
+    producers: int
+    consumers: int
+    messages_in: int
+    bytes_in: int
+    messages_out: int
+    redelivered: int
+    publish_rejected: int
+    dropped: int
+    lag_messages: int
+    stored_bytes: int
+    uptime_s: float
+    as_of: str
+
+
+class ClusterMetrics(Metrics):
+    brokers: int
+
+
+class BrokerMetricsResult(Metrics):
+    broker_id: str
+
+
+class ClusterRequest(Request):
+    pass
+
+
+class BrokerChangeRequest(Request):
+    broker_id: Annotated[str, Field(min_length=1, max_length=32, description="Id of the broker")]
+
+
+class ChangedBroker(Change):
+    broker_id: str
+    state: str
+
+
+@operation(
+    "brokers.status",
+    effect=Effect.READ,
+    tool="get_broker_status",
+    title="Broker status",
+    summary="Show the broker: readiness and reasons, version, uptime, durability, disk, journal, cold tier.",
+    default_profile=True,
+    examples=(Example(arguments={}, note="the broker that answers"),),
+)
+async def broker_status(context: Context, request: BrokerStatusRequest) -> BrokerStatus:
+    facts = await context.port.status()
+    return BrokerStatus(
+        version=facts.version,
+        broker_id=facts.broker_id,
+        pid=facts.pid,
+        uptime_s=round(facts.uptime_s, 3),
+        durability=facts.durability,
+        data_dir=facts.data_dir,
+        data_dir_reason=facts.data_dir_reason,
+        listen=dict(facts.listen),
+        disk=dict(facts.disk),
+        journal=dict(facts.journal),
+        tier=dict(facts.tier),
+        peer_memory=dict(facts.peer_memory),
+        topics=facts.topics,
+        read_only=facts.read_only,
+        ready=facts.ready,
+        reasons=[ReasonItem(code=reason.code, message=reason.message) for reason in facts.reasons],
+    )
+
+
+async def _this(context: Context, broker_id: str | None) -> BrokerFacts:
+    """The broker that is asked for: there is one."""
+    facts = await context.port.status()
+    if broker_id not in (None, facts.broker_id):
+        raise InvalidArgument(
+            f"there is no broker {broker_id!r}; this cluster has one, {facts.broker_id}",
+            field="broker_id",
+            value=broker_id,
+        ).followed_by(next_call("brokers.list", {}, "shows the brokers there are"))
+    return facts
+
+
+@operation(
+    "brokers.list",
+    effect=Effect.READ,
+    title="List brokers",
+    summary="List brokers with state, version, topics and addresses.",
+    default_profile=True,
+    examples=(Example(arguments={}, note="one, until there is a cluster"),),
+)
+async def list_brokers(context: Context, request: ListBrokersRequest) -> Page[BrokerItem]:
+    facts = await context.port.status()
+    matches = glob(request.filter)
+    found = [facts] if matches(facts.broker_id) else []
+    page = cut(found, key=lambda each: (each.broker_id,), operation="brokers.list", request=request)
+    return Page[BrokerItem](
+        items=[
+            BrokerItem(
+                broker_id=each.broker_id,
+                state="draining" if any(r.code == "DRAINING" for r in each.reasons) else "active",
+                is_leader=True,  # of one
+                version=each.version,
+                uptime_s=round(each.uptime_s, 3),
+                topics=each.topics,
+                ready=each.ready,
+                listen=dict(each.listen),
+            )
+            for each in page.items
+        ],
+        next_page=page.next_page,
+        total=page.total,
+        as_of=format_time(context.now_ms()),
+    )
+
+
+@operation(
+    "brokers.describe",
+    effect=Effect.READ,
+    title="Describe a broker",
+    summary="Show one broker: readiness, disk, journal, cold tier.",
+    examples=(Example(arguments={}, note="the one that answers"),),
+)
+async def describe_broker(context: Context, request: BrokerRequest) -> BrokerStatus:
+    await _this(context, request.broker_id)
+    return await broker_status(context, BrokerStatusRequest())
+
+
+@operation(
+    "brokers.config",
+    effect=Effect.READ,
+    tool="get_broker_config",
+    title="Settings of a broker",
+    summary="Show the settings in force and where each came from.",
+    examples=(Example(arguments={}, note="the one that answers"),),
+)
+async def broker_config(context: Context, request: BrokerRequest) -> BrokerConfig:
+    facts = await _this(context, request.broker_id)
+    return BrokerConfig(
+        broker_id=facts.broker_id,
+        settings=[
+            SettingItem(
+                name=each.name,
+                value=each.value,
+                default=each.default,
+                source=each.source,
+                description=each.description,
+            )
+            for each in await context.port.settings()
+        ],
+    )
+
+
+@operation(
+    "brokers.logs",
+    effect=Effect.READ,
+    tool="get_broker_logs",
+    title="Log of a broker",
+    summary="Show the last events of the broker's own log.",
+    examples=(Example(arguments={"level": "warning"}, note="warnings and errors"),),
+)
+async def broker_logs(context: Context, request: LogsRequest) -> BrokerLogs:
+    facts = await _this(context, request.broker_id)
+    since_ms: int | None = None
+    if request.since is not None:
+        position = Position.parse(request.since, now_ms=context.now_ms(), field="since")
+        if position.kind is not PositionKind.TIME:
+            raise InvalidArgument("since: give a time, such as time:-15m", field="since", value=request.since)
+        since_ms = position.value
+    found = await context.port.log_lines(lines=request.lines, level=request.level, since_ms=since_ms)
+    return BrokerLogs(
+        broker_id=facts.broker_id,
+        items=[
+            {
+                "time": format_time(line.time_ms),
+                "level": line.level,
+                "event": line.event,
+                "untrusted": {"text": line.text},
+            }
+            for line in found
+        ],
+    )
+
+
+@operation(
+    "brokers.leader",
+    effect=Effect.READ,
+    tool="get_leader",
+    title="Leader",
+    summary="Show which broker leads the cluster.",
+    examples=(Example(arguments={}, note="a lone broker leads itself"),),
+)
+async def leader(context: Context, request: ClusterRequest) -> Leader:
+    facts = await context.port.status()
+    return Leader(broker_id=facts.broker_id, admin_url=facts.listen.get("admin"))
+
+
+async def metrics_of(context: Context, topic: str | None) -> dict[str, Any]:
+    """Counters of one topic, or of all but the broker's own."""
+    facts = await context.port.status()
+    traffic = await context.port.traffic(topic)
+    if topic is None:
+        logs = [each for each in await context.port.topics() if not each.partitions]
+        logs = [each for each in logs if TopicName.parse(each.topic).namespace != SYSTEM_NAMESPACE]
+        topics = facts.topics
+    else:
+        own, *parts = await context.port.topic(topic)
+        logs, topics = parts or [own], 1
+    names = {each.topic for each in logs}
+    found = [each for each in await context.port.subscriptions(topic, None) if each.topic in names]
+    return {
+        "topics": topics,
+        "subscriptions": len(found),
+        "producers": sum(each.producers for each in logs),
+        "consumers": sum(each.consumers for each in logs),
+        "messages_in": traffic.messages_in,
+        "bytes_in": traffic.bytes_in,
+        "messages_out": traffic.messages_out,
+        "redelivered": traffic.redelivered,
+        "publish_rejected": traffic.publish_rejected,
+        "dropped": traffic.dropped,
+        "lag_messages": sum(each.state.lag_messages for each in found),
+        "stored_bytes": sum(each.bytes for each in logs),
+        "uptime_s": round(facts.uptime_s, 3),
+        "as_of": format_time(context.now_ms()),
+    }
+
+
+@operation(
+    "cluster.metrics",
+    effect=Effect.READ,
+    tool="get_cluster_metrics",
+    title="Metrics of the cluster",
+    summary="Show counters of the cluster: messages and bytes in and out, lag, refusals.",
+    examples=(Example(arguments={}, note="all topics together"),),
+)
+async def cluster_metrics(context: Context, request: ClusterRequest) -> ClusterMetrics:
+    return ClusterMetrics(brokers=1, **await metrics_of(context, None))
+
+
+@operation(
+    "brokers.metrics",
+    effect=Effect.READ,
+    tool="get_broker_metrics",
+    title="Metrics of a broker",
+    summary="Show counters of one broker since it started.",
+    examples=(Example(arguments={}, note="the one that answers"),),
+)
+async def broker_metrics(context: Context, request: BrokerRequest) -> BrokerMetricsResult:
+    facts = await _this(context, request.broker_id)
+    return BrokerMetricsResult(broker_id=facts.broker_id, **await metrics_of(context, None))
+
+
+async def forecast_unload(context: Context, request: BrokerChangeRequest) -> Forecast:
+    facts = await _this(context, request.broker_id)
+    raise LastBroker(
+        f"the broker {facts.broker_id} is the only one: its topics have nowhere to go",
+        field="broker_id",
+        value=facts.broker_id,
+    )
+
+
+@operation(
+    "brokers.unload",
+    effect=Effect.CHANGE,
+    title="Unload a broker",
+    permission="brokers:change",
+    summary="Move all topics of a broker to others; a lone broker answers LAST_BROKER.",
+    forecast=forecast_unload,
+    examples=(Example(arguments={"broker_id": "10203040506070809"}, note="before maintenance"),),
+)
+async def unload_broker(context: Context, request: BrokerChangeRequest) -> ChangedBroker:
+    await forecast_unload(context, request)
+    raise AssertionError("a lone broker is refused")
+
+
+async def forecast_activate(context: Context, request: BrokerChangeRequest) -> Forecast:
+    await _this(context, request.broker_id)
+    return Forecast(diff=[], blast_radius=blast_radius())
+
+
+@operation(
+    "brokers.activate",
+    effect=Effect.CHANGE,
+    title="Activate a broker",
+    permission="brokers:change",
+    summary="Let a broker take topics again.",
+    forecast=forecast_activate,
+    examples=(Example(arguments={"broker_id": "10203040506070809"}, note="after maintenance"),),
+)
+async def activate_broker(context: Context, request: BrokerChangeRequest) -> ChangedBroker:
+    """A lone broker takes topics as long as it runs: there is nothing to change."""
+    facts = await _this(context, request.broker_id)
+    return ChangedBroker(broker_id=facts.broker_id, state="active")

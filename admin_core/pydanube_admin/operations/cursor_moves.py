@@ -1,0 +1,309 @@
+"""Moving the cursor of a subscription: to a position, past some messages, past all."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Annotated, Any, Final
+
+from pydantic import Field
+from pydanube_core.errors import Conflict
+from pydanube_core.facts import SubscriptionFacts
+from pydanube_core.names import TopicName
+from pydanube_core.positions import Position
+from pydanube_core.refusals import changed_since, reused, skip_over_partitions
+
+from pydanube_admin.engine.context import Context
+from pydanube_admin.engine.effect import Effect
+from pydanube_admin.engine.forecast import Forecast, Undo, blast_radius, entry
+from pydanube_admin.engine.models import Change, Result
+from pydanube_admin.engine.next_calls import next_call
+from pydanube_admin.engine.operation import Example, operation
+from pydanube_admin.operations.subscription_changes import (
+    consumers_of,
+    find_subscription,
+    lag_of,
+    subscription_path,
+)
+from pydanube_admin.operations.subscriptions import SubscriptionRequest, subscription_facts
+from pydanube_admin.operations.topics import Topic
+
+
+class SeekSubscriptionRequest(SubscriptionRequest):
+    to: Annotated[
+        str,
+        Field(max_length=64, description="earliest, latest, offset:42, time:2026-01-31T12:00:00Z, time:-15m"),
+    ]
+
+
+class SkipMessagesRequest(SubscriptionRequest):
+    count: Annotated[int, Field(ge=1, le=2**53 - 1, description="Unacknowledged messages, from the oldest")]
+
+
+class CursorPlace(Result):
+    topic: str
+    partition: int | None
+    next_unacked: int
+    lag_messages: int
+
+
+class MovedCursor(Change):
+    """Where the subscription stands after a change."""
+
+    topic: str
+    subscription: str
+    skipped_messages: int  # unacknowledged before, and not any more
+    cursors: list[CursorPlace]
+
+
+async def _moved(context: Context, topic: Topic, subscription: str, before: int) -> MovedCursor:
+    found = await subscription_facts(context, topic.own.topic, subscription)
+    return MovedCursor(
+        topic=topic.own.topic,
+        subscription=subscription,
+        skipped_messages=max(0, before - lag_of(found)),
+        cursors=[
+            CursorPlace(
+                topic=facts.topic,
+                partition=facts.partition,
+                next_unacked=facts.state.next_unacked,
+                lag_messages=facts.state.lag_messages,
+            )
+            for facts in found
+        ],
+    )
+
+
+_STAY: Final = (
+    "They stay in the topic as long as its retention keeps them, which does not wait for them any more"
+)
+
+
+_MOVES: Final = ("subscriptions.seek", "subscriptions.skip", "subscriptions.purge")
+
+
+async def _moving(
+    context: Context,
+    topic: Topic,
+    subscription: str,
+    found: Sequence[SubscriptionFacts],
+    *,
+    diff: list[dict[str, Any]],
+    messages: int,
+) -> Forecast:
+    """What moving a cursor would do. Where producers or consumers are at work it moves by itself: that is no news."""
+    cursors = await context.port.cursors(topic.own.topic, subscription)
+    identity = [str(facts.subscription_id) for facts in found]
+    at_work = topic.producers or consumers_of(found)
+    return Forecast(
+        diff=diff,
+        blast_radius=blast_radius(subscriptions=1, consumers=consumers_of(found), messages=messages),
+        image={
+            "moved_by": context.call_id,
+            "subscription_ids": identity,
+            "cursors": {log: base64.b64encode(image).decode() for log, image in cursors.items()},
+            "starts": {facts.topic: facts.state.start_offset for facts in found},
+        },
+        basis=[identity, None if at_work else [diff, messages]],
+        later=_STAY,
+    )
+
+
+async def undo_move(
+    context: Context,
+    request: SubscriptionRequest,
+    image: Mapping[str, Any],
+    result: Mapping[str, Any] | None,
+) -> Undo:
+    """Put the cursors back where they stood. What was acknowledged since comes again: at least once, never lost.
+
+    Where that passes over what is unread now, it wants a plan.
+
+    Raises:
+        Conflict: the cursor was moved again since, or retention has taken what would have to come back.
+    """
+    topic, found = await find_subscription(context, request)
+    name, subscription = topic.own.topic, request.subscription
+    if [str(facts.subscription_id) for facts in found] != image["subscription_ids"]:
+        raise reused("subscription", subscription)
+    if await _moved_since(context, request, image, found, result):
+        raise changed_since(f"the cursor of {subscription!r} of {name}")
+    cursors = {log: base64.b64decode(text) for log, text in image["cursors"].items()}
+    difference = await context.port.compare_cursors(name, subscription, cursors, image.get("starts", {}))
+    if difference.missing:
+        raise Conflict(
+            f"{difference.missing} of the messages of {name} that would have to come back for {subscription!r} are not "
+            "stored any more: retention, or somebody, has taken them since. What is left can be read again by a seek",
+            field="call_id",
+            missing_messages=difference.missing,
+        ).followed_by(
+            next_call(
+                "subscriptions.seek",
+                {"topic": name, "subscription": subscription, "to": "earliest"},
+                "begins at the first message that is left",
+            )
+        )
+    return Undo(
+        act=partial(context.port.place_cursors, name, subscription, cursors),
+        forecast=Forecast(
+            diff=[
+                entry(
+                    f"{subscription_path(topic, subscription)}/unread_passed_over", 0, difference.passed_over
+                ),
+            ],
+            blast_radius=blast_radius(
+                subscriptions=1, consumers=consumers_of(found), messages=difference.passed_over
+            ),
+            effect=Effect.DESTROY if difference.passed_over else None,
+            later=_STAY,
+        ),
+    )
+
+
+async def _moved_since(
+    context: Context,
+    request: SubscriptionRequest,
+    image: Mapping[str, Any],
+    found: Sequence[SubscriptionFacts],
+    result: Mapping[str, Any] | None,
+) -> bool:
+    """Whether a later change moved the same cursor, or somebody who is not in the records moved it back."""
+    places = {place["topic"]: place["next_unacked"] for place in result["cursors"]} if result else {}
+    if any(facts.state.next_unacked < places.get(facts.topic, 0) for facts in found):
+        return True
+    own = (str(TopicName.parse(request.topic)), request.subscription)
+    async for later in context.desk.changes.since(str(image.get("moved_by", ""))):
+        if later.operation in _MOVES:
+            arguments = later.arguments
+            if (str(TopicName.parse(arguments["topic"])), arguments["subscription"]) == own:
+                return True
+    return False
+
+
+async def _subscription_to_move(
+    context: Context, request: SeekSubscriptionRequest
+) -> tuple[Topic, list[SubscriptionFacts]]:
+    Position.parse(request.to, now_ms=context.now_ms(), field="to")
+    return await find_subscription(context, request)
+
+
+async def forecast_seek(context: Context, request: SeekSubscriptionRequest) -> Forecast:
+    """`messages` of the blast radius: unacknowledged ones that would be passed over."""
+    topic, found = await _subscription_to_move(context, request)
+    targets = await context.port.resolve_position(topic.own.topic, request.to)
+    diff = [
+        {
+            "path": f"{subscription_path(topic, request.subscription)}/cursor"
+            + ("" if facts.partition is None else f"/{facts.partition}"),
+            "before": facts.state.next_unacked,
+            "after": targets[facts.topic],
+        }
+        for facts in found
+    ]
+    passed = sum(
+        max(0, facts.state.lag_messages - max(0, facts.state.next_offset - targets[facts.topic]))
+        for facts in found
+        if targets[facts.topic] > facts.state.next_unacked
+    )
+    return await _moving(context, topic, request.subscription, found, diff=diff, messages=passed)
+
+
+@operation(
+    "subscriptions.seek",
+    effect=Effect.DESTROY,
+    title="Move a subscription",
+    summary="Move a subscription to a position, forward or back, also under its consumers; acknowledgements "
+    "above it are forgotten.",
+    forecast=forecast_seek,
+    undo=undo_move,
+    required_flags=("to",),
+    examples=(
+        Example(
+            arguments={"topic": "orders", "subscription": "billing", "to": "earliest"},
+            note="everything again",
+        ),
+        Example(
+            arguments={"topic": "orders", "subscription": "billing", "to": "time:-15m"},
+            note="the last 15 minutes",
+        ),
+    ),
+)
+async def seek_subscription(context: Context, request: SeekSubscriptionRequest) -> MovedCursor:
+    topic, found = await _subscription_to_move(context, request)
+    await context.port.seek_subscription(topic.own.topic, request.subscription, request.to)
+    return await _moved(context, topic, request.subscription, lag_of(found))
+
+
+async def _skippable(context: Context, request: SkipMessagesRequest) -> tuple[Topic, list[SubscriptionFacts]]:
+    topic, found = await find_subscription(context, request)
+    if topic.own.partitions:
+        raise skip_over_partitions(topic.own.topic, topic.own.partitions).followed_by(
+            next_call(
+                "subscriptions.lag",
+                {"topic": topic.own.topic, "subscription": request.subscription},
+                "shows what each partition has left",
+            )
+        )
+    return topic, found
+
+
+async def forecast_skip(context: Context, request: SkipMessagesRequest) -> Forecast:
+    topic, found = await _skippable(context, request)
+    lag = lag_of(found)
+    skipped = min(request.count, lag)
+    diff = [
+        {
+            "path": f"{subscription_path(topic, request.subscription)}/lag_messages",
+            "before": lag,
+            "after": lag - skipped,
+        }
+    ]
+    return await _moving(context, topic, request.subscription, found, diff=diff, messages=skipped)
+
+
+@operation(
+    "subscriptions.skip",
+    effect=Effect.DESTROY,
+    title="Skip messages",
+    summary="Acknowledge the oldest unacknowledged messages of a subscription, unread.",
+    forecast=forecast_skip,
+    undo=undo_move,
+    required_flags=("count",),
+    examples=(
+        Example(
+            arguments={"topic": "orders", "subscription": "billing", "count": 1},
+            note="past a message that blocks",
+        ),
+    ),
+)
+async def skip_messages(context: Context, request: SkipMessagesRequest) -> MovedCursor:
+    topic, found = await _skippable(context, request)
+    await context.port.skip_messages(topic.own.topic, request.subscription, request.count)
+    return await _moved(context, topic, request.subscription, lag_of(found))
+
+
+async def forecast_purge(context: Context, request: SubscriptionRequest) -> Forecast:
+    topic, found = await find_subscription(context, request)
+    lag = lag_of(found)
+    diff = [
+        {"path": f"{subscription_path(topic, request.subscription)}/lag_messages", "before": lag, "after": 0}
+    ]
+    return await _moving(context, topic, request.subscription, found, diff=diff, messages=lag)
+
+
+@operation(
+    "subscriptions.purge",
+    effect=Effect.DESTROY,
+    title="Purge a subscription",
+    summary="Acknowledge everything published so far.",
+    forecast=forecast_purge,
+    undo=undo_move,
+    examples=(
+        Example(arguments={"topic": "orders", "subscription": "billing"}, note="shows the lag, then asks"),
+    ),
+)
+async def purge_subscription(context: Context, request: SubscriptionRequest) -> MovedCursor:
+    topic, found = await find_subscription(context, request)
+    await context.port.purge_subscription(topic.own.topic, request.subscription)
+    return await _moved(context, topic, request.subscription, lag_of(found))

@@ -1,0 +1,266 @@
+"""Diagnosis and alerts, as results that every face can show."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Iterable
+from itertools import chain
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+from pydanube_core.diagnosis.alerts import Alert
+from pydanube_core.diagnosis.findings import Diagnosis, Finding, NextCall, Severity, Verdict
+from pydanube_core.units import format_time
+
+from pydanube_admin.engine.context import Context
+from pydanube_admin.engine.effect import Effect
+from pydanube_admin.engine.models import (
+    ListRequest,
+    Page,
+    Request,
+    Result,
+    SubscriptionArgument,
+    TopicArgument,
+)
+from pydanube_admin.engine.next_calls import is_known, next_call
+from pydanube_admin.engine.operation import Example, operation
+from pydanube_admin.engine.paging import cut, glob
+
+FailOn = Annotated[
+    Literal["info", "warning", "critical"] | None,
+    Field(description="passed is false (exit 6) from here on"),
+]
+
+
+class DiagnoseClusterRequest(Request):
+    fail_on: FailOn = None
+
+
+class DiagnoseTopicRequest(Request):
+    topic: TopicArgument
+    fail_on: FailOn = None
+
+
+class DiagnoseSubscriptionRequest(Request):
+    topic: TopicArgument
+    subscription: SubscriptionArgument
+    fail_on: FailOn = None
+
+
+class DiagnoseProducerRequest(Request):
+    topic: TopicArgument
+    producer: Annotated[
+        str | None, Field(max_length=256, description="Name of a producer; without it, all of the topic")
+    ] = None
+    fail_on: FailOn = None
+
+
+class RuledOutItem(Result):
+    rule: str
+    because: str
+
+
+class NextItem(Result):
+    """A call that would help."""
+
+    operation: str
+    tool: str
+    command: str
+    arguments: dict[str, Any]
+    why: str
+
+
+class FindingItem(Result):
+    rule: str
+    severity: str  # info | warning | critical
+    confidence: float  # 0 to 1
+    subject: dict[str, Any]
+    summary: str
+    evidence: dict[str, Any]
+    untrusted: dict[str, Any]  # written by others: keys of messages, reasons of consumers
+    ruled_out: list[RuledOutItem]
+    unobservable: list[str]
+    next: list[NextItem]
+
+
+class DiagnosisResult(Result):
+    """Findings, worst first."""
+
+    subject: dict[str, Any]
+    verdict: str  # healthy | degraded | failing | unknown
+    passed: bool  # nothing as bad as fail_on, or worse, was found
+    findings: list[FindingItem]
+    omitted: int  # findings beyond the first hundred
+    counts: dict[str, int]  # findings of warning or worse by rule, the omitted ones too
+    unobservable: list[str]  # what could matter and was not looked at
+    as_of: str
+    took_ms: float
+
+
+class AlertsRequest(ListRequest):
+    include_closed: Annotated[bool, Field(description="Also the last ones that closed")] = False
+
+
+class AlertItem(Result):
+    alert_id: str
+    rule: str
+    subject: dict[str, Any]
+    severity: str
+    opened_at: str
+    closed_at: str | None  # None: open
+    finding: FindingItem  # of the last look that had it
+
+
+@operation(
+    "diagnose.cluster",
+    effect=Effect.READ,
+    tool="health_check",
+    title="Health check",
+    permission="cluster:read",
+    summary="Check everything: findings worst first, with evidence and the next call.",
+    default_profile=True,
+    condition="passed",
+    examples=(Example(arguments={}, note="what is wrong now"),),
+)
+async def diagnose_cluster(context: Context, request: DiagnoseClusterRequest) -> DiagnosisResult:
+    return await _result(context.port.diagnose_cluster(), request.fail_on)
+
+
+@operation(
+    "diagnose.topic",
+    effect=Effect.READ,
+    title="Diagnose a topic",
+    permission="topics:read",
+    summary="Say what is wrong with a topic and its subscriptions.",
+    default_profile=True,
+    condition="passed",
+    examples=(Example(arguments={"topic": "orders"}, note="a topic and its subscriptions"),),
+)
+async def diagnose_topic(context: Context, request: DiagnoseTopicRequest) -> DiagnosisResult:
+    return await _result(context.port.diagnose_topic(request.topic), request.fail_on)
+
+
+@operation(
+    "diagnose.subscription",
+    effect=Effect.READ,
+    tool="analyze_consumer_lag",
+    title="Analyze consumer lag",
+    permission="topics:read",
+    summary="Say why a subscription is behind, or that it is not: findings, causes ruled out, the next call.",
+    default_profile=True,
+    condition="passed",
+    examples=(
+        Example(arguments={"topic": "orders", "subscription": "billing"}, note="why billing is behind"),
+        Example(
+            arguments={"topic": "orders", "subscription": "billing", "fail_on": "warning"},
+            note="exit with 6 if something is wrong",
+        ),
+    ),
+)
+async def diagnose_subscription(context: Context, request: DiagnoseSubscriptionRequest) -> DiagnosisResult:
+    found = context.port.diagnose_subscription(request.topic, request.subscription)
+    return await _result(found, request.fail_on)
+
+
+@operation(
+    "diagnose.producer",
+    effect=Effect.READ,
+    title="Diagnose a producer",
+    permission="topics:read",
+    summary="Say what keeps messages from coming in: throttling, schema, silence, disk, journal.",
+    default_profile=True,
+    condition="passed",
+    examples=(Example(arguments={"topic": "orders"}, note="all producers of a topic"),),
+)
+async def diagnose_producer(context: Context, request: DiagnoseProducerRequest) -> DiagnosisResult:
+    return await _result(context.port.diagnose_producer(request.topic, request.producer), request.fail_on)
+
+
+@operation(
+    "alerts.list",
+    effect=Effect.READ,
+    title="List alerts",
+    permission="cluster:read",
+    summary="List alerts: findings that lasted, worst first, with when they opened.",
+    default_profile=True,
+    examples=(
+        Example(arguments={}, note="what is open"),
+        Example(arguments={"include_closed": True}, note="also the last ones that closed"),
+    ),
+)
+async def list_alerts(context: Context, request: AlertsRequest) -> Page[AlertItem]:
+    opened, closed = await context.port.alerts()
+    matches = glob(request.filter)
+    found = [
+        alert for alert in chain(opened, closed if request.include_closed else ()) if matches(alert.rule)
+    ]
+    page = cut(
+        found,
+        key=lambda one: (one.closed_at_ms is not None, -one.severity, one.opened_at_ms, one.alert_id),
+        operation="alerts.list",
+        request=request,
+    )
+    return Page[AlertItem](
+        items=[_alert(alert) for alert in page.items],
+        next_page=page.next_page,
+        total=page.total,
+        as_of=format_time(context.now_ms()),
+    )
+
+
+async def _result(asked: Awaitable[Diagnosis], fail_on: str | None) -> DiagnosisResult:
+    begun = time.perf_counter()
+    found = await asked
+    return DiagnosisResult(
+        subject=dict(found.subject),
+        verdict=found.verdict.value,
+        passed=_passed(found, fail_on),
+        findings=[_finding(one) for one in found.findings],
+        omitted=found.omitted,
+        counts=dict(found.counts),
+        unobservable=list(found.unobservable),
+        as_of=format_time(found.as_of_ms),
+        took_ms=round((time.perf_counter() - begun) * 1000, 1),
+    )
+
+
+def _passed(found: Diagnosis, fail_on: str | None) -> bool:
+    """What could not be looked at has not passed: a check that cannot see must not be green."""
+    if fail_on is None:
+        return True
+    least = Severity[fail_on.upper()]
+    return found.verdict is not Verdict.UNKNOWN and all(one.severity < least for one in found.findings)
+
+
+def _finding(found: Finding) -> FindingItem:
+    return FindingItem(
+        rule=found.rule,
+        severity=found.severity.word,
+        confidence=found.confidence,
+        subject=dict(found.subject),
+        summary=found.summary,
+        evidence=dict(found.evidence),
+        untrusted=dict(found.untrusted),
+        ruled_out=[RuledOutItem(rule=one.rule, because=one.because) for one in found.ruled_out],
+        unobservable=list(found.unobservable),
+        next=list(_next(found.next)),
+    )
+
+
+def _next(calls: Iterable[NextCall]) -> Iterable[NextItem]:
+    """The calls there are; one whose operation this version lacks is left out rather than offered in vain."""
+    for call in calls:
+        if is_known(call.operation):
+            yield NextItem(**next_call(call.operation, call.arguments, call.why))
+
+
+def _alert(alert: Alert) -> AlertItem:
+    return AlertItem(
+        alert_id=alert.alert_id,
+        rule=alert.rule,
+        subject=dict(alert.subject),
+        severity=alert.severity.word,
+        opened_at=format_time(alert.opened_at_ms),
+        closed_at=None if alert.closed_at_ms is None else format_time(alert.closed_at_ms),
+        finding=_finding(alert.finding),
+    )

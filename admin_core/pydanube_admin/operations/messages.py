@@ -1,0 +1,248 @@
+"""Looking at stored messages: a few of them, or those that match."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from typing import Annotated, Any, Final
+
+from pydantic import ConfigDict, Field
+from pydanube_core.errors import InvalidArgument
+from pydanube_core.facts import MessageFacts, TopicFacts
+from pydanube_core.names import TopicName
+from pydanube_core.positions import Position
+from pydanube_core.units import format_time
+
+from pydanube_admin.engine.context import Context
+from pydanube_admin.engine.effect import Effect
+from pydanube_admin.engine.models import ListRequest, Page, Request, Result, TopicArgument
+from pydanube_admin.engine.operation import Example, operation
+from pydanube_admin.engine.paging import begin_of, glob, next_token
+from pydanube_admin.operations.topics import find_topic
+
+MAX_PAYLOAD_BYTES: Final = 8192  # of one message in an answer
+MAX_SCANNED: Final = 50_000  # messages a page; a page may hold none and go on
+CHUNK: Final = 1000
+CHUNK_BYTES: Final = 4 * 1024 * 1024
+
+
+Begin = Annotated[
+    str,
+    Field(
+        alias="from",
+        max_length=64,
+        description="Position: earliest, latest, offset:42, time:2026-01-31T12:00:00Z, time:-15m",
+    ),
+]
+
+
+MaxBytes = Annotated[int, Field(ge=1, le=1_000_000, description="Bytes of payload in the answer")]
+
+
+class PeekRequest(Request):
+    model_config = ConfigDict(serialize_by_alias=True)
+
+    topic: TopicArgument
+    start: Begin = "earliest"
+    limit: Annotated[int, Field(ge=1, le=100, description="Messages")] = 10
+    max_bytes: MaxBytes = 16_384
+
+
+class MessageItem(Result):
+    """One stored message."""
+
+    topic: str
+    partition: int | None
+    offset: int
+    append_time: str
+    publish_time: str
+    schema_id: str | None
+    schema_version: int | None
+    payload_bytes: int
+    truncated: bool
+    untrusted: dict[str, Any]  # text or base64, key, attributes, producer
+
+
+class PeekedMessages(Result):
+    items: list[MessageItem]
+    next_offsets: dict[str, int]  # concrete topic → where to go on
+    truncated: bool  # whether max_bytes left something out
+    as_of: str
+
+
+class SearchRequest(ListRequest):
+    model_config = ConfigDict(serialize_by_alias=True)
+
+    topic: TopicArgument
+    key: Annotated[str | None, Field(max_length=512, description="Exactly this key")] = None
+    attribute: Annotated[str | None, Field(max_length=512, description="name=value, or a name")] = None
+    contains: Annotated[str | None, Field(max_length=512, description="Text in the payload")] = None
+    start: Begin = "earliest"
+    until: Annotated[str | None, Field(max_length=64, description="Position up to which, exclusive")] = None
+    max_bytes: MaxBytes = 65_536
+
+
+class SearchPage(Page[MessageItem]):
+    scanned: int  # messages that were looked at for this page
+
+
+def fenced(message: MessageFacts, room: int) -> tuple[dict[str, Any], bool, int]:
+    """What producers wrote, at most `room` bytes of payload: the fenced object, whether it was cut, bytes used."""
+    shown = message.payload[: max(0, min(room, MAX_PAYLOAD_BYTES))]
+    cut = len(shown) < len(message.payload)
+    body: dict[str, Any]
+    try:
+        # A cut may fall inside a character: up to three bytes of it are left out.
+        text = shown.decode("utf-8", "ignore" if cut else "strict")
+        if cut and len(text.encode()) < len(shown) - 3:
+            raise ValueError("no text")
+        body = {"text": text}
+    except ValueError:
+        body = {"base64": base64.b64encode(shown).decode()}
+    body |= {"key": message.key, "attributes": dict(message.attributes), "producer": message.producer}
+    return body, cut, len(shown)
+
+
+def _item(message: MessageFacts, room: int) -> tuple[MessageItem, int]:
+    body, cut, used = fenced(message, room)
+    return (
+        MessageItem(
+            topic=str(TopicName.parse(message.topic).base),
+            partition=TopicName.parse(message.topic).partition,
+            offset=message.offset,
+            append_time=format_time(message.append_time_ms),
+            publish_time=format_time(message.publish_time_ms),
+            schema_id=str(message.schema_id) if message.schema_id else None,
+            schema_version=message.schema_version if message.schema_id else None,
+            payload_bytes=len(message.payload),
+            truncated=cut,
+            untrusted=body,
+        ),
+        used,
+    )
+
+
+@operation(
+    "messages.peek",
+    effect=Effect.READ,
+    title="Peek at messages",
+    summary="Show messages from a position on; nothing is consumed.",
+    default_profile=True,
+    examples=(
+        Example(arguments={"topic": "orders"}, note="the oldest ten"),
+        Example(arguments={"topic": "orders", "from": "offset:42", "limit": 1}, note="one message"),
+    ),
+)
+async def peek_messages(context: Context, request: PeekRequest) -> PeekedMessages:
+    """The first messages from a position on, of every partition in turn."""
+    Position.parse(request.start, now_ms=context.now_ms(), field="from")
+    topic = await find_topic(context, request.topic)
+    starts = await context.port.resolve_position(topic.own.topic, request.start)
+    items: list[MessageItem] = []
+    room, ends = request.max_bytes, dict(starts)
+    for log in topic.logs:
+        if len(items) >= request.limit or room <= 0:
+            break
+        found = await context.port.read_messages(
+            log.topic,
+            start=starts[log.topic],
+            end=log.next_offset,
+            max_messages=request.limit - len(items),
+            max_bytes=CHUNK_BYTES,
+        )
+        for message in found:
+            if items and room <= 0:
+                break
+            item, used = _item(message, room)
+            items.append(item)
+            room -= used
+            ends[log.topic] = message.offset + 1
+    return PeekedMessages(
+        items=items,
+        next_offsets=ends,
+        truncated=room <= 0 or any(item.truncated for item in items),
+        as_of=format_time(context.now_ms()),
+    )
+
+
+@operation(
+    "messages.search",
+    effect=Effect.READ,
+    title="Search messages",
+    summary="Find messages by key, attribute or text in a range of a topic; pages go on where the last ended.",
+    examples=(
+        Example(arguments={"topic": "orders", "contains": "refund", "from": "time:-1h"}, note="by text"),
+    ),
+)
+async def search_messages(context: Context, request: SearchRequest) -> SearchPage:
+    """Messages that match, by partition and offset. A page may hold none and still have a next one."""
+    Position.parse(request.start, now_ms=context.now_ms(), field="from")
+    topic = await find_topic(context, request.topic)
+    starts = await context.port.resolve_position(topic.own.topic, request.start)
+    ends = {log.topic: log.next_offset for log in topic.logs}
+    if request.until is not None:
+        Position.parse(request.until, now_ms=context.now_ms(), field="until")
+        ends |= await context.port.resolve_position(topic.own.topic, request.until)
+    matches = _matcher(request)
+    begin = begin_of("messages.search", request, numbers=2)
+    index, offset = (0, None) if begin is None else (begin[0], begin[1])
+    items: list[MessageItem] = []
+    room, scanned = request.max_bytes, 0
+    logs: list[TopicFacts] = list(topic.logs)
+    while index < len(logs) and len(items) < request.limit and room > 0 and scanned < MAX_SCANNED:
+        log = logs[index].topic
+        at = starts[log] if offset is None else offset
+        found = (
+            await context.port.read_messages(
+                log, start=at, end=ends[log], max_messages=CHUNK, max_bytes=CHUNK_BYTES
+            )
+            if at < ends[log]
+            else ()
+        )
+        if not found:
+            index, offset = index + 1, None
+            continue
+        for message in found:
+            scanned += 1
+            offset = message.offset + 1
+            if matches(message):
+                item, used = _item(message, room)
+                items.append(item)
+                room -= used
+                if len(items) == request.limit or room <= 0:
+                    break
+    more = index < len(logs)
+    key = (index, starts[logs[index].topic] if offset is None else offset) if more else (0, 0)
+    return SearchPage(
+        items=items,
+        next_page=next_token(key, "messages.search", request) if more else None,
+        total=None,
+        as_of=format_time(context.now_ms()),
+        scanned=scanned,
+    )
+
+
+def _matcher(request: SearchRequest) -> Callable[[MessageFacts], bool]:
+    if request.key is None and request.attribute is None and request.contains is None and not request.filter:
+        raise InvalidArgument(
+            "nothing to look for: give key, attribute, contains, or filter (a glob over the key); messages.peek shows "
+            "messages as they come",
+            field="contains",
+            value=None,
+        )
+    name, equals, value = (request.attribute or "").partition("=")
+    wanted = None if request.contains is None else request.contains.encode()
+    by_key = glob(request.filter)
+
+    def matches(message: MessageFacts) -> bool:
+        return (
+            request.key in (None, message.key)
+            and (wanted is None or wanted in message.payload)
+            and (request.filter is None or (message.key is not None and by_key(message.key)))
+            and (
+                request.attribute is None
+                or (name in message.attributes and (not equals or message.attributes[name] == value))
+            )
+        )
+
+    return matches

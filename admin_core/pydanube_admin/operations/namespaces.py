@@ -1,0 +1,345 @@
+"""Namespaces and their policies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Annotated, Any
+
+from pydantic import Field
+from pydanube_core.errors import AlreadyExists, InvalidArgument, NamespaceNotEmpty, NamespaceNotFound
+from pydanube_core.facts import NamespaceFacts
+from pydanube_core.names import DEFAULT_NAMESPACE, SYSTEM_NAMESPACE, TopicName, check_namespace
+from pydanube_core.refusals import changed_since, namespace_taken, reused
+from pydanube_core.spelling import close_names
+from pydanube_core.units import format_time
+
+from pydanube_admin.engine.context import Context
+from pydanube_admin.engine.effect import Effect
+from pydanube_admin.engine.forecast import Forecast, Undo, blast_radius, changes, entry, nothing_left
+from pydanube_admin.engine.models import Change, ListRequest, Page, Request, Result
+from pydanube_admin.engine.next_calls import next_call
+from pydanube_admin.engine.operation import Example, operation
+from pydanube_admin.engine.paging import cut, glob
+from pydanube_admin.operations.policies import (
+    Policies,
+    PoliciesArgument,
+    check_some,
+    later_text,
+    plain,
+    restoring,
+    shortens_retention,
+    with_changes,
+)
+
+NamespaceArgument = Annotated[str, Field(max_length=256, description="Name of the namespace")]
+
+
+class ListNamespacesRequest(ListRequest):
+    pass
+
+
+class NamespaceItem(Result):
+    namespace: str
+    topics: int  # a partitioned topic counts once
+    policies: dict[str, int]
+    created_at: str
+
+
+class CreateNamespaceRequest(Request):
+    namespace: NamespaceArgument
+    policies: Annotated[
+        Policies | None, Field(description="Limits of its topics; rates are messages a second")
+    ] = None
+
+
+class DeleteNamespaceRequest(Request):
+    namespace: NamespaceArgument
+
+
+class NamespacePoliciesRequest(Request):
+    namespace: NamespaceArgument
+
+
+class SetNamespacePoliciesRequest(Request):
+    namespace: NamespaceArgument
+    policies: PoliciesArgument
+
+
+class NamespacePoliciesResult(Result):
+    namespace: str
+    policies: dict[str, int]  # set on the namespace
+    effective: dict[str, int]  # what holds for a topic that sets nothing
+
+
+class ChangedNamespace(NamespacePoliciesResult, Change):
+    pass
+
+
+class DeletedNamespace(Change):
+    namespace: str
+
+
+@operation(
+    "namespaces.list",
+    effect=Effect.READ,
+    title="List namespaces",
+    summary="List namespaces with their topics and policies.",
+    examples=(Example(arguments={}, note="every namespace"),),
+)
+async def list_namespaces(context: Context, request: ListNamespacesRequest) -> Page[NamespaceItem]:
+    matches = glob(request.filter)
+    found = [facts for facts in await context.port.namespaces() if matches(facts.namespace)]
+    page = cut(found, key=lambda facts: (facts.namespace,), operation="namespaces.list", request=request)
+    return Page[NamespaceItem](
+        items=[
+            NamespaceItem(
+                namespace=facts.namespace,
+                topics=facts.topics,
+                policies=dict(facts.policies),
+                created_at=format_time(facts.created_at_ms),
+            )
+            for facts in page.items
+        ],
+        next_page=page.next_page,
+        total=page.total,
+        as_of=format_time(context.now_ms()),
+    )
+
+
+async def _changed(context: Context, name: str) -> ChangedNamespace:
+    return ChangedNamespace(**(await _namespace_policies(context, name)).model_dump())
+
+
+async def forecast_create_namespace(context: Context, request: CreateNamespaceRequest) -> Forecast:
+    name = check_namespace(request.namespace)
+    if any(facts.namespace == name for facts in await context.port.namespaces()):
+        raise _taken(name)
+    given = {key: value for key, value in plain(request.policies).items() if value is not None}
+    return Forecast(
+        diff=[entry(f"namespaces/{name}", None, {"policies": given})], blast_radius=blast_radius()
+    )
+
+
+async def undo_create_namespace(
+    context: Context,
+    request: CreateNamespaceRequest,
+    image: Mapping[str, Any],
+    result: Mapping[str, Any] | None,
+) -> Undo:
+    name = check_namespace(request.namespace)
+    found = [facts for facts in await context.port.namespaces() if facts.namespace == name]
+    if not found:
+        return Undo(act=nothing_left)
+    if result is not None and dict(found[0].policies) != result["policies"]:
+        raise changed_since(f"a policy of the namespace {name}")
+    return Undo(act=partial(context.port.delete_namespace, name))
+
+
+@operation(
+    "namespaces.create",
+    effect=Effect.CREATE,
+    title="Create a namespace",
+    summary="Create a namespace, optionally with limits for its topics.",
+    forecast=forecast_create_namespace,
+    undo=undo_create_namespace,
+    examples=(
+        Example(arguments={"namespace": "shop"}, note="without limits of its own"),
+        Example(
+            arguments={"namespace": "shop", "policies": {"max_consumers_per_topic": 10}},
+            note="with a limit",
+        ),
+    ),
+)
+async def create_namespace(context: Context, request: CreateNamespaceRequest) -> ChangedNamespace:
+    name = check_namespace(request.namespace)
+    try:
+        await context.port.create_namespace(name, plain(request.policies))
+    except AlreadyExists as error:
+        raise _taken(name) from error
+    return await _changed(context, name)
+
+
+async def _empty(context: Context, request: DeleteNamespaceRequest) -> NamespaceFacts:
+    name = check_namespace(request.namespace)
+    await _namespace_policies(context, name)
+    (facts,) = [each for each in await context.port.namespaces() if each.namespace == name]
+    if name in (DEFAULT_NAMESPACE, SYSTEM_NAMESPACE):
+        raise InvalidArgument(f"the namespace {name} always exists", field="namespace", value=name)
+    if facts.topics:
+        raise NamespaceNotEmpty(
+            f"the namespace {name} holds {facts.topics} topics; delete them first",
+            field="namespace",
+            value=name,
+            topics=facts.topics,
+        ).followed_by(next_call("topics.list", {"namespace": name}, "shows them"))
+    return facts
+
+
+async def forecast_delete_namespace(context: Context, request: DeleteNamespaceRequest) -> Forecast:
+    facts = await _empty(context, request)
+    before = {"policies": dict(facts.policies), "created_at": format_time(facts.created_at_ms)}
+    return Forecast(
+        diff=[entry(f"namespaces/{facts.namespace}", before, None)],
+        blast_radius=blast_radius(),
+        image={"policies": dict(facts.policies), "created_at_ms": facts.created_at_ms},
+    )
+
+
+async def undo_delete_namespace(
+    context: Context,
+    request: DeleteNamespaceRequest,
+    image: Mapping[str, Any],
+    result: Mapping[str, Any] | None,
+) -> Undo:
+    name = check_namespace(request.namespace)
+    if any(facts.namespace == name for facts in await context.port.namespaces()):
+        if result is None:
+            return Undo(act=nothing_left)  # it never went
+        raise reused("namespace", name)
+    created_at_ms = image.get("created_at_ms")
+    return Undo(
+        act=partial(context.port.create_namespace, name, image["policies"], created_at_ms=created_at_ms)
+    )
+
+
+@operation(
+    "namespaces.delete",
+    effect=Effect.DESTROY,
+    title="Delete a namespace",
+    summary="Delete a namespace that holds no topics.",
+    forecast=forecast_delete_namespace,
+    undo=undo_delete_namespace,
+    examples=(Example(arguments={"namespace": "shop"}, note="its policies go with it"),),
+)
+async def delete_namespace(context: Context, request: DeleteNamespaceRequest) -> DeletedNamespace:
+    name = (await _empty(context, request)).namespace
+    await context.port.delete_namespace(name)
+    return DeletedNamespace(namespace=name)
+
+
+def _taken(name: str) -> AlreadyExists:
+    return namespace_taken(name).followed_by(
+        next_call("namespaces.get_policies", {"namespace": name}, "shows the one that has the name")
+    )
+
+
+@operation(
+    "namespaces.get_policies",
+    effect=Effect.READ,
+    title="Policies of a namespace",
+    summary="Show the limits set on a namespace, and those that hold for a topic that sets none.",
+    examples=(Example(arguments={"namespace": "default"}, note="set and effective"),),
+)
+async def get_namespace_policies(
+    context: Context, request: NamespacePoliciesRequest
+) -> NamespacePoliciesResult:
+    return await _namespace_policies(context, check_namespace(request.namespace))
+
+
+async def _namespace_policies(context: Context, name: str) -> NamespacePoliciesResult:
+    try:
+        found = await context.port.namespace_policies(name)
+    except NamespaceNotFound as error:
+        raise await _no_namespace(context, name) from error
+    return NamespacePoliciesResult(namespace=name, policies=dict(found.own), effective=dict(found.effective))
+
+
+async def _no_namespace(context: Context, name: str) -> NamespaceNotFound:
+    close = close_names(name, [facts.namespace for facts in await context.port.namespaces()])
+    hint = f"; did you mean {' or '.join(close)}?" if close else ""
+    return NamespaceNotFound(
+        f"there is no namespace {name}{hint}",
+        field="namespace",
+        value=name,
+        did_you_mean=close,
+        next=[
+            *(
+                next_call("namespaces.get_policies", {"namespace": other}, "one spelled alike")
+                for other in close
+            ),
+            next_call("namespaces.list", {}, "shows the namespaces there are"),
+            next_call("namespaces.create", {"namespace": name}, "creates it, if the name is meant so"),
+        ],
+    )
+
+
+async def forecast_set_namespace_policies(context: Context, request: SetNamespacePoliciesRequest) -> Forecast:
+    name = await _known(context, request)
+    before = await context.port.namespace_policies(name)
+    given = plain(request.policies)
+    after = with_changes(before.effective, given, {})
+    inside = [
+        facts
+        for facts in await context.port.topics()
+        if facts.parent is None and TopicName.parse(facts.topic).namespace == name
+    ]
+    # What a topic sets itself holds there: together with that, the same change shortens here and not there.
+    shortened = {
+        facts.topic: {**after, **facts.policies}
+        for facts in inside
+        if shortens_retention({**before.effective, **facts.policies}, {**after, **facts.policies})
+    }
+    destroys = bool(shortened) or shortens_retention(before.effective, after)
+    loss = await context.port.forecast_retention(shortened)
+    at_work = any(facts.topic in shortened and (facts.producers or facts.consumers) for facts in inside)
+    return Forecast(
+        diff=changes(f"namespaces/{name}/policies", before.own, given),
+        blast_radius=blast_radius(topics=len(inside), messages=loss.messages, bytes=loss.bytes),
+        effect=Effect.DESTROY if destroys else None,
+        reversible=not destroys,
+        image={"own": dict(before.own)},
+        basis=[
+            dict(before.own),
+            sorted(facts.topic_id for facts in inside),
+            sorted(shortened),
+            destroys,
+            None if at_work else loss.messages,
+        ],
+        later=later_text(loss) if destroys else None,
+    )
+
+
+async def undo_set_namespace_policies(
+    context: Context,
+    request: SetNamespacePoliciesRequest,
+    image: Mapping[str, Any],
+    result: Mapping[str, Any] | None,
+) -> Undo:
+    name = await _known(context, request)
+    own = (await context.port.namespace_policies(name)).own
+    given = plain(request.policies)
+    if restoring(own, given) not in (given, restoring(image["own"], given)):
+        raise changed_since(f"a policy of the namespace {name}")
+    back = request.model_copy(update={"policies": restoring(image["own"], given)})
+    return Undo(
+        act=partial(set_namespace_policies, context, back),
+        forecast=await forecast_set_namespace_policies(context, back),
+    )
+
+
+@operation(
+    "namespaces.set_policies",
+    effect=Effect.CHANGE,
+    title="Set policies of a namespace",
+    permission="namespaces:change",
+    summary="Set limits of every topic in a namespace that does not set its own; live at once.",
+    forecast=forecast_set_namespace_policies,
+    undo=undo_set_namespace_policies,
+    required_flags=("policies",),
+    examples=(
+        Example(
+            arguments={"namespace": "shop", "policies": {"max_message_size": 65536}},
+            note="messages of 64 KiB at most",
+        ),
+    ),
+)
+async def set_namespace_policies(context: Context, request: SetNamespacePoliciesRequest) -> ChangedNamespace:
+    name = await _known(context, request)
+    await context.port.set_namespace_policies(name, plain(request.policies))
+    return await _changed(context, name)
+
+
+async def _known(context: Context, request: SetNamespacePoliciesRequest) -> str:
+    check_some(request.policies)
+    return (await _namespace_policies(context, check_namespace(request.namespace))).namespace

@@ -1,0 +1,443 @@
+"""The objects of the cold tier, and the journal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field
+from pydanube_core.errors import InvalidArgument
+from pydanube_core.names import TopicName
+from pydanube_core.refusals import replay_into_itself, system_is_closed
+from pydanube_core.units import format_time
+
+from pydanube_admin.engine.context import Context
+from pydanube_admin.engine.effect import Effect
+from pydanube_admin.engine.forecast import Forecast, blast_radius, entry
+from pydanube_admin.engine.models import Change, ListRequest, Page, Request, Result, TopicArgument
+from pydanube_admin.engine.operation import Example, operation
+from pydanube_admin.engine.paging import cut, glob
+from pydanube_admin.operations.topics import Topic, find_topic
+
+MAX_SHOWN = 100  # objects in a plan; its blast radius counts all
+PERSON = "cli"  # the face whose caller sits at a keyboard, and may name any folder of this machine
+
+
+# `from` is a word of Python, so the field is `start`; on every face it is `from`.
+Begin = Annotated[
+    str | None,
+    Field(
+        alias="from",
+        max_length=64,
+        description="Position: earliest, offset:42, time:2026-01-31T12:00:00Z, time:-15m; without it, from the first message",
+    ),
+]
+
+
+End = Annotated[
+    str | None, Field(max_length=64, description="Position up to which, exclusive; without it, to the end")
+]
+
+
+class ObjectsRequest(Request):
+    topic: TopicArgument
+
+
+class RangeRequest(Request):
+    model_config = ConfigDict(serialize_by_alias=True)
+
+    topic: TopicArgument
+    start: Begin = None
+    until: End = None
+
+
+class VerifyObjectsRequest(RangeRequest):
+    pass
+
+
+class ListObjectsRequest(ListRequest, RangeRequest):
+    pass
+
+
+class ExportObjectsRequest(RangeRequest):
+    to: Annotated[
+        str,
+        Field(
+            min_length=1,
+            max_length=4096,
+            description="File on the broker's machine, which must not exist; a bare name is in exports/ of its data "
+            "directory, and only the command line may name a folder",
+        ),
+    ]
+    format: Annotated[Literal["parquet", "jsonl"], Field(description="Of the file")] = "parquet"
+
+
+class ReplayTopicRequest(Request):
+    model_config = ConfigDict(serialize_by_alias=True)
+
+    topic: TopicArgument
+    start: Annotated[
+        str,
+        Field(
+            alias="from",
+            max_length=64,
+            description="Position: earliest, offset:42, time:2026-01-31T12:00:00Z, time:-15m",
+        ),
+    ]
+    until: End = None
+    to: Annotated[
+        str, Field(min_length=1, max_length=512, description="Another topic; made if it does not exist")
+    ]
+
+
+class ObjectItem(Result):
+    """One committed object of a concrete topic: it is the topic for offsets from start to end, end exclusive."""
+
+    topic: str
+    path: str
+    start_offset: int
+    end_offset: int
+    messages: int
+    bytes: int
+    min_append_time: str
+    max_append_time: str
+    epoch: int
+    committed: bool
+
+
+class VerifiedObjects(Result):
+    """Every object read back and held against the catalog. All lists empty: the cold part is whole."""
+
+    checked: int
+    damaged: list[dict[str, Any]]
+    missing: list[dict[str, Any]]
+    gaps: list[list[int]]
+    duplicates: list[list[int]]
+
+
+class FlushedObjects(Change):
+    topic: str
+    messages: int  # offsets that went to the cold tier by this call
+    objects: int  # how many there are now
+
+
+class CompactedObjects(Change):
+    topic: str
+    merged_objects: int  # how many went into others
+    objects: int  # how many there are now
+
+
+class CollectedObjects(Change):
+    topic: str
+    deleted: list[str]
+    bytes: int
+
+
+class ExportedObjects(Change):
+    """A file that holds every message of the range."""
+
+    topic: str
+    path: str
+    format: str
+    messages: int
+    bytes: int
+    start_offset: int
+    end_offset: int
+
+
+class ReplayedRange(Result):
+    """What arrived in one concrete topic."""
+
+    topic: str
+    messages: int
+    first_offset: int
+    last_offset: int
+
+
+class ReplayedTopic(Change):
+    topic: str
+    to: str
+    messages: int
+    ranges: list[ReplayedRange]
+
+
+class JournalRequest(Request):
+    pass
+
+
+class JournalDescription(Result):
+    """The broker's write-ahead log: its segments, oldest first, and what keeps the oldest from going."""
+
+    bytes: int
+    segments: int
+    next_lsn: int
+    durable_lsn: int
+    read_only: bool
+    sealed: list[dict[str, Any]]
+    held_by: list[dict[str, Any]]
+
+
+async def _ranges(
+    context: Context, topic: Topic, request: RangeRequest | ReplayTopicRequest
+) -> Mapping[str, tuple[int, int]]:
+    return await context.port.topic_ranges(topic.own.topic, start=request.start, until=request.until)
+
+
+async def _objects(context: Context, request: ListObjectsRequest) -> list[ObjectItem]:
+    port, topic = context.port, await find_topic(context, request.topic)
+    ranges = await _ranges(context, topic, request)
+    return [
+        ObjectItem(
+            topic=log.topic,
+            path=item["path"],
+            start_offset=item["start_offset"],
+            end_offset=item["end_offset"],
+            messages=item["messages"],
+            bytes=item["bytes"],
+            min_append_time=format_time(item["min_append_time_ms"]),
+            max_append_time=format_time(item["max_append_time_ms"]),
+            epoch=item["epoch"],
+            committed=True,
+        )
+        for log in topic.logs
+        for item in await port.objects(log.topic, start=ranges[log.topic][0], end=ranges[log.topic][1])
+    ]
+
+
+@operation(
+    "objects.list",
+    effect=Effect.READ,
+    title="List objects",
+    permission="objects:list",
+    summary="List the Parquet objects that hold the cold part of a topic; only listed objects count.",
+    examples=(Example(arguments={"topic": "orders"}, note="every object"),),
+)
+async def list_objects(context: Context, request: ListObjectsRequest) -> Page[ObjectItem]:
+    matches = glob(request.filter)
+    found = [item for item in await _objects(context, request) if matches(item.path.rpartition("/")[2])]
+    page = cut(
+        found, key=lambda item: (item.topic, item.start_offset), operation="objects.list", request=request
+    )
+    return Page[ObjectItem](
+        items=page.items,
+        next_page=page.next_page,
+        total=page.total,
+        as_of=format_time(context.now_ms()),
+    )
+
+
+@operation(
+    "objects.verify",
+    effect=Effect.READ,
+    title="Verify objects",
+    permission="objects:verify",
+    summary="Read the objects of a topic back and compare them with the catalog: damaged, missing, gaps, duplicates.",
+    damage=("damaged", "missing", "gaps", "duplicates"),
+    long_running=True,
+    resumable=True,
+    examples=(Example(arguments={"topic": "orders"}, note="all of them"),),
+)
+async def verify_objects(context: Context, request: VerifyObjectsRequest) -> VerifiedObjects:
+    port, topic = context.port, await find_topic(context, request.topic)
+    ranges = await _ranges(context, topic, request)
+    found = [
+        await port.verify_objects(log.topic, start=ranges[log.topic][0], end=ranges[log.topic][1])
+        for log in topic.logs
+    ]
+    return VerifiedObjects(
+        checked=sum(each["checked"] for each in found),
+        damaged=[item for each in found for item in each["damaged"]],
+        missing=[item for each in found for item in each["missing"]],
+        gaps=[item for each in found for item in each["gaps"]],
+        duplicates=[item for each in found for item in each["duplicates"]],
+    )
+
+
+async def forecast_compact(context: Context, request: ObjectsRequest) -> Forecast:
+    port, topic = context.port, await find_topic(context, request.topic)
+    found = [item for log in topic.logs for item in await port.objects(log.topic, start=0, end=None)]
+    return Forecast(diff=[], blast_radius=_radius(found), basis=str(topic.own.topic_id))
+
+
+@operation(
+    "objects.compact",
+    effect=Effect.CHANGE,
+    title="Compact objects",
+    summary="Merge small neighbouring objects of a topic into large ones; no message changes.",
+    forecast=forecast_compact,
+    long_running=True,
+    resumable=True,
+    examples=(Example(arguments={"topic": "orders"}, note="now, rather than by itself"),),
+)
+async def compact_objects(context: Context, request: ObjectsRequest) -> CompactedObjects:
+    port, topic = context.port, await find_topic(context, request.topic)
+    merged = sum([await port.compact_objects(log.topic) for log in topic.logs])
+    left = [len(await port.objects(log.topic, start=0, end=None)) for log in topic.logs]
+    return CompactedObjects(topic=topic.own.topic, merged_objects=merged, objects=sum(left))
+
+
+@operation(
+    "objects.flush",
+    effect=Effect.CHANGE,
+    title="Flush to objects",
+    summary="Move what was acknowledged until now to the cold tier, whatever its size and age; no message changes.",
+    forecast=forecast_compact,
+    long_running=True,
+    resumable=True,
+    examples=(Example(arguments={"topic": "orders"}, note="now, rather than by size or age"),),
+)
+async def flush_objects(context: Context, request: ObjectsRequest) -> FlushedObjects:
+    port, topic = context.port, await find_topic(context, request.topic)
+    moved = sum([await port.flush_objects(log.topic) for log in topic.logs])
+    there = [len(await port.objects(log.topic, start=0, end=None)) for log in topic.logs]
+    return FlushedObjects(topic=topic.own.topic, messages=moved, objects=sum(there))
+
+
+async def forecast_collect(context: Context, request: ObjectsRequest) -> Forecast:
+    port, topic = context.port, await find_topic(context, request.topic)
+    found = [item for log in topic.logs for item in await port.orphans(log.topic)]
+    return Forecast(
+        diff=[entry(item["path"], {"bytes": item["bytes"]}, None) for item in found[:MAX_SHOWN]],
+        blast_radius=_radius(found),
+        basis=[str(topic.own.topic_id), sorted(item["path"] for item in found)],
+    )
+
+
+@operation(
+    "objects.collect",
+    effect=Effect.DESTROY,
+    title="Collect objects",
+    summary="Delete objects in the folder of a topic that the catalog does not list.",
+    forecast=forecast_collect,
+    long_running=True,
+    examples=(Example(arguments={"topic": "orders"}, note="after a crash or a compaction"),),
+)
+async def collect_objects(context: Context, request: ObjectsRequest) -> CollectedObjects:
+    port, topic = context.port, await find_topic(context, request.topic)
+    gone = [item for log in topic.logs for item in await port.collect_objects(log.topic)]
+    return CollectedObjects(
+        topic=topic.own.topic,
+        deleted=[item["path"] for item in gone],
+        bytes=sum(item["bytes"] for item in gone),
+    )
+
+
+def _radius(found: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    return blast_radius(topics=1, bytes=sum(item["bytes"] for item in found))
+
+
+async def _exported(context: Context, request: ExportObjectsRequest) -> tuple[Topic, tuple[int, int]]:
+    topic = await find_topic(context, request.topic)
+    if topic.parts:
+        raise InvalidArgument(
+            f"{topic.own.topic} has {len(topic.parts)} partitions, each with offsets of its own: export them one by one, "
+            f"such as {topic.parts[0].topic}",
+            field="topic",
+            value=request.topic,
+        )
+    return topic, (await _ranges(context, topic, request))[topic.own.topic]
+
+
+async def forecast_export(context: Context, request: ExportObjectsRequest) -> Forecast:
+    _, (start, end) = await _exported(context, request)
+    return Forecast(
+        diff=[entry(request.to, None, {"format": request.format})],
+        blast_radius=blast_radius(topics=1, messages=end - start),
+    )
+
+
+@operation(
+    "objects.export",
+    effect=Effect.CREATE,
+    title="Export objects",
+    summary="Write a range of a topic to one file on the broker's machine, as Parquet or JSON lines; what is not tiered "
+    "yet is tiered first.",
+    forecast=forecast_export,
+    required_flags=("to",),
+    long_running=True,
+    examples=(
+        Example(arguments={"topic": "orders", "to": "orders.parquet"}, note="all of it"),
+        Example(
+            arguments={"topic": "orders", "from": "time:-1h", "to": "orders.jsonl", "format": "jsonl"},
+            note="the last hour as JSON lines",
+        ),
+    ),
+)
+async def export_objects(context: Context, request: ExportObjectsRequest) -> ExportedObjects:
+    topic, (start, end) = await _exported(context, request)
+    said = await context.port.export_objects(
+        topic.own.topic,
+        start=start,
+        end=end,
+        to=request.to,
+        file_format=request.format,
+        any_folder=context.face == PERSON,
+    )
+    return ExportedObjects(
+        topic=topic.own.topic,
+        path=said["path"],
+        format=request.format,
+        messages=said["messages"],
+        bytes=said["bytes"],
+        start_offset=start,
+        end_offset=end,
+    )
+
+
+async def _replayed(
+    context: Context, request: ReplayTopicRequest
+) -> tuple[Topic, str, Mapping[str, tuple[int, int]]]:
+    topic, to = await find_topic(context, request.topic), TopicName.parse(request.to)
+    if to.base == TopicName.parse(topic.own.topic).base:
+        raise replay_into_itself(str(to))
+    if to.is_system:
+        raise system_is_closed(str(to), field="to")
+    return topic, str(to), await _ranges(context, topic, request)
+
+
+async def forecast_replay(context: Context, request: ReplayTopicRequest) -> Forecast:
+    _, to, ranges = await _replayed(context, request)
+    messages = sum(end - start for start, end in ranges.values())
+    return Forecast(
+        diff=[entry(f"topics{to}/messages", None, {"added": messages})],
+        blast_radius=blast_radius(topics=1, messages=messages),
+    )
+
+
+@operation(
+    "topics.replay",
+    effect=Effect.CREATE,
+    title="Replay a topic",
+    summary="Copy a range of a topic into another topic; each copy says in the attribute x-replayed-from which message "
+    "it is of.",
+    idempotent=False,
+    forecast=forecast_replay,
+    required_flags=("from", "to"),
+    long_running=True,
+    examples=(
+        Example(
+            arguments={"topic": "orders", "from": "time:-1h", "to": "orders-again"}, note="the last hour"
+        ),
+    ),
+)
+async def replay_topic(context: Context, request: ReplayTopicRequest) -> ReplayedTopic:
+    topic, to, ranges = await _replayed(context, request)
+    found = await context.port.replay_topic(topic.own.topic, ranges=ranges, to=to)
+    return ReplayedTopic(
+        topic=topic.own.topic,
+        to=to,
+        messages=sum(each["messages"] for each in found),
+        ranges=[ReplayedRange(**each) for each in found],
+    )
+
+
+@operation(
+    "journal.describe",
+    effect=Effect.READ,
+    title="Describe the journal",
+    permission="journal:describe",
+    summary="Show the segments of the write-ahead log and the topics that keep the oldest from going.",
+    examples=(Example(arguments={}, note="this broker"),),
+)
+async def describe_journal(context: Context, request: JournalRequest) -> JournalDescription:
+    return JournalDescription(**await context.port.journal())

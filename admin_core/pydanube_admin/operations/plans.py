@@ -1,0 +1,157 @@
+"""Making, showing, applying and discarding plans."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+from pydantic import Field
+from pydanube_core.errors import InvalidArgument
+from pydanube_core.units import format_time
+
+from pydanube_admin.engine.context import Context
+from pydanube_admin.engine.effect import Effect
+from pydanube_admin.engine.models import ListRequest, Page, Request, Result
+from pydanube_admin.engine.operation import Example, operation
+from pydanube_admin.engine.paging import cut, glob
+from pydanube_admin.engine.shown_plan import AppliedPlan, Plan, ShownPlan, shown_plan
+
+_ID: Final = "p019b0c1d2e3f4a5b6c7d8e9f"
+
+
+PlanId = Annotated[str, Field(min_length=1, max_length=64, description="Id of the plan")]
+
+
+class CreatePlanRequest(Request):
+    operation: Annotated[str, Field(max_length=100, description="Name of a change, such as topics.delete")]
+    arguments: Annotated[
+        dict[str, Any] | None, Field(description="Its arguments, without plan_only and plan_token")
+    ] = None
+
+
+class PlanRequest(Request):
+    plan_id: PlanId
+
+
+class ApplyPlanRequest(Request):
+    plan_token: Annotated[
+        str, Field(min_length=1, max_length=256, description="plan_token of the plan, which works once")
+    ]
+    plan_id: Annotated[str | None, Field(max_length=64, description="Id of the plan, to be sure")] = None
+
+
+class ListPlansRequest(ListRequest):
+    pass
+
+
+class PlanItem(Result):
+    plan_id: str
+    operation: str
+    principal: str
+    effect: str
+    reversible: bool
+    state: str  # open | used | discarded | expired
+    created_at: str
+    expires_at: str
+
+
+class DiscardedPlan(Result):
+    plan_id: str
+    operation: str
+    state: str
+
+
+@operation(
+    "plans.create",
+    effect=Effect.CREATE,
+    tool="plan_operation",
+    title="Plan a change",
+    summary="Say exactly what a change would do, and get the token that does it once. Nothing changes.",
+    idempotent=False,
+    plans_itself=True,
+    default_profile=True,
+    examples=(
+        Example(
+            arguments={"operation": "topics.delete", "arguments": {"topic": "orders"}},
+            note="what deleting a topic would take away",
+        ),
+    ),
+)
+async def create_plan(context: Context, request: CreatePlanRequest) -> Plan:
+    call = context.desk.parse(request.operation, request.arguments or {})
+    if not call.operation.planned or call.plan_token:
+        raise InvalidArgument(
+            f"{request.operation} cannot be planned: it is no change, or is itself about plans. Call it as it is",
+            field="operation",
+            value=request.operation,
+        ).followed_by(call.operation.next_call(call.arguments, "does it"))
+    return await context.desk.plan(context, call)
+
+
+@operation(
+    "plans.list",
+    effect=Effect.READ,
+    title="List plans",
+    summary="List plans, the oldest first, with what became of them.",
+    examples=(Example(arguments={}, note="every plan that is kept"),),
+)
+async def list_plans(context: Context, request: ListPlansRequest) -> Page[PlanItem]:
+    matches = glob(request.filter)
+    now = context.now_ms()
+    found = [plan for plan in await context.desk.plans.list() if matches(plan.operation)]
+    page = cut(found, key=lambda plan: (plan.plan_id,), operation="plans.list", request=request)
+    return Page[PlanItem](
+        items=[
+            PlanItem(
+                plan_id=plan.plan_id,
+                operation=plan.operation,
+                principal=plan.principal,
+                effect=plan.effect,
+                reversible=plan.reversible,
+                state=plan.state_at(now),
+                created_at=format_time(plan.created_ms),
+                expires_at=format_time(plan.expires_ms),
+            )
+            for plan in page.items
+        ],
+        next_page=page.next_page,
+        total=page.total,
+        as_of=format_time(now),
+    )
+
+
+@operation(
+    "plans.show",
+    effect=Effect.READ,
+    title="Show a plan",
+    summary="Show what a plan would change; not its token.",
+    examples=(Example(arguments={"plan_id": _ID}, note="as it was made"),),
+)
+async def show_plan(context: Context, request: PlanRequest) -> ShownPlan:
+    record, _ = await context.desk.plans.get(request.plan_id)
+    return shown_plan(record, context.now_ms())
+
+
+@operation(
+    "plans.apply",
+    effect=Effect.DESTROY,
+    title="Apply a plan",
+    summary="Do what a plan says, once; refused if what it stands on has changed.",
+    plans_itself=True,
+    default_profile=True,
+    examples=(Example(arguments={"plan_token": f"{_ID}.secret"}, note="the token of plans.create"),),
+)
+async def apply_plan(context: Context, request: ApplyPlanRequest) -> AppliedPlan:
+    return await context.desk.apply(context, request.plan_token, request.plan_id)
+
+
+@operation(
+    "plans.discard",
+    effect=Effect.CHANGE,
+    title="Discard a plan",
+    summary="Take a plan out of use before its time.",
+    plans_itself=True,
+    examples=(Example(arguments={"plan_id": _ID}, note="nobody can apply it any more"),),
+)
+async def discard_plan(context: Context, request: PlanRequest) -> DiscardedPlan:
+    record = await context.desk.discard(context, request.plan_id)
+    return DiscardedPlan(plan_id=record.plan_id, operation=record.operation, state=record.state)

@@ -1,0 +1,204 @@
+"""Run a report as a process of its own: a JVM has no place in the broker's loop, nor in its memory.
+
+One at a time a broker: two would only make each other slow. Whoever leaves takes the process with him.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections import deque
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field
+from pydanube_core.errors import ClusterError, Internal, InvalidArgument, LimitReached, MissingExtra
+from pydanube_core.extras import install_command
+
+from pydanube_admin.engine.context import Context
+from pydanube_admin.engine.effect import Effect
+from pydanube_admin.engine.models import Request, Result
+from pydanube_admin.engine.operation import Example, operation
+
+_NEEDED: Final = ("numpy", "pyarrow")
+_NOISE_LINES: Final = 20
+_LINE_BYTES: Final = 16 << 20
+#: settings that decide a status → option of the report's program
+_RULES: Final = {
+    "diagnosis.stuck_after": "stuck-after",
+    "diagnosis.sample_interval": "sample-interval",
+    "diagnosis.window": "window",
+    "diagnosis.open_after": "open-after",
+    "diagnosis.close_after": "close-after",
+}
+_running: set[str] = set()
+Progress = Callable[[float, str], None]  # the share that is done, what is being done
+
+
+class ReportRequest(Request):
+    since: Annotated[
+        str, Field(min_length=1, max_length=64, description="A length before until, such as 24h, or a time")
+    ] = "24h"
+    until: Annotated[str | None, Field(max_length=64, description="A time; without it, now")] = None
+    topic: Annotated[str | None, Field(max_length=512, description="Glob of topics")] = None
+    compare: Annotated[
+        Literal["previous"] | None, Field(description="With the time of the same length before it")
+    ] = None
+    rows: Annotated[
+        int, Field(ge=1, le=1000, description="How many rows to answer with, the worst first")
+    ] = 20
+
+
+class ReportResult(Result):
+    """A report over the telemetry in the object store; docs/spark.md has the fields of its rows."""
+
+    report: str
+    cluster: str
+    since: str
+    until: str
+    as_of: str
+    data_age_s: float
+    engine: str
+    took_s: float
+    summary: dict[str, Any]
+    previous: dict[str, Any] | None = None
+    rows: list[dict[str, Any]]
+    rows_total: int
+
+
+@operation(
+    "reports.lag",
+    effect=Effect.READ,
+    title="Run the lag report",
+    permission="reports:run",
+    summary="Report from telemetry how far each subscription was behind, with status, since when and why; takes a "
+    "minute or more.",
+    long_running=True,
+    resumable=True,
+    examples=(Example(arguments={"since": "24h", "topic": "orders*"}, note="last night"),),
+)
+async def run_lag_report(context: Context, request: ReportRequest) -> ReportResult:
+    return await _run("lag", context, request)
+
+
+@operation(
+    "reports.balance",
+    effect=Effect.READ,
+    title="Run the balance report",
+    permission="reports:run",
+    summary="Report from telemetry how evenly brokers are loaded, which moves would help, and when they are full; "
+    "takes a minute or more.",
+    long_running=True,
+    resumable=True,
+    examples=(Example(arguments={"since": "24h"}, note="is a broker missing"),),
+)
+async def run_balance_report(context: Context, request: ReportRequest) -> ReportResult:
+    return await _run("balance", context, request)
+
+
+async def _run(report: str, context: Context, request: ReportRequest) -> ReportResult:
+    for module in _NEEDED:
+        if find_spec(module) is None:
+            raise MissingExtra(
+                f"reports read Parquet, and {module} is not installed beside the broker: {install_command('spark')}",
+                extra="spark",
+                module=module,
+            )
+    if _running:
+        raise LimitReached(
+            f"the {next(iter(_running))} report is being made: ask again when it is done", retry_after_ms=5000
+        )
+    tier = (await context.port.status()).tier
+    if not tier.get("enabled"):
+        raise InvalidArgument(
+            f"this broker has no object store, so no telemetry: {tier.get('reason')}",
+            field="tier",
+            value=None,
+        )
+    store = {name: tier.get(name) for name in ("endpoint", "region", "profile", "role")}
+    given = {
+        "tier": tier["url"],
+        "tier-cluster": tier["cluster"],
+        "since": request.since,
+        "until": request.until,
+        "topic": request.topic,
+        "compare": request.compare,
+        "path-style": None if tier.get("path_style") is None else str(tier["path_style"]).lower(),
+        **store,
+        **{_RULES[each.name]: each.value for each in await context.port.settings() if each.name in _RULES},
+    }
+    _running.add(report)
+    try:
+        said = await _process(
+            [report, *(f"--{name}={value}" for name, value in given.items() if value is not None)],
+            lambda share, doing: context.desk.tasks.tell(context.call_id, _work(report, share, doing)),
+        )
+    finally:
+        _running.discard(report)
+    rows = said["rows"] if report == "lag" else said["rows"][::-1]
+    return ReportResult.model_validate({**said, "rows": rows[: request.rows], "rows_total": len(rows)})
+
+
+def _work(report: str, share: float, doing: str) -> dict[str, Any]:
+    """How far a report is, as the broker says it of its own long work."""
+    return {
+        "operation": f"reports.{report}",
+        "topic": None,
+        "unit": "percent",
+        "done": round(share * 100),
+        "total": 100,
+        "doing": doing,
+    }
+
+
+async def _process(arguments: list[str], progress: Progress = lambda share, doing: None) -> dict[str, Any]:
+    """The result of `pydanube_spark.reports.main`; raises what it raised."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "pydanube_spark.reports.main", *arguments),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        limit=_LINE_BYTES,
+        start_new_session=True,  # the JVM is its child: both end together
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    noise: deque[str] = deque(maxlen=_NOISE_LINES)
+    try:
+        answer, failure = await asyncio.gather(
+            process.stdout.read(), _failure(process.stderr, noise, progress)
+        )
+        code = await process.wait()
+    except BaseException:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        raise
+    if failure is not None:
+        raise failure
+    if code:
+        raise Internal(f"the report's process ended with {code}", exit_code=code, log=list(noise))
+    result: dict[str, Any] = json.loads(answer.decode().strip().splitlines()[-1])
+    return result
+
+
+async def _failure(
+    stream: asyncio.StreamReader, noise: deque[str], progress: Progress
+) -> ClusterError | None:
+    found: ClusterError | None = None
+    async for line in stream:
+        text = line.decode(errors="replace").rstrip()
+        if text.startswith('{"error"'):
+            with contextlib.suppress(ValueError):
+                found = ClusterError.from_dict(json.loads(text)["error"])
+        elif text.startswith('{"progress"'):
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                said = json.loads(text)
+                progress(float(said["progress"]), str(said["doing"])[:200])
+        else:
+            noise.append(text)
+    return found

@@ -1,0 +1,368 @@
+"""Changing schemas, and what a change would do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field
+from pydanube_core.refusals import changed_since, reused
+
+from pydanube_admin.engine.context import Context
+from pydanube_admin.engine.effect import Effect
+from pydanube_admin.engine.forecast import Forecast, Undo, blast_radius, changes, entry
+from pydanube_admin.engine.models import Change, Request, TopicArgument
+from pydanube_admin.engine.operation import Example, operation
+from pydanube_admin.operations.schemas import (
+    CheckSchemaRequest,
+    CompatibilityRequest,
+    CompatibilityResult,
+    Definition,
+    Mode,
+    ProfileArgument,
+    SubjectArgument,
+    TopicSchemaResult,
+    TypeArgument,
+    Version,
+    check_schema,
+    get_compatibility,
+    topic_schema_of,
+)
+from pydanube_admin.operations.topics import find_topic
+
+_STRING: Final = '{"type": "string"}'
+
+
+Policy = Literal["none", "warn", "enforce"]
+
+
+Transitive = Annotated[bool, Field(description="Compare with every version, not only the latest")]
+
+
+PolicyArgument = Annotated[Policy, Field(description="What happens to messages that do not fit")]
+
+
+PayloadArgument = Annotated[bool, Field(description="Also hold every payload against its schema")]
+
+
+class RegisterSchemaRequest(Request):
+    subject: SubjectArgument
+    schema_type: TypeArgument
+    schema_definition: Definition
+    description: Annotated[str, Field(max_length=4096, description="What has changed, for people")] = ""
+    created_by: Annotated[str, Field(max_length=256, description="Who registers it")] = ""
+    tags: Annotated[str, Field(max_length=4096, description="Words apart by commas")] = ""
+
+
+class Registration(Change):
+    subject: str
+    schema_id: str
+    version: int
+    is_new_version: bool  # false: the same schema was there already
+    fingerprint: str
+
+
+class SetCompatibilityRequest(Request):
+    subject: SubjectArgument
+    mode: Annotated[Mode, Field(description="What new versions must be able to do")]
+    transitive: Transitive = False
+    json_profile: ProfileArgument = None
+
+
+class DeleteVersionRequest(Request):
+    subject: SubjectArgument
+    version: Annotated[Version, Field(description="The version to delete")]
+
+
+class DeletedVersion(Change):
+    subject: str
+    schema_id: str
+    version: int
+    topics: list[str]  # bound to the subject; their messages of this version cannot be decoded any more
+
+
+class ConfigureTopicSchemaRequest(Request):
+    topic: TopicArgument
+    schema_subject: SubjectArgument
+    validation_policy: PolicyArgument = "warn"
+    enable_payload_validation: PayloadArgument = False
+
+
+class SetValidationPolicyRequest(Request):
+    topic: TopicArgument
+    validation_policy: PolicyArgument
+    enable_payload_validation: PayloadArgument = False
+
+
+class ChangedCompatibility(CompatibilityResult, Change):
+    pass
+
+
+class ChangedTopicSchema(TopicSchemaResult, Change):
+    pass
+
+
+async def forecast_register(context: Context, request: RegisterSchemaRequest) -> Forecast:
+    """The next version, if the subject is new or the schema fits; the differences are what `schemas.check` says."""
+    subjects = {facts.subject: facts for facts in await context.port.schemas.subjects()}
+    known = subjects.get(request.subject)
+    latest = None if known is None or known.latest is None else known.latest.version
+    after: dict[str, Any] = {"schema_type": request.schema_type}
+    if known is not None:
+        check = CheckSchemaRequest(
+            subject=request.subject,
+            schema_type=request.schema_type,
+            schema_definition=request.schema_definition,
+        )
+        after["is_compatible"] = (await check_schema(context, check)).is_compatible
+    before = None if latest is None else {"latest_version": latest}
+    return Forecast(
+        diff=[entry(f"schemas/{request.subject}", before, after)],
+        blast_radius=blast_radius(topics=0 if known is None else len(known.topics)),
+    )
+
+
+@operation(
+    "schemas.register",
+    effect=Effect.CREATE,
+    title="Register a schema",
+    permission="schemas:create",
+    summary="Register a schema under a subject. The same schema again gives its version; one that breaks the "
+    "subject's compatibility mode is refused with every difference.",
+    forecast=forecast_register,
+    required_flags=("schema_type", "schema_definition"),
+    text_argument="schema_definition",
+    examples=(
+        Example(
+            arguments={
+                "subject": "orders-value",
+                "schema_type": "json_schema",
+                "schema_definition": _STRING,
+            },
+            note="the first version of a new subject",
+        ),
+    ),
+)
+async def register_schema(context: Context, request: RegisterSchemaRequest) -> Registration:
+    facts = await context.port.schemas.register(
+        request.subject,
+        schema_type=request.schema_type,
+        definition=request.schema_definition.encode(),
+        description=request.description,
+        created_by=request.created_by,
+        tags=[tag.strip() for tag in request.tags.split(",") if tag.strip()],
+    )
+    return Registration(
+        subject=facts.subject,
+        schema_id=str(facts.schema_id),
+        version=facts.version,
+        is_new_version=facts.is_new_version,
+        fingerprint=facts.fingerprint,
+    )
+
+
+async def forecast_set_compatibility(context: Context, request: SetCompatibilityRequest) -> Forecast:
+    before = await get_compatibility(context, CompatibilityRequest(subject=request.subject))
+    given: dict[str, Any] = {"compatibility_mode": request.mode, "transitive": request.transitive}
+    if request.json_profile is not None:
+        given["json_profile"] = request.json_profile
+    image = before.model_dump()
+    return Forecast(
+        diff=changes(f"schemas/{request.subject}", image, given),
+        blast_radius=blast_radius(),
+        image=image,
+        basis=image,
+    )
+
+
+async def undo_set_compatibility(
+    context: Context,
+    request: SetCompatibilityRequest,
+    image: Mapping[str, Any],
+    result: Mapping[str, Any] | None,
+) -> Undo:
+    now = (await get_compatibility(context, CompatibilityRequest(subject=request.subject))).model_dump()
+    if result is not None and now != {name: result[name] for name in now}:
+        raise changed_since(f"the compatibility mode of {request.subject!r}")
+    return Undo(
+        act=partial(
+            context.port.schemas.set_compatibility,
+            request.subject,
+            mode=image["compatibility_mode"],
+            transitive=image["transitive"],
+            json_profile=image["json_profile"],
+        )
+    )
+
+
+@operation(
+    "schemas.set_compatibility",
+    effect=Effect.CHANGE,
+    tool="set_schema_compatibility_mode",
+    title="Set the compatibility mode of a subject",
+    permission="schemas:change",
+    summary="Set what new versions of a subject must be able to do; transitive holds them against every version.",
+    forecast=forecast_set_compatibility,
+    undo=undo_set_compatibility,
+    required_flags=("mode",),
+    examples=(
+        Example(arguments={"subject": "orders-value", "mode": "full"}, note="both ways"),
+        Example(
+            arguments={"subject": "orders-value", "mode": "backward", "transitive": True},
+            note="against all versions",
+        ),
+    ),
+)
+async def set_compatibility(context: Context, request: SetCompatibilityRequest) -> ChangedCompatibility:
+    await context.port.schemas.set_compatibility(
+        request.subject,
+        mode=request.mode,
+        transitive=request.transitive,
+        json_profile=request.json_profile,
+    )
+    found = await get_compatibility(context, CompatibilityRequest(subject=request.subject))
+    return ChangedCompatibility(**found.model_dump())
+
+
+async def forecast_delete_version(context: Context, request: DeleteVersionRequest) -> Forecast:
+    port = context.port.schemas
+    facts, subject = await port.schema(request.subject, request.version), await port.subject(request.subject)
+    before = {
+        "schema_type": facts.schema_type,
+        "fingerprint": facts.fingerprint,
+        "topics": list(subject.topics),
+    }
+    return Forecast(  # topics stay: the diff names those bound to it
+        diff=[entry(f"schemas/{request.subject}/versions/{request.version}", before, None)],
+        blast_radius=blast_radius(),
+        image=await port.version_image(request.subject, request.version),
+    )
+
+
+async def undo_delete_version(
+    context: Context,
+    request: DeleteVersionRequest,
+    image: Mapping[str, Any],
+    result: Mapping[str, Any] | None,
+) -> Undo:
+    return Undo(act=partial(context.port.schemas.restore_version, image))
+
+
+@operation(
+    "schemas.delete_version",
+    effect=Effect.DESTROY,
+    tool="delete_schema_version",
+    title="Delete a version of a schema",
+    permission="schemas:delete",
+    summary="Delete one version of a subject; messages that carry it can no longer be decoded.",
+    forecast=forecast_delete_version,
+    undo=undo_delete_version,
+    examples=(
+        Example(arguments={"subject": "orders-value", "version": 2}, note="shows what would go, then asks"),
+    ),
+)
+async def delete_version(context: Context, request: DeleteVersionRequest) -> DeletedVersion:
+    port = context.port.schemas
+    subject = await port.subject(request.subject)
+    await port.delete_version(request.subject, request.version)
+    return DeletedVersion(
+        subject=subject.subject,
+        schema_id=str(subject.schema_id),
+        version=request.version,
+        topics=list(subject.topics),
+    )
+
+
+async def forecast_configure(context: Context, request: ConfigureTopicSchemaRequest) -> Forecast:
+    await context.port.schemas.subject(request.schema_subject)  # there has to be one
+    return await _topic_forecast(context, request.topic, request.model_dump(exclude={"topic"}))
+
+
+async def forecast_set_policy(context: Context, request: SetValidationPolicyRequest) -> Forecast:
+    return await _topic_forecast(context, request.topic, request.model_dump(exclude={"topic"}))
+
+
+async def _topic_forecast(context: Context, topic: str, given: Mapping[str, Any]) -> Forecast:
+    own = (await find_topic(context, topic)).own
+    before = (await topic_schema_of(context, own.topic)).model_dump()
+    return Forecast(
+        diff=changes(f"topics{own.topic}/schema", before, given),
+        blast_radius=blast_radius(topics=1),
+        image={"topic_id": str(own.topic_id), "schema": await context.port.schemas.topic_schema(own.topic)},
+        basis=[str(own.topic_id), before],
+    )
+
+
+async def undo_topic_schema(
+    context: Context,
+    request: ConfigureTopicSchemaRequest | SetValidationPolicyRequest,
+    image: Mapping[str, Any],
+    result: Mapping[str, Any] | None,
+) -> Undo:
+    own = (await find_topic(context, request.topic)).own
+    if str(own.topic_id) != image["topic_id"]:
+        raise reused("topic", own.topic)
+    now = (await topic_schema_of(context, own.topic)).model_dump(mode="json")
+    if result is not None and now != {name: result[name] for name in now}:
+        raise changed_since(f"the schema of {own.topic}")
+    return Undo(act=partial(context.port.schemas.restore_topic, own.topic, image["schema"]))
+
+
+@operation(
+    "topics.set_validation_policy",
+    effect=Effect.CHANGE,
+    tool="set_topic_validation_policy",
+    title="Set a topic's validation policy",
+    permission="topics:change",
+    summary="Change how a topic's schema is enforced.",
+    forecast=forecast_set_policy,
+    undo=undo_topic_schema,
+    required_flags=("validation_policy",),
+    examples=(
+        Example(
+            arguments={"topic": "orders", "validation_policy": "warn"},
+            note="let everything through, and say so in the log",
+        ),
+    ),
+)
+async def set_validation_policy(context: Context, request: SetValidationPolicyRequest) -> ChangedTopicSchema:
+    topic = (await find_topic(context, request.topic)).own.topic
+    await context.port.schemas.set_topic_policy(
+        topic,
+        validation_policy=request.validation_policy,
+        enable_payload_validation=request.enable_payload_validation,
+    )
+    return ChangedTopicSchema(**(await topic_schema_of(context, topic)).model_dump())
+
+
+@operation(
+    "topics.configure_schema",
+    effect=Effect.CHANGE,
+    title="Configure a topic's schema",
+    permission="topics:change",
+    summary="Bind a topic to a schema subject and say what happens to messages that do not fit.",
+    forecast=forecast_configure,
+    undo=undo_topic_schema,
+    examples=(
+        Example(
+            arguments={
+                "topic": "orders",
+                "schema_subject": "orders-value",
+                "validation_policy": "enforce",
+            },
+            note="only messages of this subject",
+        ),
+    ),
+)
+async def configure_topic_schema(
+    context: Context, request: ConfigureTopicSchemaRequest
+) -> ChangedTopicSchema:
+    topic = (await find_topic(context, request.topic)).own.topic
+    await context.port.schemas.configure_topic(
+        topic,
+        subject=request.schema_subject,
+        validation_policy=request.validation_policy,
+        enable_payload_validation=request.enable_payload_validation,
+    )
+    return ChangedTopicSchema(**(await topic_schema_of(context, topic)).model_dump())

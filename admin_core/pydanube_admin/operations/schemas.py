@@ -1,0 +1,342 @@
+"""Reading schemas, and topics' schemas."""
+
+from __future__ import annotations
+
+import base64
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field
+from pydanube_core.schema_facts import SchemaFacts, SubjectFacts
+from pydanube_core.units import format_time
+
+from pydanube_admin.engine.context import Context
+from pydanube_admin.engine.effect import Effect
+from pydanube_admin.engine.models import ListRequest, Page, Request, Result, TopicArgument
+from pydanube_admin.engine.operation import Example, operation
+from pydanube_admin.engine.paging import cut, glob
+from pydanube_admin.operations.topics import find_topic
+
+_STRING: Final = '{"type": "string"}'
+
+
+SubjectArgument = Annotated[str, Field(min_length=1, max_length=256, description="Name of the subject")]
+
+
+Version = Annotated[int, Field(ge=1, le=2**32 - 1)]
+
+
+TypeArgument = Annotated[
+    Literal["bytes", "string", "number", "avro", "json_schema", "protobuf"],
+    Field(description="Format of the schema"),
+]
+
+
+Definition = Annotated[str, Field(max_length=200_000, description="The schema, as text")]
+
+
+Mode = Literal["none", "backward", "forward", "full"]
+
+
+Profile = Literal["default", "strict"]
+
+
+ProfileArgument = Annotated[
+    Profile | None,
+    Field(description="JSON Schema: default compares as Danube does, strict by what instances can be"),
+]
+
+
+class ListSubjectsRequest(ListRequest):
+    pass
+
+
+class SubjectItem(Result):
+    subject: str
+    schema_id: str
+    schema_type: str | None  # None: every version was deleted
+    latest_version: int | None
+    compatibility_mode: str
+    transitive: bool
+    topics: list[str]  # bound to the subject
+
+
+class GetSchemaRequest(Request):
+    subject: SubjectArgument
+    version: Annotated[Version | None, Field(description="Without it, the latest")] = None
+
+
+class GetSchemaByIdRequest(Request):
+    schema_id: Annotated[str, Field(pattern="^[0-9]{1,20}$", description="As messages carry it, decimal")]
+    version: Annotated[Version | None, Field(description="Without it, the latest")] = None
+
+
+class SchemaResult(Result):
+    """One version of a subject. `untrusted`: schema_definition or schema_definition_base64, description, tags …"""
+
+    subject: str
+    schema_id: str
+    version: int
+    schema_type: str
+    fingerprint: str
+    compatibility_mode: str
+    created_at: str
+    untrusted: dict[str, Any]
+
+
+class VersionsRequest(ListRequest):
+    subject: SubjectArgument
+
+
+class VersionItem(Result):
+    version: int
+    schema_id: str
+    schema_type: str
+    fingerprint: str
+    created_at: str
+    untrusted: dict[str, Any]  # description, created_by, tags
+
+
+class CheckSchemaRequest(Request):
+    subject: SubjectArgument
+    schema_type: TypeArgument
+    schema_definition: Definition
+    compatibility_mode: Annotated[Mode | None, Field(description="In place of the subject's")] = None
+    transitive: Annotated[bool | None, Field(description="In place of the subject's")] = None
+    json_profile: ProfileArgument = None
+
+
+class Difference(Result):
+    """`before` and `after` are what the old and the new schema hold at `path`; null for nothing."""
+
+    path: str
+    rule: str
+    before: Any
+    after: Any
+
+
+class Verdict(Result):
+    """Whether the schema could be registered, and everything that speaks against it."""
+
+    is_compatible: bool
+    differences: list[Difference]
+    compatibility_mode: str
+    transitive: bool
+    compared_with: list[int]  # versions, newest first
+
+
+class CompatibilityRequest(Request):
+    subject: SubjectArgument
+
+
+class CompatibilityResult(Result):
+    subject: str
+    compatibility_mode: str
+    transitive: bool
+    json_profile: str
+
+
+class TopicSchemaRequest(Request):
+    topic: TopicArgument
+
+
+class TopicSchemaResult(Result):
+    topic: str
+    schema_subject: str | None  # None: the topic has no schema
+    schema_id: str | None
+    validation_policy: str
+    enable_payload_validation: bool
+
+
+@operation(
+    "schemas.list",
+    effect=Effect.READ,
+    title="List schema subjects",
+    summary="List schema subjects: format, latest version, compatibility mode, topics bound to them.",
+    default_profile=True,
+    examples=(Example(arguments={}, note="every subject"),),
+)
+async def list_subjects(context: Context, request: ListSubjectsRequest) -> Page[SubjectItem]:
+    matches = glob(request.filter)
+    found = [facts for facts in await context.port.schemas.subjects() if matches(facts.subject)]
+    page = cut(found, key=lambda facts: (facts.subject,), operation="schemas.list", request=request)
+    return Page[SubjectItem](
+        items=[_item(facts) for facts in page.items],
+        next_page=page.next_page,
+        total=page.total,
+        as_of=format_time(context.now_ms()),
+    )
+
+
+def _item(facts: SubjectFacts) -> SubjectItem:
+    latest = facts.latest
+    return SubjectItem(
+        subject=facts.subject,
+        schema_id=str(facts.schema_id),
+        schema_type=None if latest is None else latest.schema_type,
+        latest_version=None if latest is None else latest.version,
+        compatibility_mode=facts.compatibility_mode,
+        transitive=facts.transitive,
+        topics=list(facts.topics),
+    )
+
+
+@operation(
+    "schemas.get",
+    effect=Effect.READ,
+    title="Get a schema",
+    summary="Show one version of a subject with its text; without a version, the latest.",
+    default_profile=True,
+    examples=(Example(arguments={"subject": "orders-value"}, note="the latest"),),
+)
+async def get_schema(context: Context, request: GetSchemaRequest) -> SchemaResult:
+    return await _schema(context, request.subject, request.version)
+
+
+@operation(
+    "schemas.get_by_id",
+    effect=Effect.READ,
+    title="Get a schema by its id",
+    summary="Show the schema of the id and version that a message carries.",
+    examples=(Example(arguments={"schema_id": "7", "version": 1}, note="of a message"),),
+)
+async def get_schema_by_id(context: Context, request: GetSchemaByIdRequest) -> SchemaResult:
+    subject = await context.port.schemas.subject_name(int(request.schema_id))
+    return await _schema(context, subject, request.version)
+
+
+async def _schema(context: Context, subject: str, version: int | None) -> SchemaResult:
+    port = context.port.schemas
+    facts = await port.schema(subject, version)
+    return SchemaResult(
+        subject=facts.subject,
+        schema_id=str(facts.schema_id),
+        version=facts.version,
+        schema_type=facts.schema_type,
+        fingerprint=facts.fingerprint,
+        compatibility_mode=(await port.subject(subject)).compatibility_mode,
+        created_at=format_time(facts.created_at_ms),
+        untrusted=_text(facts.definition) | _labels(facts),
+    )
+
+
+def _text(definition: bytes) -> dict[str, str]:
+    try:
+        return {"schema_definition": definition.decode()}
+    except UnicodeDecodeError:  # of bytes, string and number anything may have been registered
+        return {"schema_definition_base64": base64.b64encode(definition).decode()}
+
+
+def _labels(facts: SchemaFacts) -> dict[str, Any]:
+    return {"description": facts.description, "created_by": facts.created_by, "tags": list(facts.tags)}
+
+
+@operation(
+    "schemas.versions",
+    effect=Effect.READ,
+    tool="list_schema_versions",
+    title="List the versions of a subject",
+    summary="List the versions of a subject, oldest first.",
+    examples=(Example(arguments={"subject": "orders-value"}, note="all of them"),),
+)
+async def list_versions(context: Context, request: VersionsRequest) -> Page[VersionItem]:
+    matches = glob(request.filter)
+    found = [
+        facts for facts in await context.port.schemas.versions(request.subject) if matches(str(facts.version))
+    ]
+    page = cut(found, key=lambda facts: (facts.version,), operation="schemas.versions", request=request)
+    return Page[VersionItem](
+        items=[
+            VersionItem(
+                version=facts.version,
+                schema_id=str(facts.schema_id),
+                schema_type=facts.schema_type,
+                fingerprint=facts.fingerprint,
+                created_at=format_time(facts.created_at_ms),
+                untrusted=_labels(facts),
+            )
+            for facts in page.items
+        ],
+        next_page=page.next_page,
+        total=page.total,
+        as_of=format_time(context.now_ms()),
+    )
+
+
+@operation(
+    "schemas.check",
+    effect=Effect.READ,
+    tool="check_schema_compatibility",
+    title="Check a schema",
+    summary="Say whether a schema could be registered under a subject, and list every difference that forbids it.",
+    required_flags=("schema_type", "schema_definition"),
+    text_argument="schema_definition",
+    condition="is_compatible",
+    examples=(
+        Example(
+            arguments={
+                "subject": "orders-value",
+                "schema_type": "json_schema",
+                "schema_definition": _STRING,
+            },
+            note="nothing is stored",
+        ),
+    ),
+)
+async def check_schema(context: Context, request: CheckSchemaRequest) -> Verdict:
+    facts = await context.port.schemas.check(
+        request.subject,
+        schema_type=request.schema_type,
+        definition=request.schema_definition.encode(),
+        mode=request.compatibility_mode,
+        transitive=request.transitive,
+        json_profile=request.json_profile,
+    )
+    return Verdict(
+        is_compatible=facts.is_compatible,
+        differences=[Difference(**difference) for difference in facts.differences],
+        compatibility_mode=facts.compatibility_mode,
+        transitive=facts.transitive,
+        compared_with=list(facts.compared_with),
+    )
+
+
+@operation(
+    "schemas.get_compatibility",
+    effect=Effect.READ,
+    tool="get_schema_compatibility_mode",
+    title="Compatibility mode of a subject",
+    summary="Show what new versions of a subject are held against.",
+    examples=(Example(arguments={"subject": "orders-value"}, note="mode, transitive, profile"),),
+)
+async def get_compatibility(context: Context, request: CompatibilityRequest) -> CompatibilityResult:
+    facts = await context.port.schemas.subject(request.subject)
+    return CompatibilityResult(
+        subject=facts.subject,
+        compatibility_mode=facts.compatibility_mode,
+        transitive=facts.transitive,
+        json_profile=facts.json_profile,
+    )
+
+
+@operation(
+    "topics.get_schema_config",
+    effect=Effect.READ,
+    tool="get_topic_schema_config",
+    title="A topic's schema",
+    summary="Show a topic's schema subject and how it is enforced.",
+    examples=(Example(arguments={"topic": "orders"}, note="subject, policy, payload validation"),),
+)
+async def get_topic_schema(context: Context, request: TopicSchemaRequest) -> TopicSchemaResult:
+    topic = await find_topic(context, request.topic)
+    return await topic_schema_of(context, topic.own.topic)
+
+
+async def topic_schema_of(context: Context, topic: str) -> TopicSchemaResult:
+    found = await context.port.schemas.topic_schema(topic)
+    return TopicSchemaResult(
+        topic=topic,
+        schema_subject=None if found is None else found["subject"],
+        schema_id=None if found is None else found["schema_id"],
+        validation_policy="none" if found is None else found["validation_policy"],
+        enable_payload_validation=False if found is None else found["enable_payload_validation"],
+    )

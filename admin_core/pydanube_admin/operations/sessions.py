@@ -1,0 +1,182 @@
+"""Connected producers and consumers: listing them, ending their connections. They may connect again."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Annotated
+
+from pydantic import Field
+from pydanube_core.errors import InvalidArgument
+from pydanube_core.facts import SessionFacts
+from pydanube_core.units import format_time
+
+from pydanube_admin.engine.context import Context
+from pydanube_admin.engine.effect import Effect
+from pydanube_admin.engine.forecast import Forecast, blast_radius, entry
+from pydanube_admin.engine.models import Change, ListRequest, OptionalTopic, Page, Request, Result
+from pydanube_admin.engine.next_calls import next_call
+from pydanube_admin.engine.operation import Example, operation
+from pydanube_admin.engine.paging import cut, glob
+from pydanube_admin.operations.topics import find_topic
+
+
+class ListSessionsRequest(ListRequest):
+    topic: OptionalTopic = None
+
+
+class ProducerItem(Result):
+    id: str
+    topic: str
+    producer: str
+    exclusive: bool
+
+
+class ConsumerItem(Result):
+    id: str
+    topic: str
+    subscription: str
+    consumer: str
+    active: bool  # of a failover subscription only one is
+    in_flight: int
+    standing: str  # answering; set_aside: it lets everything expire; on_trial: it was set aside
+    connected_at: str | None
+    connected_at_reason: str | None = None
+
+
+class DisconnectRequest(Request):
+    id: Annotated[str, Field(min_length=1, max_length=32, description="id of the list")]
+
+
+class Disconnected(Change):
+    id: str
+    topic: str
+    name: str
+
+
+async def _of_topic(
+    context: Context, request: ListSessionsRequest, everywhere: Sequence[SessionFacts]
+) -> list[SessionFacts]:
+    matches = glob(request.filter)
+    logs = None
+    if request.topic is not None:
+        logs = {log.topic for log in (await find_topic(context, request.topic)).logs}
+    return [each for each in everywhere if (logs is None or each.topic in logs) and matches(each.name)]
+
+
+@operation(
+    "producers.list",
+    effect=Effect.READ,
+    title="List producers",
+    summary="List connected producers.",
+    examples=(Example(arguments={"topic": "orders"}, note="of one topic"),),
+)
+async def list_producers(context: Context, request: ListSessionsRequest) -> Page[ProducerItem]:
+    found = await _of_topic(context, request, await context.port.producers())
+    page = cut(
+        found,
+        key=lambda each: (each.topic, int(each.session_id)),
+        operation="producers.list",
+        request=request,
+    )
+    return Page[ProducerItem](
+        items=[
+            ProducerItem(id=each.session_id, topic=each.topic, producer=each.name, exclusive=each.exclusive)
+            for each in page.items
+        ],
+        next_page=page.next_page,
+        total=page.total,
+        as_of=format_time(context.now_ms()),
+    )
+
+
+@operation(
+    "consumers.list",
+    effect=Effect.READ,
+    title="List consumers",
+    summary="List connected consumers of subscriptions with what they hold.",
+    examples=(Example(arguments={"topic": "orders"}, note="of one topic"),),
+)
+async def list_consumers(context: Context, request: ListSessionsRequest) -> Page[ConsumerItem]:
+    found = await _of_topic(context, request, await context.port.consumers())
+    page = cut(
+        found,
+        key=lambda each: (each.topic, each.subscription or "", int(each.session_id)),
+        operation="consumers.list",
+        request=request,
+    )
+    return Page[ConsumerItem](
+        items=[
+            ConsumerItem(
+                id=each.session_id,
+                topic=each.topic,
+                subscription=each.subscription or "",
+                consumer=each.name,
+                active=each.exclusive,
+                in_flight=each.in_flight or 0,
+                standing=each.standing,
+                connected_at=None if each.connected_at_ms is None else format_time(each.connected_at_ms),
+                connected_at_reason="not_known" if each.connected_at_ms is None else None,
+            )
+            for each in page.items
+        ],
+        next_page=page.next_page,
+        total=page.total,
+        as_of=format_time(context.now_ms()),
+    )
+
+
+async def _find(
+    port: Callable[[], Awaitable[Sequence[SessionFacts]]], request: DisconnectRequest, kind: str
+) -> SessionFacts:
+    for each in await port():
+        if each.session_id == request.id:
+            return each
+    raise InvalidArgument(
+        f"no {kind} with the id {request.id!r} is connected: it may have gone, or have come back under another id",
+        field="id",
+        value=request.id,
+    ).followed_by(next_call(f"{kind}s.list", {}, "shows who is connected"))
+
+
+def _forecast(found: SessionFacts, kind: str) -> Forecast:
+    return Forecast(
+        diff=[entry(f"topics{found.topic}/{kind}s/{found.session_id}", {"name": found.name}, None)],
+        blast_radius=blast_radius(consumers=int(kind == "consumer")),
+    )
+
+
+async def forecast_disconnect_producer(context: Context, request: DisconnectRequest) -> Forecast:
+    return _forecast(await _find(context.port.producers, request, "producer"), "producer")
+
+
+async def forecast_disconnect_consumer(context: Context, request: DisconnectRequest) -> Forecast:
+    return _forecast(await _find(context.port.consumers, request, "consumer"), "consumer")
+
+
+@operation(
+    "producers.disconnect",
+    effect=Effect.CHANGE,
+    title="Disconnect a producer",
+    summary="End a producer's connection; it may connect again.",
+    forecast=forecast_disconnect_producer,
+    examples=(Example(arguments={"id": "1732276800000001"}, note="by its id in producers.list"),),
+)
+async def disconnect_producer(context: Context, request: DisconnectRequest) -> Disconnected:
+    return await _disconnect(context, await _find(context.port.producers, request, "producer"))
+
+
+@operation(
+    "consumers.disconnect",
+    effect=Effect.CHANGE,
+    title="Disconnect a consumer",
+    summary="End a consumer's connection; what it held goes to others. It may connect again.",
+    forecast=forecast_disconnect_consumer,
+    examples=(Example(arguments={"id": "42"}, note="by its id in consumers.list"),),
+)
+async def disconnect_consumer(context: Context, request: DisconnectRequest) -> Disconnected:
+    return await _disconnect(context, await _find(context.port.consumers, request, "consumer"))
+
+
+async def _disconnect(context: Context, found: SessionFacts) -> Disconnected:
+    await context.port.disconnect(found.session_id)
+    return Disconnected(id=found.session_id, topic=found.topic, name=found.name)

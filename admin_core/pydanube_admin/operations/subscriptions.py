@@ -1,0 +1,407 @@
+"""Reading subscriptions, and how far they are behind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from itertools import chain
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field
+from pydanube_core.cluster_port import LagFacts, LagKey
+from pydanube_core.diagnosis.lag_status import LagStatus
+from pydanube_core.errors import SubscriptionNotFound, TopicNotFound
+from pydanube_core.facts import SubscriptionFacts
+from pydanube_core.names import TopicName
+from pydanube_core.spelling import close_names
+from pydanube_core.units import format_time
+
+from pydanube_admin.engine.context import Context
+from pydanube_admin.engine.effect import Effect
+from pydanube_admin.engine.models import (
+    ListRequest,
+    OptionalTopic,
+    Page,
+    Request,
+    Result,
+    SubscriptionArgument,
+    TopicArgument,
+)
+from pydanube_admin.engine.next_calls import next_call
+from pydanube_admin.engine.operation import Example, operation
+from pydanube_admin.engine.paging import Key, chosen, cut, glob
+from pydanube_admin.engine.spelling import shown
+from pydanube_admin.operations.topics import find_topic
+
+ITEMS_A_TURN: Final = 50
+
+
+class ListSubscriptionsRequest(ListRequest):
+    topic: OptionalTopic = None
+
+
+class SubscriptionItem(Result):
+    """A subscription of a topic, its partitions taken together."""
+
+    topic: str
+    subscription: str
+    type: str
+    partitions: int
+    consumers: int
+    lag_messages: int
+    in_flight: int
+    created_at: str | None
+    created_at_reason: str | None = None
+
+
+LagStatusName = Literal[
+    "UNKNOWN",
+    "DATA_LOST",
+    "CAUGHT_UP",
+    "AT_RISK",
+    "STUCK",
+    "FALLING_BEHIND",
+    "SLOW",
+    "CATCHING_UP",
+]
+
+
+class LagRequest(ListRequest):
+    topic: OptionalTopic = None
+    subscription: Annotated[str | None, Field(max_length=256, description="Only this subscription")] = None
+    status: Annotated[LagStatusName | None, Field(description="Only those of this status")] = None
+
+
+class LagItem(Result):
+    """How far one subscription is behind on one topic, or on one partition of it."""
+
+    topic: str
+    partition: int | None  # None: the topic is not partitioned
+    subscription: str
+    type: str
+    consumers: int
+    next_offset: int  # one past the last committed message
+    next_unacked: int  # everything below is acknowledged
+    lag_messages: int
+    lag_bytes: int | None
+    lag_bytes_reason: str | None = None
+    oldest_unread_age_s: float | None  # by the broker's append time
+    oldest_unread_age_s_reason: str | None = None  # caught_up | not_known
+    age_quality: str  # exact | bounded | interpolated | unknown
+    in_flight: int  # delivered, not yet acknowledged; non-reliable: waiting in the consumers' queues
+    redelivered: int  # messages sent again since the broker started
+    dead_lettered: int  # copied to the dead-letter topic since the broker started
+    dropped: int  # lost on purpose since the broker started: poison policy drop, or non-reliable and no room
+    blocked_by: str | None  # the message that stops the subscription, or its key
+    produce_rate: float | None  # messages a second over the window of [diagnosis]
+    produce_rate_reason: str | None = None
+    consume_rate: float | None
+    consume_rate_reason: str | None = None
+    eta_s: float | None  # until caught up
+    eta_s_reason: str | None = None  # caught_up | not_gaining | too_few_samples
+    retention_headroom_s: float | None  # until retention takes the oldest unread message
+    retention_headroom_s_reason: str | None = None
+    lost_messages: int  # trimmed before they were read
+    status: str
+    since: str | None
+    since_reason: str | None = None
+    evidence: dict[str, Any]  # the numbers that decided the status
+
+
+class SubscriptionRequest(Request):
+    topic: TopicArgument
+    subscription: SubscriptionArgument
+
+
+class SubscriptionPart(Result):
+    """A subscription on one concrete topic."""
+
+    topic: str
+    partition: int | None
+    subscription_id: str
+    next_offset: int
+    next_unacked: int
+    acked_above: int  # acknowledged above next_unacked
+    lag_messages: int
+    in_flight: int
+    redelivered: int
+    dead_lettered: int
+    dropped: int
+    blocked_by: str | None
+    consumers: list[dict[str, Any]]  # {id, name, active, in_flight, standing, credit_messages, connected_at}
+
+
+class SubscriptionDescription(Result):
+    topic: str
+    subscription: str
+    type: str
+    lag_messages: int
+    consumers: int
+    created_at: str | None
+    created_at_reason: str | None = None
+    failure_policy: dict[str, Any]
+    parts: list[SubscriptionPart]
+
+
+def _base(facts: SubscriptionFacts) -> str:
+    """The topic as people name it: `/default/orders` for its partition `/default/orders-part-2`."""
+    return facts.topic if facts.partition is None else str(TopicName.parse(facts.topic).base)
+
+
+def _key(facts: SubscriptionFacts) -> Key:
+    return (_base(facts), facts.subscription, -1 if facts.partition is None else facts.partition)
+
+
+async def subscription_facts(
+    context: Context, topic: str | None, subscription: str | None
+) -> list[SubscriptionFacts]:
+    """Each subscription of each log asked for, once.
+
+    Raises:
+        TopicNotFound, SubscriptionNotFound: what was named does not exist.
+    """
+    if topic is None:
+        found = list(await _of_log(context, None, subscription))
+    else:
+        named = await find_topic(context, topic)
+        # One after another: the port answers from memory.
+        logs = [await _of_log(context, log.topic, subscription) for log in named.logs]
+        found = list(chain.from_iterable(logs))
+    if subscription is not None and not found:
+        raise await _not_found(context, topic, subscription)
+    return list({_key(facts): facts for facts in found}.values())
+
+
+async def _of_log(context: Context, log: str | None, subscription: str | None) -> Sequence[SubscriptionFacts]:
+    """Of one log or of all. None is found if the subscription is elsewhere, or the log went since it was listed."""
+    try:
+        found = await context.port.subscriptions(log, subscription)
+    except (SubscriptionNotFound, TopicNotFound):
+        return ()
+    return [facts for facts in found if log in (None, facts.topic)]
+
+
+async def _not_found(context: Context, topic: str | None, subscription: str) -> SubscriptionNotFound:
+    everywhere = await context.port.lag_index(None, None)
+    await asyncio.sleep(0)  # each step over all subscriptions is a turn of its own
+    name = None if topic is None else str(TopicName.parse(topic))
+    here = {key.subscription for key in everywhere if name in (None, key.log, key.topic)}
+    close = close_names(subscription, here)
+    elsewhere = sorted({key.topic for key in everywhere if key.subscription == subscription})[:3]
+    where = f"the topic {name} has" if name else "no topic has"
+    no = "no subscription" if name else "a subscription"
+    hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
+    if elsewhere:
+        hint = f"; {', '.join(elsewhere)} has one of that name"
+    scope = {} if name is None else {"topic": name}
+    return SubscriptionNotFound(
+        f"{where} {no} {shown(subscription)!r}{hint}",
+        field="subscription",
+        value=shown(subscription),
+        topic=name,
+        did_you_mean=close,
+        next=[
+            *(next_call("subscriptions.lag", {"topic": other, "subscription": subscription}, "of that name")
+              for other in elsewhere),
+            *(next_call("subscriptions.lag", {**scope, "subscription": other}, "spelled alike") for other in close),
+            next_call("subscriptions.list", scope, "shows the subscriptions there are"),
+        ],
+    )  # fmt: skip
+
+
+@operation(
+    "subscriptions.list",
+    effect=Effect.READ,
+    title="List subscriptions",
+    summary="List subscriptions with type, consumers and lag.",
+    default_profile=True,
+    examples=(
+        Example(arguments={}, note="every subscription"),
+        Example(arguments={"topic": "orders"}, note="of one topic"),
+    ),
+)
+async def list_subscriptions(context: Context, request: ListSubscriptionsRequest) -> Page[SubscriptionItem]:
+    topic = None if request.topic is None else (await find_topic(context, request.topic)).own.topic
+    matches = glob(request.filter)
+    found = await chosen(
+        await context.port.lag_index(topic, None),
+        lambda key: matches(key.subscription),
+    )
+    names = {(key.topic, key.subscription) for key in found}  # one for all partitions
+    await asyncio.sleep(0)  # each step over all subscriptions is a turn of its own
+    page = cut(names, key=lambda name: name, operation="subscriptions.list", request=request)
+    await asyncio.sleep(0)
+    together: dict[tuple[str, str], list[LagKey]] = {name: [] for name in page.items}
+    for key in found:
+        if (logs := together.get((key.topic, key.subscription))) is not None:
+            logs.append(key)
+    items = []
+    for index, ((name, subscription), logs) in enumerate(together.items(), start=1):
+        if index % ITEMS_A_TURN == 0:
+            await asyncio.sleep(0)
+        facts = [one for key in logs for one in await _of_log(context, key.log, subscription)]
+        if facts:  # else it went since the index
+            items.append(_item(name, subscription, facts))
+    return Page[SubscriptionItem](
+        items=items,
+        next_page=page.next_page,
+        total=page.total,
+        as_of=format_time(context.now_ms()),
+    )
+
+
+def _item(topic: str, name: str, parts: Sequence[SubscriptionFacts]) -> SubscriptionItem:
+    created = [facts.created_at_ms for facts in parts if facts.created_at_ms is not None]
+    return SubscriptionItem(
+        topic=topic,
+        subscription=name,
+        type=parts[0].type,
+        partitions=sum(facts.partition is not None for facts in parts),
+        consumers=sum(len(facts.consumers) for facts in parts),
+        lag_messages=sum(facts.state.lag_messages for facts in parts),
+        in_flight=sum(facts.state.in_flight for facts in parts),
+        created_at=format_time(min(created)) if created else None,
+        created_at_reason=None if created else "not_known",
+    )
+
+
+@operation(
+    "subscriptions.lag",
+    effect=Effect.READ,
+    tool="get_consumer_lag",
+    title="Consumer lag",
+    summary="Show how far subscriptions are behind, by partition: messages, bytes, age of the oldest unread, rates, "
+    "time until caught up, status.",
+    default_profile=True,
+    examples=(
+        Example(arguments={"topic": "orders"}, note="every subscription of a topic"),
+        Example(arguments={"subscription": "billing"}, note="one subscription, wherever it reads"),
+        Example(arguments={"status": "STUCK"}, note="those that stand still"),
+    ),
+)
+async def consumer_lag(context: Context, request: LagRequest) -> Page[LagItem]:
+    topic = None if request.topic is None else (await find_topic(context, request.topic)).own.topic
+    status = None if request.status is None else LagStatus(request.status)
+    found = await context.port.lag_index(topic, request.subscription, status=status)
+    if (
+        not found
+        and request.subscription is not None
+        and (status is None or not await context.port.lag_index(topic, request.subscription))
+    ):
+        raise await _not_found(context, request.topic, request.subscription)
+    if request.filter is not None:
+        matches = glob(request.filter)
+        found = await chosen(found, lambda key: matches(key.subscription))
+    await asyncio.sleep(0)  # each step over all subscriptions is a turn of its own
+    page = cut(
+        found,
+        key=lambda key: (key.topic, key.subscription, -1 if key.partition is None else key.partition),
+        operation="subscriptions.lag",
+        request=request,
+    )
+    facts = await context.port.lag_facts(page.items)
+    as_of_ms = context.now_ms()  # after the facts: an age counts up to the moment that is reported
+    return Page[LagItem](
+        items=[_lag_item(one) for one in facts],
+        next_page=page.next_page,
+        total=page.total,
+        as_of=format_time(as_of_ms),
+    )
+
+
+def _lag_item(found: LagFacts) -> LagItem:
+    facts, judged = found.facts, found.judgement
+    age, reasons = judged.age, judged.reasons
+    between: dict[str, float | None] = {}
+    if age.low_s != age.high_s:
+        between = {"oldest_unread_age_s_low": age.low_s, "oldest_unread_age_s_high": age.high_s}
+    return LagItem(
+        topic=_base(facts),
+        partition=facts.partition,
+        subscription=facts.subscription,
+        type=facts.type,
+        consumers=len(facts.consumers),
+        next_offset=facts.state.next_offset,
+        next_unacked=facts.state.next_unacked,
+        lag_messages=facts.state.lag_messages,
+        lag_bytes=facts.lag_bytes,
+        lag_bytes_reason="not_known" if facts.lag_bytes is None else None,
+        oldest_unread_age_s=age.age_s,
+        oldest_unread_age_s_reason=age.reason,
+        age_quality=age.quality,
+        in_flight=facts.state.in_flight,
+        redelivered=facts.state.redelivered,
+        dead_lettered=facts.state.dead_lettered,
+        dropped=facts.state.dropped,
+        blocked_by=facts.blocked_reason,
+        produce_rate=_rounded(judged.produce_rate),
+        produce_rate_reason=reasons.get("produce_rate"),
+        consume_rate=_rounded(judged.consume_rate),
+        consume_rate_reason=reasons.get("consume_rate"),
+        eta_s=_rounded(judged.eta_s),
+        eta_s_reason=reasons.get("eta_s"),
+        retention_headroom_s=_rounded(judged.retention_headroom_s),
+        retention_headroom_s_reason=reasons.get("retention_headroom_s"),
+        lost_messages=facts.state.lost_messages,
+        status=found.status.value,
+        since=None if found.since_ms is None else format_time(found.since_ms),
+        since_reason="not_known" if found.since_ms is None else None,
+        evidence={**judged.evidence, **between, "looked": judged.status.value},
+    )
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)
+
+
+@operation(
+    "subscriptions.describe",
+    effect=Effect.READ,
+    title="Describe a subscription",
+    summary="Show one subscription: where it stands, its consumers, its failure policy.",
+    default_profile=True,
+    examples=(Example(arguments={"topic": "orders", "subscription": "billing"}, note="on every partition"),),
+)
+async def describe_subscription(context: Context, request: SubscriptionRequest) -> SubscriptionDescription:
+    topic = (await find_topic(context, request.topic)).own.topic
+    found = await subscription_facts(context, topic, request.subscription)
+    created = [facts.created_at_ms for facts in found if facts.created_at_ms is not None]
+    return SubscriptionDescription(
+        topic=topic,
+        subscription=request.subscription,
+        type=found[0].type,
+        lag_messages=sum(facts.state.lag_messages for facts in found),
+        consumers=sum(len(facts.consumers) for facts in found),
+        created_at=format_time(min(created)) if created else None,
+        created_at_reason=None if created else "not_known",
+        failure_policy=dict(await context.port.failure_policy(topic, request.subscription)),
+        parts=[
+            SubscriptionPart(
+                topic=facts.topic,
+                partition=facts.partition,
+                subscription_id=str(facts.subscription_id),
+                next_offset=facts.state.next_offset,
+                next_unacked=facts.state.next_unacked,
+                acked_above=facts.state.acked_above,
+                lag_messages=facts.state.lag_messages,
+                in_flight=facts.state.in_flight,
+                redelivered=facts.state.redelivered,
+                dead_lettered=facts.state.dead_lettered,
+                dropped=facts.state.dropped,
+                blocked_by=facts.blocked_reason,
+                consumers=[
+                    {
+                        "id": consumer.consumer_id,
+                        "name": consumer.name,
+                        "active": consumer.active,
+                        "in_flight": consumer.in_flight,
+                        "standing": consumer.standing,
+                        "credit_messages": consumer.credit_messages,
+                        "connected_at": format_time(consumer.connected_at_ms),
+                    }
+                    for consumer in facts.consumers
+                ],
+            )
+            for facts in found
+        ],
+    )

@@ -1,0 +1,114 @@
+"""Long operations: which there are, how far they are, and stopping one."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from pydantic import Field
+from pydanube_core.errors import Conflict, InvalidArgument
+from pydanube_core.units import format_time
+
+from pydanube_admin.engine.context import Context
+from pydanube_admin.engine.effect import Effect
+from pydanube_admin.engine.forecast import Forecast, blast_radius, entry
+from pydanube_admin.engine.models import Change, ListRequest, Page, Request
+from pydanube_admin.engine.next_calls import next_call
+from pydanube_admin.engine.operation import Example, operation
+from pydanube_admin.engine.paging import cut, glob
+from pydanube_admin.engine.shown_task import Task, TaskItem, task_item, whole_task
+from pydanube_admin.engine.task_records import RUNNING, TaskRecord
+
+_ID: Final = "t019b0c1d2e3f4a5b6c7d8e9f"
+
+
+class ListTasksRequest(ListRequest):
+    pass
+
+
+class TaskRequest(Request):
+    task_id: Annotated[str, Field(min_length=1, max_length=64, description="Id of the task")]
+
+
+class CancelledTask(Change):
+    task_id: str
+    operation: str
+
+
+@operation(
+    "tasks.list",
+    effect=Effect.READ,
+    title="List tasks",
+    summary="List calls of long operations: those that run, and those of the last day.",
+    examples=(Example(arguments={}, note="with what became of them"),),
+)
+async def list_tasks(context: Context, request: ListTasksRequest) -> Page[TaskItem]:
+    matches = glob(request.filter)
+    found = [record for record in await context.desk.tasks.kept() if matches(record.operation)]
+    page = cut(found, key=lambda record: (record.task_id,), operation="tasks.list", request=request)
+    tasks = context.desk.tasks
+    return Page[TaskItem](
+        items=[
+            task_item(record, await tasks.work_of(record) if record.state == RUNNING else [])
+            for record in page.items
+        ],
+        next_page=page.next_page,
+        total=page.total,
+        as_of=format_time(context.now_ms()),
+    )
+
+
+async def _task(context: Context, request: TaskRequest) -> TaskRecord:
+    record = await context.desk.tasks.get(request.task_id)
+    if record is None:
+        raise InvalidArgument(
+            f"there is no task {request.task_id!r}: it never was, or ended more than a day ago",
+            field="task_id",
+            value=request.task_id,
+        ).followed_by(next_call("tasks.list", {}, "shows the tasks there are"))
+    return record
+
+
+@operation(
+    "tasks.get",
+    effect=Effect.READ,
+    title="Show a task",
+    summary="Show one long operation: how far it is, or what it came to.",
+    examples=(Example(arguments={"task_id": _ID}, note="by its id in tasks.list"),),
+)
+async def get_task(context: Context, request: TaskRequest) -> Task:
+    record = await _task(context, request)
+    work = await context.desk.tasks.work_of(record) if record.state == RUNNING else []
+    return whole_task(record, work)
+
+
+async def _running(context: Context, request: TaskRequest) -> TaskRecord:
+    record = await _task(context, request)
+    if record.state != RUNNING:
+        raise Conflict(
+            f"the task {record.task_id} is {record.state}; there is nothing to cancel",
+            field="task_id",
+            value=record.task_id,
+        )
+    return record
+
+
+async def forecast_cancel(context: Context, request: TaskRequest) -> Forecast:
+    record = await _running(context, request)
+    return Forecast(
+        diff=[entry(f"tasks/{record.task_id}/state", record.state, "cancelled")], blast_radius=blast_radius()
+    )
+
+
+@operation(
+    "tasks.cancel",
+    effect=Effect.CHANGE,
+    title="Cancel a task",
+    summary="Stop a long operation at its next step; what it has done stays done.",
+    forecast=forecast_cancel,
+    examples=(Example(arguments={"task_id": _ID}, note="whoever waits for it is told"),),
+)
+async def cancel_task(context: Context, request: TaskRequest) -> CancelledTask:
+    """What it has done so far stays done; it ends at the next step."""
+    record = await _running(context, request)
+    context.desk.tasks.cancel(record.task_id)
+    return CancelledTask(task_id=record.task_id, operation=record.operation)

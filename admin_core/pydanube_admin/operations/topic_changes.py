@@ -1,0 +1,295 @@
+"""Creating and deleting topics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+from pydanube_core.errors import AlreadyExists, Conflict, InvalidArgument, InvalidName, TopicNotFound
+from pydanube_core.names import AUDIT_TOPIC, TopicName
+from pydanube_core.refusals import audit_is_kept, reused, single_partition, system_is_closed, topic_taken
+from pydanube_core.units import format_time
+
+from pydanube_admin.engine.context import Context
+from pydanube_admin.engine.effect import Effect
+from pydanube_admin.engine.forecast import Forecast, Undo, blast_radius, entry, nothing_left
+from pydanube_admin.engine.models import Change, Request, TopicArgument
+from pydanube_admin.engine.next_calls import next_call
+from pydanube_admin.engine.operation import Example, operation
+from pydanube_admin.operations.policies import Policies
+from pydanube_admin.operations.topics import Topic, find_topic
+
+MAX_PARTITIONS = 1000
+
+
+class CreateTopicRequest(Request):
+    topic: TopicArgument
+    partitions: Annotated[int, Field(ge=0, le=MAX_PARTITIONS, description="0: not partitioned")] = 0
+    dispatch_strategy: Annotated[
+        Literal["reliable", "non_reliable"],
+        Field(description="reliable keeps messages; non_reliable only passes them on"),
+    ] = "reliable"
+    durability: Annotated[
+        Literal["fsynced", "memory"],
+        Field(description="What a publish waits for; memory only with non_reliable"),
+    ] = "fsynced"
+    policies: Annotated[Policies | None, Field(description="Limits; rates are messages a second")] = None
+    schema_subject: Annotated[
+        str | None, Field(min_length=1, max_length=256, description="Subject of its messages' schema")
+    ] = None
+
+
+class CreatedTopic(Change):
+    topic: str
+    topic_id: str
+    partitions: int
+    dispatch_strategy: str
+    durability: str
+    created_at: str
+
+
+class DeleteTopicRequest(Request):
+    topic: TopicArgument
+
+
+class DeletedTopic(Change):
+    """What went with the topic."""
+
+    topic: str
+    topic_id: str
+    partitions: int
+    messages: int
+    bytes: int
+    subscriptions: list[str]
+    consumers: int
+
+
+def _creation(request: CreateTopicRequest) -> tuple[str, str]:
+    """Name and durability of the topic to create; refuses what does not go together."""
+    name = TopicName.parse(request.topic)
+    if name.is_system:
+        raise system_is_closed(str(name))
+    if name.partition is not None:
+        raise InvalidName(
+            f"{name}: names that end in -part-<number> are those of partitions; create {name.base} with "
+            "partitions instead, or choose another name",
+            field="topic",
+            value=str(name),
+        )
+    durability: str = request.durability
+    if request.dispatch_strategy == "non_reliable":
+        if request.durability == "fsynced" and "durability" in request.model_fields_set:
+            raise InvalidArgument(
+                "durability: a non_reliable topic stores nothing, so it cannot be fsynced; leave durability out, "
+                "or make the topic reliable",
+                field="durability",
+                value=request.durability,
+            )
+        durability = "memory"
+    elif durability == "memory":
+        raise InvalidArgument(
+            "durability: a reliable topic never gives less than fsynced; leave durability out, or make the topic "
+            "non_reliable",
+            field="durability",
+            value=durability,
+        )
+    return str(name), durability
+
+
+def _options(request: CreateTopicRequest) -> dict[str, Any]:
+    """What was given beyond the topic's kind."""
+    given: dict[str, Any] = {"policies": _policies(request)} if request.policies else {}
+    if request.schema_subject is not None:
+        given["schema_subject"] = request.schema_subject
+    return given
+
+
+def _policies(request: CreateTopicRequest) -> dict[str, int]:
+    """The limits of a topic that is new: there is nothing yet that null could take away."""
+    return {name: value for name, value in (request.policies or {}).items() if value is not None}
+
+
+def _taken(name: str) -> AlreadyExists:
+    return topic_taken(name).followed_by(
+        next_call("topics.describe", {"topic": name}, "shows the topic that has the name")
+    )
+
+
+async def forecast_create(context: Context, request: CreateTopicRequest) -> Forecast:
+    name, durability = _creation(request)
+    if await context.port.topic_facts([name]):
+        raise _taken(name)
+    after: dict[str, Any] = {
+        "partitions": request.partitions,
+        "dispatch_strategy": request.dispatch_strategy,
+        "durability": durability,
+    }
+    if request.policies:
+        after["policies"] = _policies(request)
+    if request.schema_subject is not None:
+        await context.port.schemas.subject(request.schema_subject)  # there has to be one
+        after["schema_subject"] = request.schema_subject
+    return Forecast(diff=[entry(f"topics{name}", None, after)], blast_radius=blast_radius(topics=1))
+
+
+async def undo_create(
+    context: Context,
+    request: CreateTopicRequest,
+    image: Mapping[str, Any],
+    result: Mapping[str, Any] | None,
+) -> Undo:
+    """Delete what was created, as long as nobody has used it."""
+    name, _ = _creation(request)
+    try:
+        topic = await find_topic(context, name)
+    except TopicNotFound:
+        return Undo(act=nothing_left)
+    if result is not None and str(topic.own.topic_id) != result["topic_id"]:
+        raise reused("topic", name)
+    if topic.messages or topic.subscriptions or topic.producers or topic.consumers:
+        raise Conflict(
+            f"{name} holds {topic.messages} messages and {len(topic.subscriptions)} subscriptions by now, and "
+            f"{topic.producers} producers and {topic.consumers} consumers use it: undoing its creation would destroy "
+            "them. Delete it with a plan instead",
+            field="call_id",
+            topic=name,
+        ).followed_by(next_call("topics.delete", {"topic": name}, "shows what would go"))
+    return Undo(act=partial(context.port.delete_topic, name))
+
+
+@operation(
+    "topics.create",
+    effect=Effect.CREATE,
+    title="Create a topic",
+    summary="Create a topic, optionally partitioned. Fails if the name is taken.",
+    forecast=forecast_create,
+    undo=undo_create,
+    default_profile=True,
+    later_arguments={
+        "compaction": "tier",
+        "typed_columns": "tier",
+    },
+    examples=(
+        Example(arguments={"topic": "orders"}, note="one reliable, fsynced topic"),
+        Example(arguments={"topic": "orders", "partitions": 3}, note="three partitions"),
+    ),
+)
+async def create_topic(context: Context, request: CreateTopicRequest) -> CreatedTopic:
+    name, durability = _creation(request)
+    try:
+        await context.port.create_topic(
+            name,
+            partitions=request.partitions,
+            dispatch_strategy=request.dispatch_strategy,
+            durability=durability,
+            options=_options(request),
+        )
+    except AlreadyExists as error:
+        raise _taken(name) from error
+    own = (await context.port.topic(name))[0]
+    return CreatedTopic(
+        topic=own.topic,
+        topic_id=str(own.topic_id),
+        partitions=own.partitions,
+        dispatch_strategy=own.dispatch_strategy,
+        durability=own.durability,
+        created_at=format_time(own.created_at_ms),
+    )
+
+
+async def _topic_to_delete(context: Context, request: DeleteTopicRequest) -> Topic:
+    """The topic to delete; a single partition is refused."""
+    topic = await find_topic(context, request.topic)
+    if topic.own.topic == AUDIT_TOPIC:
+        raise audit_is_kept(AUDIT_TOPIC)
+    if topic.own.parent is not None:
+        raise single_partition(topic.own.topic).followed_by(
+            next_call("topics.describe", {"topic": topic.own.parent}, "shows the whole topic")
+        )
+    return topic
+
+
+async def forecast_delete(context: Context, request: DeleteTopicRequest) -> Forecast:
+    topic = await _topic_to_delete(context, request)
+    own = topic.own
+    lag = dict.fromkeys(topic.subscriptions, 0)
+    for log in topic.logs:
+        for facts in await context.port.subscriptions(log.topic, None):
+            lag[facts.subscription] = lag.get(facts.subscription, 0) + facts.state.lag_messages
+    before: dict[str, Any] = {
+        "topic_id": str(own.topic_id),
+        "partitions": own.partitions,
+        "messages": topic.messages,
+        "bytes": topic.bytes,
+    }
+    return Forecast(
+        diff=[
+            entry(f"topics{own.topic}", before, None),
+            *(
+                entry(f"topics{own.topic}/subscriptions/{name}", {"lag_messages": lag[name]}, None)
+                for name in topic.subscriptions
+            ),
+        ],
+        blast_radius=blast_radius(
+            topics=1,
+            subscriptions=len(topic.subscriptions),
+            consumers=topic.consumers,
+            messages=topic.messages,
+            bytes=topic.bytes,
+        ),
+        image={"call_id": context.call_id, "topic_id": str(own.topic_id)},
+        basis=[
+            str(own.topic_id),
+            own.partitions,
+            dict(own.policies),
+            own.schema,
+            topic.subscriptions,
+            # Where producers are at work more messages are to be expected: they make no plan stale.
+            None if topic.producers else [log.next_offset for log in topic.logs],
+        ],
+    )
+
+
+async def undo_delete(
+    context: Context,
+    request: DeleteTopicRequest,
+    image: Mapping[str, Any],
+    result: Mapping[str, Any] | None,
+) -> Undo:
+    return Undo(act=partial(_restore, context, str(TopicName.parse(request.topic)), image))
+
+
+@operation(
+    "topics.delete",
+    effect=Effect.DESTROY,
+    title="Delete a topic",
+    summary="Delete a topic with its messages, subscriptions and all partitions.",
+    forecast=forecast_delete,
+    undo=undo_delete,
+    examples=(Example(arguments={"topic": "orders"}, note="shows what would go, then asks"),),
+)
+async def delete_topic(context: Context, request: DeleteTopicRequest) -> DeletedTopic:
+    topic = await _topic_to_delete(context, request)
+    await context.port.delete_topic(topic.own.topic, grace=context.grace)
+    return DeletedTopic(
+        topic=topic.own.topic,
+        topic_id=str(topic.own.topic_id),
+        partitions=topic.own.partitions,
+        messages=topic.messages,
+        bytes=topic.bytes,
+        subscriptions=topic.subscriptions,
+        consumers=topic.consumers,
+    )
+
+
+async def _restore(context: Context, name: str, image: Mapping[str, Any]) -> None:
+    try:
+        await context.port.restore_topic(image["call_id"])
+    except TopicNotFound as error:
+        present = await context.port.topic_facts([name])
+        if not present:
+            raise error
+        if str(present[0][0].topic_id) != image["topic_id"]:
+            raise reused("topic", name) from error  # else it never went, or is back already

@@ -1,0 +1,116 @@
+"""A topic over the last minutes: what came in, how far its subscriptions are behind, how fast they acknowledge."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Final
+
+from pydantic import Field
+from pydanube_core.errors import SubscriptionNotFound
+from pydanube_core.spelling import close_names
+from pydanube_core.units import format_time
+
+from pydanube_admin.engine.context import Context
+from pydanube_admin.engine.effect import Effect
+from pydanube_admin.engine.models import Request, Result, TopicArgument
+from pydanube_admin.engine.next_calls import next_call
+from pydanube_admin.engine.operation import Example, operation
+from pydanube_admin.engine.spelling import shown
+from pydanube_admin.operations.topics import find_topic
+
+MOST_POINTS: Final = 31  # with the subscriptions below a result has some 4 KB
+MOST_SUBSCRIPTIONS: Final = 5  # more lines than these nobody tells apart
+
+
+class ChartTopicRequest(Request):
+    topic: TopicArgument
+    subscription: Annotated[str | None, Field(max_length=256)] = None  # None: those furthest behind
+
+
+class ChartedSubscription(Result):
+    """A subscription over time; a value each moment of `age_s`."""
+
+    subscription: str
+    lag_messages: list[int | None]  # None: it was not seen then
+    acknowledge_rate: list[float | None]  # messages a second since the moment before
+
+
+class TopicChart(Result):
+    """A topic over the window that the broker keeps."""
+
+    topic: str
+    as_of: str
+    age_s: list[float]  # of each moment, oldest first; the last is as_of
+    publish_rate: list[float | None]  # messages a second since the moment before
+    subscriptions: list[ChartedSubscription]  # furthest behind first
+    more_subscriptions: int  # that are not shown
+
+
+@operation(
+    "topics.chart",
+    effect=Effect.READ,
+    title="Chart a topic",
+    summary="Chart recent rates and lag.",
+    default_profile=True,
+    examples=(
+        Example(arguments={"topic": "orders"}, note="with the subscriptions furthest behind"),
+        Example(arguments={"topic": "orders", "subscription": "billing"}, note="one subscription"),
+    ),
+)
+async def chart_topic(context: Context, request: ChartTopicRequest) -> TopicChart:
+    topic = await find_topic(context, request.topic)
+    if request.subscription is not None and request.subscription not in topic.subscriptions:
+        close = close_names(request.subscription, topic.subscriptions)
+        hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
+        name = topic.own.topic
+        raise SubscriptionNotFound(
+            f"the topic {name} has no subscription {shown(request.subscription)!r}{hint}",
+            field="subscription",
+            value=shown(request.subscription),
+            topic=name,
+            did_you_mean=close,
+            next=[
+                *(
+                    next_call("topics.chart", {"topic": name, "subscription": other}, "spelled alike")
+                    for other in close
+                ),
+                next_call("subscriptions.list", {"topic": name}, "shows the subscriptions there are"),
+            ],
+        )
+    history = await context.port.topic_history(topic.own.topic, request.subscription, most=MOST_SUBSCRIPTIONS)
+    chosen = _thinned(len(history.times_ms))
+    times = [history.times_ms[i] for i in chosen]
+    now_ms = times[-1]
+    return TopicChart(
+        topic=topic.own.topic,
+        as_of=format_time(now_ms),
+        age_s=[round((now_ms - time) / 1000, 1) for time in times],
+        publish_rate=_rates(times, [history.published[i] for i in chosen]),
+        subscriptions=[
+            ChartedSubscription(
+                subscription=name,
+                lag_messages=[each.lag_messages[i] for i in chosen],
+                acknowledge_rate=_rates(times, [each.acknowledged[i] for i in chosen]),
+            )
+            for name, each in history.cursors.items()
+        ],
+        more_subscriptions=history.more_cursors,
+    )
+
+
+def _thinned(count: int) -> list[int]:
+    """Indices of at most `MOST_POINTS` of so many moments, evenly, with the last."""
+    step = -(-count // MOST_POINTS)
+    return list(range((count - 1) % step, count, step))
+
+
+def _rates(times_ms: Sequence[int], totals: Sequence[int | None]) -> list[float | None]:
+    """Messages a second up to each moment since the one before; the first has none."""
+    rates: list[float | None] = [None]
+    for i in range(1, len(times_ms)):
+        before, after, span_ms = totals[i - 1], totals[i], times_ms[i] - times_ms[i - 1]
+        if before is None or after is None or span_ms <= 0:
+            rates.append(None)
+        else:
+            rates.append(round(max(0, after - before) * 1000 / span_ms, 1))
+    return rates

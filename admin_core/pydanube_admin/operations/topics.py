@@ -1,0 +1,281 @@
+"""Reading topics.
+
+A partitioned topic is one item: its partitions' figures are summed, its subscriptions united. Sessions are counted
+as they are, one a partition.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import Field
+from pydanube_core.errors import TopicNotFound
+from pydanube_core.facts import TopicFacts
+from pydanube_core.names import SYSTEM_NAMESPACE, TopicName, check_namespace
+from pydanube_core.units import format_time
+
+from pydanube_admin.engine.context import Context
+from pydanube_admin.engine.effect import Effect
+from pydanube_admin.engine.models import ListRequest, Page, Request, Result, TopicArgument
+from pydanube_admin.engine.next_calls import next_call
+from pydanube_admin.engine.operation import Example, operation
+from pydanube_admin.engine.paging import chosen, cut, glob
+
+PARTITIONED = "partitioned"
+UNASSIGNED = "unassigned"
+
+
+class ListTopicsRequest(ListRequest):
+    namespace: Annotated[str | None, Field(max_length=256, description="Only this namespace")] = None
+    broker: Annotated[str | None, Field(max_length=64, description="Only topics this broker id owns")] = None
+
+
+class TopicItem(Result):
+    """A topic; a partitioned one is one item with its partitions' figures summed."""
+
+    topic: str
+    partitions: int  # 0: not partitioned
+    dispatch_strategy: str
+    messages: int  # next_offset - start_offset
+    bytes: int
+    producers: int  # sessions
+    consumers: int  # sessions
+    subscriptions: int  # how many
+    owner: str | None  # broker id
+    owner_reason: str | None = None  # partitioned | unassigned
+
+
+class DescribeTopicRequest(Request):
+    topic: TopicArgument
+
+
+class TopicPart(Result):
+    """One partition of a partitioned topic."""
+
+    topic: str
+    partition: int
+    owner: str | None
+    owner_reason: str | None = None
+    epoch: str
+    start_offset: int
+    next_offset: int
+    messages: int
+    bytes: int
+
+
+class TopicDescription(Result):
+    """Everything known of one topic. Offsets and epoch of a partitioned topic are those of its `parts`."""
+
+    topic: str
+    topic_id: str
+    partitions: int
+    dispatch_strategy: str
+    durability: str
+    messages: int
+    bytes: int
+    producers: int
+    consumers: int
+    subscriptions: list[str]
+    owner: str | None
+    owner_reason: str | None = None
+    epoch: str | None
+    epoch_reason: str | None = None
+    start_offset: int | None
+    start_offset_reason: str | None = None
+    next_offset: int | None
+    next_offset_reason: str | None = None
+    tiered_offset: int | None  # below it everything is in the cold tier
+    tiered_offset_reason: str | None = None
+    journal_bytes: int
+    object_bytes: int
+    policies: dict[str, Any]
+    kept_failure_policies: dict[str, dict[str, Any]]  # of subscriptions that are not there yet, by name
+    topic_schema: Annotated[dict[str, Any] | None, Field(alias="schema")]  # None: no schema is bound
+    created_at: str
+    parts: list[TopicPart] = Field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topic:
+    """A topic with its partitions, ascending; without any if it is a log of its own."""
+
+    own: TopicFacts
+    parts: tuple[TopicFacts, ...]
+
+    @property
+    def logs(self) -> tuple[TopicFacts, ...]:
+        """What holds messages."""
+        return self.parts or (self.own,)
+
+    @property
+    def messages(self) -> int:
+        return sum(log.messages for log in self.logs)
+
+    @property
+    def bytes(self) -> int:
+        return sum(log.bytes for log in self.logs)
+
+    @property
+    def producers(self) -> int:
+        return sum(log.producers for log in self.logs)
+
+    @property
+    def consumers(self) -> int:
+        return sum(log.consumers for log in self.logs)
+
+    @property
+    def subscriptions(self) -> list[str]:
+        return sorted({name for log in self.logs for name in log.subscriptions})
+
+    @property
+    def owner_reason(self) -> str | None:
+        if self.own.partitions:
+            return PARTITIONED
+        return UNASSIGNED if self.own.owner is None else None
+
+
+async def find_topic(context: Context, text: str) -> Topic:
+    """The topic a caller named.
+
+    Raises:
+        InvalidName: not a name.
+        TopicNotFound: names topics that are spelled alike, and the call that would create it.
+    """
+    name = str(TopicName.parse(text))
+    found = await context.port.topic_facts([name])
+    if not found:
+        raise await _not_found(context, name)
+    own, *parts = found[0]
+    return Topic(own=own, parts=tuple(sorted(parts, key=_partition)))
+
+
+async def _not_found(context: Context, name: str) -> TopicNotFound:
+    close = list(await context.port.topics_alike(name))
+    hint = f"; did you mean {' or '.join(close)}?" if close else ""
+    return TopicNotFound(
+        f"there is no topic {name}{hint}",
+        field="topic",
+        value=name,
+        topic=name,
+        did_you_mean=close,
+        next=[
+            *(next_call("topics.describe", {"topic": other}, "a topic spelled alike") for other in close),
+            next_call("topics.list", {}, "shows the topics there are"),
+            next_call("topics.create", {"topic": name}, "creates it, if the name is meant so"),
+        ],
+    )
+
+
+def _partition(facts: TopicFacts) -> int:
+    return -1 if facts.partition is None else facts.partition
+
+
+@operation(
+    "topics.list",
+    effect=Effect.READ,
+    title="List topics",
+    summary="List topics: messages, bytes, sessions, owner.",
+    default_profile=True,
+    examples=(
+        Example(arguments={}, note="every topic"),
+        Example(arguments={"namespace": "default", "filter": "orders*"}, note="by namespace and name"),
+    ),
+)
+async def list_topics(context: Context, request: ListTopicsRequest) -> Page[TopicItem]:
+    namespace = None if request.namespace is None else check_namespace(request.namespace)
+    matches, broker = glob(request.filter), request.broker
+    keys = await chosen(
+        await context.port.topic_index(),
+        lambda key: (
+            _is_in(key.topic.split("/", 2)[1], namespace)
+            and matches(key.topic)
+            and (broker is None or broker in key.owners)
+        ),
+    )
+    page = cut(keys, key=lambda key: (key.topic,), operation="topics.list", request=request)
+    found = await context.port.topic_facts([key.topic for key in page.items])
+    return Page[TopicItem](
+        items=[_item(Topic(own=own, parts=tuple(parts))) for own, *parts in found],
+        next_page=page.next_page,
+        total=page.total,
+        as_of=format_time(context.now_ms()),
+    )
+
+
+def _is_in(own: str, asked: str | None) -> bool:
+    """Whether a topic of the namespace `own` is listed; the broker's own topics only to who asks for theirs."""
+    return own != SYSTEM_NAMESPACE if asked is None else own == asked
+
+
+def _item(topic: Topic) -> TopicItem:
+    return TopicItem(
+        topic=topic.own.topic,
+        partitions=topic.own.partitions,
+        dispatch_strategy=topic.own.dispatch_strategy,
+        messages=topic.messages,
+        bytes=topic.bytes,
+        producers=topic.producers,
+        consumers=topic.consumers,
+        subscriptions=len(topic.subscriptions),
+        owner=None if topic.owner_reason else topic.own.owner,
+        owner_reason=topic.owner_reason,
+    )
+
+
+@operation(
+    "topics.describe",
+    effect=Effect.READ,
+    title="Describe a topic",
+    summary="Show one topic: offsets, sizes, durability, owner, policies, subscriptions, partitions.",
+    default_profile=True,
+    examples=(Example(arguments={"topic": "orders"}, note="/default/orders"),),
+)
+async def describe_topic(context: Context, request: DescribeTopicRequest) -> TopicDescription:
+    topic = await find_topic(context, request.topic)
+    own = topic.own
+    split = PARTITIONED if own.partitions else None
+    return TopicDescription(
+        topic=own.topic,
+        topic_id=str(own.topic_id),
+        partitions=own.partitions,
+        dispatch_strategy=own.dispatch_strategy,
+        durability=own.durability,
+        messages=topic.messages,
+        bytes=topic.bytes,
+        producers=topic.producers,
+        consumers=topic.consumers,
+        subscriptions=topic.subscriptions,
+        owner=None if topic.owner_reason else own.owner,
+        owner_reason=topic.owner_reason,
+        epoch=None if split else str(own.epoch),
+        epoch_reason=split,
+        start_offset=None if split else own.start_offset,
+        start_offset_reason=split,
+        next_offset=None if split else own.next_offset,
+        next_offset_reason=split,
+        tiered_offset=None if split else own.tiered_offset,
+        tiered_offset_reason=split or ("no_cold_tier" if own.tiered_offset is None else None),
+        journal_bytes=sum(log.journal_bytes for log in topic.logs),
+        object_bytes=sum(log.object_bytes for log in topic.logs),
+        policies=dict(own.policies),
+        kept_failure_policies={
+            name: dict(kept) for log in topic.logs for name, kept in log.kept_failure_policies.items()
+        },
+        topic_schema=None if own.schema is None else dict(own.schema),
+        created_at=format_time(own.created_at_ms),
+        parts=[
+            TopicPart(
+                topic=part.topic,
+                partition=_partition(part),
+                owner=part.owner,
+                owner_reason=UNASSIGNED if part.owner is None else None,
+                epoch=str(part.epoch),
+                start_offset=part.start_offset,
+                next_offset=part.next_offset,
+                messages=part.messages,
+                bytes=part.bytes,
+            )
+            for part in topic.parts
+        ],
+    )

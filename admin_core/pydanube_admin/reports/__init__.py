@@ -1,1 +1,0 @@
-"""Reports on Spark, each run as a process beside the broker."""

@@ -1,1 +1,0 @@
-"""Operations on connected producers and consumers."""

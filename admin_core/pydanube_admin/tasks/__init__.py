@@ -1,1 +1,0 @@
-"""Operations that take minutes, while they run and after."""

@@ -1,1 +1,0 @@
-"""Operations on topics: `models` their requests and results, `declarations` what faces read, the rest carries them out."""
