@@ -230,7 +230,9 @@ async def test_one_who_plans_in_a_loop_does_not_keep_others_from_it(cluster: Adm
 
 
 @pytest.mark.parametrize(
-    "token", ["p" * 3_000_000, "../changes/x.y", ".", "\x00", "p0." + "s" * 100_000, "ü.ß"]
+    "token",
+    ["p" * 3_000_000, "../changes/x.y", ".", "\x00", "p0." + "s" * 100_000, "ü.ß"],
+    ids=["long", "path", "dot", "nul", "long secret", "not ascii"],  # pytest puts the id in the environment
 )
 async def test_what_is_no_token_is_no_plan(cluster: Administered, token: str) -> None:
     error = await cluster.refused("plans.apply", plan_token=token)
