@@ -26,7 +26,7 @@ def system_now_ms() -> int:
 
 
 class TaskBook(Protocol):
-    """What operations may ask of the long ones (`pydanube_admin.tasks.tasks`)."""
+    """What operations may ask of the long ones (`pydanube_admin.engine.tasks`)."""
 
     async def get(self, task_id: str) -> TaskRecord | None:
         """One that is kept."""
@@ -45,7 +45,7 @@ class TaskBook(Protocol):
 
 
 class PlanDesk(Protocol):
-    """What operations may ask of the desk (`pydanube_admin.plans.desk`), which itself calls operations."""
+    """What operations may ask of the desk (`pydanube_admin.engine.desk`), which itself calls operations."""
 
     plans: Plans
     changes: Changes
