@@ -1,0 +1,55 @@
+{{- define "danube.name" -}}
+{{ default .Release.Name .Values.nameOverride | trunc 50 | trimSuffix "-" }}
+{{- end }}
+
+{{- define "danube.selector" -}}
+app.kubernetes.io/name: danube
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "danube.labels" -}}
+{{ include "danube.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{- end }}
+
+{{- define "danube.image" -}}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end }}
+
+{{/* What a value may not be, each as one sentence that names it. The schema beside this only knows types. */}}
+{{- define "danube.check" -}}
+{{- if ne (int .Values.brokers) 1 }}
+{{- fail (printf "brokers is %v: this chart runs 1, since several need a metadata store and one address for their clients, which have not landed yet" .Values.brokers) }}
+{{- end }}
+{{- if not (has .Values.service.type (list "ClusterIP" "NodePort" "LoadBalancer")) }}
+{{- fail (printf "service.type is %q: use ClusterIP, NodePort or LoadBalancer" .Values.service.type) }}
+{{- end }}
+{{- if and (ne .Values.service.type "ClusterIP") .Values.networkPolicy.enabled }}
+{{- fail (printf "service.type is %q while networkPolicy.enabled is true: it would let nobody in from outside; switch one of them off, knowing that the ports have no locks" .Values.service.type) }}
+{{- end }}
+{{- if or (lt (int .Values.graceSeconds) 1) (gt (int .Values.graceSeconds) 600) }}
+{{- fail (printf "graceSeconds is %v: use 1 to 600" .Values.graceSeconds) }}
+{{- end }}
+{{- if not (regexMatch "^[0-9]+(\\.[0-9]+)?(Mi|Gi|Ti)$" .Values.volume.size) }}
+{{- fail (printf "volume.size is %q: write it like 20Gi" .Values.volume.size) }}
+{{- end }}
+{{- if not (has .Values.image.pullPolicy (list "Always" "IfNotPresent" "Never")) }}
+{{- fail (printf "image.pullPolicy is %q: use Always, IfNotPresent or Never" .Values.image.pullPolicy) }}
+{{- end }}
+{{- range $section, $keys := .Values.settings }}
+{{- if has $section (list "server" "data") }}
+{{- fail (printf "settings.%s cannot be set: the chart sets addresses, ports and the data directory itself" $section) }}
+{{- end }}
+{{- range $key, $value := $keys }}
+{{- if or (kindIs "map" $value) (kindIs "slice" $value) (kindIs "invalid" $value) }}
+{{- fail (printf "settings.%s.%s is a %s: use text, a number, true or false" $section $key (kindOf $value)) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- $url := dig "tier" "url" "" .Values.settings }}
+{{- if and (hasPrefix "s3://" $url) (not .Values.tierSecret) (not (dig "tier" "anonymous" false .Values.settings)) (not (dig "tier" "role" "" .Values.settings)) }}
+{{- fail (printf "tierSecret is empty while settings.tier.url is %q: name a Secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or set settings.tier.role" $url) }}
+{{- end }}
+{{- end }}
