@@ -293,6 +293,7 @@ class Broker(BrokerParts):
             ),
             calls=self.metrics.grpc_calls,
             closed=self.metrics.connections_closed,
+            connections=self.metrics.connections,
             times=Times(connections=room.grpc),
             memory=self.peer_memory,
             tls=None if tls is None else tls.grpc,

@@ -76,6 +76,7 @@ class BrokerMetrics:
         self.rejected_messages: Counter[tuple[str, str]] = Counter()  # (topic, code)
         self.grpc_calls: Counter[tuple[str, str, str]] = Counter()  # (service, method, code)
         self.connections_closed: Counter[str] = Counter()  # reason
+        self.connections: Counter[str] = Counter()  # of the port for clients: opened, ended
         self.dropped: Counter[tuple[str, str]] = Counter()  # (topic, reason)
         self.validations: Counter[tuple[str, str]] = Counter()  # (topic, policy)
         self.validation_failures: Counter[tuple[str, str]] = Counter()  # (topic, reason)
@@ -91,6 +92,10 @@ class BrokerMetrics:
                 self._fsync_buckets[i] += 1
                 return
         self._fsync_buckets[-1] += 1
+
+    def fsyncs(self) -> tuple[int, ...]:
+        """How many syncs there were since the start: one number for each of `FSYNC_BUCKETS_S`, and those above."""
+        return tuple(self._fsync_buckets)
 
     async def render(self, gathered: Gathered) -> bytes:
         """The text of `/metrics`. Families are made in the loop, in slices; their text beside it."""

@@ -29,6 +29,7 @@ class CursorState(NamedTuple):
     dropped: int = 0  # lost on purpose: poison policy drop, or no room on a non-reliable topic
     generation: int = 0  # rises with every seek
     acknowledged: int = 0
+    unrouted: int = 0  # key-shared: passed over because no consumer's filter accepts their key
 
     @property
     def lag_messages(self) -> int:

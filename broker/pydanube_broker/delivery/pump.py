@@ -19,6 +19,7 @@ from pydanube_core.errors import ClusterError, ConsumerBusy, Internal
 from pydanube_broker.delivery.cursor_keeper import CursorKeeper
 from pydanube_broker.delivery.dead_letter_desk import DeadLetterDesk
 from pydanube_broker.delivery.deadlines import Deadlines
+from pydanube_broker.delivery.departures import MOST_DEPARTURES, Departure
 from pydanube_broker.delivery.dispatch_rate import DispatchRate
 from pydanube_broker.delivery.frame_builder import Frame
 from pydanube_broker.delivery.reader_pump import FRAME_BYTES
@@ -90,17 +91,6 @@ class ConsumerLink(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Departure:
-    """The consumer that went last; what a diagnosis asks about it."""
-
-    at_ms: int
-    name: str
-    abrupt: bool
-    in_flight: int
-    unread: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Rewound:
     """The last seek that moved the cursor back."""
 
@@ -154,6 +144,7 @@ class SubscriptionPump:
         self.closed: ClusterError | None = None
         self.delivered = 0
         self.departure: Departure | None = None
+        self.departures: tuple[Departure, ...] = ()  # the last ones, oldest first
         self.rewound: Rewound | None = None
         self.engine = engine
         self._core: Subscription | None = None
@@ -226,6 +217,7 @@ class SubscriptionPump:
             marks.dropped,
             marks.generation,
             marks.acknowledged,
+            marks.unrouted,
         )
 
     @property
@@ -287,7 +279,9 @@ class SubscriptionPump:
                 abrupt=not link.said_goodbye,
                 in_flight=self._core.in_flight_of(consumer_id),
                 unread=self.cursor_state(now).lag_messages,
+                floor=self._core.floor,
             )
+            self.departures = (*self.departures[1 - MOST_DEPARTURES :], self.departure)
             self._perform(self._core.leave(consumer_id, self.engine.deadlines.now_ms()))
             self.wake()
 

@@ -29,6 +29,7 @@ from pydanube_core.observation import (
     RoundObserver,
 )
 
+from pydanube_broker.observation.pressing import Pressures
 from pydanube_broker.observation.rows import consumer_samples, cursor_sample, head_sample
 from pydanube_broker.observation.tracks import CursorTrack, LogTrack, Rises, Rounds
 from pydanube_broker.parts import BrokerParts
@@ -63,6 +64,7 @@ class Sampler:
         self.took_s = 0.0  # of the last round, without the turns it gave away
         self.longest_slice_s = 0.0
         self.started_ms = now_ms()
+        self.pressure = Pressures()
         self.tier_errors: list[tuple[int, int]] = []  # (time, total), when it rose
         self.disk_free: list[tuple[int, int]] = []  # (time, bytes) of the last looks
         self.disk_free_before: list[tuple[int, int]] = []  # and of hours before, more seldom
@@ -163,6 +165,7 @@ class Sampler:
         track = self.tracks.get(topic_id)
         if track is None:
             track = self.tracks[topic_id] = LogTrack(topic.name, commit, start_offset, now)
+            track.bytes_in = topic.bytes_in
             self._topics[topic_id] = topic
         track.round = self.number
         cursors, subscriptions = track.cursors, topic.subscriptions
@@ -183,6 +186,9 @@ class Sampler:
                 self.gone_subscription(topic_id, name)
         if commit != track.last_offset or start_offset != track.last_start:
             interval_ms = int(self.options.sample_interval_s * 1000)
+            if commit != track.last_offset:
+                self.pressure.grew(topic.name, topic.bytes_in - track.bytes_in)
+                track.bytes_in = topic.bytes_in
             track.grew(now, commit, start_offset, interval_ms, keep=keep)
             track.emitted = -1
         return track
@@ -269,14 +275,15 @@ class Sampler:
                 oldest, before = self.disk_free.pop(0), self.disk_free_before
                 if not before or oldest[0] - before[-1][0] >= DISK_STEP_MS:
                     self.disk_free_before = [*before[-DISK_SAMPLES:], oldest]
-        memory = self._process.memory_info()
+        memory, cpu_s = self._process.memory_info(), sum(os.times()[:2])
+        self.pressure.note(now, broker.metrics.fsyncs(), broker.metrics.connections, cpu_s)
         return BrokerSample(
             now,
             str(broker.data_dir.broker_id),
             round(time.monotonic() - broker.started_at, 3),
             len(self.tracks),
             totals[4],
-            sum(os.times()[:2]),
+            cpu_s,
             memory.rss,
             free,
             health.disk.get("total_bytes"),

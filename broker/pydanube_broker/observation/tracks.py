@@ -26,7 +26,7 @@ WIDTH: Final = len(CursorState._fields)
 #: counters whose rises matter: place in a state
 COUNTERS: Final = {
     name: CursorState._fields.index(name)
-    for name in ("acknowledged", "failed", "redelivered", "dead_lettered", "dropped")
+    for name in ("acknowledged", "failed", "redelivered", "dead_lettered", "dropped", "unrouted")
 }
 
 
@@ -176,6 +176,7 @@ class LogTrack:
 
     __slots__ = (
         "burst_ms",
+        "bytes_in",
         "cursors",
         "emitted",
         "first_ms",
@@ -205,6 +206,7 @@ class LogTrack:
         self.steady_offset = next_offset
         self.longest_gap_ms = 0
         self.usual = 0.0  # messages between two looks, as it was lately
+        self.bytes_in = 0  # of the log, when it was seen last
         self.burst_ms: int | None = None  # when much more came than that
         self.round = -1  # in which it was seen last
         self.emitted = -1

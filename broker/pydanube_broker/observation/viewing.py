@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from bisect import bisect_right
 from collections import Counter
@@ -17,6 +18,7 @@ from pydanube_core.diagnosis.views import (
     ConsumerView,
     Count,
     Departure,
+    Departures,
     HeadOfLine,
     KeySample,
     SubscriptionView,
@@ -26,6 +28,7 @@ from pydanube_core.names import TopicName
 
 from pydanube_broker.delivery.any_pump import AnyPump
 from pydanube_broker.delivery.non_reliable import LivePump
+from pydanube_broker.delivery.pump import SubscriptionPump
 from pydanube_broker.observation.sampler import Sampler
 from pydanube_broker.observation.tracks import CursorTrack, LogTrack
 from pydanube_broker.parts import BrokerParts
@@ -175,6 +178,8 @@ class Viewer:
             rewind_cause=cause,
             production=track.production(now, state.next_offset, sampler.options.window_s),
             settled=settled,
+            departures=None if isinstance(pump, LivePump) else _departures(pump, state, 3 * window_ms),
+            unrouted=cursor.count("unrouted", state, window_ms),
         )
 
     @staticmethod
@@ -318,6 +323,7 @@ class Viewer:
             tier_off=off,
             given_up=dict(broker.registry.deleted.given_up),
             set_aside=tuple(broker.registry.catalog.set_aside()),
+            pressure=sampler.pressure.over(now, window_ms),
             clock=CLOCK.reason(),
             clock_step_s=round(CLOCK.last_step_ms / 1000, 1),
             clock_steps=CLOCK.steps,
@@ -329,6 +335,20 @@ class Viewer:
             return None
         seen = [*self._sampler.disk_free_before, *self._sampler.disk_free]
         return filling(seen, room=max(0, free - guard), least_s=max(60.0, self._sampler.options.window_s / 3))
+
+
+def _departures(pump: SubscriptionPump, state: CursorState, span_ms: int) -> Departures | None:
+    """Who went lately."""
+    found = [one for one in pump.departures if state.taken_at_ms - one.at_ms <= span_ms]
+    if not found:
+        return None
+    standing = itertools.takewhile(lambda one: one.floor == state.next_unacked, reversed(found))
+    return Departures(
+        count=len(found),
+        abrupt=sum(one.abrupt for one in found),
+        fruitless=len(list(standing)),
+        since_ms=found[0].at_ms,
+    )
 
 
 def settled_status(

@@ -82,6 +82,7 @@ class Observation:
                 log.exception("round_failed", extra={"event": "round_failed"})
             due = max(due + interval, time.monotonic())
             await asyncio.sleep(max(0.0, due - time.monotonic()))
+            self.sampler.pressure.late_ms = (time.monotonic() - due) * 1000
 
     async def look_once(self) -> None:
         """One round: see, then judge. Who comes while another looks waits, and looks after it."""
@@ -196,7 +197,10 @@ class Observation:
             cursor.settled.observe(view.lag, view.now_ms, self.options)
         view = replace(view, settled=cursor.settled.status)
         findings = self.lasting(view, check_view(view, self.options))
-        self._note(scope, findings, view.now_ms)
+        # Whoever just came has to begin before it is missed: no alert of a cursor that still stands.
+        came_s = min((view.now_ms - one.connected_ms for one in view.consumers), default=0) / 1000
+        new = bool(view.consumers) and came_s < self.options.patience_s
+        self._note(scope, findings, view.now_ms, without="cursor_stuck" if new else "")
         cursor.assessed_ms = view.now_ms
         if scope in self._unsettled or cursor.settled.pending:
             cursor.look_at_ms = 0
@@ -256,12 +260,13 @@ class Observation:
         view = self.viewer.broker()
         self._note((BROKER, ""), check_view(view, self.options), view.now_ms)
 
-    def _note(self, scope: _Scope, findings: tuple[Finding, ...], now: int) -> None:
+    def _note(self, scope: _Scope, findings: tuple[Finding, ...], now: int, *, without: str = "") -> None:
+        """Keep what was found; `without`: the rule that alerts are not told of."""
         if findings:
             self._findings[scope] = findings
         else:
             self._findings.pop(scope, None)
-        if self.alerts.look("\0".join(scope), findings, now):
+        if self.alerts.look("\0".join(scope), (one for one in findings if one.rule != without), now):
             self._unsettled.add(scope)
         else:
             self._unsettled.discard(scope)

@@ -60,6 +60,7 @@ class OwnServer:
         route: what it serves.
         calls: counts calls that ended: service, method, name of the status.
         closed: counts connections that were closed for what their peer did, by reason.
+        connections: counts those that were `opened`, and those that `ended`.
         unix_path: listen on this socket too.
         memory: what is held for the peers of all ports of a broker.
         tls: gives the certificates in force, with ALPN `h2`; asks for client certificates as it says.
@@ -74,6 +75,7 @@ class OwnServer:
         route: Route,
         calls: Counter[tuple[str, str, str]] | None = None,
         closed: Counter[str] | None = None,
+        connections: Counter[str] | None = None,
         unix_path: str | None = None,
         tls: Callable[[], ssl.SSLContext] | None = None,
         limits: Limits | None = None,
@@ -86,6 +88,7 @@ class OwnServer:
         self.memory = memory or PeerMemory(256 << 20)
         self.calls: Counter[tuple[str, str, str]] = Counter() if calls is None else calls
         self.closed: Counter[str] = Counter() if closed is None else closed
+        self._counted: Counter[str] = Counter() if connections is None else connections
         self.methods = methods_of(route, self.calls)
         self.nothing = nothing(self.calls)
         self.deadlines = Deadlines(self.loop)
@@ -155,10 +158,12 @@ class OwnServer:
             longest.close("too_many_connections")  # its client comes back when it has something to say
             self._connections.discard(longest)
         self._connections.add(connection)
+        self._counted["opened"] += 1
         self._empty.clear()
         return True
 
     def lost(self, connection: OwnConnection) -> None:
+        self._counted["ended"] += 1
         self._connections.discard(connection)
         self._pings.discard(connection)
         if not self._connections:

@@ -38,6 +38,7 @@ class Marks(NamedTuple):
     redelivered: int
     dead_lettered: int
     dropped: int
+    unrouted: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

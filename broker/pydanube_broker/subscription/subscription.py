@@ -662,6 +662,7 @@ class Subscription:
             self._sending.redelivered,
             failures.dead_lettered_messages,
             failures.dropped,
+            self._sending.unrouted,
         )
 
     @property

@@ -7,6 +7,7 @@ from typing import Final
 from pydanube_core.diagnosis.filling import AHEAD
 from pydanube_core.diagnosis.findings import Finding, NextCall, Outcome, Rule, RuleArea, Severity
 from pydanube_core.diagnosis.options import DiagnosisOptions
+from pydanube_core.diagnosis.pressing import PRESSURE_RULES
 from pydanube_core.diagnosis.views import BrokerView
 
 NEAR_TIMES: Final = 2  # of the guard: from there on it is a matter of time
@@ -258,4 +259,5 @@ BROKER_RULES: Final = (
         check=clock_stepped,
         many="brokers have a clock that stepped",
     ),
+    *PRESSURE_RULES,
 )

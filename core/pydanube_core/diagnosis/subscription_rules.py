@@ -6,9 +6,11 @@ from typing import Final
 
 from pydanube_core.diagnosis.dropping import MESSAGES_DROPPED
 from pydanube_core.diagnosis.expiring import CONSUMER_EXPIRING
+from pydanube_core.diagnosis.filtering import FILTER_MATCHES_NOTHING
 from pydanube_core.diagnosis.findings import Finding, NextCall, Outcome, Rule, RuleArea, Severity
 from pydanube_core.diagnosis.holding import CURSOR_STUCK, MESSAGE_HELD, message_held
 from pydanube_core.diagnosis.lag_status import POISON_FAILURES, LagStatus
+from pydanube_core.diagnosis.looping import CONSUMER_CRASH_LOOP, consumer_crash_loop
 from pydanube_core.diagnosis.options import DiagnosisOptions
 from pydanube_core.diagnosis.retaining import RETENTION_RISK
 from pydanube_core.diagnosis.views import ConsumerView, SubscriptionView
@@ -58,6 +60,8 @@ def no_consumers(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
         return f"{len(view.consumers)} consumers are attached"
     if view.unread <= options.allowed_messages:
         return "nothing is unread"
+    if not isinstance(consumer_crash_loop(view, options), str):
+        return "consumers come and go: the last one is only gone for now"
     left = view.departure
     if left is not None and left.abrupt:
         return f"the last consumer did not leave: the connection of {left.name!r} broke"
@@ -117,6 +121,8 @@ def _silent(view: SubscriptionView, consumer: ConsumerView, options: DiagnosisOp
 
 def consumer_dead(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
     left = view.departure
+    if not isinstance(consumer_crash_loop(view, options), str):
+        return "it is not one that broke: consumers break and come again"
     if not view.consumers:
         if left is None or not left.abrupt:
             return "no connection of a consumer broke"
@@ -493,6 +499,7 @@ def consumer_slow(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
 
 
 SUBSCRIPTION_RULES: Final = (
+    CONSUMER_CRASH_LOOP,
     Rule(
         name="poison_message",
         area=RuleArea.SUBSCRIPTION,
@@ -641,6 +648,7 @@ SUBSCRIPTION_RULES: Final = (
         many="subscriptions have new dead letters",
     ),
     MESSAGES_DROPPED,
+    FILTER_MATCHES_NOTHING,
     RETENTION_RISK,
     CURSOR_STUCK,
 )

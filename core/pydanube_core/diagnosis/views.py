@@ -58,6 +58,16 @@ class Departure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Departures:
+    """How consumers went within three windows, as far as that is kept."""
+
+    count: int
+    abrupt: int  # connections that broke
+    fruitless: int  # the last ones in a row at which the cursor stood where it stands now
+    since_ms: int  # the first of them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HeadOfLine:
     """The message that failed most among the first ones that are open."""
 
@@ -146,6 +156,8 @@ class SubscriptionView:
     rewind: Rewind | None = None
     rewind_cause: str | None = None  # seek | None
     production: Production | None = None
+    departures: Departures | None = None
+    unrouted: Count = NO_COUNT  # passed over: no consumer's filter accepts their key
     settled: LagStatus | None = None  # None: not looked at before; then the judgement of the moment counts
 
     @property
@@ -160,7 +172,7 @@ class SubscriptionView:
     @property
     def impact(self) -> int:
         """Messages that wait, or were taken out of the subscription unread."""
-        gone = (self.dead_lettered, self.dropped)
+        gone = (self.dead_lettered, self.dropped, self.unrouted)
         return self.unread + self.state.lost_messages + sum(one.in_window for one in gone)
 
     @property
@@ -215,6 +227,25 @@ class TopicView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Pressure:
+    """What weighs on the whole broker, over the window."""
+
+    window_s: float
+    syncs: int = 0  # of the journal
+    slow_syncs: int = 0  # longer than half a second
+    sync_p50_ms: float | None = None  # no longer than; None: there was none
+    sync_p99_ms: float | None = None
+    opened: int = 0  # connections of clients
+    open_now: int = 0
+    busy: float = 0.0  # processors used: 1 is one core
+    late_ms: float = 0.0  # what the loop's typical look came too late by
+    bytes_in: int = 0
+    busiest: str | None = None  # the log with most of these bytes
+    busiest_bytes: int = 0
+    others: int = 0  # other logs that grew
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerView:
     broker_id: str
     now_ms: int
@@ -239,6 +270,7 @@ class BrokerView:
     clock: str | None = None  # what is to be said of the machine's clock, while it stepped lately
     clock_step_s: float = 0.0  # forward or back, the last one
     clock_steps: int = 0  # since the start
+    pressure: Pressure = field(default_factory=lambda: Pressure(window_s=0.0))
 
     @property
     def impact(self) -> int:

@@ -16,8 +16,10 @@ from pydanube_core.diagnosis.views import (
     ConsumerView,
     Count,
     Departure,
+    Departures,
     HeadOfLine,
     KeySample,
+    Pressure,
     Production,
     SubscriptionView,
     TopicView,
@@ -106,20 +108,25 @@ def view(**changes: Any) -> SubscriptionView:
         "dispatch_rate_limit": 0,
         "production": flow(),
     }
-    state = {"unread": 80, "next_unacked": 20, "in_flight": 0}
+    state = {"unread": 80, "next_unacked": 20, "in_flight": 0, "acked_above": 0}
     state |= {name: changes.pop(name) for name in tuple(state) if name in changes}
     if not state["unread"] and "lag" not in changes:
         facts["lag"] = READ
-    cursor, in_flight = state["next_unacked"], state["in_flight"]
-    facts["state"] = CursorState(NOW, 0, cursor + state["unread"], cursor, 0, in_flight, members=1)
+    cursor, in_flight, above = state["next_unacked"], state["in_flight"], state["acked_above"]
+    facts["state"] = CursorState(
+        NOW, 0, cursor + state["unread"] + above, cursor, above, in_flight, members=1
+    )
     return SubscriptionView(**facts | changes)
 
 
 HELD = consumer(in_flight=80, oldest_in_flight_s=150.0, heard_ms=NOW - 150_000)
+BUSY = replace(HELD, in_flight=1, heard_ms=NOW)
 LEFT = Departure(at_ms=NOW - 90_000, name="c", abrupt=False, in_flight=0, unread=30)
 WORST = HeadOfLine(offset=20, deliveries=3, failures=3, blocked=False, reason="nack")
 KEYS = KeySample(key="k", messages=70, sampled=80, keys=4)
 BURST = flow(segments=(10, 10, 10, 10, 10, 10, 900, 10), messages=970)
+
+GONE = Departures(count=5, abrupt=5, fruitless=0, since_ms=NOW - 120_000)
 
 FIRING: list[tuple[str, SubscriptionView]] = [
     ("no_consumers", view()),
@@ -152,6 +159,23 @@ FIRING: list[tuple[str, SubscriptionView]] = [
     ("consumer_slow", view(lag=FALLING, unread=2950, consumers=(consumer(),), acknowledged=SOME)),
     ("dead_letters_growing", view(consumers=(consumer(),), unread=0, dead_lettered=SOME, acknowledged=SOME)),
     (
+        "filter_matches_nothing",
+        view(type="key-shared", consumers=(consumer(),), unread=0, unrouted=SOME),
+    ),
+    ("consumer_crash_loop", view(departures=GONE, departure=replace(LEFT, abrupt=True))),
+    ("consumer_crash_loop", view(departures=replace(GONE, abrupt=0, fruitless=5), departure=LEFT)),
+    (
+        "consumer_crash_loop",
+        view(departures=GONE, consumers=(consumer(connected_ms=NOW - 500),), unread=7, lag=YOUNG),
+    ),
+    (
+        "message_held",
+        view(consumers=(BUSY,), in_flight=1, acked_above=60, unread=20, acknowledged=SOME),
+    ),
+    ("retention_risk", view(settled=LagStatus.AT_RISK)),
+    ("retention_risk", view(settled=LagStatus.AT_RISK, consumers=(consumer(),), acknowledged=SOME)),
+    ("cursor_stuck", view(consumers=(consumer(),))),
+    (
         "messages_dropped",
         view(consumers=(consumer(),), unread=0, dropped=SOME, poison_policy="drop", acknowledged=SOME),
     ),
@@ -177,6 +201,25 @@ def test_what_a_slow_consumer_of_a_topic_that_stores_nothing_loses_is_no_droppin
     lost = {"consumers": (consumer(),), "unread": 0, "dropped": SOME, "acknowledged": SOME}
     assert quiet(view(**lost)) == []
     assert quiet(view(**lost | {"dropped": NONE, "poison_policy": "drop"})) == []
+
+
+def test_what_looks_like_the_newer_faults_and_is_none() -> None:
+    read = {"unread": 0, "consumers": (consumer(),), "acknowledged": SOME}
+    assert quiet(view(type="key-shared", unrouted=SOME, **read)) == [], (
+        "a filter that takes some is meant to leave some"
+    )
+    jobs = replace(GONE, count=16, abrupt=0, fruitless=1)
+    assert quiet(view(unread=0, departures=jobs, departure=replace(LEFT, unread=0))) == []
+    once = replace(GONE, count=1, abrupt=1)
+    assert quiet(view(departures=once, **read)) == []
+    mended = consumer(connected_ms=NOW - 200_000)
+    assert (
+        quiet(view(departures=replace(GONE, since_ms=NOW - 400_000), **read | {"consumers": (mended,)})) == []
+    )
+    many = tuple(consumer(consumer_id=str(i)) for i in range(5))
+    assert quiet(view(departures=GONE, **read | {"consumers": many})) == [], "of many, five are replaced"
+    working = view(lag=YOUNG, consumers=(BUSY,), in_flight=1, acked_above=60, unread=20, acknowledged=SOME)
+    assert quiet(working) == [], "later messages may be done sooner"
 
 
 def test_a_job_that_comes_and_goes_is_no_fault_until_its_mail_is_old() -> None:
@@ -281,6 +324,31 @@ def test_a_flow_that_stops_is_found(changes: dict[str, Any], severity: Severity)
     )
 
 
+@pytest.mark.parametrize(
+    ("code", "rule", "limits"),
+    [
+        ("MESSAGE_TOO_LARGE", "publish_too_large", {"max_message_size": 9}),
+        ("BATCH_TOO_LARGE", "publish_too_large", {}),
+        ("LIMIT_REACHED", "producer_limit", {"max_producers": 1}),
+        ("RATE_LIMITED", "publish_throttled", {"max_publish_rate": 5}),
+        ("SCHEMA_MISMATCH", "schema_rejections", {"schema_subject": "s"}),
+    ],
+)
+def test_why_publishes_are_refused_is_told_apart(code: str, rule: str, limits: dict[str, Any]) -> None:
+    facts = topic_view(refused={code: SOME}, refused_messages={code: SOME}, **limits)
+    [found] = check_view(facts, OPTIONS)
+    assert (found.rule, found.severity, found.evidence["refused_publishes"]) == (rule, Severity.WARNING, 50)
+
+
+def test_a_burst_is_told_though_nobody_is_late_for_it() -> None:
+    [found] = check_view(topic_view(production=BURST), OPTIONS)
+    assert (found.rule, found.severity, found.evidence["burst_messages"]) == (
+        "topic_burst",
+        Severity.INFO,
+        890,
+    )
+
+
 def test_what_the_broker_writes_itself_has_no_producer_that_could_stop() -> None:
     """Seen: an alert of `producer_stopped` on /system/audit once the administrator had gone."""
     stopped = flow(last_ms=NOW - 100_000, steady_since_ms=NOW - 400_000)
@@ -315,6 +383,29 @@ BROKER = BrokerView(
 )
 
 
+QUIET = Pressure(window_s=300.0)
+NOISY = replace(
+    QUIET, bytes_in=3 << 30, busiest="/default/loud", busiest_bytes=(3 << 30) - 9, others=2, busy=0.9
+)
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        replace(QUIET, syncs=90_000, slow_syncs=4),  # of many, a few
+        replace(QUIET, syncs=2, slow_syncs=2),
+        replace(QUIET, opened=300, open_now=200),  # they stay
+        replace(QUIET, opened=50, open_now=0),
+        replace(NOISY, others=0),  # alone
+        replace(NOISY, busy=0.3),  # there is room for all
+        replace(NOISY, busiest_bytes=1 << 30),
+        replace(NOISY, bytes_in=9000, busiest_bytes=8999),
+    ],
+)
+def test_what_weighs_on_nobody_is_no_news(seen: Pressure) -> None:
+    assert check_view(replace(BROKER, pressure=seen), OPTIONS) == ()
+
+
 @pytest.mark.parametrize(
     ("rule", "severity", "changes"),
     [
@@ -332,6 +423,14 @@ BROKER = BrokerView(
             Severity.CRITICAL,
             {"set_aside": (SetAside(key="/registry/topics/default/t", why="no JSON", mend="restore"),)},
         ),
+        (
+            "clock_stepped",
+            Severity.WARNING,
+            {"clock": "the machine's clock stepped by +9.0 s", "clock_steps": 1},
+        ),
+        ("disk_sync_slow", Severity.WARNING, {"pressure": replace(QUIET, syncs=40, slow_syncs=3)}),
+        ("reconnect_storm", Severity.WARNING, {"pressure": replace(QUIET, opened=300, open_now=4)}),
+        ("noisy_neighbour", Severity.WARNING, {"pressure": NOISY}),
         ("undo_given_up", Severity.WARNING, {"given_up": {"c1": 1 << 60}}),
     ],
 )
@@ -361,7 +460,7 @@ def test_answers_are_bounded_and_ranked_and_silence_without_a_look_is_unknown() 
 
 
 def test_the_rules_are_declared_and_the_windows_are_what_they_seem() -> None:
-    assert len(RULES) == 26
+    assert len(RULES) == 31
     assert (FALLING.status, STANDING.status) == (LagStatus.FALLING_BEHIND, LagStatus.STUCK)
     for rule in RULES.values():
         assert rule.evidence
