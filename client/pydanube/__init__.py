@@ -100,12 +100,15 @@ if TYPE_CHECKING:
         ClientEventKind,
         ClientStatistics,
         ConsumerStatistics,
+        HandlerStatistics,
+        Health,
         OffsetRange,
         ProducerStatistics,
         Receipt,
         SchemaRef,
         SendSummary,
     )
+    from pydanube.handler_loop import HandlerOptions
     from pydanube.message import Batch, Message
     from pydanube.options import (
         AccessMode,
@@ -154,6 +157,9 @@ __all__ = [
     "Draining",
     "Fatal",
     "FormatTooNew",
+    "HandlerOptions",
+    "HandlerStatistics",
+    "Health",
     "InsecureBind",
     "Internal",
     "InvalidArgument",
@@ -243,6 +249,8 @@ _HOMES = {
             "ClientEventKind",
             "ClientStatistics",
             "ConsumerStatistics",
+            "HandlerStatistics",
+            "Health",
             "OffsetRange",
             "ProducerStatistics",
             "Receipt",
@@ -252,6 +260,7 @@ _HOMES = {
         "pydanube.facts",
     ),
     **dict.fromkeys(("Tls",), "pydanube.endpoint"),
+    **dict.fromkeys(("HandlerOptions",), "pydanube.handler_loop"),
     **dict.fromkeys(
         (
             "Batch",

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
 import time
 import warnings
 import weakref
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from itertools import chain, repeat
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, Unpack
 
-from pydanube_core.errors import ClosedResource, DispatchMismatch, InvalidArgument, Retryable
+from pydanube_core.errors import ClosedResource, InvalidArgument, Misuse
 from pydanube_core.generated import danube_stream_pb2 as pb
 from pydanube_core.names import TopicName, check_subscription
 from pydanube_core.services import STREAM
 
 from pydanube.addresses import DEFAULT_BROKER_URL
 from pydanube.bearer import TokenSource, token_from
-from pydanube.client_metrics import ClosedCounts, Labels, exposition
+from pydanube.client_metrics import ClosedCounts, Labels, Statistics, exposition
+from pydanube.connections import ASK_TIMEOUT_S, Connections
 from pydanube.consumer import Consumer, Reader
 from pydanube.endpoint import Tls, parse_url, with_scheme
 from pydanube.events import EventHub
@@ -31,11 +31,11 @@ from pydanube.facts import (
     ClientEvent,
     ClientEventKind,
     ClientStatistics,
-    ConsumerStatistics,
-    ProducerStatistics,
+    Health,
     SchemaRef,
     from_ms,
 )
+from pydanube.handler_loop import Handler, HandlerArguments, HandlerLoop, HandlerOptions, run_all
 from pydanube.http2_transport import Http2Transport
 from pydanube.options import (
     ClientSide,
@@ -55,12 +55,22 @@ from pydanube.schemas import Schema, Schemas, schema_of
 from pydanube.tls import tls_from
 from pydanube.topic_watch import Partitions, TopicChoice, TopicWatch
 from pydanube.tracing import Tracing
-from pydanube.transport import Transport, TransportFactory, gave_up
+from pydanube.transport import TransportFactory
 
-_RESOLVE_TIMEOUT_S: Final = 10.0
+if TYPE_CHECKING:
+    from pydanube.admin.generated.operations import Admin
 
-_Answer = TypeVar("_Answer")
 _Partitions = tuple[str, Partitions]
+HandlerT = TypeVar("HandlerT", bound=Handler)
+
+
+class _Registered(NamedTuple):
+    """What `serve` runs."""
+
+    handler: Handler
+    topics: str | Sequence[str]
+    subscription: str
+    changes: Mapping[str, Any]
 
 
 def connect(
@@ -106,28 +116,33 @@ def connect(
     if secure and tls is None:  # given, so that an answer that names another address does not lead out of TLS
         tls = tls_from() or Tls()
     make = partial(Http2Transport, token=token, tls=tls, principal=principal)
-    return Client(url, make, retry or Retry(), Tracing() if tracing else None)
+    return Client(url, make, retry or Retry(), Tracing() if tracing else None, principal)
 
 
 class Client:
     """Connections to a cluster; made by `connect`. Bound to the event loop whose block it is used in."""
 
     def __init__(
-        self, url: str, transport: TransportFactory, retry: Retry, tracing: Tracing | None = None
+        self,
+        url: str,
+        transport: TransportFactory,
+        retry: Retry,
+        tracing: Tracing | None = None,
+        principal: str | None = None,
     ) -> None:
         self._url = url
         self._tracing = tracing
+        self._principal = principal
         self._closed_counts = ClosedCounts()
-        self._make = transport
+        self._connections = Connections(url, transport, retry)
         self._retry = retry
-        self._transports: dict[str, Transport] = {}
-        self._owners: dict[str, str] = {}  # concrete topic → url, as a Resolve just said; used once
         self._events = EventHub()
         self._producers: set[Producer] = set()
         self._receivers: set[Receiver] = set()
+        self._handlers: list[_Registered] = []
+        self._loops: dict[HandlerLoop, str] = {}  # those that run, and those that failed, with why
         self._reconnects = 0
         self._outage = Outage(url, retry.max_elapsed_s)
-        self._open = False
         self._known_schemas: OrderedDict[SchemaRef, Schema] = OrderedDict()
         self._unclosed = weakref.finalize(self, _warn_unclosed, url)
         self._unclosed.detach()
@@ -135,9 +150,9 @@ class Client:
     # -- the block -------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        if self._open:
+        if self._connections.usable:
             raise ClosedResource("this client is in use already; call connect() again for another")
-        self._open = True
+        self._connections.usable = True
         self._unclosed = weakref.finalize(self, _warn_unclosed, self._url)
         self._unclosed.atexit = False
         return self
@@ -149,17 +164,14 @@ class Client:
 
     async def aclose(self) -> None:
         """Close every connection. Producers that are still open drop what they have not stored."""
-        self._open = False
+        self._connections.usable = False
         self._unclosed.detach()
         for receiver in list(self._receivers):
             await receiver.aclose()
         for producer in list(self._producers):
             await producer.aclose()
         self._events.close()
-        transports = list(self._transports.values())
-        self._transports.clear()
-        for transport in transports:
-            await transport.aclose()
+        await self._connections.aclose()
 
     # -- what it is for --------------------------------------------------------------------------------------
 
@@ -263,6 +275,72 @@ class Client:
         self._receivers.add(reader)
         return reader
 
+    async def run(
+        self,
+        handler: Handler,
+        topics: str | Sequence[str],
+        subscription: str,
+        *,
+        stop: asyncio.Event | None = None,
+        **changes: Unpack[HandlerArguments],
+    ) -> None:
+        """Handle the messages of a subscription by a function, until SIGTERM or SIGINT comes or `stop` is set.
+
+        What the function returns from is acknowledged; what it raises comes again after a back-off, and is a dead letter
+        after `retries`. What was taken when it is asked to stop is answered; a second signal ends the process as usual.
+
+        Args:
+            handler: called with the message, in a thread unless it is `async`.
+            topics: one, or several in a list.
+            subscription: its name; it is shared unless `type` says otherwise.
+            stop: ends it instead of signals, which are then left alone.
+            changes: fields of `HandlerOptions` and of `ConsumerOptions` by name.
+
+        Raises:
+            ClusterError: what ended the consumer for good, or refused the failure policy.
+        """
+        await run_all([self._loop(_Registered(handler, topics, subscription, changes))], stop)
+
+    def handler(
+        self, topics: str | Sequence[str], subscription: str, **changes: Unpack[HandlerArguments]
+    ) -> Callable[[HandlerT], HandlerT]:
+        """Keep the function that stands under it for `serve`; the arguments are those of `run`."""
+
+        def keep(handler: HandlerT) -> HandlerT:
+            self._handlers.append(_Registered(handler, topics, subscription, changes))
+            return handler
+
+        return keep
+
+    async def serve(self, *, stop: asyncio.Event | None = None) -> None:
+        """`run` all functions under `@client.handler(…)`, side by side; one that fails ends the others too.
+
+        Raises:
+            Misuse: there is none.
+            ClusterError: as `run`.
+        """
+        if not self._handlers:
+            raise Misuse("nothing to serve: put @client.handler(topics, subscription) above a function")
+        await run_all([self._loop(each) for each in self._handlers], stop)
+
+    def health(self) -> Health:
+        """Whether it can do its work now: nothing waits for a broker, and no handler loop has failed."""
+        reasons = [
+            *self._outage.waiting(),
+            *(f"the handler of {loop.labels[1]} failed: {why}" for loop, why in self._loops.items() if why),
+        ]
+        return Health(ok=not reasons, reasons=tuple(reasons))
+
+    @property
+    def admin(self) -> Admin:
+        """The operations of the cluster, as `pydanube.admin.connect_admin` gives them, over this client's connection."""
+        from pydanube.admin.calling import Caller  # the classes of results take a while to make
+        from pydanube.admin.generated.operations import Admin
+        from pydanube.ops_channel import OpsChannel
+
+        channel = OpsChannel(self._url, field="url", transport=self._connections.to(self._url))
+        return Admin(Caller(channel, principal=self._principal))
+
     def events(self) -> AsyncIterator[ClientEvent]:
         """What happens to the connections, from the call on; ends when the client closes."""
         return self._events.listen()
@@ -271,13 +349,13 @@ class Client:
     def schemas(self) -> Schemas:
         """The registry of the cluster. Made anew each time: kept here it would be a cycle, and an abandoned client
         would no longer be noticed at once."""
-        return Schemas(self._call, self._known_schemas)
+        return Schemas(self._connections.call, self._known_schemas)
 
     def statistics(self) -> ClientStatistics:
         """Connections, producers and consumers at this moment, and reconnects so far."""
         return ClientStatistics(
             url=self._url,
-            connections=len(self._transports),
+            connections=len(self._connections),
             producers=len(self._producers),
             consumers=len(self._receivers),
             reconnects=self._reconnects,
@@ -286,24 +364,38 @@ class Client:
     def metrics(self) -> str:
         """The counters of all its producers and consumers in the text format that Prometheus reads (0.0.4): to be
         answered by the application's own `/metrics`. What was counted by those that are closed stays."""
-        open_ones: list[tuple[Labels, ProducerStatistics | ConsumerStatistics]] = [
+        open_ones: list[tuple[Labels, Statistics]] = [
             *((("producer", each.topic, ""), each.statistics()) for each in self._producers),
             *((each.labels, each.statistics()) for each in self._receivers),
+            *((each.labels, each.statistics()) for each in self._loops),
         ]
         return exposition(self.statistics(), open_ones, self._closed_counts)
 
     # -- inside ----------------------------------------------------------------------------------------------
 
-    async def _call(self, path: str, request: bytes, timeout_s: float) -> bytes:
-        return await self._transport(self._url).call(path, request, timeout_s=timeout_s)
+    def _loop(self, asked: _Registered) -> HandlerLoop:
+        handler, topics, subscription, changes = asked
+        own = {
+            name: value for name, value in changes.items() if name not in ConsumerArguments.__annotations__
+        }
+        options = changed(HandlerOptions(), own, "run")
+        if not callable(handler):
+            raise InvalidArgument(
+                f"handler is a function, got {handler!r:.100}", field="handler", value=repr(handler)[:100]
+            )
+        of_consumer = {name: value for name, value in changes.items() if name not in own}
+        consumer = self.consumer(topics, subscription, options.consumer(), **of_consumer)
 
-    def _transport(self, url: str) -> Transport:
-        if not self._open:
-            raise ClosedResource("the client is used outside its block: `async with connect() as client`")
-        transport = self._transports.get(url)
-        if transport is None:
-            transport = self._transports[url] = self._make(url)
-        return transport
+        def ended(loop: HandlerLoop, error: BaseException | None) -> None:
+            if error is None:
+                del self._loops[loop]
+                self._closed_counts.add(loop.labels, loop.statistics())
+            else:
+                self._loops[loop] = str(error)
+
+        loop = HandlerLoop(handler, consumer, options, lambda: self.admin, ended)
+        self._loops[loop] = ""
+        return loop
 
     def _side(self, request: pb.ResolveRequest, waiter: Waiter) -> ClientSide:
         def emit(kind: ClientEventKind, role: str, topic: str, url: str, attempt: int, reason: str) -> None:
@@ -314,8 +406,8 @@ class Client:
             self._emit(kind, role, topic, url, attempt, reason)
 
         return ClientSide(
-            prepare=self._preparer(request, waiter),
-            locate=self._locate,
+            prepare=self._connections.preparer(request, waiter),
+            locate=self._connections.locate,
             emit=emit,
             retry=self._retry,
             schema=self._schema,
@@ -354,15 +446,15 @@ class Client:
             request = pb.MatchRequest(patterns=patterns, limit=limit).SerializeToString()
 
             async def ask() -> bytes:
-                return await self._call(STREAM["Match"].path, request, _RESOLVE_TIMEOUT_S)
+                return await self._connections.call(STREAM["Match"].path, request, ASK_TIMEOUT_S)
 
             # Beside the consumer's own connections, to look whether there is more is not what it waits for.
             with waiter.asking(str(choice)) if several else nullcontext(_unheard) as waiting:
-                found = pb.MatchResponse.FromString(await self._with_retry(ask, waiting))
+                found = pb.MatchResponse.FromString(await self._connections.with_retry(ask, waiting))
             return dict(zip(found.topics, chain(found.partitions, repeat(0)), strict=False)), found.more
 
         async def prepare(topic: str, create: bool) -> _Partitions:
-            return await self._preparer(pb.ResolveRequest(topic=topic, create=create), waiter)()
+            return await self._connections.preparer(pb.ResolveRequest(topic=topic, create=create), waiter)()
 
         return TopicWatch(
             choice,
@@ -373,69 +465,6 @@ class Client:
             refresh_s=asked.refresh_s,
             several=several,
         )
-
-    def _preparer(
-        self, request: pb.ResolveRequest, waiter: Waiter
-    ) -> Callable[[], Coroutine[Any, Any, _Partitions]]:
-        async def prepare() -> _Partitions:
-            with waiter.asking(request.topic) as waiting:
-                response = await self._with_retry(lambda: self._resolve(request), waiting)
-            if (
-                request.partitions
-                and (len(response.partitions) if response.partitioned else 1) != request.partitions
-            ):
-                raise InvalidArgument(
-                    f"{response.topic} has {len(response.partitions)} partitions, not {request.partitions}",
-                    field="partitions", value=request.partitions,
-                )  # fmt: skip
-            if request.dispatch_strategy and response.dispatch_strategy not in (
-                "",
-                request.dispatch_strategy,
-            ):
-                raise DispatchMismatch(
-                    f"{response.topic} is {response.dispatch_strategy}, not {request.dispatch_strategy}",
-                    topic=response.topic, field="dispatch_strategy", value=request.dispatch_strategy,
-                )  # fmt: skip
-            return response.topic, [
-                (index if response.partitioned else None, partition.topic)
-                for index, partition in enumerate(response.partitions)
-            ]
-
-        return prepare
-
-    async def _with_retry(
-        self, ask: Callable[[], Coroutine[Any, Any, _Answer]], waiting: Callable[[str], None]
-    ) -> _Answer:
-        since, attempt = time.monotonic(), 0
-        while True:
-            try:
-                return await ask()
-            except Retryable as error:
-                attempt += 1
-                waiting(error.message)
-                left_s = since + self._retry.max_elapsed_s - time.monotonic()
-                if left_s <= 0:
-                    raise gave_up(error, time.monotonic() - since) from None
-                delay_s = self._retry.delay_s(
-                    attempt, draw=random.random(), retry_after_ms=error.retry_after_ms
-                )
-                await asyncio.sleep(min(delay_s, left_s))
-
-    async def _resolve(self, request: pb.ResolveRequest) -> pb.ResolveResponse:
-        transport = self._transport(self._url)
-        data = await transport.resolve(request.SerializeToString(), timeout_s=_RESOLVE_TIMEOUT_S)
-        response = pb.ResolveResponse.FromString(data)
-        for partition in response.partitions:
-            self._owners[partition.topic] = partition.broker_url or self._url
-        return response
-
-    async def _locate(self, concrete_topic: str) -> Transport:
-        """The transport to the topic's owner, asked anew for each connection: it may have moved."""
-        url = self._owners.pop(concrete_topic, None)
-        if url is None:
-            await self._resolve(pb.ResolveRequest(topic=concrete_topic))
-            url = self._owners.pop(concrete_topic, self._url)
-        return self._transport(url)
 
     def _emit(
         self, kind: ClientEventKind, role: str, topic: str, url: str, attempt: int, reason: str

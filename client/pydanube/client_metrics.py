@@ -11,16 +11,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
-from pydanube.facts import ClientStatistics, ConsumerStatistics, ProducerStatistics
+from pydanube.facts import ClientStatistics, ConsumerStatistics, HandlerStatistics, ProducerStatistics
 
 MOST_SERIES: Final = 1000
 _GAUGES: Final = {
     "waiting_messages", "waiting_bytes", "blocked_senders", "buffered_messages", "credit_messages", "credit_bytes",
+    "running_workers",
 }  # fmt: skip
 
 #: role, topic, subscription
 Labels = tuple[str, str, str]
-Statistics = ProducerStatistics | ConsumerStatistics
+Statistics = ProducerStatistics | ConsumerStatistics | HandlerStatistics
 
 
 class ClosedCounts:

@@ -24,6 +24,12 @@ class Consumer(Receiver):
         """False for the standby of a failover subscription."""
         return any(lane.active for lane in self._lanes)
 
+    def drain(self) -> None:
+        """Hand out nothing more: iterations end. What was handed out may still be answered; what was not comes again."""
+        self.pause()
+        self._drained = True
+        self._wake(everyone=True)
+
     async def flush_acks(self) -> None:
         """Send the acks given so far and wait until they are durable: they survive a crash of the broker.
 

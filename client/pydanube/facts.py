@@ -136,3 +136,24 @@ class ConsumerStatistics:
     credit_messages: int
     credit_bytes: int
     reconnects: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandlerStatistics:
+    """Counters of a handler loop: what the function returned from, what it raised, and what was given up for good here.
+
+    `running_workers` is 0 before the loop runs and after it has ended.
+    """
+
+    handled_messages: int
+    failed_messages: int
+    rejected_messages: int
+    running_workers: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """Whether a client can do its work: what waits for a broker, and which handler loops do not run."""
+
+    ok: bool
+    reasons: tuple[str, ...] = ()

@@ -12,6 +12,7 @@ from pydanube.bearer import TokenSource, token_from
 from pydanube.endpoint import Tls
 from pydanube.http2_transport import Http2Transport
 from pydanube.tls import tls_from
+from pydanube.transport import Transport
 
 OPS_CALL: Final = "/danube.ops.Ops/Call"
 
@@ -23,14 +24,21 @@ class OpsChannel:
         url: `http://host:port`, or `https://host:port` with TLS.
         field: the argument that an address of another form is blamed on.
         token, tls: as of `pydanube.connect`.
+        transport: a connection that is there already and somebody else's to close.
     """
 
     def __init__(
-        self, url: str, *, field: str = "admin", token: TokenSource | None = None, tls: Tls | None = None
+        self,
+        url: str,
+        *,
+        field: str = "admin",
+        token: TokenSource | None = None,
+        tls: Tls | None = None,
+        transport: Transport | None = None,
     ) -> None:
         self.url = url
         target, secure = call_target(url, field=field)
-        self._transport = Http2Transport(
+        self._transport = transport or Http2Transport(
             f"{'https' if secure else 'http'}://{target}",
             token=token_from() if token is None else token,
             tls=tls_from() if tls is None and secure else tls,

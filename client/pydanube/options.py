@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, Literal, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, TypeVar
 
 from pydanube_core.batch import BATCH_TARGET_BYTES
 from pydanube_core.errors import InvalidArgument
@@ -26,6 +26,9 @@ from pydanube.schemas import Schema, SchemaLike, schema_of
 from pydanube.topic_watch import MOST_TOPICS, Partitions
 from pydanube.tracing import Tracing
 from pydanube.transport import Transport
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 SubscriptionType = Literal["exclusive", "shared", "failover", "key-shared"]
 DispatchStrategy = Literal["reliable", "non_reliable"]
@@ -246,7 +249,7 @@ class ReaderOptions:
         )
 
 
-Options = TypeVar("Options", ProducerOptions, ConsumerOptions, ReaderOptions)
+Options = TypeVar("Options", bound="DataclassInstance")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

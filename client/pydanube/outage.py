@@ -37,6 +37,10 @@ class Outage:
         self._ids += 1
         return Waiter(self, self._ids, what)
 
+    def waiting(self) -> list[str]:
+        """What waits, for which broker and why, now."""
+        return [f"{sentence}: {reason or 'no answer yet'}" for sentence, reason in self._waiting.values()]
+
     def begin(self, who: tuple[int, str], what: str, url: str, reason: str) -> None:
         """`who` waits from now on, or has another reason."""
         self._waiting[who] = (f"{what} waits for the broker at {url or self._url}", reason)

@@ -66,7 +66,7 @@ class Receiver:
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._open = False
         self._entered = False
-        self._paused = False
+        self._paused = self._drained = False
         # the delivery that is being handed out: its messages, as an iterator; the offsets under it tell what is left
         self._current: Iterator[Message] = _NOTHING
         self._offsets: Iterator[int] = iter(())
@@ -475,6 +475,8 @@ class Receiver:
                 if self._entered:
                     return False
                 self._check_usable()
+            if self._drained:
+                return False
             if self._ready and not self._paused:
                 self._begin(self._ready.popleft(), 0)
                 self._wake()  # for what this task leaves of it

@@ -159,7 +159,8 @@ GENERATED_USERS = (
     "pydanube_core.ops_call",  # danube.ops/Call: its request and its answer
     "pydanube_storage.metadata.etcd.*",  # etcd's own messages
     "pydanube_broker.services.*",
-    "pydanube.client",  # Resolve, before a stream is opened
+    "pydanube.client",  # Match
+    "pydanube.connections",  # Resolve, before a stream is opened
     "pydanube.schemas",  # the registry's unary calls
     "pydanube.testing.faults",  # answers in a broker's place
     "pydanube.control",  # what a consume stream is told: acknowledgements, credit, seeks

@@ -2,35 +2,26 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Any, Final
 
 from pydanube_core.ops_call import LONG_RUNNING_S, call_request
 
-from pydanube.addresses import admin_address
 from pydanube.admin.values import ResultT
-from pydanube.bearer import TokenSource
-from pydanube.endpoint import Tls
 from pydanube.ops_channel import OpsChannel
 from pydanube.principal import default_principal
 
 FACE: Final = "python"
+CALL_S: Final = 10.0
 
 
 class Caller:
     """Calls from asyncio."""
 
     def __init__(
-        self,
-        url: str | None,
-        *,
-        token: TokenSource | None,
-        tls: Tls | None,
-        principal: str | None,
-        timeout_s: float,
+        self, channel: OpsChannel, *, principal: str | None = None, timeout_s: float = CALL_S
     ) -> None:
-        self._channel = OpsChannel(admin_address(url, None, os.environ), field="url", token=token, tls=tls)
+        self._channel = channel
         self._principal = principal or default_principal()
         self._timeout_s = timeout_s
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
-from pydanube.admin.calling import Caller
+from pydanube.addresses import admin_address
+from pydanube.admin.calling import CALL_S, Caller
 from pydanube.admin.generated.operations import Admin
 from pydanube.admin.generated.sync_operations import SyncAdmin
 from pydanube.bearer import TokenSource
 from pydanube.endpoint import Tls
+from pydanube.ops_channel import OpsChannel
 from pydanube.sync_loop import Loop
 
 
@@ -20,7 +23,7 @@ async def connect_admin(
     token: TokenSource | None = None,
     tls: Tls | None = None,
     principal: str | None = None,
-    timeout_s: float = 10.0,
+    timeout_s: float = CALL_S,
 ) -> AsyncIterator[Admin]:
     """The operations of a cluster, for the block.
 
@@ -31,7 +34,7 @@ async def connect_admin(
         principal: who asks, for the audit; DANUBE_PRINCIPAL, else `<user>@<host>`.
         timeout_s: for a call; operations that take long have an hour.
     """
-    caller = Caller(url, token=token, tls=tls, principal=principal, timeout_s=timeout_s)
+    caller = Caller(_channel(url, token, tls), principal=principal, timeout_s=timeout_s)
     try:
         yield Admin(caller)
     finally:
@@ -45,12 +48,16 @@ def connect_admin_sync(
     token: TokenSource | None = None,
     tls: Tls | None = None,
     principal: str | None = None,
-    timeout_s: float = 10.0,
+    timeout_s: float = CALL_S,
 ) -> Iterator[SyncAdmin]:
     """`connect_admin` without await; `pydanube.sync` exports it under that name."""
-    caller, loop = Caller(url, token=token, tls=tls, principal=principal, timeout_s=timeout_s), Loop()
+    caller, loop = Caller(_channel(url, token, tls), principal=principal, timeout_s=timeout_s), Loop()
     try:
         yield SyncAdmin(loop, Admin(caller))
     finally:
         loop.call(caller.aclose())
         loop.close()
+
+
+def _channel(url: str | None, token: TokenSource | None, tls: Tls | None) -> OpsChannel:
+    return OpsChannel(admin_address(url, None, os.environ), field="url", token=token, tls=tls)

@@ -1,0 +1,122 @@
+"""The connections of a client, one to each broker, and which of them leads to a topic's owner."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeVar
+
+from pydanube_core.errors import ClosedResource, DispatchMismatch, InvalidArgument, Retryable
+from pydanube_core.generated import danube_stream_pb2 as pb
+
+from pydanube.outage import Waiter
+from pydanube.retry import Retry
+from pydanube.topic_watch import Partitions
+from pydanube.transport import Transport, TransportFactory, gave_up
+
+ASK_TIMEOUT_S: Final = 10.0
+
+_Answer = TypeVar("_Answer")
+
+
+class Connections:
+    """Made when they are first needed; usable between `open` and `aclose`."""
+
+    def __init__(self, url: str, make: TransportFactory, retry: Retry) -> None:
+        self.url = url
+        self._make = make
+        self._retry = retry
+        self._transports: dict[str, Transport] = {}
+        self._owners: dict[str, str] = {}  # concrete topic → url, as a Resolve just said; used once
+        self.usable = False
+
+    def __len__(self) -> int:
+        return len(self._transports)
+
+    async def aclose(self) -> None:
+        """Close every one."""
+        transports = list(self._transports.values())
+        self._transports.clear()
+        for transport in transports:
+            await transport.aclose()
+
+    async def call(self, path: str, request: bytes, timeout_s: float) -> bytes:
+        """A unary call to the broker that the client was given."""
+        return await self.to(self.url).call(path, request, timeout_s=timeout_s)
+
+    def to(self, url: str) -> Transport:
+        """The transport to the broker at a url."""
+        if not self.usable:
+            raise ClosedResource("the client is used outside its block: `async with connect() as client`")
+        transport = self._transports.get(url)
+        if transport is None:
+            transport = self._transports[url] = self._make(url)
+        return transport
+
+    def preparer(
+        self, request: pb.ResolveRequest, waiter: Waiter
+    ) -> Callable[[], Coroutine[Any, Any, tuple[str, Partitions]]]:
+        """What asks for a topic's whole name and partitions, and holds them against what the request wants."""
+
+        async def prepare() -> tuple[str, Partitions]:
+            with waiter.asking(request.topic) as waiting:
+                response = await self.with_retry(lambda: self._resolve(request), waiting)
+            if (
+                request.partitions
+                and (len(response.partitions) if response.partitioned else 1) != request.partitions
+            ):
+                raise InvalidArgument(
+                    f"{response.topic} has {len(response.partitions)} partitions, not {request.partitions}",
+                    field="partitions", value=request.partitions,
+                )  # fmt: skip
+            if request.dispatch_strategy and response.dispatch_strategy not in (
+                "",
+                request.dispatch_strategy,
+            ):
+                raise DispatchMismatch(
+                    f"{response.topic} is {response.dispatch_strategy}, not {request.dispatch_strategy}",
+                    topic=response.topic, field="dispatch_strategy", value=request.dispatch_strategy,
+                )  # fmt: skip
+            return response.topic, [
+                (index if response.partitioned else None, partition.topic)
+                for index, partition in enumerate(response.partitions)
+            ]
+
+        return prepare
+
+    async def with_retry(
+        self, ask: Callable[[], Coroutine[Any, Any, _Answer]], waiting: Callable[[str], None]
+    ) -> _Answer:
+        """Ask again what may pass, for as long as the client's `Retry` says; `waiting` is told why."""
+        since, attempt = time.monotonic(), 0
+        while True:
+            try:
+                return await ask()
+            except Retryable as error:
+                attempt += 1
+                waiting(error.message)
+                left_s = since + self._retry.max_elapsed_s - time.monotonic()
+                if left_s <= 0:
+                    raise gave_up(error, time.monotonic() - since) from None
+                delay_s = self._retry.delay_s(
+                    attempt, draw=random.random(), retry_after_ms=error.retry_after_ms
+                )
+                await asyncio.sleep(min(delay_s, left_s))
+
+    async def _resolve(self, request: pb.ResolveRequest) -> pb.ResolveResponse:
+        transport = self.to(self.url)
+        data = await transport.resolve(request.SerializeToString(), timeout_s=ASK_TIMEOUT_S)
+        response = pb.ResolveResponse.FromString(data)
+        for partition in response.partitions:
+            self._owners[partition.topic] = partition.broker_url or self.url
+        return response
+
+    async def locate(self, concrete_topic: str) -> Transport:
+        """The transport to the topic's owner, asked anew for each connection: it may have moved."""
+        url = self._owners.pop(concrete_topic, None)
+        if url is None:
+            await self._resolve(pb.ResolveRequest(topic=concrete_topic))
+            url = self._owners.pop(concrete_topic, self.url)
+        return self.to(url)

@@ -1,0 +1,289 @@
+"""The handler loop on a real broker: what a function returns from is done, what it raises comes again and dies in the end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from pydanube import Client, InvalidArgument, Message, Misuse, Retry
+from pydanube.testing import InMemoryCluster
+
+pytestmark = pytest.mark.anyio
+SOON: dict[str, Any] = {"backoff_s": (0.001, 0.002)}
+
+
+async def _publish(client: Client, topic: str, *payloads: bytes, key: str | None = None) -> None:
+    async with client.producer(topic) as producer:
+        for payload in payloads:
+            await producer.send(payload, key=key)
+
+
+async def _dead(client: Client, topic: str) -> Message:
+    async with client.consumer(topic, "look", create=True) as consumer:
+        return await anext(consumer)
+
+
+async def test_what_fails_comes_again_and_is_a_dead_letter_in_the_end(memory: InMemoryCluster) -> None:
+    counts: list[int] = []
+    stop, good = asyncio.Event(), asyncio.Event()
+
+    async def handler(message: Message) -> None:
+        if message.payload == b"poison":
+            counts.append(message.delivery_count)
+            raise ValueError("not a number")
+        good.set()
+
+    async with memory.connect() as client:
+        await _publish(client, "orders", b"poison", b"good")
+        loop = asyncio.create_task(client.run(handler, "orders", "billing", retries=2, stop=stop, **SOON))
+        dead = await _dead(client, "orders-dlq-billing")
+        await good.wait()
+        stop.set()
+        await loop
+        assert counts == [1, 2, 3]
+        assert dead.payload == b"poison"
+        assert "ValueError: not a number" in dead.attributes.values()
+        counters = client.metrics()
+        assert (
+            'danube_client_handler_failed_messages_total{topic="/default/orders",subscription="billing"} 3'
+            in counters
+        )
+        assert (
+            'danube_client_handler_handled_messages_total{topic="/default/orders",subscription="billing"} 1'
+            in counters
+        )
+    assert memory.unacknowledged("orders", "billing") == 0
+
+
+async def test_workers_work_at_the_same_time_and_a_stop_waits_for_them(memory: InMemoryCluster) -> None:
+    started, go, stop = 0, asyncio.Event(), asyncio.Event()
+    all_here = asyncio.Event()
+
+    async def handler(message: Message) -> None:
+        nonlocal started
+        started += 1
+        if started == 4:
+            all_here.set()
+        await go.wait()
+
+    async with memory.connect() as client:
+        await _publish(client, "t", *(b"%d" % i for i in range(10)))
+        loop = asyncio.create_task(client.run(handler, "t", "s", workers=4, stop=stop))
+        await all_here.wait()
+        stop.set()
+        await asyncio.sleep(0)
+        assert not loop.done()
+        go.set()
+        await loop
+    assert started == 4
+    assert memory.unacknowledged("t", "s") == 6  # those that nobody had begun come to the next
+
+
+async def test_a_function_that_outlives_the_drain_is_cancelled(memory: InMemoryCluster) -> None:
+    started, stop = asyncio.Event(), asyncio.Event()
+
+    async def handler(message: Message) -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    async with memory.connect() as client:
+        await _publish(client, "t", b"one")
+        loop = asyncio.create_task(client.run(handler, "t", "s", drain_s=0.01, stop=stop))
+        await started.wait()
+        stop.set()
+        await loop
+    assert memory.unacknowledged("t", "s") == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_ends_it(memory: InMemoryCluster, number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+
+    async def handler(message: Message) -> None:
+        os.kill(os.getpid(), number)
+
+    async with memory.connect() as client:
+        await _publish(client, "t", b"one")
+        await client.run(handler, "t", "s")
+    assert signal.getsignal(number) is before
+    assert memory.unacknowledged("t", "s") == 0
+
+
+async def test_a_plain_function_runs_in_threads(memory: InMemoryCluster) -> None:
+    both, stop, threads = threading.Barrier(2), asyncio.Event(), set()
+    main, loop = threading.get_ident(), asyncio.get_running_loop()
+
+    def handler(message: Message) -> None:
+        both.wait(timeout=60)  # two at the same time, or none gets past here
+        threads.add(threading.get_ident())
+        if message.payload == b"3":
+            loop.call_soon_threadsafe(stop.set)
+
+    async with memory.connect() as client:
+        await _publish(client, "t", b"0", b"1", b"2", b"3")
+        await client.run(handler, "t", "s", workers=2, stop=stop)
+    assert main not in threads
+    assert memory.unacknowledged("t", "s") == 0
+
+
+async def test_messages_of_a_key_keep_their_order_through_retries(memory: InMemoryCluster) -> None:
+    seen: dict[str | None, list[bytes]] = defaultdict(list)
+    running: set[str | None] = set()
+    stop, failed, total = asyncio.Event(), set(), 0
+
+    async def handler(message: Message) -> None:
+        nonlocal total
+        key = message.key
+        assert key not in running
+        running.add(key)
+        try:
+            await asyncio.sleep(0)
+            if message.payload == b"3" and key not in failed:
+                failed.add(key)
+                raise RuntimeError("once")
+            seen[key].append(message.payload)
+            total += 1
+            if total == 40:
+                stop.set()
+        finally:
+            running.discard(key)
+
+    async with memory.connect() as client:
+        async with client.producer("t") as producer:
+            for step in range(10):
+                for key in "abcd":
+                    await producer.send(b"%d" % step, key=key)
+        await client.run(handler, "t", "s", workers=3, ordered_by_key=True, stop=stop, **SOON)
+    assert seen == {key: [b"%d" % step for step in range(10)] for key in "abcd"}
+    assert failed == set("abcd")
+    assert memory.unacknowledged("t", "s") == 0
+
+
+async def test_by_key_what_fails_too_often_is_a_dead_letter_and_the_next_of_its_key_follows(
+    memory: InMemoryCluster,
+) -> None:
+    calls: list[bytes] = []
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def handler(message: Message) -> None:
+        calls.append(message.payload)
+        if message.payload == b"bad":
+            raise ValueError("never")
+        loop.call_soon_threadsafe(stop.set)
+
+    async with memory.connect() as client:
+        await _publish(client, "t", b"bad", b"next", key="k")
+
+        await client.run(handler, "t", "s", ordered_by_key=True, retries=1, stop=stop, **SOON)
+        assert calls == [b"bad", b"bad", b"next"]
+        assert (await _dead(client, "t-dlq-s")).payload == b"bad"
+
+
+async def test_a_stop_ends_it_while_everything_waits_for_a_retry(memory: InMemoryCluster) -> None:
+    stop = asyncio.Event()
+
+    async def handler(message: Message) -> None:
+        asyncio.get_running_loop().call_soon(stop.set)
+        raise ValueError("later")
+
+    async with memory.connect() as client:
+        await _publish(client, "t", *(b"%d" % i for i in range(40)), key="k")
+        await client.run(handler, "t", "s", workers=1, ordered_by_key=True, backoff_s=(60, 60), stop=stop)
+    assert memory.unacknowledged("t", "s") == 40
+
+
+async def test_values_and_what_is_none(memory: InMemoryCluster) -> None:
+    @dataclass
+    class Order:
+        id: int
+
+    stop, got = asyncio.Event(), []
+
+    async def handler(order: Order, message: Message) -> None:
+        got.append((order, message.offset))
+        stop.set()
+
+    async with memory.connect() as client:
+        number = '{"type": "object", "properties": {"id": {"type": "integer"}}}'
+        await client.schemas.register("order", "json_schema", number)
+        async with client.producer("t", schema="order") as producer:
+            await producer.send(b"{}")  # fits the schema, and not the class
+            await producer.send({"id": 7})
+        loop = asyncio.create_task(client.run(handler, "t", "s", workers=1, schema=Order, stop=stop, **SOON))
+        assert (await _dead(client, "t-dlq-s")).delivery_count == 1
+        await loop
+    assert got == [(Order(7), 1)]
+
+
+async def test_decorated_functions_are_served_together(memory: InMemoryCluster) -> None:
+    client, got, stop = memory.connect(), set(), asyncio.Event()
+
+    @client.handler("a", "s")
+    @client.handler(["b", "c"], "s", workers=1)
+    async def handler(message: Message) -> None:
+        got.add(message.topic)
+        if len(got) == 3:
+            stop.set()
+
+    async with client:
+        for topic in "abc":
+            await _publish(client, topic, b"one")
+        await client.serve(stop=stop)
+    assert got == {"/default/a", "/default/b", "/default/c"}
+
+
+async def test_a_loop_that_fails_ends_the_others_and_is_unhealthy(memory: InMemoryCluster) -> None:
+    client = memory.connect(retry=Retry(max_elapsed_s=0.1))
+
+    async def handler(message: Message) -> None: ...
+
+    client.handler("a", "s")(handler)
+    client.handler("missing", "s", create=False)(handler)
+    async with client:
+        assert client.health().ok
+        with pytest.raises(Exception, match="missing"):
+            await client.serve()
+        health = client.health()
+        assert not health.ok
+        assert "missing" in health.reasons[0]
+
+
+async def test_a_policy_that_holds_is_not_written_again(memory: InMemoryCluster) -> None:
+    async def handler(message: Message) -> None: ...
+
+    async with memory.connect() as client:
+        written = []
+        for _ in range(2):
+            stop = asyncio.Event()
+            asyncio.get_running_loop().call_soon(stop.set)
+            await client.run(handler, "t", "s", stop=stop)
+            entries = (await client.admin.audit.query(limit=100)).items
+            written.append([each.operation for each in entries].count("subscriptions.set_failure_policy"))
+    assert written[0] == written[1] > 0
+
+
+async def test_arguments_that_are_none(memory: InMemoryCluster) -> None:
+    async with memory.connect() as client:
+        for changes in (
+            {"workers": 0},
+            {"retries": -1},
+            {"backoff_s": (2, 1)},
+            {"backoff_s": 3},
+            {"dead_letter": 1},
+        ):
+            with pytest.raises(InvalidArgument) as refused:
+                await client.run(print, "t", "s", **changes)  # type: ignore[arg-type]
+            assert refused.value.details["field"] == next(iter(changes))
+        with pytest.raises(InvalidArgument, match="handler"):
+            await client.run("print", "t", "s")  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="did you mean 'workers'"):
+            await client.run(print, "t", "s", worker=3)  # type: ignore[call-arg]
+        with pytest.raises(Misuse, match="handler"):
+            await client.serve()
+        assert client.statistics().consumers == 0
