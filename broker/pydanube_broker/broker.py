@@ -170,9 +170,7 @@ class Broker(BrokerParts):
         self.official = OfficialServices(self, store, schemas=RegistrySchemas(self.registry.schemas))
         stack.callback(self.official.close)
         await self._bind(stack)
-        await stack.enter_async_context(
-            self.registry.opened(self.data_dir.broker_id, self.broker_url, self.admin_url)
-        )
+        await stack.enter_async_context(self.registry.opened(self.address()))
         await self.official.load(self.registry.topics, self.registry.catalog)
         await self.registry.check_journal()
         self.data_dir.upgraded()
@@ -230,7 +228,7 @@ class Broker(BrokerParts):
                 keep_downsampled_s=settings.keep_downsampled,
                 downsample_after_s=settings.downsample_after,
             ),
-            machine_of(str(self.data_dir.broker_id), self.registry.lone.registration.incarnation),
+            machine_of(str(self.data_dir.broker_id), self.registry.ownership.incarnation),
             self.tier.write_telemetry,
             self.tier.cluster,
             now_ms=now_ms,

@@ -9,6 +9,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from pydanube_core.errors import ClusterError
+from pydanube_core.facts import BrokerAddress
 
 from pydanube_broker.admin_state import AdminState
 from pydanube_broker.data_dir import DataDir
@@ -59,6 +60,12 @@ class BrokerParts:
         self.http_url: str | None = None  # of the HTTP face, which the command starts beside this broker
         self.log_ring = LogRing()
         self.tasks: set[asyncio.Task[None]] = set()
+
+    def address(self) -> BrokerAddress:
+        """Return who this broker is and where it is reached, once its ports are bound."""
+        return BrokerAddress(
+            broker_id=str(self.data_dir.broker_id), broker_url=self.broker_url, admin_url=self.admin_url
+        )
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a task that ends with the broker; a failure is logged."""

@@ -16,6 +16,7 @@ from pydanube_core.diagnosis.alerts import Alert
 from pydanube_core.diagnosis.findings import Diagnosis
 from pydanube_core.diagnosis.lag_status import LagJudgement, LagStatus
 from pydanube_core.facts import (
+    BrokerAddress,
     BrokerFacts,
     CursorDifference,
     Grace,
@@ -326,6 +327,10 @@ class BrokersPort(Protocol):
     """The broker itself."""
 
     async def status(self) -> BrokerFacts: ...
+
+    async def leader(self) -> BrokerAddress | None:
+        """Return the broker that assigns topics; None while none is in office."""
+        ...
 
     async def settings(self) -> Sequence[SettingFacts]: ...
 

@@ -222,6 +222,15 @@ class CursorDifference:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerAddress:
+    """A broker and where it is reached. URLs as clients and brokers are to use them."""
+
+    broker_id: str
+    broker_url: str
+    admin_url: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerFacts:
     """The result of `brokers.status`, and of GET /status."""
 

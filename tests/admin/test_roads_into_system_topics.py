@@ -114,7 +114,7 @@ async def dead_letters_of_a_policy_of_before(cluster: Administered, target: str)
     pump = orders.subscriptions["s"]
     stored = {"poison_policy": "dead_letter", "dead_letter_topic": target, "max_redelivery_count": 0}
     pump.seek(0)
-    pump.set_policy(registry.failure_policy(stored))
+    pump.set_policy(registry.policies.of_failures(stored))
     async with (
         connect(cluster.broker.broker_url) as client,
         client.consumer("orders", "s", type="shared") as consumer,

@@ -34,7 +34,6 @@ LONGER = {
     "pydanube_broker/delivery/pump.py": 705,
     "pydanube_broker/journal/journal.py": 690,
     "pydanube_broker/cluster/tombstones.py": 530,
-    "pydanube_broker/serving/registry.py": 605,
     "pydanube_broker/subscription/key_slots.py": 520,
     "pydanube_broker/subscription/subscription.py": 720,
     "pydanube_broker/subscription/window.py": 690,

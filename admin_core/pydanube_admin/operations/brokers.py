@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
-from pydanube_core.errors import InvalidArgument, LastBroker
+from pydanube_core.errors import InvalidArgument, LastBroker, Unavailable
 from pydanube_core.facts import BrokerFacts
 from pydanube_core.names import SYSTEM_NAMESPACE, TopicName
 from pydanube_core.positions import Position, PositionKind
@@ -196,7 +196,7 @@ async def _this(context: Context, broker_id: str | None) -> BrokerFacts:
     examples=(Example(arguments={}, note="one, until there is a cluster"),),
 )
 async def list_brokers(context: Context, request: ListBrokersRequest) -> Page[BrokerItem]:
-    facts = await context.port.status()
+    facts, leading = await context.port.status(), await context.port.leader()
     matches = glob(request.filter)
     found = [facts] if matches(facts.broker_id) else []
     page = cut(found, key=lambda each: (each.broker_id,), operation="brokers.list", request=request)
@@ -205,7 +205,7 @@ async def list_brokers(context: Context, request: ListBrokersRequest) -> Page[Br
             BrokerItem(
                 broker_id=each.broker_id,
                 state="draining" if any(r.code == "DRAINING" for r in each.reasons) else "active",
-                is_leader=True,  # of one
+                is_leader=leading is not None and each.broker_id == leading.broker_id,
                 version=each.version,
                 uptime_s=round(each.uptime_s, 3),
                 topics=each.topics,
@@ -297,8 +297,10 @@ async def broker_logs(context: Context, request: LogsRequest) -> BrokerLogs:
     examples=(Example(arguments={}, note="a lone broker leads itself"),),
 )
 async def leader(context: Context, request: ClusterRequest) -> Leader:
-    facts = await context.port.status()
-    return Leader(broker_id=facts.broker_id, admin_url=facts.listen.get("admin"))
+    found = await context.port.leader()
+    if found is None:
+        raise Unavailable("no broker leads the cluster now: ask again in a moment", retry_after_ms=1000)
+    return Leader(broker_id=found.broker_id, admin_url=found.admin_url)
 
 
 async def metrics_of(context: Context, topic: str | None) -> dict[str, Any]:

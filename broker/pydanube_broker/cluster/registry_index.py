@@ -20,6 +20,7 @@ from pydanube_core.errors import (
     TopicNotFound,
 )
 from pydanube_core.names import TopicName
+from pydanube_core.spelling import TopicNames
 from pydanube_storage.metadata import KeyValue, Revision
 
 from pydanube_broker.cluster import keys
@@ -42,6 +43,7 @@ class RegistryIndex:
     """Namespaces, topics, partitioned topics and subscriptions by name and by id."""
 
     def __init__(self) -> None:
+        self.spelled = TopicNames()  # topics as users know them: of a partitioned one its own name
         self._revisions: dict[str, tuple[Revision, Revision]] = {}  # key → last change, creation
         self._namespaces: dict[str, NamespaceRecord] = {}
         self._topics: dict[TopicName, TopicRecord] = {}
@@ -62,6 +64,8 @@ class RegistryIndex:
             if former is not None and former.topic_id != topic.topic_id:
                 self._names.pop(former.topic_id, None)  # deleted and made anew while we looked away
                 self._subscriptions.pop(former.topic_id, None)
+            if former is None and not topic.partition:  # the first stands for all
+                self.spelled.add(str(topic.topic.base))
             self._topics[topic.topic] = topic
             self._names[topic.topic_id] = topic.topic
             if topic.partition is not None:
@@ -88,6 +92,8 @@ class RegistryIndex:
         if key in keys.TOPICS:
             topic = self._topics.pop(keys.topic_of_key(key))
             self._names.pop(topic.topic_id, None)
+            if not topic.partition:
+                self.spelled.discard(str(topic.topic.base))
             for name in self._subscriptions.pop(topic.topic_id, {}):
                 self._revisions.pop(keys.subscription_key(topic.topic_id, name), None)
             if topic.partition is not None:

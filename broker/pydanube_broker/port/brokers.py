@@ -11,6 +11,7 @@ from dataclasses import asdict
 from typing import Final
 
 from pydanube_core.facts import (
+    BrokerAddress,
     BrokerFacts,
     Reason,
 )
@@ -99,6 +100,9 @@ class BrokersPart:
             ready=not reasons,
             reasons=reasons + self.degraded(),
         )
+
+    async def leader(self) -> BrokerAddress | None:
+        return self._broker.registry.ownership.leader()
 
     async def metrics(self) -> bytes:
         """The text of `/metrics`."""

@@ -30,15 +30,23 @@ class TopicsPart:
     _broker: BrokerParts
 
     async def topic_index(self) -> Sequence[TopicKey]:
-        registry, owners = self._broker.registry, (str(self._broker.data_dir.broker_id),)
+        registry = self._broker.registry
         slices, found = Slices(), []
         for index, topic in enumerate(registry.topics):
             if index % 64 == 0:
                 await slices()
             if topic.options.parent is None:
-                found.append(TopicKey(topic.name, owners))
-        found += (TopicKey(str(record.topic), owners) for record in registry.catalog.index.all_partitioned())
+                found.append(TopicKey(topic.name, (self._owner(topic.topic_id),)))
+        for record in list(registry.catalog.index.all_partitioned()):
+            await slices()
+            parts = registry.catalog.index.partitions(record.topic)
+            owners = {self._owner(part.topic_id) for part in parts}
+            found.append(TopicKey(str(record.topic), tuple(owners)))
         return found
+
+    def _owner(self, topic_id: int) -> str | None:
+        owner = self._broker.registry.ownership.owner(topic_id)
+        return None if owner is None else owner.broker_id
 
     async def topics_alike(self, topic: str) -> Sequence[str]:
         return self._broker.registry.spelled_alike(TopicName.parse(topic))
@@ -190,7 +198,7 @@ class TopicsPart:
             dispatch_strategy=record.dispatch_strategy.value,
             durability=topic.durability,
             created_at_ms=record.created_at_ms,
-            owner=str(self._broker.data_dir.broker_id),
+            owner=self._owner(topic.topic_id),
             epoch=max(state.epoch, topic.assigned_epoch),
             start_offset=topic.start_offset,
             next_offset=topic.commit,
@@ -227,7 +235,7 @@ class TopicsPart:
             dispatch_strategy=settings.dispatch_strategy.value,
             durability="memory" if self._broker.data_dir.memory else settings.durability.value,
             created_at_ms=record.spec.created_at_ms,
-            owner=str(self._broker.data_dir.broker_id),
+            owner=next((part.owner for part in parts), None),
             epoch=max((part.epoch for part in parts), default=0),
             start_offset=0,
             next_offset=0,

@@ -52,7 +52,7 @@ class Resolve:
                 pb.Partition(
                     topic=topic.name,
                     topic_id=topic.topic_id,
-                    broker_url=self._broker.broker_url,
+                    broker_url=self._broker.registry.ownership.url(topic),
                     epoch=topic.state.epoch,
                 )
                 for topic in topics

@@ -77,7 +77,7 @@ class Administration:
         policies = _changed(self.topic_policies(topic).own, changes)
         await self._registry.catalog.update_topic(name, policies=policies)
         for part in parts:
-            self._registry.apply_policies(part)
+            self._registry.policies.apply(part)
 
     def namespaces(self) -> Sequence[NamespaceFacts]:
         index = self._registry.catalog.index
@@ -108,7 +108,7 @@ class Administration:
         name = check_namespace(namespace)
         own = self._registry.catalog.index.namespace(name).spec.policies
         return PolicyFacts(
-            own=dict(own), effective=effective_policies(*self._registry.policy_layers(None, name))
+            own=dict(own), effective=effective_policies(*self._registry.policies.layers(None, name))
         )
 
     async def set_namespace_policies(self, namespace: str, changes: Mapping[str, Any]) -> None:
@@ -118,7 +118,7 @@ class Administration:
         await self._registry.catalog.set_namespace_policies(name, policies)
         for topic in self._registry.topics:
             if topic.options.topic.namespace == name:
-                self._registry.apply_policies(topic)
+                self._registry.policies.apply(topic)
 
     # -- subscriptions ---------------------------------------------------------------------------------------
 
@@ -218,7 +218,7 @@ class Administration:
             owner = self._registry.catalog.index.topic_by_id(record.topic_id)
             part = None if owner is None else self._registry.find(owner.topic)
             if part is not None:
-                self._registry.adopt_subscription(part, record)
+                self._registry.ownership.adopt_subscription(part, record)
 
     async def delete_subscription(self, topic: str, subscription: str, *, grace: Grace | None = None) -> None:
         """Delete it on every partition; its consumers' streams end. With a grace it can come back."""
@@ -237,13 +237,13 @@ class Administration:
                         await catalog.bury_subscription(topic_id, subscription, grace)
                 finally:  # what the catalog does not have any more is not served, however the call ended
                     if catalog.index.find_subscription(topic_id, subscription) is None:
-                        self._registry.drop_subscription(part, pump)
+                        self._registry.ownership.subscription_deleted(part, pump)
 
     def failure_policy(self, topic: str, subscription: str) -> Mapping[str, Any]:
         """The seven fields as they hold, or as they are kept for when the subscription is made."""
         kept = self.kept_failure_policies(topic).get(subscription)
         if kept is not None and not self._has(topic, subscription):
-            return self._registry.failure_policy(kept).as_fields(TopicName.parse(topic), subscription)
+            return self._registry.policies.of_failures(kept).as_fields(TopicName.parse(topic), subscription)
         part, pump = self._pumps(topic, subscription)[0]
         return pump.policy.as_fields(part.options.topic, subscription)
 
@@ -284,7 +284,7 @@ class Administration:
             stored = {**record.spec.options.get(OPTION, {}), **changes}
             if not stored.get("dead_letter_topic", "unset"):
                 del stored["dead_letter_topic"]  # empty: the default one again
-            policy = self._registry.failure_policy(stored)
+            policy = self._registry.policies.of_failures(stored)
             policy.check(part.options.topic, subscription)
             found.append((part, pump, stored, policy))
         return found
@@ -319,7 +319,7 @@ class Administration:
         given = {key: value for key, value in fields.items() if value != ""}  # the default dead-letter topic
         if given:
             self._check_dead_letters(given)
-            self._registry.failure_policy(given).check(name, check_subscription(subscription))
+            self._registry.policies.of_failures(given).check(name, check_subscription(subscription))
             if len(kept) >= MOST_KEPT:
                 raise LimitReached(
                     f"{name} keeps the failure policies of {len(kept)} subscriptions that are not there, at most "
@@ -336,7 +336,7 @@ class Administration:
         }
         await catalog.update_topic(name, options=options)
         for part in parts:
-            self._registry.apply_policies(part)
+            self._registry.policies.apply(part)
 
 
 def _changed(own: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, int]:

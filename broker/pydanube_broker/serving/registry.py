@@ -7,12 +7,10 @@ empty.
 
 from __future__ import annotations
 
-import contextlib
 import logging
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 import anyio
 from pydanube_core.errors import (
@@ -22,39 +20,34 @@ from pydanube_core.errors import (
     InvalidArgument,
     NotImplementedYet,
     StoreUnavailable,
-    SubscriptionNotFound,
-    TopicNotFound,
 )
-from pydanube_core.facts import Grace
+from pydanube_core.facts import BrokerAddress, Grace
 from pydanube_core.names import AUDIT_TOPIC, TopicName
 from pydanube_core.positions import Position
 from pydanube_core.refusals import audit_is_kept, system_is_closed
-from pydanube_core.spelling import TopicNames
 from pydanube_storage.catalog import ObjectCatalog
 from pydanube_storage.metadata import MetadataStore
 
 from pydanube_broker.cluster.assignment import Assignment
-from pydanube_broker.cluster.ids import TopicId, numbers_of
-from pydanube_broker.cluster.keys import subscription_key, topic_key
-from pydanube_broker.cluster.lone import LoneBroker
+from pydanube_broker.cluster.ids import TopicId
+from pydanube_broker.cluster.keys import topic_key
 from pydanube_broker.cluster.records import (
     DispatchStrategy,
     Durability,
-    SubscriptionRecord,
     TopicRecord,
     TopicSettings,
 )
 from pydanube_broker.cluster.topic_catalog import TopicCatalog
 from pydanube_broker.delivery.any_pump import AnyPump
-from pydanube_broker.delivery.non_reliable import LivePump
-from pydanube_broker.delivery.pump import DeliveryEngine, SubscriptionPump
+from pydanube_broker.delivery.pump import DeliveryEngine
 from pydanube_broker.schema.registry import SchemaRegistry
 from pydanube_broker.schema.topic_schemas import TopicSchemas
 from pydanube_broker.serving.deleted import Deleted
+from pydanube_broker.serving.ownership import Ownership, keep_cursors
+from pydanube_broker.serving.policies import Policies
 from pydanube_broker.serving.unknown_topic import unknown_topic
 from pydanube_broker.settings import Settings
 from pydanube_broker.subscription.members import SubscriptionType
-from pydanube_broker.subscription.subscription_policy import OPTION, SubscriptionPolicy
 from pydanube_broker.topics.agreement import (
     LossAccepted,
     check_epoch,
@@ -62,12 +55,8 @@ from pydanube_broker.topics.agreement import (
     check_prefixes_there,
 )
 from pydanube_broker.topics.hub import Hub
-from pydanube_broker.topics.limits import Limits
 from pydanube_broker.topics.log_state import starts_in
-from pydanube_broker.topics.memory_topic import MemoryTopic
 from pydanube_broker.topics.topic import Topic, now_ms
-
-KEEP_ALL: Final = {"retention_bytes": 0, "retention_age_s": 0, "drop_unread": 0}
 
 log = logging.getLogger("pydanube.topics")
 
@@ -77,62 +66,39 @@ class Registry:
 
     def __init__(self, hub: Hub, engine: DeliveryEngine, store: MetadataStore, settings: Settings) -> None:
         self._hub = hub
-        self._engine = engine
         self._store = store
-        self._settings = settings
-        self._topics: dict[TopicName, Topic] = {}
-        self._spelled = TopicNames()  # as users know them: of a partitioned topic its own name
-        self._opening: dict[TopicName, anyio.Event] = {}  # created, not served yet
         self.catalog = TopicCatalog(store, wall_ms=now_ms)
         self.schemas = TopicSchemas(
             SchemaRegistry(store, wall_ms=now_ms, pending=engine.give_way.pending, aside=self.catalog.aside),
             self.catalog,
         )
+        self.policies = Policies(self.catalog.index, settings)
+        self.ownership = Ownership(
+            self.catalog, self.schemas, self.policies, hub, engine, memory=settings.data.memory
+        )
+        self._topics = self.ownership.topics
         self.schemas.serve(self._topics)
         self.deleted = Deleted(self.catalog, hub)
-        self.lone: LoneBroker
         self.accepted = LossAccepted(hub.journal.folder)
-        self._begins: dict[
-            int, int
-        ] = {}  # where topics begin whose oldest messages are lost, and that was accepted
+        # Where topics begin whose oldest messages are lost, and that was accepted
+        self._begins: dict[int, int] = {}
 
     # -- start -----------------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def opened(self, broker_id: int, broker_url: str, admin_url: str) -> AsyncIterator[None]:
+    async def opened(self, me: BrokerAddress) -> AsyncIterator[None]:
         """Register this broker, take office, load and assign the topics; on leaving, sign off.
 
         Raises:
             CorruptMetadata, CorruptJournal: they are not of one broker, or not of one moment.
         """
         await self.schemas.registry.load()
-        async with LoneBroker(
-            self._store,
-            broker_id=broker_id,
-            broker_url=broker_url,
-            admin_url=admin_url,
-            catalog=self.catalog,
-            check=self._check_agreement,
-        ) as self.lone:
-            self._hub.connections = numbers_of(self.lone.registration.incarnation)
+        async with self.ownership.opened(self._store, me, self._check_agreement):
             self.deleted.place_cursors()
             for record in self.catalog.index.topics():
-                with self._serving(record):
-                    self._adopt(record)
+                with self.ownership.serving(record):
+                    self.ownership.adopt(record)
             yield
-
-    @contextlib.contextmanager
-    def _serving(self, record: TopicRecord) -> Iterator[None]:
-        """For taking a topic into service: one whose metadata does not let it is set aside, with its data."""
-        key = topic_key(record.topic)
-        with self.catalog.aside.reading(key):
-            yield
-        if key in self.catalog.aside.found:
-            topic = self._topics.get(record.topic)
-            self._leave(record)
-            self._hub.detach(record.topic_id)
-            for pump in [] if topic is None else topic.subscriptions.values():
-                pump.close(self.catalog.aside.error(key))
 
     async def check_journal(self) -> None:
         """Before the journal begins: it holds what the topics need of it.
@@ -145,7 +111,7 @@ class Registry:
         for topic_id, error in objects.unreadable.items():
             record = self.catalog.index.topic_by_id(TopicId(topic_id))
             if record is not None:
-                with self._serving(record):
+                with self.ownership.serving(record):
                     raise error
         journal = self._hub.journal
         # A trim may be the last record before a crash: durable, so that segments went, and not proven yet.
@@ -188,95 +154,6 @@ class Registry:
         if gone:
             log.info("topics_dropped", extra={"event": "topics_dropped", "count": len(gone)})
 
-    def _adopt(self, record: TopicRecord) -> Topic:
-        limits, schema = self.limits_of(record), self.schemas.guard_of(record)
-        epoch = self.lone.epoch(record.topic_id)
-        topic: Topic
-        if record.dispatch_strategy is DispatchStrategy.NON_RELIABLE:
-            topic = MemoryTopic(
-                record.name, record.topic_id, self._hub, options=record, limits=limits, epoch=epoch
-            )
-        else:
-            topic = Topic(
-                record.name,
-                self._hub.take_state(record.topic_id),
-                self._hub,
-                options=record,
-                limits=limits,
-                epoch=epoch,
-                durability="memory" if self._settings.data.memory else record.durability.value,
-            )
-            self._hub.adopt(topic)
-        topic.schema = schema
-        self._topics[record.topic] = topic
-        if not record.partition:  # the first stands for all
-            self._spelled.add(str(record.parent or record.topic))
-        for subscription in self.catalog.index.subscriptions(record.topic_id):
-            with self.catalog.aside.reading(subscription_key(record.topic_id, subscription.name)):
-                self._pump(topic, subscription)
-        known = {pump.subscription_id for pump in topic.subscriptions.values()}
-        for number in topic.state.cursors.keys() - known:
-            if not self.catalog.keeps_cursor(record.topic_id, number):
-                del topic.state.cursors[number]
-        return topic
-
-    def _pump(self, topic: Topic, record: SubscriptionRecord) -> AnyPump:
-        if isinstance(topic, MemoryTopic):
-            live = LivePump(
-                record.name,
-                record.subscription_id,
-                SubscriptionType(record.type),
-                topic,
-                self._engine,
-                created_at_ms=record.spec.created_at_ms,
-            )
-            live.policy = self.failure_policy(record.spec.options.get(OPTION, {}))
-            return live
-        return SubscriptionPump(
-            record.name,
-            record.subscription_id,
-            SubscriptionType(record.type),
-            topic,
-            self._engine,
-            policy=self.failure_policy(record.spec.options.get(OPTION, {})),
-            start_offset=record.start_offset,
-            created_at_ms=record.spec.created_at_ms,
-        )
-
-    # -- policies --------------------------------------------------------------------------------------------
-
-    def failure_policy(self, stored: Mapping[str, Any]) -> SubscriptionPolicy:
-        """The failure policy that these fields and the settings come to."""
-        delivery = self._settings.delivery
-        defaults = {
-            "max_redelivery_count": delivery.max_redelivery_count,
-            "ack_timeout_ms": int(delivery.ack_timeout * 1000),
-            "poison_policy": delivery.poison_policy,
-        }
-        return SubscriptionPolicy.of(stored, defaults)
-
-    def policy_layers(self, record: TopicRecord | None, namespace: str) -> list[Mapping[str, Any]]:
-        """Where limits come from, the nearest first: the topic, its namespace, the settings."""
-        found = self.catalog.index.find_namespace(namespace)
-        return [
-            {} if record is None else record.settings.policies,
-            KEEP_ALL if found is None else found.spec.policies,  # None: it was set aside
-            self._settings.policies.model_dump(),
-        ]
-
-    def limits_of(self, record: TopicRecord) -> Limits:
-        """What holds for a topic now."""
-        limits = Limits.of(*self.policy_layers(record, record.topic.namespace))
-        largest = self._settings.topics.max_message_bytes
-        return replace(limits, max_message_size=min(limits.max_message_size or largest, largest))
-
-    def apply_policies(self, topic: Topic) -> None:
-        """Its record or its namespace's has changed: the limits hold from here on."""
-        record = self.catalog.index.find_topic(topic.options.topic)
-        if record is not None:
-            topic.options = record
-            topic.gate.set_limits(self.limits_of(record))
-
     # -- look-ups --------------------------------------------------------------------------------------------
 
     @property
@@ -303,7 +180,7 @@ class Registry:
 
     def spelled_alike(self, name: TopicName) -> list[str]:
         """Topics that `name` may have been meant as, best first. O(log topics)."""
-        return self._spelled.close(name)
+        return self.catalog.index.spelled.close(name)
 
     def not_found(self, name: TopicName) -> ClusterError:
         """The error for a topic that is not there, with what would help."""
@@ -364,41 +241,11 @@ class Registry:
                 records = [] if must_be_new else await self.catalog.existing_topic(name)
                 if not records:
                     raise
-            await self._open(records)
+            await self.ownership.acquire(records)
         found = [self._topics[record.topic] for record in records if record.topic in self._topics]
         if len(found) < len(records):
             raise Conflict(f"topic {name} was deleted while it was being made: try again", topic=str(name))
         return found
-
-    async def _open(self, records: Sequence[TopicRecord]) -> None:
-        """Own and serve these topics, but for those that are deleted meanwhile.
-
-        Who asks for one that is being opened waits for that: it has one owner's epoch.
-        """
-        gone: set[TopicId] = set()
-        while missing := [
-            record for record in records if record.topic not in self._topics and record.topic_id not in gone
-        ]:
-            mine = [record for record in missing if record.topic not in self._opening]
-            if not mine:
-                await self._opening[missing[0].topic].wait()
-                continue
-            opened = anyio.Event()
-            self._opening |= dict.fromkeys((record.topic for record in mine), opened)
-            try:
-                owned = {assignment.topic_id for assignment in await self.lone.assign(mine)}
-                for record in mine:
-                    # A deletion that came in between has not found it among the served ones: it must not become one.
-                    now = self.catalog.index.topic_by_id(record.topic_id)
-                    if now is not None and record.topic_id in owned:
-                        self._adopt(now)
-                    else:
-                        gone.add(record.topic_id)
-                        self.lone.forget(record.topic_id)
-            finally:
-                for record in mine:
-                    del self._opening[record.topic]
-                opened.set()
 
     async def delete(self, name: TopicName, *, grace: Grace | None = None) -> None:
         """Delete a topic with all its partitions, subscriptions and messages; with a grace, so that it can come back.
@@ -416,10 +263,7 @@ class Registry:
             raise self.not_found(name)
         if grace is not None:
             for part in self.parts(name)[1]:
-                for pump in part.subscriptions.values():
-                    with contextlib.suppress(ClusterError):  # a full disk must not keep anybody from deleting
-                        pump.write_cursor()  # acknowledgements of the last moments would else be only in memory
-                    pump.store_snapshot()
+                keep_cursors(part)
         # Shielded: what the catalog does not have any more must not be served, whoever stopped waiting.
         with anyio.CancelScope(shield=True):
             try:
@@ -431,7 +275,7 @@ class Registry:
         """Serve no topic that the catalog has no more, and let none take messages that it may have no more."""
         for record in records:
             if self.catalog.index.topic_by_id(record.topic_id) is None:
-                self._drop(record)
+                self.ownership.deleted(record)
             elif topic_key(record.topic) in self.catalog.unsettled:
                 topic = self._topics.get(record.topic)
                 if topic is not None and topic.closed is None:
@@ -454,13 +298,13 @@ class Registry:
         index = self.catalog.index
         for topic in list(self._topics.values()):
             if index.topic_by_id(topic.options.topic_id) is None:
-                self._drop(topic.options)
+                self.ownership.deleted(topic.options)
                 continue
             if isinstance(topic.closed, StoreUnavailable):
                 topic.closed = None
             for pump in list(topic.subscriptions.values()):
                 if index.find_subscription(topic.options.topic_id, pump.name) is None:
-                    self.drop_subscription(topic, pump)
+                    self.ownership.subscription_deleted(topic, pump)
         await self._open_all()
 
     async def _open_all(self) -> None:
@@ -474,48 +318,7 @@ class Registry:
         if missing:
             for topic in list(self._hub.leaving.values()):
                 await topic.settled()  # what its deletion interrupted counts as committed from here on
-            await self._open(missing)
-
-    def _leave(self, record: TopicRecord) -> None:
-        if self._topics.pop(record.topic, None) is not None and not record.partition:
-            self._spelled.discard(str(record.parent or record.topic))
-
-    def _drop(self, record: TopicRecord) -> None:
-        """The topic was deleted: end whoever is at it, and forget what is stored."""
-        self.lone.forget(record.topic_id)
-        topic = self._topics.get(record.topic)
-        if topic is None or topic.topic_id != record.topic_id:
-            return
-        self._leave(record)
-        error = TopicNotFound(f"topic {record.name} was deleted", field="topic", value=record.name)
-        topic.closed = error
-        for pump in list(topic.subscriptions.values()):
-            pump.close(error)
-        topic.subscriptions.clear()
-        for listener in tuple(topic.listeners):
-            listener.grew()
-            wake = getattr(listener, "wake", None)
-            if wake is not None:
-                wake()
-        topic.fail(error)
-        if self.catalog.kept(topic.topic_id):
-            self._hub.detach(topic.topic_id)
-        else:
-            self._hub.drop(topic.topic_id)
-
-    def drop_subscription(self, topic: Topic, pump: AnyPump) -> None:
-        """The subscription was deleted: end its consumers and forget its cursor."""
-        if topic.subscriptions.get(pump.name) is pump:
-            del topic.subscriptions[pump.name]
-        if not self.catalog.keeps_cursor(topic.topic_id, pump.subscription_id):
-            topic.state.cursors.pop(pump.subscription_id, None)
-        pump.close(
-            SubscriptionNotFound(
-                f"subscription {pump.name!r} of {topic.name} was deleted",
-                field="subscription",
-                value=pump.name,
-            )
-        )
+            await self.ownership.acquire(missing)
 
     async def restore(self, call_id: str) -> Sequence[Topic]:
         """Bring back the topic that a change deleted, with its messages and its subscriptions where they stood.
@@ -529,10 +332,6 @@ class Registry:
             finally:  # what came back is served, also where that was not all of it
                 await self._open_all()
         return [self._topics[record.topic] for record in records]
-
-    def adopt_subscription(self, topic: Topic, record: SubscriptionRecord) -> AnyPump:
-        """Serve a subscription that came back, from the cursor it left."""
-        return topic.subscriptions.get(record.name) or self._pump(topic, record)
 
     async def subscribe(
         self, topic: Topic, name: str, *, type: str, start: Position, start_given: bool
@@ -566,7 +365,7 @@ class Registry:
                         topic=topic.name,
                         subscription=name,
                     )
-                pump = self._pump(topic, record)
+                pump = self.ownership.adopt_subscription(topic, record)
             if created:
                 return pump
         if start_given:

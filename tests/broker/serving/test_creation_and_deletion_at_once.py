@@ -28,14 +28,14 @@ def agree(broker: Broker) -> None:
     catalog = {record.topic_id for record in broker.registry.catalog.index.topics()}
     assert {topic.topic_id for topic in broker.registry.topics} == catalog
     assert set(broker.hub.topics) == catalog
-    assert set(broker.registry.lone.assignments) == catalog
+    assert set(broker.registry.ownership.lone.assignments) == catalog
 
 
 @pytest.mark.parametrize("partitions", [0, 3])
 async def test_a_topic_deleted_while_it_is_being_made_is_not_served(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, partitions: int
 ) -> None:
-    lone = broker.registry.lone
+    lone = broker.registry.ownership.lone
     assign = lone.assign
 
     async def deleted_meanwhile(records: Any) -> Any:

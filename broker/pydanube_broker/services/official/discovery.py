@@ -17,8 +17,8 @@ class DiscoveryService:
     async def topic_lookup(self, data: bytes) -> bytes:
         """One concrete topic. NOT_FOUND for an unknown one is the usual first answer to a producer."""
         request = parse(pb.TopicLookupRequest, data)
-        self._broker.access.topic(COLD_CALL, Action.LOOK_UP, topic_name(request.topic, field="topic"))
-        url = self._broker.broker_url
+        name = topic_name(request.topic, field="topic")
+        url = self._broker.registry.ownership.url(self._broker.access.topic(COLD_CALL, Action.LOOK_UP, name))
         return pb.TopicLookupResponse(
             request_id=request.request_id,
             response_type=pb.TopicLookupResponse.LookupType.Connect,

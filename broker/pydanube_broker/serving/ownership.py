@@ -1,0 +1,254 @@
+"""Which topics this broker owns, and their coming and going: adopted with an epoch, released to another or for good.
+
+Who asks where a topic is asks here. A broker alone owns every topic and leads; the answers are the same for several.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+
+import anyio
+from pydanube_core.errors import ClusterError, Conflict, SubscriptionNotFound, TopicNotFound
+from pydanube_core.facts import BrokerAddress
+from pydanube_core.names import TopicName
+from pydanube_storage.metadata import MetadataStore
+
+from pydanube_broker.cluster.assignment import Assignment
+from pydanube_broker.cluster.ids import TopicId, numbers_of
+from pydanube_broker.cluster.keys import subscription_key, topic_key
+from pydanube_broker.cluster.lone import LoneBroker
+from pydanube_broker.cluster.records import DispatchStrategy, SubscriptionRecord, TopicRecord
+from pydanube_broker.cluster.topic_catalog import TopicCatalog
+from pydanube_broker.delivery.any_pump import AnyPump
+from pydanube_broker.delivery.non_reliable import LivePump
+from pydanube_broker.delivery.pump import DeliveryEngine, SubscriptionPump
+from pydanube_broker.schema.topic_schemas import TopicSchemas
+from pydanube_broker.serving.policies import Policies
+from pydanube_broker.subscription.members import SubscriptionType
+from pydanube_broker.subscription.subscription_policy import OPTION
+from pydanube_broker.topics.hub import Hub
+from pydanube_broker.topics.memory_topic import MemoryTopic
+from pydanube_broker.topics.topic import Topic
+
+#: the topics of the catalog, and whose they were
+Agreement = Callable[[Sequence[TopicRecord], Mapping[TopicId, Assignment]], None]
+
+
+class Ownership:
+    """See the module. `topics`: what is served here, by name. Single user: the loop."""
+
+    def __init__(
+        self,
+        catalog: TopicCatalog,
+        schemas: TopicSchemas,
+        policies: Policies,
+        hub: Hub,
+        engine: DeliveryEngine,
+        *,
+        memory: bool,
+    ) -> None:
+        self.topics: dict[TopicName, Topic] = {}
+        self.lone: LoneBroker
+        self.me: BrokerAddress
+        self._catalog = catalog
+        self._schemas = schemas
+        self._policies = policies
+        self._hub = hub
+        self._engine = engine
+        self._memory = memory  # nothing outlives the process
+        self._opening: dict[TopicName, anyio.Event] = {}  # created, not served yet
+
+    @asynccontextmanager
+    async def opened(self, store: MetadataStore, me: BrokerAddress, check: Agreement) -> AsyncIterator[None]:
+        """Register this broker, take office, load the catalog, have it checked, and assign the topics; then sign off."""
+        self.me = me
+        async with LoneBroker(
+            store,
+            broker_id=int(me.broker_id),
+            broker_url=me.broker_url,
+            admin_url=me.admin_url,
+            catalog=self._catalog,
+            check=check,
+        ) as self.lone:
+            self._hub.connections = numbers_of(self.lone.registration.incarnation)
+            yield
+
+    # -- whose it is -----------------------------------------------------------------------------------------
+
+    def owner(self, topic_id: int) -> BrokerAddress | None:
+        """Return the broker that owns a topic; None while nobody does."""
+        return self.me if TopicId(topic_id) in self.lone.assignments else None
+
+    def url(self, topic: Topic) -> str:
+        """Return where a topic's clients connect; a topic that has just lost its owner is answered for here."""
+        return (self.owner(topic.topic_id) or self.me).broker_url
+
+    def leader(self) -> BrokerAddress | None:
+        """Return the broker that assigns topics; None while none is in office."""
+        with contextlib.suppress(Conflict):
+            return self.me if self.lone.leadership.broker_id == int(self.me.broker_id) else None
+        return None
+
+    @property
+    def incarnation(self) -> int:
+        """The number of this broker's registration."""
+        return self.lone.registration.incarnation
+
+    # -- coming ----------------------------------------------------------------------------------------------
+
+    async def acquire(self, records: Sequence[TopicRecord]) -> None:
+        """Own and serve these topics, but for those that are deleted meanwhile.
+
+        Who asks for one that is being opened waits for that: it has one owner's epoch.
+        """
+        gone: set[TopicId] = set()
+        while missing := [
+            record for record in records if record.topic not in self.topics and record.topic_id not in gone
+        ]:
+            mine = [record for record in missing if record.topic not in self._opening]
+            if not mine:
+                await self._opening[missing[0].topic].wait()
+                continue
+            opened = anyio.Event()
+            self._opening |= dict.fromkeys((record.topic for record in mine), opened)
+            try:
+                owned = {assignment.topic_id for assignment in await self.lone.assign(mine)}
+                for record in mine:
+                    # A deletion that came in between has not found it among the served ones: it must not become one.
+                    now = self._catalog.index.topic_by_id(record.topic_id)
+                    if now is not None and record.topic_id in owned:
+                        self.adopt(now)
+                    else:
+                        gone.add(record.topic_id)
+                        self.lone.forget(record.topic_id)
+            finally:
+                for record in mine:
+                    del self._opening[record.topic]
+                opened.set()
+
+    def adopt(self, record: TopicRecord) -> Topic:
+        """Serve a topic that is assigned to this broker, from what the journal has of it, with its subscriptions."""
+        limits, schema = self._policies.limits_of(record), self._schemas.guard_of(record)
+        epoch = self.lone.epoch(record.topic_id)
+        topic: Topic
+        if record.dispatch_strategy is DispatchStrategy.NON_RELIABLE:
+            topic = MemoryTopic(
+                record.name, record.topic_id, self._hub, options=record, limits=limits, epoch=epoch
+            )
+        else:
+            topic = Topic(
+                record.name,
+                self._hub.take_state(record.topic_id),
+                self._hub,
+                options=record,
+                limits=limits,
+                epoch=epoch,
+                durability="memory" if self._memory else record.durability.value,
+            )
+            self._hub.adopt(topic)
+        topic.schema = schema
+        self.topics[record.topic] = topic
+        for subscription in self._catalog.index.subscriptions(record.topic_id):
+            with self._catalog.aside.reading(subscription_key(record.topic_id, subscription.name)):
+                self.adopt_subscription(topic, subscription)
+        known = {pump.subscription_id for pump in topic.subscriptions.values()}
+        for number in topic.state.cursors.keys() - known:
+            if not self._catalog.keeps_cursor(record.topic_id, number):
+                del topic.state.cursors[number]
+        return topic
+
+    def adopt_subscription(self, topic: Topic, record: SubscriptionRecord) -> AnyPump:
+        """Serve a subscription from the cursor it has; one that is served is as it is."""
+        if (served := topic.subscriptions.get(record.name)) is not None:
+            found: AnyPump = served
+            return found
+        policy = self._policies.of_failures(record.spec.options.get(OPTION, {}))
+        if isinstance(topic, MemoryTopic):
+            live = LivePump(
+                record.name,
+                record.subscription_id,
+                SubscriptionType(record.type),
+                topic,
+                self._engine,
+                created_at_ms=record.spec.created_at_ms,
+            )
+            live.policy = policy
+            return live
+        return SubscriptionPump(
+            record.name,
+            record.subscription_id,
+            SubscriptionType(record.type),
+            topic,
+            self._engine,
+            policy=policy,
+            start_offset=record.start_offset,
+            created_at_ms=record.spec.created_at_ms,
+        )
+
+    # -- going -----------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def serving(self, record: TopicRecord) -> Iterator[None]:
+        """For taking a topic into service: one whose metadata does not let it is set aside, with its data."""
+        key = topic_key(record.topic)
+        with self._catalog.aside.reading(key):
+            yield
+        if key in self._catalog.aside.found:
+            topic = self.topics.get(record.topic)
+            if topic is not None:
+                self.release(topic, self._catalog.aside.error(key))
+            self._hub.detach(record.topic_id)
+
+    def release(self, topic: Topic, error: ClusterError) -> None:
+        """Serve a topic no more: whoever is at it, or waits for it, is told the error. What is stored of it stays."""
+        keep_cursors(topic)
+        name = topic.options.topic
+        if self.topics.get(name) is topic:
+            del self.topics[name]
+        topic.closed = error
+        for pump in list(topic.subscriptions.values()):
+            pump.close(error)
+        topic.subscriptions.clear()
+        for listener in tuple(topic.listeners):
+            listener.grew()
+            wake = getattr(listener, "wake", None)
+            if wake is not None:
+                wake()
+        topic.fail(error)
+        self._hub.detach(topic.topic_id)
+
+    def deleted(self, record: TopicRecord) -> None:
+        """The topic was deleted: release it, and forget what is stored unless it may come back."""
+        self.lone.forget(record.topic_id)
+        topic = self.topics.get(record.topic)
+        if topic is None or topic.topic_id != record.topic_id:
+            return
+        self.release(
+            topic, TopicNotFound(f"topic {record.name} was deleted", field="topic", value=record.name)
+        )
+        if not self._catalog.kept(topic.topic_id):
+            self._hub.drop(topic.topic_id)
+
+    def subscription_deleted(self, topic: Topic, pump: AnyPump) -> None:
+        """The subscription was deleted: end its consumers and forget its cursor, unless it may come back."""
+        if topic.subscriptions.get(pump.name) is pump:
+            del topic.subscriptions[pump.name]
+        if not self._catalog.keeps_cursor(topic.topic_id, pump.subscription_id):
+            topic.state.cursors.pop(pump.subscription_id, None)
+        pump.close(
+            SubscriptionNotFound(
+                f"subscription {pump.name!r} of {topic.name} was deleted",
+                field="subscription",
+                value=pump.name,
+            )
+        )
+
+
+def keep_cursors(topic: Topic) -> None:
+    """Put what was acknowledged up to now where it outlives the pumps: acknowledgements of the last moments as well."""
+    for pump in topic.subscriptions.values():
+        with contextlib.suppress(ClusterError):  # a full disk must not keep anybody from deleting
+            pump.write_cursor()
+        pump.store_snapshot()

@@ -1,0 +1,56 @@
+"""What holds for topics and subscriptions: their own policies, their namespace's, the settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from pydanube_broker.cluster.records import TopicRecord
+from pydanube_broker.cluster.registry_index import RegistryIndex
+from pydanube_broker.settings import Settings
+from pydanube_broker.subscription.subscription_policy import SubscriptionPolicy
+from pydanube_broker.topics.limits import Limits
+from pydanube_broker.topics.topic import Topic
+
+KEEP_ALL: Final = {"retention_bytes": 0, "retention_age_s": 0, "drop_unread": 0}
+
+
+class Policies:
+    """Read from the catalog's index and the settings at each call."""
+
+    def __init__(self, index: RegistryIndex, settings: Settings) -> None:
+        self._index = index
+        self._settings = settings
+
+    def of_failures(self, stored: Mapping[str, Any]) -> SubscriptionPolicy:
+        """The failure policy that these fields and the settings come to."""
+        delivery = self._settings.delivery
+        defaults = {
+            "max_redelivery_count": delivery.max_redelivery_count,
+            "ack_timeout_ms": int(delivery.ack_timeout * 1000),
+            "poison_policy": delivery.poison_policy,
+        }
+        return SubscriptionPolicy.of(stored, defaults)
+
+    def layers(self, record: TopicRecord | None, namespace: str) -> list[Mapping[str, Any]]:
+        """Where limits come from, the nearest first: the topic, its namespace, the settings."""
+        found = self._index.find_namespace(namespace)
+        return [
+            {} if record is None else record.settings.policies,
+            KEEP_ALL if found is None else found.spec.policies,  # None: it was set aside
+            self._settings.policies.model_dump(),
+        ]
+
+    def limits_of(self, record: TopicRecord) -> Limits:
+        """What holds for a topic now."""
+        limits = Limits.of(*self.layers(record, record.topic.namespace))
+        largest = self._settings.topics.max_message_bytes
+        return replace(limits, max_message_size=min(limits.max_message_size or largest, largest))
+
+    def apply(self, topic: Topic) -> None:
+        """Its record or its namespace's has changed: the limits hold from here on."""
+        record = self._index.find_topic(topic.options.topic)
+        if record is not None:
+            topic.options = record
+            topic.gate.set_limits(self.limits_of(record))

@@ -1,0 +1,58 @@
+"""A topic comes and goes as a whole: what is released ends for everybody, what is adopted again goes on where it was."""
+
+from __future__ import annotations
+
+import pytest
+from pydanube import Client
+from pydanube_broker.broker import Broker
+from pydanube_broker.cluster.ids import TopicId
+from pydanube_core.errors import TopicNotFound, Unavailable
+from pydanube_core.names import TopicName
+
+from tests.broker.delivery.waiting import take
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
+
+NAME = TopicName.parse("/default/t")
+
+
+async def test_a_released_topic_takes_nothing_and_goes_on_where_it_was_when_it_is_adopted_again(
+    broker: Broker, client: Client
+) -> None:
+    ownership = broker.registry.ownership
+    async with client.producer("t") as producer, client.consumer("t", "s", start="earliest") as consumer:
+        await producer.send_many([b"0", b"1", b"2"])
+        await (await take(consumer, 3))[0].ack()
+        await consumer.flush_acks()
+    former = ownership.topics[NAME]
+    session = next(former.sessions)
+    ownership.release(former, Unavailable("it moves", retry_after_ms=10))
+    await former.settled()
+    assert broker.registry.find(NAME) is None
+    with pytest.raises(TopicNotFound):
+        await broker.port.topic("t")
+
+    record = broker.registry.catalog.index.topic(NAME)
+    ownership.lone.forget(TopicId(former.topic_id))
+    assert ownership.owner(former.topic_id) is None
+    await ownership.acquire([record])
+    topic = ownership.topics[NAME]
+    assert (topic.commit, topic.subscriptions["s"].floor) == (3, 1)
+    assert topic.assigned_epoch == former.assigned_epoch + 1
+    assert next(topic.sessions) > session
+    owner = ownership.owner(topic.topic_id)
+    assert owner is not None
+    assert (owner.broker_id, owner.broker_url) == (str(broker.data_dir.broker_id), broker.broker_url)
+    async with client.consumer("t", "s") as consumer:
+        assert [message.payload for message in await take(consumer, 2)] == [b"1", b"2"]
+
+
+async def test_the_broker_that_is_alone_leads_and_owns_every_topic(broker: Broker) -> None:
+    await broker.registry.create(NAME, partitions=3, dispatch_strategy="reliable")
+    leader = await broker.port.leader()
+    assert leader is not None
+    (key,) = [each for each in await broker.port.topic_index() if each.topic == str(NAME)]
+    facts = await broker.port.topic(str(NAME))
+    assert {leader.broker_id, *key.owners, *(each.owner for each in facts)} == {
+        str(broker.data_dir.broker_id)
+    }
