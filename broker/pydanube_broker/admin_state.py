@@ -1,4 +1,4 @@
-"""The admin core's values in the metadata store, under `/admin/` (`pydanube_core.cluster_port.StatePort`)."""
+"""The admin core's values in the metadata store, under `/admin/` (`pydanube_core.cluster_port.MetadataPort`)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,15 @@
-"""The port through which the admin core asks a broker, and through which it changes one.
+"""The port through which the admin core asks the brokers, and through which it changes what they hold.
 
 Broker and admin core do not import each other. The broker implements `ClusterPort` structurally; the command that
-starts both hands it over. It is made of one part for each area of operations. Topics and subscriptions are given as
-whole names (`/namespace/topic`); every method may raise a `ClusterError`.
+starts both hands it over. It is made of three parts, by who can answer:
+
+- `MetadataPort`: what stands in the metadata store. Any broker answers, and all answer the same.
+- `TopicPort`: what only the owner of a topic knows or may change. The topic is the first argument of every method, so
+  that a call finds its broker by it; a partitioned topic has an owner for each partition.
+- `EachBrokerPort`: what each broker knows of itself and of the topics it owns. Asked of one it is this broker's answer;
+  the cluster's is that of all together.
+
+Topics and subscriptions are given as whole names (`/namespace/topic`); every method may raise a `ClusterError`.
 """
 
 from __future__ import annotations
@@ -40,156 +47,6 @@ class TopicKey(NamedTuple):
 
     topic: str  # as people name it: of a partitioned one not its partitions
     owners: Sequence[str | None]  # of what holds its messages
-
-
-class TopicsPort(Protocol):
-    """Topics and their policies."""
-
-    async def topic_index(self) -> Sequence[TopicKey]:
-        """Every topic, in no order; cheap, also for ten thousand."""
-        ...
-
-    async def topics_alike(self, topic: str) -> Sequence[str]:
-        """Topics that a name which does not exist may have been meant as, best first; cheap among ten thousand too."""
-        ...
-
-    async def topic_facts(self, topics: Sequence[str]) -> Sequence[Sequence[TopicFacts]]:
-        """`topic` of each name of a page, in its order; what went since the index is left out."""
-        ...
-
-    async def topics(self) -> Sequence[TopicFacts]: ...
-
-    async def topic(self, topic: str) -> Sequence[TopicFacts]:
-        """The topic's own facts, and behind them its partitions'. Raises `TopicNotFound`."""
-        ...
-
-    async def create_topic(
-        self,
-        topic: str,
-        *,
-        partitions: int,
-        dispatch_strategy: str,
-        durability: str,
-        options: Mapping[str, Any],
-    ) -> None: ...
-
-    async def delete_topic(self, topic: str, *, grace: Grace | None = None) -> None:
-        """With a grace the topic can come back; without, its messages go at once."""
-        ...
-
-    async def restore_topic(self, call_id: str) -> str:
-        """Bring back what a change deleted, messages and cursors included; its name. Idempotent.
-
-        Raises `TopicNotFound` where nothing is kept any more, `NameReused`, `NamespaceNotFound`.
-        """
-        ...
-
-    async def truncate_topic(self, topic: str, offsets: Mapping[str, int]) -> None:
-        """Give up what lies below an offset of each concrete topic; durable when it returns."""
-        ...
-
-    async def topic_policies(self, topic: str) -> PolicyFacts: ...
-
-    async def set_topic_policies(self, topic: str, changes: Mapping[str, int | None]) -> None:
-        """Set some, take away those that are None; live at once. Raises `InvalidArgument` for a partition."""
-        ...
-
-    async def forecast_retention(self, policies: Mapping[str, Mapping[str, int]]) -> RetentionFacts:
-        """What retention would take of these topics together, if these were the policies that hold for each."""
-        ...
-
-
-class NamespacesPort(Protocol):
-    """Namespaces and their policies."""
-
-    async def namespaces(self) -> Sequence[NamespaceFacts]: ...
-
-    async def create_namespace(
-        self, namespace: str, policies: Mapping[str, int | None], *, created_at_ms: int | None = None
-    ) -> None:
-        """Raises `AlreadyExists`. `created_at_ms`: of one that comes back after its deletion was undone."""
-        ...
-
-    async def delete_namespace(self, namespace: str) -> None:
-        """Raises `NamespaceNotFound`, `NamespaceNotEmpty`, `InvalidArgument` for one that always exists."""
-        ...
-
-    async def namespace_policies(self, namespace: str) -> PolicyFacts:
-        """Raises `NamespaceNotFound`."""
-        ...
-
-    async def set_namespace_policies(self, namespace: str, changes: Mapping[str, int | None]) -> None: ...
-
-
-class SubscriptionsPort(Protocol):
-    """Subscriptions, their cursors and their failure policies."""
-
-    async def subscriptions(
-        self, topic: str | None, subscription: str | None
-    ) -> Sequence[SubscriptionFacts]: ...
-
-    async def create_subscription(self, topic: str, subscription: str, *, type: str, start: str) -> None:
-        """On every partition. Raises `AlreadyExists`, `LimitReached`."""
-        ...
-
-    async def resolve_position(self, topic: str, position: str) -> Mapping[str, int]:
-        """Concrete topic → the offset of a position in it."""
-        ...
-
-    async def seek_subscription(self, topic: str, subscription: str, position: str) -> None:
-        """Move the cursor on every partition; durable when it returns."""
-        ...
-
-    async def skip_messages(self, topic: str, subscription: str, count: int) -> int:
-        """Acknowledge the first `count` messages that are not; how many were. One concrete topic."""
-        ...
-
-    async def purge_subscription(self, topic: str, subscription: str) -> None:
-        """Acknowledge everything published so far."""
-        ...
-
-    async def delete_subscription(self, topic: str, subscription: str, *, grace: Grace | None = None) -> None:
-        """With a grace it can come back."""
-        ...
-
-    async def restore_subscription(self, call_id: str) -> None:
-        """Bring back what a change deleted, cursors included. Idempotent.
-
-        Raises `SubscriptionNotFound` where nothing is kept any more, `NameReused`, `TopicNotFound`.
-        """
-        ...
-
-    async def cursors(self, topic: str, subscription: str) -> Mapping[str, bytes]:
-        """Concrete topic → an image of the cursor, for `place_cursors`."""
-        ...
-
-    async def place_cursors(self, topic: str, subscription: str, images: Mapping[str, bytes]) -> None:
-        """Put the cursors where they stood; durable when it returns."""
-        ...
-
-    async def compare_cursors(
-        self, topic: str, subscription: str, images: Mapping[str, bytes], starts: Mapping[str, int]
-    ) -> CursorDifference:
-        """What `place_cursors` would come to. `starts`: concrete topic → its first offset when the image was made."""
-        ...
-
-    async def failure_policy(self, topic: str, subscription: str) -> Mapping[str, Any]:
-        """The seven fields, as they hold, or as they are kept for a subscription that is not there yet."""
-        ...
-
-    async def set_failure_policy(
-        self, topic: str, subscription: str, changes: Mapping[str, Any], *, keep: bool = False
-    ) -> None:
-        """Set some of the seven fields; live at once. An empty `dead_letter_topic` is the default one.
-
-        With `keep` they are kept for a subscription that is not there yet, instead of those kept before; none: forget
-        them.
-        """
-        ...
-
-    async def forecast_failure_policy(self, topic: str, subscription: str, changes: Mapping[str, Any]) -> int:
-        """How many messages `set_failure_policy` would drop or dead-letter at once."""
-        ...
 
 
 class LagKey(NamedTuple):
@@ -236,23 +93,166 @@ class TopicHistory:
         )
 
 
-class DiagnosisPort(Protocol):
-    """What the broker has seen of itself, held against the rules. Topics may be partitioned ones."""
+class MetadataPort(Protocol):
+    """What stands in the metadata store: catalog, policies, schemas, and what the admin core keeps there.
 
-    async def lag_index(
-        self, topic: str | None, subscription: str | None, *, status: LagStatus | None = None
-    ) -> Sequence[LagKey]:
-        """Every subscription of each log, or those of a settled status; cheap, also for ten thousand.
+    Keys of the admin core are relative, as `plans/…`; values are at most 200 KiB.
+    """
 
-        Nothing is found where nothing matches.
+    async def topic_index(self) -> Sequence[TopicKey]:
+        """Every topic, in no order; cheap, also for ten thousand."""
+        ...
 
-        Raises:
-            TopicNotFound.
+    async def topics_alike(self, topic: str) -> Sequence[str]:
+        """Topics that a name which does not exist may have been meant as, best first; cheap among ten thousand too."""
+        ...
+
+    async def create_topic(
+        self,
+        topic: str,
+        *,
+        partitions: int,
+        dispatch_strategy: str,
+        durability: str,
+        options: Mapping[str, Any],
+    ) -> None: ...
+
+    async def restore_topic(self, call_id: str) -> str:
+        """Bring back what a change deleted, messages and cursors included; its name. Idempotent.
+
+        Raises `TopicNotFound` where nothing is kept any more, `NameReused`, `NamespaceNotFound`.
         """
         ...
 
-    async def lag_facts(self, keys: Sequence[LagKey]) -> Sequence[LagFacts]:
-        """Those of a page, in its order; what went meanwhile is left out."""
+    async def topic_policies(self, topic: str) -> PolicyFacts: ...
+
+    async def namespaces(self) -> Sequence[NamespaceFacts]: ...
+
+    async def create_namespace(
+        self, namespace: str, policies: Mapping[str, int | None], *, created_at_ms: int | None = None
+    ) -> None:
+        """Raises `AlreadyExists`. `created_at_ms`: of one that comes back after its deletion was undone."""
+        ...
+
+    async def delete_namespace(self, namespace: str) -> None:
+        """Raises `NamespaceNotFound`, `NamespaceNotEmpty`, `InvalidArgument` for one that always exists."""
+        ...
+
+    async def namespace_policies(self, namespace: str) -> PolicyFacts:
+        """Raises `NamespaceNotFound`."""
+        ...
+
+    async def set_namespace_policies(self, namespace: str, changes: Mapping[str, int | None]) -> None: ...
+
+    async def restore_subscription(self, call_id: str) -> None:
+        """Bring back what a change deleted, cursors included. Idempotent.
+
+        Raises `SubscriptionNotFound` where nothing is kept any more, `NameReused`, `TopicNotFound`.
+        """
+        ...
+
+    async def failure_policy(self, topic: str, subscription: str) -> Mapping[str, Any]:
+        """The seven fields, as they hold, or as they are kept for a subscription that is not there yet."""
+        ...
+
+    async def read_state(self, key: str) -> StateItem | None: ...
+
+    async def list_state(
+        self, prefix: str, *, after: str | None = None, limit: int = 1000, descending: bool = False
+    ) -> Sequence[StateItem]:
+        """Items whose key begins with `prefix`, behind `after` (descending: below it), in order."""
+        ...
+
+    async def write_state(
+        self, changes: Mapping[str, bytes | None], *, expected: Mapping[str, int | None] | None = None
+    ) -> int:
+        """One transaction: put values, delete what is None; its revision.
+
+        Args:
+            expected: key → the revision it must have, None where it must not be there.
+
+        Raises:
+            Conflict: one has another revision; nothing was changed.
+        """
+        ...
+
+    @property
+    def schemas(self) -> SchemasPort: ...
+
+    async def leader(self) -> BrokerAddress | None:
+        """Return the broker that assigns topics; None while none is in office."""
+        ...
+
+
+class TopicPort(Protocol):
+    """One topic: messages, subscriptions, cursors, objects. Its owner answers."""
+
+    async def topic(self, topic: str) -> Sequence[TopicFacts]:
+        """The topic's own facts, and behind them its partitions'. Raises `TopicNotFound`."""
+        ...
+
+    async def delete_topic(self, topic: str, *, grace: Grace | None = None) -> None:
+        """With a grace the topic can come back; without, its messages go at once."""
+        ...
+
+    async def truncate_topic(self, topic: str, offsets: Mapping[str, int]) -> None:
+        """Give up what lies below an offset of each concrete topic; durable when it returns."""
+        ...
+
+    async def set_topic_policies(self, topic: str, changes: Mapping[str, int | None]) -> None:
+        """Set some, take away those that are None; live at once. Raises `InvalidArgument` for a partition."""
+        ...
+
+    async def create_subscription(self, topic: str, subscription: str, *, type: str, start: str) -> None:
+        """On every partition. Raises `AlreadyExists`, `LimitReached`."""
+        ...
+
+    async def resolve_position(self, topic: str, position: str) -> Mapping[str, int]:
+        """Concrete topic → the offset of a position in it."""
+        ...
+
+    async def seek_subscription(self, topic: str, subscription: str, position: str) -> None:
+        """Move the cursor on every partition; durable when it returns."""
+        ...
+
+    async def skip_messages(self, topic: str, subscription: str, count: int) -> int:
+        """Acknowledge the first `count` messages that are not; how many were. One concrete topic."""
+        ...
+
+    async def purge_subscription(self, topic: str, subscription: str) -> None:
+        """Acknowledge everything published so far."""
+        ...
+
+    async def delete_subscription(self, topic: str, subscription: str, *, grace: Grace | None = None) -> None:
+        """With a grace it can come back."""
+        ...
+
+    async def cursors(self, topic: str, subscription: str) -> Mapping[str, bytes]:
+        """Concrete topic → an image of the cursor, for `place_cursors`."""
+        ...
+
+    async def place_cursors(self, topic: str, subscription: str, images: Mapping[str, bytes]) -> None:
+        """Put the cursors where they stood; durable when it returns."""
+        ...
+
+    async def compare_cursors(
+        self, topic: str, subscription: str, images: Mapping[str, bytes], starts: Mapping[str, int]
+    ) -> CursorDifference:
+        """What `place_cursors` would come to. `starts`: concrete topic → its first offset when the image was made."""
+        ...
+
+    async def set_failure_policy(
+        self, topic: str, subscription: str, changes: Mapping[str, Any], *, keep: bool = False
+    ) -> None:
+        """Set some of the seven fields; live at once. An empty `dead_letter_topic` is the default one.
+
+        With `keep` they are kept for a subscription that is not there yet, instead of those kept before; none: forget
+        them.
+        """
+        ...
+
+    async def forecast_failure_policy(self, topic: str, subscription: str, changes: Mapping[str, Any]) -> int:
+        """How many messages `set_failure_policy` would drop or dead-letter at once."""
         ...
 
     async def topic_history(self, topic: str, subscription: str | None, *, most: int) -> TopicHistory:
@@ -261,8 +261,6 @@ class DiagnosisPort(Protocol):
         Raises `TopicNotFound`; of an unknown subscription there is no cursor.
         """
         ...
-
-    async def diagnose_cluster(self) -> Diagnosis: ...
 
     async def diagnose_topic(self, topic: str) -> Diagnosis:
         """Raises `TopicNotFound`."""
@@ -275,14 +273,6 @@ class DiagnosisPort(Protocol):
     async def diagnose_producer(self, topic: str, producer: str | None) -> Diagnosis:
         """What keeps messages from coming in. Raises `TopicNotFound`, `InvalidArgument` for an unknown producer."""
         ...
-
-    async def alerts(self) -> tuple[Sequence[Alert], Sequence[Alert]]:
-        """(open, worst first; the last closed, newest first)."""
-        ...
-
-
-class ObjectsPort(Protocol):
-    """The cold tier and the journal. Topics are concrete ones, but where it says otherwise."""
 
     async def topic_ranges(
         self, topic: str, *, start: str | None, until: str | None
@@ -320,17 +310,59 @@ class ObjectsPort(Protocol):
         """Copy ranges of a topic, be it partitioned, into another: {topic, messages, first_offset, last_offset} each."""
         ...
 
-    async def journal(self) -> Mapping[str, Any]: ...
+    async def read_messages(
+        self, topic: str, *, start: int, end: int, max_messages: int, max_bytes: int
+    ) -> Sequence[MessageFacts]:
+        """Messages of `[start, end)`, ascending; at least one where there is one, however large."""
+        ...
+
+    async def publish_message(
+        self, topic: str, *, payload: bytes, key: str | None, attributes: Mapping[str, str]
+    ) -> int:
+        """Publish one message and return its offset, once it is durable."""
+        ...
 
 
-class BrokersPort(Protocol):
-    """The broker itself."""
+class EachBrokerPort(Protocol):
+    """One broker and the topics it owns: its lists hold those only."""
+
+    async def topics(self) -> Sequence[TopicFacts]: ...
+
+    async def topic_facts(self, topics: Sequence[str]) -> Sequence[Sequence[TopicFacts]]:
+        """`topic` of each name of a page, in its order; what went since the index is left out."""
+        ...
+
+    async def forecast_retention(self, policies: Mapping[str, Mapping[str, int]]) -> RetentionFacts:
+        """What retention would take of these topics together, if these were the policies that hold for each."""
+        ...
+
+    async def subscriptions(
+        self, topic: str | None, subscription: str | None
+    ) -> Sequence[SubscriptionFacts]: ...
+
+    async def lag_index(
+        self, topic: str | None, subscription: str | None, *, status: LagStatus | None = None
+    ) -> Sequence[LagKey]:
+        """Every subscription of each log, or those of a settled status; cheap, also for ten thousand.
+
+        Nothing is found where nothing matches.
+
+        Raises:
+            TopicNotFound.
+        """
+        ...
+
+    async def lag_facts(self, keys: Sequence[LagKey]) -> Sequence[LagFacts]:
+        """Those of a page, in its order; what went meanwhile is left out."""
+        ...
+
+    async def diagnose_cluster(self) -> Diagnosis: ...
+
+    async def alerts(self) -> tuple[Sequence[Alert], Sequence[Alert]]:
+        """(open, worst first; the last closed, newest first)."""
+        ...
 
     async def status(self) -> BrokerFacts: ...
-
-    async def leader(self) -> BrokerAddress | None:
-        """Return the broker that assigns topics; None while none is in office."""
-        ...
 
     async def settings(self) -> Sequence[SettingFacts]: ...
 
@@ -350,50 +382,7 @@ class BrokersPort(Protocol):
         """End a producer's or a consumer's connection; whether there was one. It may connect again."""
         ...
 
-
-class MessagesPort(Protocol):
-    """Stored messages. Topics are concrete ones."""
-
-    async def read_messages(
-        self, topic: str, *, start: int, end: int, max_messages: int, max_bytes: int
-    ) -> Sequence[MessageFacts]:
-        """Messages of `[start, end)`, ascending; at least one where there is one, however large."""
-        ...
-
-    async def publish_message(
-        self, topic: str, *, payload: bytes, key: str | None, attributes: Mapping[str, str]
-    ) -> int:
-        """Publish one message and return its offset, once it is durable."""
-        ...
-
-
-class StatePort(Protocol):
-    """What the admin core keeps in the metadata store. Keys are relative, as `plans/…`; values are at most 200 KiB."""
-
-    async def read_state(self, key: str) -> StateItem | None: ...
-
-    async def list_state(
-        self, prefix: str, *, after: str | None = None, limit: int = 1000, descending: bool = False
-    ) -> Sequence[StateItem]:
-        """Items whose key begins with `prefix`, behind `after` (descending: below it), in order."""
-        ...
-
-    async def write_state(
-        self, changes: Mapping[str, bytes | None], *, expected: Mapping[str, int | None] | None = None
-    ) -> int:
-        """One transaction: put values, delete what is None; its revision.
-
-        Args:
-            expected: key → the revision it must have, None where it must not be there.
-
-        Raises:
-            Conflict: one has another revision; nothing was changed.
-        """
-        ...
-
-
-class AuditPort(Protocol):
-    """The topic `/system/audit`, which only the admin core writes."""
+    async def journal(self) -> Mapping[str, Any]: ...
 
     async def audit_key(self) -> AuditKey:
         """The key of this broker's records; made where there is none."""
@@ -412,19 +401,5 @@ class AuditPort(Protocol):
         ...
 
 
-class ClusterPort(
-    TopicsPort,
-    SubscriptionsPort,
-    NamespacesPort,
-    DiagnosisPort,
-    ObjectsPort,
-    MessagesPort,
-    BrokersPort,
-    StatePort,
-    AuditPort,
-    Protocol,
-):
-    """Everything the admin core asks of a broker."""
-
-    @property
-    def schemas(self) -> SchemasPort: ...
+class ClusterPort(MetadataPort, TopicPort, EachBrokerPort, Protocol):
+    """Everything the admin core asks of the brokers."""

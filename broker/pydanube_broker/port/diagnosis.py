@@ -1,4 +1,4 @@
-"""Lag over windows, findings and alerts, as the admin core sees them (`pydanube_core.cluster_port.DiagnosisPort`)."""
+"""Lag over windows, findings and alerts, as the admin core sees them (`pydanube_core.cluster_port`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cold tier and the journal, as the admin core sees them (`pydanube_core.cluster_port.ObjectsPort`)."""
+"""The cold tier and the journal, as the admin core sees them (`pydanube_core.cluster_port`)."""
 
 from __future__ import annotations
 
