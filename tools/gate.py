@@ -47,6 +47,7 @@ PACKAGES: Final = (
     "pydanube_mcp",
     "pydanube_cli",
     "pydanube_spark",
+    "pydanube_tui",
 )
 
 # Budgets in seconds. They bound a hang, they are not goals: `make test` should take 20 minutes at most. A loaded machine may take

@@ -3,6 +3,7 @@
     [prod]
     broker = "http://broker.example.org:6650"
     admin = "http://broker.example.org:50051"
+    production = true
 
 `DANUBE_CLUSTERS` names another file.
 """
@@ -23,6 +24,7 @@ class Cluster:
     name: str
     broker: str | None
     admin: str | None
+    production: bool = False  # the console says so in colour
 
 
 def clusters_file(env: Mapping[str, str]) -> Path:
@@ -55,7 +57,29 @@ def find_cluster(name: str, env: Mapping[str, str]) -> Cluster:
         close = difflib.get_close_matches(name, list(tree), n=1)
         hint = f"; did you mean {close[0]}?" if close else f"; it has {', '.join(tree) or 'none'}"
         raise InvalidArgument(f"{file} has no cluster {name}{hint}", field="cluster", value=name)
-    broker, admin = body.get("broker"), body.get("admin")
-    if not all(url is None or isinstance(url, str) for url in (broker, admin)):
+    return _cluster(file, name, body)
+
+
+def all_clusters(env: Mapping[str, str]) -> list[Cluster]:
+    """Every cluster of the file, in its order; none where there is no file.
+
+    Raises:
+        InvalidArgument: the file is damaged.
+    """
+    file = clusters_file(env)
+    try:
+        tree = tomllib.loads(file.read_text())
+    except OSError:
+        return []
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidArgument(f"{file} is not TOML: {error}", field="cluster", value=None) from None
+    return [_cluster(file, name, body) for name, body in tree.items() if isinstance(body, dict)]
+
+
+def _cluster(file: Path, name: str, body: Mapping[str, object]) -> Cluster:
+    broker, admin, production = body.get("broker"), body.get("admin"), body.get("production", False)
+    if not isinstance(broker, str | None) or not isinstance(admin, str | None):
         raise InvalidArgument(f"{file} [{name}]: broker and admin are texts", field="cluster", value=name)
-    return Cluster(name=name, broker=broker, admin=admin)
+    if not isinstance(production, bool):
+        raise InvalidArgument(f"{file} [{name}]: production is true or false", field="cluster", value=name)
+    return Cluster(name=name, broker=broker, admin=admin, production=production)

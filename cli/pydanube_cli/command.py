@@ -36,6 +36,7 @@ class Common:
     broker: str | None  # None: not given, neither as a flag nor in the environment or by --cluster
     admin: str | None
     principal: str | None
+    cluster: str | None = None  # by its name in clusters.toml
 
     @property
     def broker_url(self) -> str:
@@ -288,6 +289,7 @@ def _common(values: Mapping[str, Any]) -> Common:
         broker=_url(broker or os.environ.get("DANUBE_BROKER_URL") or None, "broker"),
         admin=_url(admin_address(admin, broker, os.environ), "admin"),
         principal=values["common_as"] or os.environ.get("DANUBE_PRINCIPAL") or None,
+        cluster=name,
     )
 
 

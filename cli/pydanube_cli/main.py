@@ -26,6 +26,7 @@ COMMANDS: Final[dict[str, _Leaf]] = {
     "bench": ("bench.command", "bench", "measure throughput and latency beside the machine's own limits"),
     "doctor": ("doctor", "doctor", "look for what would keep a broker from running well"),
     "mcp": ("mcp", "mcp", "serve the cluster to an AI assistant, or print its configuration"),
+    "tui": ("tui", "tui", "watch the cluster in a terminal or a browser, and change it"),
     "runbook": ("runbook", "runbook", "carry out a task step by step: lag, health, schemas, dead letters …"),
     "rpc": ("rpc", "rpc", "call a JSON-RPC method, or serve JSON-RPC on stdin and stdout"),
     "completion": ("completion.command", "completion", "print a shell's completion script: bash, zsh, fish"),

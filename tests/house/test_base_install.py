@@ -86,6 +86,7 @@ def test_package_imports_without_any_extra(module: str, wheel: Path) -> None:
         (("broker", "--memory"), "broker"),
         (("bench", "e2e"), "broker"),
         (("mcp",), "mcp"),
+        (("tui", "--snapshot", "overview"), "tui"),
     ],
 )
 def test_command_whose_extra_is_missing_names_it(words: tuple[str, ...], extra: str, wheel: Path) -> None:

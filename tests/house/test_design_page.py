@@ -21,7 +21,6 @@ PLANNED: Mapping[str, bool] = {
     "`replicated`": SEVERAL,
     "several": SEVERAL,
     "broker-to-broker traffic": any("replica" in name.lower() for name in SERVICES),
-    "terminal console": "tui" in COMMANDS,
     "Latest-per-key compaction": "latest_per_key" in str(OPERATIONS["topics.set_policies"].input_schema),
     "planned parts will use": SEVERAL and "tui" in COMMANDS,
 }

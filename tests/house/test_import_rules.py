@@ -26,7 +26,9 @@ DIRECTION: dict[str, set[str]] = {
     "pydanube_mcp": {"pydanube_admin", "pydanube", "pydanube_core"},
     # The live tail and what is committed come from the broker, through the SDK and the operations.
     "pydanube_spark": {"pydanube_admin", "pydanube", "pydanube_storage", "pydanube_core"},
+    "pydanube_tui": {"pydanube_admin", "pydanube", "pydanube_core"},
     "pydanube_cli": {
+        "pydanube_tui",
         "pydanube_spark",
         "pydanube_mcp",
         "pydanube_admin",
@@ -69,6 +71,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "pydanube_admin": BASE,
     "pydanube_mcp": BASE | {"mcp", "mcp_types", "starlette", "uvicorn"},
     "pydanube_spark": BASE | {"numpy", "pyarrow", "pyspark", "fastavro"},
+    "pydanube_tui": BASE | {"rich", "textual"},
     "pydanube_cli": BASE | {"click", "rich", "typer"},
 }
 
@@ -122,6 +125,9 @@ PURE = (
     "pydanube_spark.reports.charts",
     "pydanube_spark.reports.markup",
     "pydanube_spark.sources.extent",
+    "pydanube_tui.filters",
+    "pydanube_tui.page",
+    "pydanube_tui.text",
     "pydanube_storage.objects.names",
     "pydanube_storage.metadata.model",
     "pydanube_storage.metadata.leases",
@@ -270,7 +276,7 @@ def test_broker_client_and_admin_core_meet_only_in_the_command(imports: list[Imp
         for found in imports
         if root_of(found.imported) in sides and root_of(found.imported) != root_of(found.importer)
     }
-    assert meeting <= {"pydanube_admin", "pydanube_mcp", "pydanube_spark", "pydanube_cli"}
+    assert meeting <= {"pydanube_admin", "pydanube_mcp", "pydanube_spark", "pydanube_tui", "pydanube_cli"}
     wires_broker = {root_of(f.importer) for f in imports if root_of(f.imported) == "pydanube_broker"}
     assert wires_broker <= {"pydanube_broker", "pydanube_cli"}
 
@@ -313,6 +319,7 @@ def test_pure_modules_lean_on_pure_modules_only(imports: list[Import]) -> None:
         ("pydanube", 9),
         ("pydanube_mcp", 9),
         ("pydanube_spark", 9),
+        ("pydanube_tui", 9),
     ],
 )
 def test_no_circle_of_imports(package: str, depth: int, imports: list[Import]) -> None:

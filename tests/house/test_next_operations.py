@@ -9,7 +9,17 @@ from pydanube_admin import OPERATIONS
 
 from tests.support.pages import ROOT
 
-PACKAGES = ("core", "storage", "broker", "client", "admin_core", "mcp_server", "cli", "spark_diagnostics")
+PACKAGES = (
+    "core",
+    "storage",
+    "broker",
+    "client",
+    "admin_core",
+    "mcp_server",
+    "tui",
+    "cli",
+    "spark_diagnostics",
+)
 
 
 def literal(node: ast.expr | None) -> str | None:

@@ -20,6 +20,7 @@ PACKAGES = (
     "pydanube_mcp",
     "pydanube_cli",
     "pydanube_spark",
+    "pydanube_tui",
 )
 # Words that say nothing about what a module knows (docs/style.md#layout).
 VAGUE = re.compile(r"(^|_)(utils?|helpers|common|manager|misc|stuff)(_|$)")

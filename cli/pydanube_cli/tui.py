@@ -1,0 +1,160 @@
+"""`danube tui`: the console, in this terminal, in a browser, or one screen of it as a picture."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+from pydanube_core.errors import InvalidArgument
+from pydanube_core.units import parse_duration_s
+
+from pydanube_cli.clusters import all_clusters
+from pydanube_cli.command import Common, command
+from pydanube_cli.runtime import require
+
+if TYPE_CHECKING:
+    from pydanube_tui.cluster import Cluster
+    from pydanube_tui.console import Console
+
+
+@command(
+    examples=[
+        "danube tui",
+        "danube tui --view subscriptions --refresh 5s",
+        "danube tui --cluster prod --allow-writes",
+        "danube tui --snapshot overview --format svg --size 160x48 -o overview.svg",
+        "danube tui --snapshot subscriptions --json",
+    ]
+)
+def tui(
+    *,
+    common: Common,
+    view: Annotated[
+        str, typer.Option("--view", metavar="NAME", help="Where to begin: overview, topics, 'topic orders' …")
+    ] = "overview",
+    refresh: Annotated[
+        str, typer.Option("--refresh", metavar="DURATION", help="How often the cluster is asked.")
+    ] = "2s",
+    allow_writes: Annotated[
+        bool, typer.Option("--allow-writes", help="Offer changes too; each shows its plan first.")
+    ] = False,
+    theme: Annotated[
+        str, typer.Option("--theme", metavar="NAME", help="dark, light, contrast, colour-blind, ansi.")
+    ] = "dark",
+    keys: Annotated[
+        str | None, typer.Option("--keys", metavar="FILE", help="Other keys, by action, in TOML.")
+    ] = None,
+    no_mouse: Annotated[bool, typer.Option("--no-mouse", help="Leave the mouse to the terminal.")] = False,
+    ascii_only: Annotated[bool, typer.Option("--ascii", help="Draw with ASCII alone.")] = False,
+    snapshot: Annotated[
+        str | None, typer.Option("--snapshot", metavar="VIEW", help="Draw one screen and end.")
+    ] = None,
+    form: Annotated[
+        Literal["text", "svg"], typer.Option("--format", help="Of the snapshot; --json gives its rows.")
+    ] = "text",
+    size: Annotated[str, typer.Option("--size", metavar="WxH", help="Of the snapshot.")] = "160x48",
+    output: Annotated[
+        str | None, typer.Option("-o", "--out", metavar="FILE", help="Where the snapshot goes; else stdout.")
+    ] = None,
+) -> None:
+    """Watch the cluster, and with --allow-writes change it. ? explains every key."""
+    require("tui", what="danube tui")
+    app = _console(
+        common,
+        (snapshot or view).split(),
+        refresh_s=parse_duration_s(refresh, field="refresh"),
+        allow_writes=allow_writes,
+        theme=theme,
+        keys=keys,
+        ascii_only=ascii_only,
+        mouse=not no_mouse,
+        remember=snapshot is None,
+    )
+    if snapshot is not None:
+        _draw(app, common, form, size, output)
+        return
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise InvalidArgument(
+            "danube tui needs a terminal; --snapshot VIEW draws one screen without, --serve shows it in a browser",
+            field="stdout",
+            value="no terminal",
+        )
+    app.run(mouse=not no_mouse)
+
+
+def _console(
+    common: Common, words: list[str], *, keys: str | None, theme: str, remember: bool, **given: Any
+) -> Console:
+    from pydanube_tui.actions import ACTIONS, read_keys
+    from pydanube_tui.cluster import Options
+    from pydanube_tui.console import Console
+    from pydanube_tui.themes import LOOKS
+    from pydanube_tui.views import place
+
+    if theme not in LOOKS:
+        raise InvalidArgument(f"--theme {theme}: write one of {', '.join(LOOKS)}", field="theme", value=theme)
+    options = Options(
+        **given,
+        theme=theme,
+        no_colour="NO_COLOR" in os.environ,
+        principal=common.principal,
+        timeout_s=common.timeout_s,
+        actions=ACTIONS if keys is None else read_keys(keys),
+        state_file=_state_file() if remember else None,
+        files=Path.cwd(),
+    )
+    return Console(_clusters(common), options, start=place(words))
+
+
+def _state_file() -> Path:
+    base = os.environ.get("XDG_STATE_HOME")
+    return (Path(base) if base else Path.home() / ".local" / "state") / "danube" / "console.json"
+
+
+def _clusters(common: Common) -> list[Cluster]:
+    """The cluster that is meant first, then those of clusters.toml."""
+    from pydanube_tui.cluster import Cluster
+
+    named = [
+        Cluster(
+            name=each.name,
+            admin_url=each.admin or each.broker or common.admin_url,
+            broker_url=each.broker or common.broker_url,
+            production=each.production,
+        )
+        for each in all_clusters(os.environ)
+    ]
+    chosen = next((each for each in named if each.name == common.cluster), None)
+    if chosen is None:
+        chosen = next((each for each in named if each.admin_url == common.admin_url), None)
+    if chosen is None:
+        address = common.admin_url.partition("://")[2]
+        chosen = Cluster(name=address, admin_url=common.admin_url, broker_url=common.broker_url)
+    return [chosen, *(each for each in named if each is not chosen)]
+
+
+def _draw(app: Console, common: Common, form: Literal["text", "svg"], size: str, output: str | None) -> None:
+    import anyio
+    from pydanube_tui.snapshot import draw, page_json
+
+    found = re.fullmatch(r"(\d{2,3})x(\d{2,3})", size)
+    if found is None or not (40 <= int(found[1]) <= 400 and 10 <= int(found[2]) <= 200):
+        raise InvalidArgument(f"--size {size}: write 160x48; from 40x10 to 400x200", field="size", value=size)
+
+    async def drawn() -> str:
+        text = await draw(app, form, (int(found[1]), int(found[2])), timeout_s=common.timeout_s)
+        return json.dumps(page_json(app), ensure_ascii=False) + "\n" if common.as_json else text
+
+    text = anyio.run(drawn)
+    if output is None:
+        sys.stdout.write(text)
+        return
+    try:
+        Path(output).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InvalidArgument(f"--out {output}: {error.strerror}", field="out", value=output) from None

@@ -1,0 +1,246 @@
+"""A person's hands on a real broker: go, narrow, sort, mark, read, copy; and the connection that goes and comes back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydanube_core.errors import Unavailable
+from pydanube_tui.cluster import State
+from pydanube_tui.console import Console
+from pydanube_tui.dialogs import Choosing, Reading
+from pydanube_tui.page import Target
+from textual.widgets import Static
+
+from tests.admin.real_broker import Administered
+from tests.support.filled_cluster import add_subscription, add_topic
+from tests.tui.consoles import client_of, keys_shown, opened, screen
+
+pytestmark = pytest.mark.anyio
+
+
+def said(app: Console) -> list[str]:
+    return [each.message for each in app._notifications]
+
+
+async def test_the_overview_is_useful_before_a_key_is_pressed(cluster: Administered) -> None:
+    async with opened(cluster) as (app, _):
+        shown = screen(app)
+        assert "slowest subscriptions" in shown
+        assert "/default/orders › billing" in shown
+        assert "40 unread" in shown
+        assert "read-only" in shown
+
+
+async def test_enter_goes_to_the_detail_and_escape_back(cluster: Administered) -> None:
+    async with opened(cluster, "subscriptions") as (app, press):
+        await press("/", *"stats", "enter")
+        assert keys_shown(app) == ["/shop/clicks stats"]
+        await press("enter")
+        assert app.target == Target(
+            view="subscription", arguments={"topic": "/shop/clicks", "subscription": "stats"}
+        )
+        assert keys_shown(app) == ["0", "1", "2"]
+        assert "12 unread" in screen(app)
+        await press("escape")
+        assert app.target.view == "subscriptions"
+
+
+async def test_history_and_the_view_before(cluster: Administered) -> None:
+    async with opened(cluster, "topics") as (app, press):
+        await press(":", *"lag", "enter")
+        assert app.target.view == "subscriptions"
+        await press("-")
+        assert app.target.view == "topics"
+        await press("-")
+        assert app.target.view == "subscriptions"
+        await press("[")
+        assert app.target.view == "topics"
+        await press("]")
+        assert app.target.view == "subscriptions"
+
+
+async def test_a_word_that_is_no_view_is_answered_and_nothing_moves(cluster: Administered) -> None:
+    async with opened(cluster, "topics") as (app, press):
+        await press(":", *"topcis", "enter")
+        assert app.target.view == "topics"
+        assert said(app) == ["there is no view topcis; did you mean topics?"]
+
+
+async def test_filter_sort_and_marks(cluster: Administered) -> None:
+    for number in range(5):
+        await add_topic(cluster, f"/default/t{number}", messages=number)
+    async with opened(cluster, "topics") as (app, press):
+        await press("/", *"default/t", "enter")
+        assert keys_shown(app) == [f"/default/t{number}" for number in range(5)]
+        await press("M")
+        assert keys_shown(app) == [f"/default/t{number}" for number in (4, 3, 2, 1, 0)]
+        await press("home", "space", "space")
+        assert app.marked == {"/default/t4", "/default/t3"}
+        assert "2 marked" in screen(app)
+        await press("escape")
+        assert app.filter is None
+        await press("escape")
+        assert app.marked == set()
+
+
+async def test_a_broken_filter_says_so_and_the_rows_stay(cluster: Administered) -> None:
+    async with opened(cluster, "topics") as (app, press):
+        before = keys_shown(app)
+        await press("/", *"bytes:>x", "enter")
+        assert keys_shown(app) == before
+        assert "no number" in said(app)[0]
+
+
+async def test_through_a_refresh_the_row_stays_selected_at_its_line(cluster: Administered) -> None:
+    for number in range(60):
+        await add_topic(cluster, f"/default/t{number:02}")
+    async with opened(cluster, "topics") as (app, press):
+        await press(*["down"] * 40)
+        selected, line = app.grid.selected, app.grid.cursor - app.grid.scroll_offset.y
+        assert selected is not None
+        await add_topic(cluster, "/default/a-new-one")
+        app.settled.clear()
+        await press("r")
+        assert "/default/a-new-one" in keys_shown(app)
+        assert app.grid.selected is not None
+        assert app.grid.selected.key == selected.key
+        assert app.grid.cursor - app.grid.scroll_offset.y == line
+
+
+async def test_a_number_that_grew_is_marked_for_one_refresh(cluster: Administered) -> None:
+    async with opened(cluster, "topics") as (app, press):
+        await cluster.publish("/default/orders", b"one", b"two")
+        app.settled.clear()
+        await press("r")
+        assert "52↑" in screen(app)
+        app.settled.clear()
+        await press("r")
+        assert "52↑" not in screen(app)
+
+
+async def test_the_row_as_json_and_copied_into_a_file(cluster: Administered, tmp_path: Path) -> None:
+    async with opened(cluster, "topics", files=tmp_path) as (app, press):
+        await press("y")
+        assert isinstance(app.screen, Reading)
+        assert '"dispatch_strategy": "reliable"' in screen(app)
+        await press("escape", "ctrl+j")
+        item = json.loads((tmp_path / "danube-copied.txt").read_text())
+        assert item["topic"] == "/default/orders"
+        assert "bytes, also in" in said(app)[0]
+
+
+async def test_export_writes_what_is_in_the_filter(cluster: Administered, tmp_path: Path) -> None:
+    async with opened(cluster, "topics", files=tmp_path) as (app, press):
+        await press("/", *"orders", "enter", "e")
+        assert isinstance(app.screen, Choosing)
+        await press("enter")
+        lines = (tmp_path / "danube-topics.csv").read_text().splitlines()
+        assert lines[0].startswith("topic,parts,messages")
+        assert [line.split(",")[:3] for line in lines[1:]] == [["/default/orders", "0", "50"]]
+
+
+async def test_columns_are_chosen_and_remembered(cluster: Administered, tmp_path: Path) -> None:
+    state = tmp_path / "console.json"
+    async with opened(cluster, "topics", state_file=state, size=(160, 30)) as (app, press):
+        await press("t", *"bytes", "enter", "escape", "escape")
+        assert "bytes" not in [column.name for column in app.grid.columns]
+    async with opened(cluster, "topics", state_file=state, size=(160, 30)) as (app, _):
+        assert "bytes" not in [column.name for column in app.grid.columns]
+
+
+async def test_the_palette_carries_out_what_is_chosen(cluster: Administered) -> None:
+    async with opened(cluster) as (app, press):
+        await press("ctrl+p", *"go.topics", "enter")
+        assert app.target.view == "topics"
+
+
+async def test_help_opens_and_leaves(cluster: Administered) -> None:
+    async with opened(cluster, "subscriptions") as (app, press):
+        await press("?")
+        assert "the same without a screen" in screen(app)
+        await press("escape")
+        assert not isinstance(app.screen, Reading)
+
+
+async def test_a_name_like_markup_is_drawn_as_it_is(cluster: Administered) -> None:
+    await add_subscription(cluster, "/default/orders", "[red]订单[b]")
+    async with opened(cluster, "subscriptions", size=(160, 30)) as (app, press):
+        assert "[red]订单[b]" in screen(app)
+        await press("/", *"red", "enter", "enter")
+        assert "[red]订单[b]" in screen(app)
+
+
+class Cut:
+    """A client whose broker can be gone."""
+
+    def __init__(self, cluster: Administered) -> None:
+        self._client = client_of(cluster)
+        self.gone = False
+
+    async def call(
+        self, operation: str, arguments: Mapping[str, Any] | None = None, *, plan_token: str = ""
+    ) -> dict[str, Any]:
+        if self.gone:
+            raise Unavailable("nobody listens")
+        return await self._client.call(operation, arguments, plan_token=plan_token)
+
+
+async def test_a_lost_connection_is_said_and_comes_back_by_itself(cluster: Administered) -> None:
+    caller = Cut(cluster)
+    async with opened(cluster, "topics", caller=caller) as (app, press):
+        assert app.standing.state is State.LIVE
+        caller.gone = True
+        app.settled.clear()
+        await press("r")
+        assert app.standing.state is State.LOST
+        assert "connection lost, 1 try" in screen(app)
+        assert "/default/orders" in screen(app), "what was seen stays, dimmed"
+        assert app.grid.stale
+        caller.gone = False
+        app.settled.clear()
+        await app.settled.wait()
+        assert app.standing.state is State.LIVE
+        assert not app.grid.stale
+
+
+async def test_what_the_cluster_refuses_is_shown(cluster: Administered) -> None:
+    async with opened(cluster, "topic nobody") as (app, _):
+        assert app.standing.state is State.REFUSED
+        assert "TOPIC_NOT_FOUND" in screen(app)
+
+
+async def test_every_tone_of_every_theme_draws(cluster: Administered) -> None:
+    async with opened(cluster, "overview") as (app, press):
+        for theme in ("light", "contrast", "colour-blind", "ansi", "dark"):
+            await press("f2")
+            assert app.theme == theme
+            assert "slowest subscriptions" in screen(app)
+
+
+async def test_ascii_draws_nothing_else(cluster: Administered) -> None:
+    await add_subscription(cluster, "/default/orders", "订单")
+    for words in ("overview", "subscriptions", "topic orders"):
+        async with opened(cluster, words, ascii_only=True, size=(160, 40)) as (app, _):
+            assert screen(app).isascii()
+
+
+async def test_a_session_that_nobody_uses_ends(cluster: Administered) -> None:
+    time = [1_000.0]
+    async with opened(cluster, idle_s=60.0, now=lambda: time[0]) as (app, press):
+        await press("down")
+        time[0] += 59
+        app._tick()
+        assert app.is_running
+        time[0] += 2
+        app._tick()
+        assert app._exit
+
+
+async def test_nothing_of_the_header_is_lost_on_a_narrow_screen(cluster: Administered) -> None:
+    async with opened(cluster, "subscription orders billing", size=(60, 20)) as (app, _):
+        top = app.screen_stack[0].query_one("#top", Static)
+        assert "read-only" in str(top.render())

@@ -1,0 +1,137 @@
+"""What reaches the terminal is harmless and fits; what stands after `/` means what the help says."""
+
+from __future__ import annotations
+
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydanube_tui.filters import FilterError, ordered, parse
+from pydanube_tui.page import Cell, Column, Row
+from pydanube_tui.text import clean, count, fit, size, span, sparkline, width
+from rich.cells import cell_len
+
+COLUMNS = (
+    Column(name="topic", title="topic"),
+    Column(name="status", title="status"),
+    Column(name="lag", title="lag", unit="count"),
+    Column(name="age", title="oldest", unit="seconds"),
+)
+
+
+def row(topic: str, status: str, lag: int | None, age: float | None) -> Row:
+    cells = (
+        Cell(topic, value=topic),
+        Cell(status, value=status),
+        Cell(count(lag), value=lag),
+        Cell(span(age), value=age),
+    )
+    return Row(key=topic, cells=cells)
+
+
+ROWS = (
+    row("/default/orders", "■ stuck", 1_500, 400.0),
+    row("/default/order-log", "✓ caught up", 0, 0.0),
+    row("/shop/clicks-9", "▲ catching up", 900, 90.0),
+    row("/shop/unknown", "○ unknown", None, None),
+)
+
+
+@given(text=st.text(max_size=60), cells=st.integers(0, 40), right=st.booleans(), ascii_only=st.booleans())
+def test_any_text_comes_out_harmless_and_exactly_as_wide_as_asked(
+    text: str, cells: int, right: bool, ascii_only: bool
+) -> None:
+    shown = fit(text, cells, right=right, ascii_only=ascii_only)
+    assert cell_len(shown) == cells
+    assert not [each for each in shown if unicodedata.category(each) in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")]
+    if ascii_only:
+        assert shown.isascii()
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("\x1b[31mred\x07", "␛[31mred␇"),
+        ("a\u202eb", "a\\u202eb"),
+        ("one\ntwo\t", "one␊two␉"),
+        ("订单 עברית", "订单 עברית"),
+        ("[bold]x[/]", "[bold]x[/]"),
+    ],
+)
+def test_control_and_direction_characters_become_visible_and_letters_stay(text: str, shown: str) -> None:
+    assert clean(text) == shown
+
+
+def test_wide_letters_are_cut_by_the_cells_they_take() -> None:
+    assert fit("订单订单", 5) == "订单…"
+    assert width("订单") == 4
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(None, "–"), (0, "0"), (7.25, "7.2"), (999, "999"), (1_500, "1.5k"), (999_960, "1.0M")],
+)
+def test_counts_take_five_cells_at_most(value: float | None, shown: str) -> None:
+    assert count(value) == shown
+
+
+def test_sizes_and_spans() -> None:
+    assert [size(each) for each in (0, 1023, 1024, 10 << 20)] == ["0", "1023", "1.0Ki", "10.0Mi"]
+    assert [span(each) for each in (0.02, 59, 61, 3_661, 90_000)] == [
+        "20ms",
+        "59s",
+        "1m01s",
+        "1h01m",
+        "1d01h",
+    ]
+
+
+def test_a_sparkline_shows_what_is_not_known_as_a_gap() -> None:
+    assert sparkline([0, None, 7, 3.5]) == "▁ █▅"
+    assert sparkline([5, 5]) == "▁▁"
+    assert sparkline([None]) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("orders", [0]),
+        ("ORDER", [0, 1]),
+        ("!order", [2, 3]),
+        ("/clicks-[0-9]$/", [2]),
+        ("!/^.default/", [2, 3]),
+        ("~dfords", [0]),
+        ("lag:>1k", [0]),
+        ("lag:>=0.9k", [0, 2]),
+        ("lag:=0", [1]),
+        ("age:>5m", [0]),
+        ("oldest", []),
+        ("status:stuck", [0]),
+        ("status:up lag:<1", [1]),
+        ("st:unknown !lag:>0", [3]),
+    ],
+)
+def test_filters_leave_the_rows_they_name(text: str, left: list[int]) -> None:
+    chosen = parse(text, COLUMNS)
+    assert [at for at, each in enumerate(ROWS) if chosen(each)] == left
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("lag:>often", "lag: 'often' is no number"),
+        ("age:>5x", "write age:>5m"),
+        ("foo:>1", "there are topic"),
+        ("/[/", "no pattern"),
+    ],
+)
+def test_a_filter_that_cannot_be_read_says_why(text: str, says: str) -> None:
+    with pytest.raises(FilterError, match=says.replace("[", r"\[")):
+        parse(text, COLUMNS)
+
+
+def test_what_is_not_known_is_sorted_last_either_way() -> None:
+    assert [each.key for each in ordered(ROWS, COLUMNS, "lag", falling=False)][-1] == "/shop/unknown"
+    falling = [each.key for each in ordered(ROWS, COLUMNS, "lag", falling=True)]
+    assert falling == ["/default/orders", "/shop/clicks-9", "/default/order-log", "/shop/unknown"]

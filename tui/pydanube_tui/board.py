@@ -1,0 +1,361 @@
+"""The screen and where one is on it: header, grid, prompt and footer; the history of places; the view's own worker.
+
+Nothing here waits in a key's handler: what asks the cluster runs in a worker of the view, which ends when the view is
+left. What the keys do is in `console`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, ClassVar, Final
+
+from pydanube_admin.remote import OpsClient
+from pydanube_core.errors import ClusterError, InvalidArgument
+from rich.text import Text
+from textual.app import App, ComposeResult
+from textual.binding import BindingType
+from textual.suggester import SuggestFromList
+from textual.widgets import Input, Static
+
+from pydanube_tui import files
+from pydanube_tui.actions import Action, by_key
+from pydanube_tui.bars import Top, footer, header
+from pydanube_tui.cluster import Cluster, Options, Standing, State
+from pydanube_tui.dialogs import Choice, Choosing, Reading
+from pydanube_tui.filters import Filter, ordered
+from pydanube_tui.grid import Grid
+from pydanube_tui.memory import Memory
+from pydanube_tui.page import Column, Line, Page, Row, Target, Tone
+from pydanube_tui.source import Caller, Feed
+from pydanube_tui.text import to_ascii
+from pydanube_tui.themes import LOOKS, Look
+from pydanube_tui.view import Situation, View
+from pydanube_tui.views import VIEWS
+
+HISTORY: Final = 100
+
+
+class Board(App[None]):
+    """The screen, the places and what is asked for them. `caller` stands in for the client of the cluster (a test's, or one in the broker's own process)."""
+
+    CSS = """
+    Screen { layers: base; background: $background; }
+    #top, #bottom { height: 1; width: 100%; }
+    #prompt { height: 1; border: none; padding: 0 1; background: $panel; display: none; }
+    #prompt.-open { display: block; }
+    Grid { height: 1fr; background: $background; scrollbar-size-vertical: 1; scrollbar-size-horizontal: 0; }
+    """
+    ENABLE_COMMAND_PALETTE = False
+    BINDINGS: ClassVar[list[BindingType]] = []
+
+    def __init__(
+        self,
+        clusters: Sequence[Cluster],
+        options: Options | None = None,
+        *,
+        start: Target | None = None,
+        caller: Caller | None = None,
+    ) -> None:
+        super().__init__()
+        self.options = options or Options()
+        self.clusters = {cluster.name: cluster for cluster in clusters}
+        self.cluster = clusters[0]
+        self._given_caller = caller
+        self._client: OpsClient | None = None
+        self.look = LOOKS["ansi" if self.options.no_colour else self.options.theme]
+        self.memory = Memory(self.options.state_file)
+        self.places: list[Target] = [start or Target(view="overview")]
+        self.at = 0
+        self.standing = Standing()
+        self.refresh_s = self.options.refresh_s
+        self.paused = False
+        self.page = Page(empty="loading …")
+        self.filter: Filter | None = None
+        self.marked: set[str] = set()
+        self.feed: Feed | None = None
+        self._kept: dict[str, tuple[Any, Row]] = {}
+        self.wake = asyncio.Event()  # ask now
+        self.settled = asyncio.Event()  # an answer, or that there is none, is on the screen
+        self.prompting = ""
+        self.said: list[str] = []
+        self._toggled: Target | None = None
+        self.last_key = self.options.now()
+        self.keys_here: dict[str, Action] = {}
+
+    # -- putting it together -----------------------------------------------------------------------------------
+
+    def compose(self) -> ComposeResult:
+        """Header, grid, prompt, footer."""
+        yield Static(id="top")
+        yield Grid(self.look, ascii_only=self.options.ascii_only)
+        words = [
+            *VIEWS,
+            *(alias for view in VIEWS.values() for alias in view.aliases),
+            "cluster",
+            "theme",
+            "quit",
+        ]
+        yield Input(
+            id="prompt", select_on_focus=False, suggester=SuggestFromList(words, case_sensitive=False)
+        )
+        yield Static(id="bottom")
+
+    def on_mount(self) -> None:
+        """Theme, the first view, a tick for the age of the data."""
+        for look in LOOKS.values():
+            self.register_theme(look.theme)
+        self.theme = self.look.theme.name
+        self.grid.focus()
+        self.set_interval(1.0, self._tick)
+        self.open_view(fresh=True)
+
+    async def on_unmount(self) -> None:
+        """Close the connection."""
+        if self._client is not None:
+            await self._client.aclose()
+
+    @property
+    def grid(self) -> Grid:
+        """The table."""
+        return self.screen_stack[0].query_one(Grid)
+
+    @property
+    def target(self) -> Target:
+        """Where we are."""
+        return self.places[self.at]
+
+    @property
+    def view(self) -> View:
+        """The view we are in."""
+        return VIEWS[self.target.view]
+
+    @property
+    def now_ms(self) -> int:
+        """The time."""
+        return round(self.options.now() * 1000)
+
+    @property
+    def caller(self) -> Caller:
+        """What calls operations of the cluster we are at."""
+        if self._given_caller is not None:
+            return self._given_caller
+        if self._client is None:
+            self._client = OpsClient(
+                self.cluster.admin_url,
+                timeout_s=self.options.timeout_s,
+                principal=self.options.principal,
+                face="tui",
+                read_only=not self.options.allow_writes,
+            )
+        return self._client
+
+    # -- going places ------------------------------------------------------------------------------------------
+
+    def go(self, target: Target) -> None:
+        """Go to a place; it becomes the newest of the history."""
+        if target == self.target:
+            return
+        del self.places[self.at + 1 :]
+        self.places.append(target)
+        del self.places[:-HISTORY]
+        self.at = len(self.places) - 1
+        self.open_view(fresh=True)
+
+    def step(self, steps: int) -> None:
+        if 0 <= self.at + steps < len(self.places):
+            self.at += steps
+            self.open_view(fresh=True)
+
+    def open_view(self, *, fresh: bool) -> None:
+        """Show the view we are at, from its first answer on."""
+        self.keys_here = by_key(self.options.actions, self.target.view)
+        self.filter, self.page, self._kept = None, Page(empty="loading …"), {}
+        self.marked.clear()
+        self.feed = Feed(self.caller, self.view, self.target.arguments)
+        self.standing = Standing(state=State.CONNECTING)
+        self.draw(fresh=fresh)
+        self.run_worker(self._follow(self.feed), group="view", exclusive=True)
+
+    async def _follow(self, feed: Feed) -> None:
+        """Ask for the view again and again, until it is left."""
+        first = True
+        while True:
+            near = self.grid.first_in_sight
+            try:
+                await feed.refresh(self.now_ms, None if near is None else near.key.partition(" ")[0])
+            except ClusterError as error:
+                self.standing.failed(error)
+                if self.standing.state is State.REFUSED:
+                    self.page = Page(head=(((f" {error}", Tone.BAD),), ()), empty="")
+            else:
+                self._make()
+                self.standing.answered(self.page.as_of_ms or self.now_ms)
+            self.draw(fresh=first)
+            first = False
+            self.settled.set()
+            self.wake.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(None if self.paused else self.standing.wait_s(self.refresh_s)):
+                    await self.wake.wait()
+
+    # -- drawing -----------------------------------------------------------------------------------------------
+
+    def _make(self) -> None:
+        """The page of the answers."""
+        assert self.feed is not None
+        situation = Situation(
+            arguments=self.target.arguments,
+            answers=self.feed.answers,
+            now_ms=self.now_ms,
+            width=self.size.width,
+            height=self.size.height,
+            series=self.feed.series,
+            kept=self._kept,
+        )
+        self.page = self.view.page(situation)
+
+    def columns_of(self, page: Page) -> Sequence[Column]:
+        """The columns that are wanted of a page, in their order."""
+        return self.memory.columns(self.target.view, page.columns)
+
+    def sorted_by(self, page: Page) -> tuple[str, bool] | None:
+        """How a page is sorted."""
+        return self.memory.sort(self.target.view) or page.sort
+
+    def draw(self, *, fresh: bool = False) -> None:
+        """Filter, sort, and hand over to the grid."""
+        rows: Sequence[Row] = self.page.rows
+        sort = self.sorted_by(self.page)
+        if self.filter is not None:
+            rows = [row for row in rows if not row.heading and self.filter(row)]
+        if sort is not None:
+            rows = ordered(
+                [row for row in rows if not row.heading], self.page.columns, sort[0], falling=sort[1]
+            )
+        self.marked &= {row.key for row in self.page.rows} if self.marked else set()
+        grid = self.grid
+        grid.sorted_by, grid.marked = sort, self.marked
+        grid.stale = self.standing.stale(self.now_ms, self.refresh_s)
+        grid.show(self.page, rows, self.columns_of(self.page), fresh=fresh)
+        self.bars()
+
+    def _tick(self) -> None:
+        """Once a second: how old the data is; and the end of a session that nobody uses."""
+        now = self.options.now()
+        if self.options.idle_s is not None and now - self.last_key > self.options.idle_s:
+            self.exit(message="ended: nobody used it")
+        stale = self.standing.stale(self.now_ms, self.refresh_s)
+        if stale != self.grid.stale:
+            self.grid.stale = stale
+            self.grid.refresh()
+        self.bars()
+
+    def bars(self) -> None:
+        grid = self.grid
+        name, crumbs, right = header(
+            Top(
+                cluster=self.cluster.name,
+                production=self.cluster.production,
+                crumbs=self._crumbs(),
+                standing=self.standing,
+                now_ms=self.now_ms,
+                refresh_s=self.refresh_s,
+                paused=self.paused,
+                writes=self.options.allow_writes,
+            ),
+            self.size.width,
+        )
+        bar = (
+            self.look.production if self.cluster.production else self.look.bar + self.look.tones[Tone.ACCENT]
+        )
+        top = Text(name if not self.options.ascii_only else to_ascii(name), bar, no_wrap=True, end="")
+        self._set("#top", top.append_text(self._barred((*crumbs, *right))))
+        selectable = sum(1 for row in grid.rows if not row.heading)
+        whole = sum(1 for row in self.page.rows if not row.heading)
+        counts = f"{selectable:,}" if selectable == whole else f"{selectable:,} of {whole:,}"
+        if self.filter is not None:
+            counts = f"/{self.filter.text}  {counts}"
+        if self.marked:
+            counts = f"{len(self.marked)} marked  {counts}"
+        wanted = [
+            action
+            for action in self.options.actions.values()
+            if action.within(self.target.view) and action.keys
+        ]
+        wanted.sort(key=self._weight)
+        self._set("#bottom", self._barred(footer(wanted, counts, self.size.width)))
+
+    def _set(self, id: str, text: Text) -> None:
+        self.screen_stack[0].query_one(id, Static).update(text)
+
+    def _barred(self, spans: Line) -> Text:
+        drawn = Text(no_wrap=True, end="")
+        for words, tone in spans:
+            shown = to_ascii(words) if self.options.ascii_only else words
+            style = (
+                self.look.tones[tone] + self.look.bar
+                if tone is Tone.PLAIN
+                else self.look.bar + _ink(self.look, tone)
+            )
+            drawn.append(shown, style)
+        return drawn
+
+    def _weight(self, action: Action) -> int:
+        """What the footer shows first: help, then what this view alone has."""
+        first = ("screen.help", "row.enter", "table.filter", "go.command")
+        if action.id in first:
+            return first.index(action.id)
+        if action.changes and not self.options.allow_writes:
+            return 99
+        return 10 if action.views else 50 if action.id in ("go.back", "row.json", "screen.quit") else 60
+
+    def _crumbs(self) -> list[str]:
+        found: list[str] = []
+        for target in self.places[max(0, self.at - 2) : self.at + 1]:
+            view = VIEWS[target.view]
+            detail = " › ".join(str(value) for value in target.arguments.values())
+            found.append(f"{view.title} {detail}" if detail else view.title)
+        return found
+
+    # -- telling things --------------------------------------------------------------------------------------
+
+    def say(self, text: str, *, bad: bool = False) -> None:
+        """Tell something in a corner for a while."""
+        self.notify(text, severity="error" if bad else "information", markup=False, timeout=8 if bad else 4)
+
+    def read(self, title: str, lines: Sequence[Line]) -> None:
+        """Open a text."""
+        self.push_screen(Reading(self.look, title, lines, ascii_only=self.options.ascii_only))
+
+    def copied(self, text: str, what: str) -> None:
+        """Copy by the terminal (OSC 52), and into a file for those that do not take it."""
+        self.copy_to_clipboard(text)
+        path = files.write(self.options.files, "copied.txt", text)
+        self.say(f"copied {what}: {len(text.encode())} bytes, also in {path}")
+
+    def choosing(self, title: str, choices: Sequence[Choice]) -> Choosing:
+        return Choosing(self.look, title, choices, ascii_only=self.options.ascii_only)
+
+    def switch(self, name: str) -> None:
+        """Leave this cluster for another: nothing of its data stays on the screen."""
+        if name not in self.clusters:
+            raise InvalidArgument(
+                f"there is no cluster {name}; there are {', '.join(self.clusters)}",
+                field="cluster",
+                value=name,
+            )
+        client, self._client = self._client, None
+        if client is not None:
+            self.run_worker(client.aclose())
+        self.cluster = self.clusters[name]
+        self.places, self.at = [Target(view=self.target.view if not self.view.takes else "overview")], 0
+        self.open_view(fresh=True)
+
+
+def _ink(look: Look, tone: Tone) -> Any:
+    from rich.style import Style
+
+    style = look.tones[tone]
+    return Style(color=style.color, bold=style.bold, dim=style.dim)

@@ -1,0 +1,91 @@
+"""Which cluster the console speaks to, how it stands with it, and what it was started with."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+from pydanube_core.errors import ClusterError
+
+from pydanube_tui.actions import ACTIONS, Action
+
+FASTEST_S: Final = 0.25
+SLOWEST_S: Final = 300.0
+RETRY_S: Final = 5.0  # at most, between two tries
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """One cluster that can be chosen."""
+
+    name: str
+    admin_url: str
+    broker_url: str
+    production: bool = False  # said in colour, always
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What the console was started with."""
+
+    refresh_s: float = 2.0
+    allow_writes: bool = False
+    theme: str = "dark"
+    ascii_only: bool = False
+    mouse: bool = True
+    no_colour: bool = False
+    principal: str | None = None
+    timeout_s: float = 10.0
+    idle_s: float | None = None  # without a key for so long: it ends
+    actions: Mapping[str, Action] = field(default_factory=lambda: ACTIONS)
+    state_file: Path | None = None  # where columns and order are remembered; None: nowhere
+    files: Path = Path()  # where copies, exports and pictures go
+    now: Callable[[], float] = time.time
+
+
+class State(StrEnum):
+    """How it stands with the cluster."""
+
+    CONNECTING = "connecting"
+    LIVE = "live"
+    LOST = "lost"
+    REFUSED = "refused"  # it answers, but not this
+
+
+@dataclass(slots=True, kw_only=True)
+class Standing:
+    """The state, since when the data is, and how often it was tried in vain."""
+
+    state: State = State.CONNECTING
+    as_of_ms: int | None = None
+    tries: int = 0
+    error: ClusterError | None = None
+
+    def answered(self, as_of_ms: int) -> None:
+        """Everything came."""
+        self.state, self.as_of_ms, self.tries, self.error = State.LIVE, as_of_ms, 0, None
+
+    def failed(self, error: ClusterError) -> None:
+        """Something did not come."""
+        self.error = error
+        self.tries += 1
+        self.state = State.LOST if error.retryable else State.REFUSED
+
+    def wait_s(self, refresh_s: float) -> float:
+        """How long until the next try."""
+        if self.state is State.LOST:
+            return min(RETRY_S, 0.5 * float(2 ** min(self.tries - 1, 5)))
+        return refresh_s
+
+    def age_s(self, now_ms: int) -> float | None:
+        """How old the data is."""
+        return None if self.as_of_ms is None else max(0, now_ms - self.as_of_ms) / 1000
+
+    def stale(self, now_ms: int, refresh_s: float) -> bool:
+        """Whether it is older than it should be."""
+        age_s = self.age_s(now_ms)
+        return self.state is State.LOST or (age_s is not None and age_s > max(10.0, 3 * refresh_s))

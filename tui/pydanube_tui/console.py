@@ -1,0 +1,388 @@
+"""The application: what every key, click and typed word does. The table of keys is in `actions`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final
+
+from pydanube_core.errors import ClusterError, InvalidArgument
+from pydanube_core.units import parse_duration_s
+from textual import events
+from textual.widgets import Input
+
+from pydanube_tui import files
+from pydanube_tui.actions import Action
+from pydanube_tui.board import Board
+from pydanube_tui.cluster import FASTEST_S, SLOWEST_S, Cluster, Options
+from pydanube_tui.dialogs import Choice
+from pydanube_tui.filters import FilterError, parse
+from pydanube_tui.grid import Grid
+from pydanube_tui.helping import help_lines
+from pydanube_tui.page import Call, Line, Target, Tone
+from pydanube_tui.pictures import picture
+from pydanube_tui.source import Caller
+from pydanube_tui.themes import LOOKS
+from pydanube_tui.views import place
+
+_MOVES: Final = ("up", "down", "pageup", "pagedown", "home", "end", "j", "k", "g", "G")
+
+
+class Console(Board):
+    """The console."""
+
+    def __init__(
+        self,
+        clusters: Sequence[Cluster],
+        options: Options | None = None,
+        *,
+        start: Target | None = None,
+        caller: Caller | None = None,
+    ) -> None:
+        super().__init__(clusters, options, start=start, caller=caller)
+        self.own_actions: Mapping[str, Callable[[], Awaitable[None] | None]] = self._own_handlers()
+
+    # -- keys --------------------------------------------------------------------------------------------------
+
+    def on_key(self, event: events.Key) -> None:
+        """Every key of the screen, by the table of actions; dialogs and the prompt have their own."""
+        self.last_key = self.options.now()
+        if len(self.screen_stack) > 1:
+            return
+        if self.prompting:
+            if event.key == "escape":
+                event.stop()
+                self._close_prompt(cleared=True)
+            return
+        printable = event.character is not None and event.is_printable and event.character != " "
+        name = event.character if printable else event.key
+        assert name is not None
+        action = self.keys_here.get(name)
+        if action is None and name in _MOVES:
+            self._move(name)
+        elif action is not None:
+            self.perform(action)
+        elif (column := next((each for each in self.page.columns if each.key == name), None)) is not None:
+            self._sort(column.name)
+        else:
+            return
+        event.stop()
+        event.prevent_default()
+
+    def _move(self, key: str) -> None:
+        grid = self.grid
+        match key:
+            case "up" | "k":
+                grid.move(-1)
+            case "down" | "j":
+                grid.move(1)
+            case "pageup":
+                grid.move(-grid.page_rows)
+            case "pagedown":
+                grid.move(grid.page_rows)
+            case "home" | "g":
+                grid.go_to(0)
+            case _:
+                grid.go_to(len(grid.rows) - 1, -1)
+
+    def perform(self, action: Action) -> None:
+        """Do an action: the console's own, or an operation of the cluster."""
+        handler = self.own_actions.get(action.id)
+        if handler is not None:
+            done = handler()
+            if done is not None:
+                self.run_worker(_finish(done), group="action", exclusive=True)
+        elif action.id.startswith("go."):
+            self.go(Target(view=action.id.removeprefix("go.")))
+
+    def _own_handlers(self) -> dict[str, Callable[[], Awaitable[None] | None]]:
+        return {
+            "go.command": lambda: self._ask(":"),
+            "go.back": self._back,
+            "go.last": self._last,
+            "go.earlier": lambda: self.step(-1),
+            "go.later": lambda: self.step(1),
+            "row.enter": self._enter,
+            "row.json": self._json,
+            "row.copy": self._copy,
+            "row.copy_json": self._copy_json,
+            "row.mark": self._mark,
+            "row.mark_all": self._mark_all,
+            "table.filter": lambda: self._ask("/"),
+            "table.sort": lambda: self._sort(None),
+            "table.reverse": self._reverse,
+            "table.columns": self._choose_columns,
+            "table.export": self._export,
+            "screen.help": self._help,
+            "screen.palette": self._palette,
+            "screen.refresh": self.wake.set,
+            "screen.pause": self._pause,
+            "screen.faster": lambda: self._pace(0.5),
+            "screen.slower": lambda: self._pace(2.0),
+            "screen.theme": self._next_theme,
+            "screen.save": self._save,
+            "screen.quit": self.exit,
+        }
+
+    # -- the prompt --------------------------------------------------------------------------------------------
+
+    def _ask(self, kind: str) -> None:
+        """Open the line for `:` or `/`."""
+        self.prompting = kind
+        prompt = self.query_one("#prompt", Input)
+        prompt.add_class("-open")
+        prompt.value = self.filter.text if kind == "/" and self.filter is not None else ""
+        prompt.placeholder = "view, and what of" if kind == ":" else "text /regex/ ~fuzzy !not column:>1k"
+        prompt.cursor_position = len(prompt.value)
+        prompt.focus()
+
+    def _close_prompt(self, *, cleared: bool) -> None:
+        prompt = self.query_one("#prompt", Input)
+        prompt.remove_class("-open")
+        if cleared and self.prompting == "/" and self.filter is not None:
+            self.filter = None
+            self.draw()
+        self.prompting = ""
+        self.grid.focus()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """A filter narrows while it is typed."""
+        if self.prompting != "/" or event.input.id != "prompt":
+            return
+        try:
+            self.filter = parse(event.value, self.page.columns) if event.value.strip() else None
+        except FilterError as error:
+            event.input.border_subtitle = str(error)
+            return
+        self.draw()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Carry out what was typed."""
+        if event.input.id != "prompt":
+            return
+        kind, words = self.prompting, event.value.strip()
+        if kind == "/":
+            try:
+                parse(words, self.page.columns)
+            except FilterError as error:
+                self.say(str(error), bad=True)
+                return
+        self._close_prompt(cleared=False)
+        if kind == ":" and words:
+            self.said.append(words)
+            self._command(words.split())
+
+    def _command(self, words: list[str]) -> None:
+        try:
+            match words:
+                case ["q" | "quit"]:
+                    self.exit()
+                case ["cluster", name]:
+                    self.switch(name)
+                case ["cluster"]:
+                    self._choose_cluster()
+                case ["theme", name]:
+                    self._dress(name)
+                case ["refresh", pace]:
+                    self._pace_to(parse_duration_s(pace, field="refresh"))
+                case _:
+                    self.go(place(words))
+        except InvalidArgument as error:
+            self.say(error.message, bad=True)
+
+    # -- the console's own actions -----------------------------------------------------------------------------
+
+    def _back(self) -> None:
+        if self.filter is not None:
+            self.filter = None
+            self.draw()
+        elif self.marked:
+            self.marked.clear()
+            self.draw()
+        else:
+            self.step(-1)
+
+    def _last(self) -> None:
+        if self.at > 0:
+            self.go(self.places[self.at - 1])
+
+    def _enter(self) -> None:
+        row = self.grid.selected
+        if row is None:
+            return
+        if isinstance(row.enter, Target):
+            self.go(row.enter)
+        elif isinstance(row.enter, Call):
+            self.run_worker(self._carry_out(row.enter), group="action", exclusive=True)
+        else:
+            self._json()
+
+    async def _carry_out(self, call: Call) -> None:
+        """An operation that a finding names."""
+        try:
+            answer = await self.caller.call(call.operation, call.arguments)
+        except ClusterError as error:
+            self.say(str(error), bad=True)
+            return
+        self.read(call.operation, json_lines(answer))
+
+    def on_grid_entered(self) -> None:
+        """A click on the selected row."""
+        self._enter()
+
+    def on_grid_titled(self, event: Grid.Titled) -> None:
+        """A click on a title."""
+        self._sort(event.column.name)
+
+    def _json(self) -> None:
+        row = self.grid.selected
+        if row is not None:
+            self.read(row.key, json_lines(row.item))
+
+    def _copy(self) -> None:
+        row = self.grid.selected
+        if row is not None:
+            self.copied(row.key.partition(" ")[2] or row.key if " " in row.key else row.key, "the name")
+
+    def _copy_json(self) -> None:
+        row = self.grid.selected
+        if row is not None:
+            self.copied(json.dumps(row.item, ensure_ascii=False, indent=2), "the row as JSON")
+
+    def _mark(self) -> None:
+        row = self.grid.selected
+        if row is not None:
+            self.marked ^= {row.key}
+            self.draw()
+            self.grid.move(1)
+
+    def _mark_all(self) -> None:
+        here = {row.key for row in self.grid.rows if not row.heading}
+        self.marked = set() if here <= self.marked else self.marked | here
+        self.draw()
+
+    def _sort(self, name: str | None) -> None:
+        columns = [column.name for column in self.grid.columns]
+        if not columns:
+            return
+        now = self.sorted_by(self.page)
+        if name is None:
+            at = columns.index(now[0]) if now is not None and now[0] in columns else -1
+            name = columns[(at + 1) % len(columns)]
+        column = next(each for each in self.page.columns if each.name == name)
+        falling = not now[1] if now is not None and now[0] == name else bool(column.unit)
+        self.memory.keep_sort(self.target.view, (name, falling))
+        self.draw()
+
+    def _reverse(self) -> None:
+        now = self.sorted_by(self.page)
+        if now is not None:
+            self.memory.keep_sort(self.target.view, (now[0], not now[1]))
+            self.draw()
+
+    async def _choose_columns(self) -> None:
+        """One at a time: chosen ones leave, others come to the end; what is left is remembered."""
+        while self.page.columns:
+            shown = [column.name for column in self.columns_of(self.page)]
+            others = [column.name for column in self.page.columns if column.name not in shown]
+            choices = [Choice(id=name, title=f"● {name}", help="shown; choose to hide") for name in shown]
+            choices += [
+                Choice(id=name, title=f"○ {name}", help="hidden; choose to show at the end")
+                for name in others
+            ]
+            chosen = await self.push_screen_wait(self.choosing("columns: esc when done", choices))
+            if chosen is None:
+                return
+            kept = [name for name in shown if name != chosen] if chosen in shown else [*shown, chosen]
+            self.memory.keep_columns(self.target.view, kept or shown)
+            self.draw()
+
+    async def _export(self) -> None:
+        choices = [
+            Choice(id="csv", title="CSV", help="the columns as they are shown"),
+            Choice(id="json", title="JSON", help="every field of every row"),
+        ]
+        chosen = await self.push_screen_wait(self.choosing(f"export {len(self.grid.rows)} rows", choices))
+        if chosen is None:
+            return
+        rows = [row for row in self.grid.rows if not row.heading]
+        text = (
+            files.as_csv(self.grid.columns, self.page.columns, rows)
+            if chosen == "csv"
+            else files.as_json(rows)
+        )
+        path = files.write(self.options.files, f"{self.target.view}.{chosen}", text)
+        self.say(f"wrote {len(rows)} rows, {len(text.encode())} bytes, to {path}")
+
+    def _help(self) -> None:
+        lines = help_lines(self.view, self.options.actions, allow_writes=self.options.allow_writes)
+        self.read(f"{self.view.title}: what is here, and every key", lines)
+
+    async def _palette(self) -> None:
+        choices = [
+            Choice(id=action.id, title=action.title, help=action.help, hint=" ".join(action.keys[:1]))
+            for action in self.options.actions.values()
+            if action.within(self.target.view) and (self.options.allow_writes or not action.changes)
+        ]
+        chosen = await self.push_screen_wait(self.choosing("what do you want to do?", choices))
+        if chosen is not None:
+            self.perform(self.options.actions[chosen])
+
+    def _pause(self) -> None:
+        self.paused = not self.paused
+        self.wake.set()
+        self.bars()
+
+    def _pace(self, factor: float) -> None:
+        self._pace_to(self.refresh_s * factor)
+
+    def _pace_to(self, seconds: float) -> None:
+        self.refresh_s = max(FASTEST_S, min(SLOWEST_S, seconds))
+        self.wake.set()
+        self.bars()
+
+    def _next_theme(self) -> None:
+        names = list(LOOKS)
+        self._dress(names[(names.index(self.look.theme.name) + 1) % len(names)])
+
+    def _dress(self, name: str) -> None:
+        if name not in LOOKS:
+            raise InvalidArgument(
+                f"there is no theme {name}; there are {', '.join(LOOKS)}", field="theme", value=name
+            )
+        self.look = self.grid.look = LOOKS[name]
+        self.theme = name
+        self.draw()
+
+    def _save(self) -> None:
+        for form in ("svg", "text"):
+            path = files.write(
+                self.options.files,
+                f"{self.target.view}.{'svg' if form == 'svg' else 'txt'}",
+                picture(self, form),
+            )
+        self.say(f"wrote {path.with_suffix('.svg')} and {path}")
+
+    # -- clusters ----------------------------------------------------------------------------------------------
+
+    def _choose_cluster(self) -> None:
+        choices = [
+            Choice(
+                id=each.name,
+                title=each.name,
+                help=each.admin_url,
+                hint="production" if each.production else "",
+            )
+            for each in self.clusters.values()
+        ]
+        self.push_screen(self.choosing("cluster", choices), lambda name: self.switch(name) if name else None)
+
+
+async def _finish(work: Awaitable[None]) -> None:
+    await work
+
+
+def json_lines(value: object) -> list[Line]:
+    """A value as JSON, a line each."""
+    text = json.dumps(value, ensure_ascii=False, indent=2, default=str)
+    return [((each, Tone.PLAIN),) for each in text.split("\n")]

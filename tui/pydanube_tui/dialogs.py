@@ -1,0 +1,240 @@
+"""What opens over the screen: texts to read, choices, forms. Nothing in them is read as markup."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final, TypeVar
+
+from rich.text import Text
+from textual import events
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.screen import ModalScreen
+from textual.widgets import Button, Input, OptionList, Static
+from textual.widgets.option_list import Option
+
+from pydanube_tui.page import Line, Tone
+from pydanube_tui.text import clean, to_ascii
+from pydanube_tui.themes import Look
+
+MAX_LINES: Final = 5000  # of a text that is shown
+Result = TypeVar("Result")
+
+
+class Dialog(ModalScreen[Result]):
+    """The frame of all of them: Esc leaves, with None."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "leave", "back")]
+    DEFAULT_CSS = """
+    Dialog { align: center middle; background: $background 60%; }
+    Dialog > Vertical {
+        width: 90%; max-width: 116; height: auto; max-height: 92%; background: $background;
+        border: round $primary; padding: 0 1;
+    }
+    Dialog.-ascii > Vertical { border: ascii $primary; }
+    Dialog Static { height: auto; }
+    Dialog VerticalScroll { height: auto; max-height: 100%; background: $background; scrollbar-size-vertical: 1; }
+    Dialog .title { text-style: bold; color: $primary; }
+    Dialog .said { color: $error; }
+    Dialog .hint { color: $foreground 60%; }
+    Dialog Input { border: none; height: 1; padding: 0; background: $panel; }
+    Dialog OptionList { border: none; height: auto; max-height: 100%; background: $background; padding: 0; }
+    Dialog Horizontal { height: auto; align-horizontal: right; }
+    Dialog Button { margin: 0 1; min-width: 10; height: 1; border: none; }
+    Dialog Button:focus { text-style: bold reverse; }
+    """
+
+    def __init__(self, look: Look, *, ascii_only: bool = False) -> None:
+        super().__init__(classes="-ascii" if ascii_only else None)
+        self.look = look
+        self.ascii_only = ascii_only
+
+    def action_leave(self) -> None:
+        """Close without a result."""
+        self.dismiss(None)
+
+    def text(self, lines: Sequence[Line]) -> Text:
+        """Lines as Textual draws them."""
+        drawn = Text(no_wrap=False, end="")
+        for number, spans in enumerate(lines[:MAX_LINES]):
+            if number:
+                drawn.append("\n")
+            for words, tone in spans:
+                shown = clean(words)
+                drawn.append(to_ascii(shown) if self.ascii_only else shown, self.look.tones[tone])
+        return drawn
+
+
+class Reading(Dialog[None]):
+    """A text: help, JSON, a message. `c` copies it."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("c", "copy", "copy"),
+        Binding("j", "scroll(1)", "down"),
+        Binding("k", "scroll(-1)", "up"),
+    ]
+
+    def __init__(self, look: Look, title: str, lines: Sequence[Line], *, ascii_only: bool = False) -> None:
+        super().__init__(look, ascii_only=ascii_only)
+        self._title = title
+        self._lines = lines
+
+    def compose(self) -> ComposeResult:
+        """Title, the text, and how to leave."""
+        with Vertical():
+            yield Static(Text(clean(self._title)), classes="title")
+            with VerticalScroll():
+                yield Static(self.text(self._lines))
+            yield Static(Text("esc back   arrows scroll   c copy"), classes="hint")
+
+    def on_mount(self) -> None:
+        """Arrows scroll at once."""
+        self.query_one(VerticalScroll).focus()
+
+    def action_scroll(self, lines: int) -> None:
+        """Scroll by lines."""
+        self.query_one(VerticalScroll).scroll_relative(y=lines, animate=False)
+
+    def action_copy(self) -> None:
+        """Copy the whole text."""
+        whole = "\n".join("".join(text for text, _ in spans) for spans in self._lines)
+        self.app.copied(whole, self._title)  # type: ignore[attr-defined]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """One thing to choose."""
+
+    id: str
+    title: str
+    help: str = ""
+    hint: str = ""  # at the right: a key
+
+
+class Choosing(Dialog[str]):
+    """A list that narrows as one types: the palette, clusters, runbooks."""
+
+    def __init__(
+        self, look: Look, title: str, choices: Sequence[Choice], *, ascii_only: bool = False
+    ) -> None:
+        super().__init__(look, ascii_only=ascii_only)
+        self._title = title
+        self._choices = choices
+
+    def compose(self) -> ComposeResult:
+        """Title, the words typed, what is left."""
+        with Vertical():
+            yield Static(Text(clean(self._title)), classes="title")
+            yield Input(placeholder="type to narrow", id="words")
+            yield OptionList(markup=False)
+
+    def on_mount(self) -> None:
+        """Show all."""
+        self._narrow("")
+        self.query_one(Input).focus()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """Narrow."""
+        self._narrow(event.value)
+
+    def _narrow(self, words: str) -> None:
+        options = self.query_one(OptionList)
+        options.clear_options()
+        wanted = words.casefold().split()
+        for choice in self._choices:
+            whole = f"{choice.id} {choice.title} {choice.help}".casefold()
+            if all(word in whole for word in wanted):
+                line: Line = (
+                    (f"{choice.title:<24}", Tone.STRONG),
+                    (f"{choice.hint:<9}", Tone.ACCENT),
+                    (choice.help, Tone.DIM),
+                )
+                shown = self.text([line])
+                shown.no_wrap, shown.overflow = True, "ellipsis"
+                options.add_option(Option(shown, id=choice.id))
+        if options.option_count:
+            options.highlighted = 0
+
+    def on_key(self, event: events.Key) -> None:
+        """Arrows move in the list while the words have the focus."""
+        options = self.query_one(OptionList)
+        if event.key in ("up", "down") and self.focused is not options:
+            event.stop()
+            if event.key == "down":
+                options.action_cursor_down()
+            else:
+                options.action_cursor_up()
+
+    def on_input_submitted(self) -> None:
+        """Take what is highlighted."""
+        options = self.query_one(OptionList)
+        if options.highlighted is not None:
+            self.dismiss(options.get_option_at_index(options.highlighted).id)
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        """Take what was clicked."""
+        self.dismiss(event.option.id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """One thing to ask."""
+
+    name: str
+    help: str
+    value: str = ""
+    required: bool = False
+
+
+class Form(Dialog[dict[str, str]]):
+    """Asks for texts. Empty ones that need not be given are left out of the answer."""
+
+    def __init__(self, look: Look, title: str, fields: Sequence[Field], *, ascii_only: bool = False) -> None:
+        super().__init__(look, ascii_only=ascii_only)
+        self._title = title
+        self._fields = fields
+
+    def compose(self) -> ComposeResult:
+        """Title, a line for each, and the buttons."""
+        with Vertical():
+            yield Static(Text(clean(self._title)), classes="title")
+            with VerticalScroll():
+                for number, each in enumerate(self._fields):
+                    needed = "" if not each.required else " (must be given)"
+                    yield Static(Text(clean(f"{each.name}{needed}: {each.help}")), classes="hint")
+                    yield Input(value=each.value, id=f"field{number}")
+            yield Static("", classes="said", id="said", markup=False)
+            with Horizontal():
+                yield Button("Cancel", id="cancel")
+                yield Button("Go on", id="go", variant="primary")
+
+    def on_mount(self) -> None:
+        """Begin with the first that is empty."""
+        first = next((n for n, each in enumerate(self._fields) if not each.value), 0)
+        self.query_one(f"#field{first}", Input).focus()
+
+    def on_input_submitted(self) -> None:
+        """Enter goes to the next line, and at the last goes on."""
+        inputs = list(self.query(Input))
+        at = next((n for n, each in enumerate(inputs) if each.has_focus), len(inputs) - 1)
+        if at + 1 < len(inputs):
+            inputs[at + 1].focus()
+        else:
+            self._go()
+
+    def on_button_pressed(self, event: Button.Pressed) -> None:
+        """Go on, or leave."""
+        if event.button.id == "go":
+            self._go()
+        else:
+            self.dismiss(None)
+
+    def _go(self) -> None:
+        values = {each.name: self.query_one(f"#field{n}", Input).value for n, each in enumerate(self._fields)}
+        missing = next((each.name for each in self._fields if each.required and not values[each.name]), None)
+        if missing is not None:
+            self.query_one("#said", Static).update(Text(f"{missing} must be given"))
+            return
+        self.dismiss({name: value for name, value in values.items() if value})

@@ -1,0 +1,48 @@
+"""Files that the console writes: copies, exports, pictures. A name is never written over."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydanube_tui.page import Column, Row
+
+
+def write(folder: Path, name: str, text: str) -> Path:
+    """Write a new file `danube-NAME` in the folder, readable by its owner alone, and return its path."""
+    stem, _, ending = name.rpartition(".")
+    number = 0
+    while True:
+        path = folder / (f"danube-{stem}-{number}.{ending}" if number else f"danube-{name}")
+        try:
+            path.touch(mode=0o600, exist_ok=False)
+        except FileExistsError:
+            number += 1
+            continue
+        path.write_text(text, encoding="utf-8", newline="")
+        return path
+
+
+def as_csv(shown: Sequence[Column], columns: Sequence[Column], rows: Sequence[Row]) -> str:
+    """The rows by the columns that are shown; numbers whole, not as the screen rounds them."""
+    at = [next(n for n, each in enumerate(columns) if each.name == column.name) for column in shown]
+    out = io.StringIO()
+    writer = csv.writer(out)
+    writer.writerow([column.name for column in shown])
+    for row in rows:
+        cells = [(columns[n], row.cells[n]) for n in at]
+        writer.writerow([_harmless(cell.value if column.unit else cell.text) for column, cell in cells])
+    return out.getvalue()
+
+
+def _harmless(value: object) -> object:
+    """What a spreadsheet would carry out is a text."""
+    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
+
+
+def as_json(rows: Sequence[Row]) -> str:
+    """Every field of the rows."""
+    return json.dumps([row.item for row in rows], ensure_ascii=False, indent=2, default=str) + "\n"

@@ -1,0 +1,292 @@
+"""The table: lines of a page's head, column titles, rows. Draws what is in sight and nothing else.
+
+Rows are plain data, so ten thousand cost as much to draw as forty. Whatever is drawn passes `fit`, the one gate to the
+terminal. Through a new page the row under the cursor stays there, by its key, at its line of the screen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from rich.segment import Segment
+from rich.style import Style
+from textual import events
+from textual.geometry import Size
+from textual.message import Message
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from pydanube_tui.page import Column, Line, Page, Row, Tone
+from pydanube_tui.text import fit, width
+from pydanube_tui.themes import Look
+
+GAP: Final = 2  # cells between columns
+SIDE: Final = 2  # cells before the first: the mark
+READABLE: Final = 28  # cells of a name, for which columns that can be done without make room
+
+
+class Grid(ScrollView, can_focus=True):
+    """Draws a page. `rows` are those in the filter, in their order."""
+
+    class Entered(Message):
+        """The row under the cursor was clicked while it was selected."""
+
+    class Titled(Message):
+        """A column's title was clicked."""
+
+        def __init__(self, column: Column) -> None:
+            super().__init__()
+            self.column = column
+
+    def __init__(self, look: Look, *, ascii_only: bool = False) -> None:
+        super().__init__()
+        self.look = look
+        self.ascii_only = ascii_only
+        self.page = Page()
+        self.rows: Sequence[Row] = ()
+        self.columns: Sequence[Column] = ()
+        self.marked: Collection[str] = frozenset()
+        self.stale = False
+        self.sorted_by: tuple[str, bool] | None = None
+        self.cursor = 0
+        self._at: list[int] = []  # of each shown column, its place in a row's cells
+        self._widths: list[int] = []
+        self._before: dict[str, Row] = {}
+
+    # -- what is shown ---------------------------------------------------------------------------------------
+
+    @property
+    def selected(self) -> Row | None:
+        """The row under the cursor."""
+        if not 0 <= self.cursor < len(self.rows) or self.rows[self.cursor].heading:
+            return None
+        return self.rows[self.cursor]
+
+    @property
+    def first_in_sight(self) -> Row | None:
+        """The uppermost row on the screen."""
+        at = max(0, self._offset - len(self.page.head))
+        return self.rows[at] if at < len(self.rows) else None
+
+    @property
+    def _offset(self) -> int:
+        return round(self.scroll_offset.y)
+
+    def show(self, page: Page, rows: Sequence[Row], columns: Sequence[Column], *, fresh: bool) -> None:
+        """Draw another page in place of this one.
+
+        Args:
+            rows: of the page, those in the filter, in their order.
+            columns: those that are wanted, in their order.
+            fresh: the page is another view's: the cursor goes to its first row.
+        """
+        before = self.selected
+        line_before = len(self.page.head) + self.cursor - self._offset
+        self._before = (
+            {} if fresh else {row.key: row for row in self.rows} if self.page is not page else self._before
+        )
+        self.page, self.rows = page, rows
+        self._arrange(columns)
+        self.virtual_size = Size(self.size.width, len(page.head) + 1 + max(1, len(rows)))
+        if fresh:
+            self.cursor = self._nearest(0, 1)
+            self.scroll_to(y=0, animate=False, immediate=True)
+        elif before is not None:
+            found = next((at for at, row in enumerate(rows) if row.key == before.key), None)
+            moved = found is not None and found != self.cursor
+            self.cursor = self._nearest(self.cursor if found is None else found, 1)
+            if moved or len(page.head) != 0:
+                self.scroll_to(
+                    y=max(0, len(page.head) + self.cursor - line_before), animate=False, immediate=True
+                )
+        else:
+            self.cursor = self._nearest(self.cursor, 1)
+        self.refresh()
+
+    def _nearest(self, at: int, step: int) -> int:
+        """The next row that can be selected, from there on."""
+        at = max(0, min(at, len(self.rows) - 1))
+        for direction in (step, -step):
+            place = at
+            while 0 <= place < len(self.rows):
+                if not self.rows[place].heading:
+                    return place
+                place += direction
+        return 0
+
+    def _arrange(self, columns: Sequence[Column]) -> None:
+        """Choose which columns there is room for, and how wide they are."""
+        places = {column.name: at for at, column in enumerate(self.page.columns)}
+        shown = [column for column in columns if column.name in places]
+        room = self.size.width - SIDE - 1
+        wide = {column.name: self._natural(column, places[column.name]) for column in shown}
+
+        def needed() -> int:
+            return sum(wide[column.name] + GAP for column in shown) - GAP
+
+        for column in sorted(shown, key=lambda each: -each.drop):
+            growing = [each for each in shown if each.grows]
+            spare = sum(max(0, wide[each.name] - max(each.least, READABLE)) for each in growing)
+            if needed() - spare <= room or not column.drop:
+                break
+            shown.remove(column)
+        growing = [each for each in shown if each.grows]
+        while growing and needed() > room:
+            widest = max(growing, key=lambda each: wide[each.name] - each.least)
+            if wide[widest.name] <= widest.least:
+                break
+            wide[widest.name] -= 1
+        self.columns = shown
+        self._at = [places[column.name] for column in shown]
+        self._widths = [wide[column.name] for column in shown]
+
+    def _natural(self, column: Column, at: int) -> int:
+        if not column.grows:
+            return max(column.least, min(column.most, width(column.title)))
+        texts = (row.cells[at].text for row in self.rows if not row.heading)
+        return min(column.most, max(column.least, width(column.title), max(map(len, texts), default=0) + 1))
+
+    # -- moving ----------------------------------------------------------------------------------------------
+
+    def move(self, rows: int) -> None:
+        """Move the cursor by so many rows; where nothing can be selected, scroll."""
+        if not any(not row.heading for row in self.rows[:200]):
+            self.scroll_to(y=self._offset + rows, animate=False)
+            return
+        self.go_to(self.cursor + rows, 1 if rows > 0 else -1)
+
+    def go_to(self, at: int, step: int = 1) -> None:
+        """Put the cursor on a row, or the next that can be selected, and bring it into sight."""
+        self.cursor = self._nearest(at, step)
+        line = len(self.page.head) + self.cursor
+        height = self.size.height - 1  # the titles stay
+        if self.cursor == self._nearest(0, 1):
+            line = 0
+        if line < self._offset:
+            self.scroll_to(y=line, animate=False, immediate=True)
+        elif line >= self._offset + height:
+            self.scroll_to(y=line - height + 1, animate=False, immediate=True)
+        self.refresh()
+
+    @property
+    def page_rows(self) -> int:
+        """Rows on one screen."""
+        return max(1, self.size.height - 2)
+
+    def on_click(self, event: events.Click) -> None:
+        """Select the row; open it when it is selected already; sort by a title."""
+        event.stop()
+        lines = event.y + self._offset
+        titles = max(0, len(self.page.head) - self._offset)
+        if event.y == titles:
+            column = self._column_at(event.x)
+            if column is not None:
+                self.post_message(self.Titled(column))
+            return
+        at = lines - len(self.page.head) - 1
+        if event.y > titles and 0 <= at < len(self.rows) and not self.rows[at].heading:
+            again = at == self.cursor
+            self.cursor = at
+            self.refresh()
+            if again:
+                self.post_message(self.Entered())
+
+    def _column_at(self, x: int) -> Column | None:
+        left = SIDE
+        for column, cells in zip(self.columns, self._widths, strict=True):
+            if left <= x < left + cells + GAP:
+                return column
+            left += cells + GAP
+        return None
+
+    def on_resize(self, _: events.Resize) -> None:
+        """Arrange the columns anew."""
+        self._arrange(self.columns if not self.page.columns else self.app.columns_of(self.page))  # type: ignore[attr-defined]
+        self.virtual_size = Size(self.size.width, self.virtual_size.height)
+
+    # -- drawing ---------------------------------------------------------------------------------------------
+
+    def render_line(self, y: int) -> Strip:
+        """One line of the screen: of the head, the titles, a row, or empty."""
+        line = y + self._offset
+        head = len(self.page.head)
+        if line < head:
+            return self._drawn(self.page.head[line])
+        titles = max(0, head - self._offset)
+        if y == titles:
+            return self._titles()
+        at = line - head - 1
+        if at < len(self.rows):
+            return self._row(at)
+        if not self.rows and at == 0:
+            return self._drawn(((f"  {self.page.empty}", Tone.DIM),))
+        return self._blank()
+
+    def _tone(self, tone: Tone) -> Style:
+        if self.stale and tone is not Tone.BAD:
+            tone = Tone.DIM
+        return self.look.tones[tone]
+
+    def _blank(self) -> Strip:
+        return Strip([Segment(" " * self.size.width, self.look.tones[Tone.PLAIN])], self.size.width)
+
+    def _fit(self, text: str, cells: int, *, right: bool = False) -> str:
+        return fit(text, cells, right=right, ascii_only=self.ascii_only)
+
+    def _drawn(self, spans: Line) -> Strip:
+        segments: list[Segment] = []
+        left = self.size.width
+        for text, tone in spans:
+            shown = self._fit(text, min(left, width(self._fit(text, 1000).rstrip(" ")) + _trailing(text)))
+            segments.append(Segment(shown, self._tone(tone)))
+            left -= width(shown)
+        segments.append(Segment(" " * max(0, left), self.look.tones[Tone.PLAIN]))
+        return Strip(segments, self.size.width)
+
+    def _titles(self) -> Strip:
+        style = self.look.titles
+        segments = [Segment(" " * SIDE, style)]
+        for column, cells in zip(self.columns, self._widths, strict=True):
+            title = column.title
+            if self.sorted_by is not None and self.sorted_by[0] == column.name:
+                title = f"{title[: cells - 1]}{'▼' if self.sorted_by[1] else '▲'}"
+            segments.append(Segment(self._fit(title, cells, right=column.right) + " " * GAP, style))
+        return Strip(segments).adjust_cell_length(self.size.width, style)
+
+    def _row(self, at: int) -> Strip:
+        row = self.rows[at]
+        plain = self.look.tones[Tone.PLAIN]
+        if row.heading:
+            text = f" ── {row.cells[0].text} "
+            return Strip(
+                [
+                    Segment(self._fit(text, self.size.width - 1), self.look.tones[Tone.ACCENT]),
+                    Segment(" ", plain),
+                ]
+            )
+        over = self.look.cursor if at == self.cursor else Style.null()
+        marked = row.key in self.marked
+        mark = "●" if marked else "▶" if at == self.cursor else " "
+        segments = [Segment(self._fit(mark, SIDE), self._tone(Tone.ACCENT) + over)]
+        before = self._before.get(row.key)
+        for place, column, cells in zip(self._at, self.columns, self._widths, strict=True):
+            cell = row.cells[place]
+            style = (self._tone(Tone.ACCENT if marked else cell.tone)) + over
+            segments.append(Segment(self._fit(cell.text, cells, right=column.right), style))
+            segments.append(Segment(self._fit(_change(column, row, before, place), GAP), style))
+        return Strip(segments).adjust_cell_length(self.size.width, plain + over)
+
+
+def _change(column: Column, row: Row, before: Row | None, place: int) -> str:
+    """The mark of a number that is another than at the refresh before."""
+    if not column.marks or before is None or before is row:
+        return ""
+    old, new = before.cells[place].value, row.cells[place].value
+    if not isinstance(old, int | float) or not isinstance(new, int | float) or old == new:
+        return ""
+    return "↑" if new > old else "↓"
+
+
+def _trailing(text: str) -> int:
+    return len(text) - len(text.rstrip(" "))

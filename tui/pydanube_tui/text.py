@@ -1,0 +1,185 @@
+"""Text on its way to the terminal: made harmless, measured in cells, cut to a width; numbers and times for people.
+
+Whatever others wrote passes `clean` before it is drawn: nothing of a name or a payload reaches the terminal as a
+control character, and nothing is read as markup.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from datetime import datetime
+from functools import lru_cache
+from typing import Final
+
+from rich.cells import cell_len, set_cell_size
+
+ELLIPSIS: Final = "…"
+_BLOCKS: Final = "▁▂▃▄▅▆▇█"
+# What `--ascii` draws instead; glyphs of our own only, other people's text is escaped.
+_ASCII: Final = str.maketrans(
+    {
+        **dict(zip(_BLOCKS, "_.,-=+*#", strict=True)),
+        **{
+            "●": "*",
+            "○": "o",
+            "▲": "^",
+            "▼": "v",
+            "✓": "+",
+            "✗": "x",
+            "◆": "!",
+            "◐": "%",
+            "▶": ">",
+            "↑": "^",
+        },
+        **{
+            "↓": "v",
+            "…": "~",
+            "›": ">",
+            "·": ".",
+            "─": "-",
+            "│": "|",
+            "█": "#",
+            "→": ">",
+            "Σ": "S",
+        },
+        **{"∞": "inf", "–": "-", "≥": ">=", "≤": "<=", "⏸": "=", "⚠": "!"},
+    }
+)
+
+
+# Format characters change direction or join what stands around them; surrogates cannot be written; the others move
+# the terminal's cursor.
+_UNSEEN: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
+
+
+@lru_cache(maxsize=8192)
+def clean(text: str) -> str:
+    """The text with everything that is no visible character written as its escape."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(_visible(character) for character in text)
+
+
+def _visible(character: str) -> str:
+    number = ord(character)
+    if number < 0x20:
+        return chr(0x2400 + number)  # the control pictures: ␀ ␛ ␊
+    if number == 0x7F:
+        return "␡"
+    if unicodedata.category(character) in _UNSEEN:
+        return f"\\u{number:04x}" if number <= 0xFFFF else f"\\U{number:08x}"
+    return character
+
+
+def to_ascii(text: str) -> str:
+    """What `--ascii` shows: our glyphs as letters, the rest escaped."""
+    return text.translate(_ASCII).encode("ascii", "backslashreplace").decode()
+
+
+def width(text: str) -> int:
+    """Cells the text takes, once it is clean."""
+    return len(text) if text.isascii() else cell_len(text)
+
+
+@lru_cache(maxsize=32768)
+def fit(text: str, cells: int, *, right: bool = False, ascii_only: bool = False) -> str:
+    """The text clean and in exactly so many cells: cut with an ellipsis, or filled with blanks."""
+    shown = clean(text)
+    if ascii_only:
+        shown = to_ascii(shown)
+    wide = width(shown)
+    if wide > cells:
+        if cells <= 1:
+            return set_cell_size(shown, cells)
+        mark = "~" if ascii_only else ELLIPSIS
+        return set_cell_size(shown, cells - 1) + mark
+    blank = " " * (cells - wide)
+    return blank + shown if right else shown + blank
+
+
+def count(value: float | None) -> str:
+    """A number in at most five cells: `842`, `12.3k`, `1.2M`; `–` where it is not known."""
+    return _scaled(value, 1000.0, ("", "k", "M", "G", "T", "P"))
+
+
+def size(value: float | None) -> str:
+    """Bytes: `512`, `3.4Ki`, `12Gi`."""
+    return _scaled(value, 1024.0, ("", "Ki", "Mi", "Gi", "Ti", "Pi"))
+
+
+def _scaled(value: float | None, step: float, units: Sequence[str]) -> str:
+    if value is None:
+        return "–"
+    left, power = float(value), 0
+    while abs(left) >= step * 0.9995 and power + 1 < len(units):
+        left, power = left / step, power + 1
+    unit = units[power]
+    if unit == "":
+        return f"{left:.0f}" if left == int(left) or abs(left) >= 10 else f"{left:.1f}"
+    return f"{left:.0f}{unit}" if abs(left) >= 99.95 else f"{left:.1f}{unit}"
+
+
+def rate(value: float | None) -> str:
+    """A number a second."""
+    return "–" if value is None else f"{count(value)}/s"
+
+
+def span(seconds: float | None) -> str:
+    """How long: `450ms`, `12s`, `4m10s`, `3h05m`, `12d`."""
+    if seconds is None:
+        return "–"
+    if seconds < 1:
+        return f"{max(0.0, seconds) * 1000:.0f}ms" if seconds > 0.0005 else "0s"
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02}s"
+    if whole < 86_400:
+        return f"{whole // 3600}h{whole % 3600 // 60:02}m"
+    return f"{whole // 86_400}d{whole % 86_400 // 3600:02}h"
+
+
+def milliseconds(time: str | None) -> int | None:
+    """An RFC 3339 time as milliseconds since 1970; None where there is none."""
+    if not time:
+        return None
+    try:
+        return round(datetime.fromisoformat(time.replace("Z", "+00:00")).timestamp() * 1000)
+    except ValueError:
+        return None
+
+
+def ago(time: str | None, now_ms: int) -> str:
+    """How long ago a time was."""
+    then = milliseconds(time)
+    return "–" if then is None else span(max(0, now_ms - then) / 1000)
+
+
+def clock(time: str | None) -> str:
+    """The time of day, and the date before it where it is not short: `2026-01-31 12:00:00`."""
+    return "–" if not time else time[:19].replace("T", " ")
+
+
+def sparkline(values: Sequence[float | None], cells: int = 30) -> str:
+    """The last values as blocks, from the lowest of them to the highest; what is not known is a blank."""
+    shown = list(values)[-cells:]
+    known = [value for value in shown if value is not None]
+    if not known:
+        return ""
+    low, high = min(known), max(known)
+    reach = (high - low) or 1.0
+    blocks = [
+        " " if value is None else _BLOCKS[0] if high == low else _BLOCKS[round((value - low) / reach * 7)]
+        for value in shown
+    ]
+    return "".join(blocks)
+
+
+def gauge(part: float | None, cells: int = 10) -> str:
+    """A share from 0 to 1 as a bar."""
+    if part is None:
+        return "─" * cells
+    filled = round(max(0.0, min(1.0, part)) * cells)
+    return "█" * filled + "─" * (cells - filled)

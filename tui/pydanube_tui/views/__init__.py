@@ -1,0 +1,50 @@
+"""The views, by name, in the order in which the digits reach them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import Final
+
+from pydanube_core.errors import InvalidArgument
+
+from pydanube_tui.page import Target
+from pydanube_tui.view import View
+from pydanube_tui.views import overview, subscriptions, topics
+
+VIEWS: Final[dict[str, View]] = {
+    view.name: view
+    for view in (
+        overview.VIEW,
+        topics.LIST,
+        subscriptions.LIST,
+        topics.ONE,
+        subscriptions.ONE,
+    )
+}
+
+
+def place(words: Sequence[str]) -> Target:
+    """The place that words name: a view or one of its aliases, and its arguments.
+
+    Raises:
+        InvalidArgument: there is no such view, or it lacks or does not take an argument.
+    """
+    name, *given = words
+    folded = name.casefold().replace("_", "-")
+    view = VIEWS.get(folded) or next((each for each in VIEWS.values() if folded in each.aliases), None)
+    if view is None:
+        close = get_close_matches(folded, VIEWS, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(VIEWS)}"
+        raise InvalidArgument(f"there is no view {name}; {hint}", field="view", value=name)
+    if len(given) < len(view.takes):
+        example = " ".join([view.name, *(word.upper() for word in view.takes)])
+        raise InvalidArgument(f"{view.name}: write {example}", field="view", value=name)
+    named = [*view.takes, *view.may]
+    if len(given) > len(named):
+        raise InvalidArgument(
+            f"{view.name} takes {' '.join(named) or 'nothing'}, not {given[len(named)]!r}",
+            field="view",
+            value=name,
+        )
+    return Target(view=view.name, arguments=dict(zip(named, given, strict=False)))

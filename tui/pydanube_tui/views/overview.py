@@ -1,0 +1,245 @@
+"""Is it well? What needs a person stands first: findings and alerts, then the slowest subscriptions, then changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from pydanube_admin.engine.effect import Effect
+from pydanube_admin.registry import OPERATIONS
+
+from pydanube_tui.page import Cell, Column, Line, Page, Row, Target, Tone, headings, line
+from pydanube_tui.text import ago, count, gauge, milliseconds, rate, size, span, sparkline
+from pydanube_tui.view import Answer, Ask, Extent, Situation, View
+from pydanube_tui.views.subscriptions import Behind, grouped
+from pydanube_tui.views.wording import VERDICT, next_of, severity_cell, status_cell, subject_text, together
+
+_COLUMNS: Final = (
+    Column(name="state", title="state", least=16, most=16),
+    Column(name="subject", title="what", least=14, most=40, grows=True),
+    Column(name="says", title="how it is", least=20, most=110, grows=True),
+    Column(name="since", title="since", least=6, most=6, right=True, drop=1, unit="seconds"),
+)
+_SLOWEST: Final = 5
+_CHANGES: Final = 5
+_FINDINGS: Final = 50
+
+
+def asks(_: Mapping[str, Any]) -> Mapping[str, Ask]:
+    return {
+        "diagnosis": Ask(operation="diagnose.cluster"),
+        "metrics": Ask(operation="cluster.metrics"),
+        "status": Ask(operation="brokers.status"),
+        "alerts": Ask(operation="alerts.list", arguments={"limit": 100}, optional=True),
+        "lag": Ask(operation="subscriptions.lag", arguments={"limit": 200}, optional=True),
+        "audit": Ask(operation="audit.query", extent=Extent.NEWS, optional=True),
+    }
+
+
+def measures(answers: Mapping[str, Answer]) -> Mapping[str, float]:
+    metrics = answers.get("metrics")
+    if not isinstance(metrics, Mapping):
+        return {}
+    return {
+        name: float(metrics[name]) for name in ("messages_in", "messages_out", "bytes_in", "lag_messages")
+    }
+
+
+def page(situation: Situation) -> Page:
+    rows = [*_needs(situation), *_slowest(situation), *_changes(situation)]
+    return Page(
+        head=_head(situation),
+        columns=_COLUMNS,
+        rows=rows,
+        empty="all is well: no finding, nobody behind, no change",
+        as_of_ms=milliseconds(situation.of("diagnosis").get("as_of")),
+    )
+
+
+def _head(situation: Situation) -> list[Line]:
+    diagnosis, status, metrics = (situation.of(name) for name in ("diagnosis", "status", "metrics"))
+    verdict = str(diagnosis.get("verdict", "unknown"))
+    glyph, tone = VERDICT.get(verdict, ("○", Tone.DIM))
+    findings = together(each for each in diagnosis.get("findings", ()) if each["severity"] != "info")
+    more = int(diagnosis.get("omitted", 0))
+    said = (
+        f"{len(findings) + more} need{'s' if len(findings) + more == 1 else ''} somebody" if findings else ""
+    )
+    reasons = [str(each.get("message", each)) for each in status.get("reasons", ())]
+    first = line(
+        (f" {glyph} {verdict.upper()} ", tone),
+        (f" {said}" if said else " nothing needs you", Tone.STRONG if said else Tone.DIM),
+        *([(f"   not ready: {'; '.join(reasons)}", Tone.BAD)] if reasons else []),
+    )
+    cells = 30 if situation.width < 120 else min(60, situation.width // 3)
+    lines = [first, line(), *_rates(situation, metrics, cells)]
+    lines.append(_storage(status))
+    lines.append(
+        line(
+            (" broker    ", Tone.DIM),
+            f"up {span(status.get('uptime_s'))}, {status.get('durability', '–')}, version {status.get('version', '–')}",
+            (
+                f"   {metrics.get('topics', '–')} topics · {metrics.get('subscriptions', '–')} subscriptions · "
+                f"{metrics.get('producers', '–')} producers · {metrics.get('consumers', '–')} consumers",
+                Tone.DIM,
+            ),
+        )
+    )
+    unseen = diagnosis.get("unobservable", ())
+    if unseen:
+        lines.append(line((f" not seen  {'; '.join(map(str, unseen))}", Tone.DIM)))
+    return [*lines, line()]
+
+
+def _rates(situation: Situation, metrics: Mapping[str, Any], cells: int) -> Iterator[Line]:
+    for title, name, bytes_name in (("in", "messages_in", "bytes_in"), ("out", "messages_out", "")):
+        rates = situation.rates(name)
+        told = f"{rate(situation.rate(name)):>9}"
+        if bytes_name:
+            per_s = situation.rate(bytes_name)
+            told += f" {'–' if per_s is None else size(per_s) + 'B/s':>9}"
+        else:
+            told += " " * 10
+        yield line(
+            (f" {title:<9} ", Tone.DIM), (told, Tone.STRONG), "  ", (sparkline(rates, cells), Tone.ACCENT)
+        )
+    lag = metrics.get("lag_messages")
+    behind = situation.values("lag_messages")
+    told = f"{count(lag):>9}{'':10}"
+    yield line((" behind    ", Tone.DIM), (told, Tone.STRONG), "  ", (sparkline(behind, cells), Tone.WARN))
+
+
+def _storage(status: Mapping[str, Any]) -> Line:
+    disk, journal, tier = (status.get(name) or {} for name in ("disk", "journal", "tier"))
+    total, free = disk.get("total_bytes"), disk.get("free_bytes")
+    used = None if not total or free is None else 1 - free / total
+    tone = Tone.GOOD if used is None or used < 0.8 else Tone.WARN if used < 0.92 else Tone.BAD
+    spans = [
+        (" disk      ", Tone.DIM),
+        (f"{gauge(used)} ", tone),
+        (f"{size(free)}B free of {size(total)}B", Tone.PLAIN),
+        (
+            f"   journal {size(journal.get('bytes'))}B, fsync p99 {shown_ms(journal.get('fsync_p99_ms'))}",
+            Tone.DIM,
+        ),
+    ]
+    if tier.get("enabled"):
+        spans.append((f", tier waits {size(tier.get('backlog_bytes'))}B", Tone.DIM))
+        if tier.get("errors"):
+            spans.append((f", {tier['errors']} errors", Tone.BAD))
+    if status.get("read_only"):
+        spans.append(("   ✗ READ ONLY", Tone.BAD))
+    return tuple(spans)
+
+
+def shown_ms(value: float | None) -> str:
+    """Milliseconds, short."""
+    return "–" if value is None else f"{value:.1f} ms"
+
+
+def _needs(situation: Situation) -> Iterator[Row]:
+    findings = together(situation.of("diagnosis").get("findings", ())[:_FINDINGS])
+    opened = {
+        (alert["rule"], subject_text(alert["subject"])): alert
+        for alert in situation.items("alerts")
+        if alert.get("closed_at") is None
+    }
+    if not findings and not opened:
+        return
+    yield headings("needs you", len(_COLUMNS))
+    for finding, count_ in findings:
+        subject = subject_text(finding["subject"])
+        alert = opened.get((finding["rule"], subject))
+        since = None if alert is None else alert["opened_at"]
+        more = f" (and {count_ - 1} more partitions)" if count_ > 1 else ""
+        yield _finding_row(situation, finding, subject, since, more)
+    said = {(finding["rule"], finding["subject"].get("topic")) for finding, _ in findings}
+    for (rule, subject), alert in opened.items():
+        if (rule, alert["subject"].get("topic")) not in said:
+            yield _finding_row(situation, alert["finding"], subject, alert["opened_at"])
+
+
+def _finding_row(
+    situation: Situation, finding: Mapping[str, Any], subject: str, since: str | None, more: str = ""
+) -> Row:
+    cells = (
+        severity_cell(finding["severity"]),
+        Cell(subject, Tone.STRONG, subject),
+        Cell(finding["summary"] + more),
+        Cell(ago(since, situation.now_ms) if since else "", Tone.DIM),
+    )
+    return Row(
+        key=f"finding {finding['rule']} {subject}",
+        cells=cells,
+        item=finding,
+        enter=next_of(finding, "overview"),
+    )
+
+
+def _slowest(situation: Situation) -> Iterator[Row]:
+    error = situation.error("lag")
+    if error is not None:
+        yield headings(f"slowest subscriptions: {error}", len(_COLUMNS))
+        return
+    behind = sorted(grouped(situation.items("lag")), key=Behind.urgency, reverse=True)
+    behind = [each for each in behind if each.lag_messages][:_SLOWEST]
+    if not behind:
+        return
+    cut = situation.of("lag").get("next_page")
+    yield headings(f"slowest subscriptions{' of the first 200 looked at' if cut else ''}", len(_COLUMNS))
+    for each in behind:
+        says = f"{count(each.lag_messages)} unread, oldest {span(each.age_s)}"
+        if each.eta_s is not None:
+            says += f", done in {span(each.eta_s)}"
+        if each.blocked_by:
+            says += f", blocked by {each.blocked_by}"
+        cells = (
+            status_cell(each.status),
+            Cell(f"{each.topic} › {each.subscription}", Tone.STRONG),
+            Cell(says),
+            Cell(ago(each.since, situation.now_ms) if each.since else "", Tone.DIM),
+        )
+        enter = Target(
+            view="subscription", arguments={"topic": each.topic, "subscription": each.subscription}
+        )
+        yield Row(key=f"behind {each.key}", cells=cells, item=each.item(), enter=enter)
+
+
+def is_change(record: Mapping[str, Any]) -> bool:
+    """Whether a record of the audit is the end of something that changed, or would have changed, the cluster."""
+    operation = OPERATIONS.get(record["operation"])
+    return record["phase"] == "outcome" and (operation is None or operation.effect is not Effect.READ)
+
+
+def _changes(situation: Situation) -> Iterator[Row]:
+    changes = [record for record in situation.items("audit") if is_change(record)][:_CHANGES]
+    if not changes:
+        return
+    yield headings("recent changes", len(_COLUMNS))
+    for record in changes:
+        allowed = record["decision"] == "allowed"
+        arguments = record["arguments"]
+        subject = subject_text(arguments.get("arguments") or arguments) if arguments else ""
+        cells = (
+            Cell("✓ done", Tone.GOOD) if allowed else Cell("✗ refused", Tone.WARN),
+            Cell("" if subject == "cluster" else subject, Tone.STRONG),
+            Cell(
+                f"{record['operation']} by {record['principal']}" + ("" if allowed else f": {record['code']}")
+            ),
+            Cell(ago(record["time"], situation.now_ms), Tone.DIM),
+        )
+        enter = Target(view="change", arguments={"call_id": record["call_id"]})
+        yield Row(key=f"change {record['seq']}", cells=cells, item=record, enter=enter)
+
+
+VIEW: Final = View(
+    name="overview",
+    title="Overview",
+    summary="Is it well? Verdict, what needs a person, rates, disk, the slowest subscriptions, recent changes.",
+    asks=asks,
+    page=page,
+    measures=measures,
+    columns=_COLUMNS,
+    twin="danube diagnose cluster --json",
+    aliases=("home", "o"),
+)

@@ -1,0 +1,145 @@
+"""Statuses, severities and states as glyph, word and tone: the same in every view."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from textwrap import wrap
+from typing import Any, Final
+
+from pydanube_tui.page import Call, Cell, Line, Target, Tone, line
+
+# Status of a subscription -> (glyph, tone, how much it needs somebody).
+STATUS: Final[dict[str, tuple[str, Tone, int]]] = {
+    "DATA_LOST": ("✗", Tone.BAD, 7),
+    "STUCK": ("■", Tone.BAD, 6),
+    "AT_RISK": ("◆", Tone.BAD, 5),
+    "FALLING_BEHIND": ("▼", Tone.WARN, 4),
+    "SLOW": ("◐", Tone.WARN, 3),
+    "UNKNOWN": ("○", Tone.DIM, 2),
+    "CATCHING_UP": ("▲", Tone.GOOD, 1),
+    "CAUGHT_UP": ("✓", Tone.GOOD, 0),
+}
+SEVERITY: Final[dict[str, tuple[str, Tone, int]]] = {
+    "critical": ("✗", Tone.BAD, 3),
+    "warning": ("▼", Tone.WARN, 2),
+    "info": ("○", Tone.ACCENT, 1),
+}
+VERDICT: Final[dict[str, tuple[str, Tone]]] = {
+    "healthy": ("✓", Tone.GOOD),
+    "degraded": ("▼", Tone.WARN),
+    "failing": ("✗", Tone.BAD),
+    "unknown": ("○", Tone.DIM),
+}
+# Where an operation's answer has a view of its own: entering a finding's next call goes there.
+_VIEWS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
+    "diagnose.cluster": ("overview", ()),
+    "diagnose.subscription": ("subscription", ("topic", "subscription")),
+    "diagnose.topic": ("topic", ("topic",)),
+    "subscriptions.describe": ("subscription", ("topic", "subscription")),
+    "topics.describe": ("topic", ("topic",)),
+    "topics.chart": ("topic", ("topic",)),
+    "topics.list": ("topics", ()),
+    "subscriptions.list": ("subscriptions", ()),
+    "dead_letters.list": ("dead-letters", ("topic", "subscription")),
+    "objects.list": ("objects", ("topic",)),
+    "journal.describe": ("journal", ()),
+    "brokers.logs": ("logs", ()),
+    "brokers.list": ("brokers", ()),
+    "alerts.list": ("alerts", ()),
+    "plans.list": ("plans", ()),
+    "schemas.versions": ("schema", ("subject",)),
+    "schemas.list": ("schemas", ()),
+}
+
+
+def status_cell(status: str) -> Cell:
+    """A subscription's status."""
+    glyph, tone, rank = STATUS.get(status, ("○", Tone.DIM, 2))
+    return Cell(f"{glyph} {status.lower().replace('_', ' ')}", tone, rank)
+
+
+def severity_cell(severity: str) -> Cell:
+    """A finding's severity."""
+    glyph, tone, rank = SEVERITY.get(severity, ("○", Tone.PLAIN, 0))
+    return Cell(f"{glyph} {severity}", tone, rank)
+
+
+def subject_text(subject: Mapping[str, Any]) -> str:
+    """What a finding is about: `/default/orders › billing`."""
+    words = [subject.get("topic"), subject.get("subscription"), subject.get("producer"), subject.get("key")]
+    if subject.get("partition") is not None and words[0]:
+        words[0] = f"{words[0]}[{subject['partition']}]"
+    named = [str(word) for word in words if word]
+    if not named:
+        named = [f"{name} {value}" for name, value in subject.items() if not isinstance(value, list | dict)]
+    return " › ".join(named) or "cluster"
+
+
+def place_of(operation: str, arguments: Mapping[str, Any]) -> Target | Call:
+    """The view that shows a call's answer; without one, the call itself."""
+    view, takes = _VIEWS.get(operation, ("", ()))
+    if view and all(name in arguments for name in takes):
+        return Target(view=view, arguments={name: arguments[name] for name in takes})
+    return Call(operation=operation, arguments=dict(arguments))
+
+
+def next_of(finding: Mapping[str, Any], here: str = "") -> Target | Call | None:
+    """Where Enter on a finding goes: to the first of its next calls that is not the view it stands in."""
+    for call in finding.get("next", ()):
+        place = place_of(call["operation"], call.get("arguments", {}))
+        if not (isinstance(place, Target) and place.view == here):
+            return place
+    return None
+
+
+def together(findings: Iterable[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], int]]:
+    """Findings with how many there are: those that differ by the partition alone are one."""
+    found: dict[tuple[str, str], tuple[Mapping[str, Any], int]] = {}
+    for finding in findings:
+        subject = {name: value for name, value in finding["subject"].items() if name != "partition"}
+        key = (finding["rule"], subject_text(subject))
+        first, count = found.get(key, (finding, 0))
+        found[key] = (first, count + 1)
+    return list(found.values())
+
+
+def finding_lines(findings: Iterable[Mapping[str, Any]], room: tuple[int, int]) -> list[Line]:
+    """Findings told in lines: what, the numbers, what it is not, what helps. `room`: height and width of the screen."""
+    lines: list[Line] = []
+    told = together(findings)
+    height, width = room
+    most, details = (1, 1) if height < 32 else (4, 2)
+    for finding, count in told[:most]:
+        glyph, tone, _ = SEVERITY.get(finding["severity"], ("○", Tone.PLAIN, 0))
+        more = f" (and {count - 1} more partitions)" if count > 1 else ""
+        says = wrap(f"{glyph} {finding['summary']}{more}", width - 2, subsequent_indent="  ")
+        lines += [line((f" {each}", tone)) for each in says]
+        numbers = [f"{name} {shown(value)}" for name, value in finding.get("evidence", {}).items()]
+        told_of = [("evidence", " · ".join(numbers[:6]), "")] if numbers else []
+        told_of += [
+            ("not", f"{out['rule']}: {out['because']}", "") for out in finding.get("ruled_out", ())[:details]
+        ]
+        told_of += [
+            ("next", call["command"], f"  {call['why']}") for call in finding.get("next", ())[:details]
+        ]
+        for title, text, why in told_of:
+            tone = Tone.ACCENT if why else Tone.PLAIN
+            lines.append(line((f"   {title:<9}", Tone.DIM), (text, tone), (why, Tone.DIM)))
+    if len(told) > most:
+        lines.append(line((f"   and {len(told) - most} more: danube diagnose has all", Tone.DIM)))
+    return lines
+
+
+def shown(value: Any) -> str:
+    """A value of an answer in a few words."""
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:g}" if abs(value) < 1e6 else f"{value:.0f}"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}={shown(each)}" for name, each in value.items()) or "none"
+    if isinstance(value, list | tuple):
+        return ", ".join(shown(each) for each in value) or "none"
+    return str(value)
