@@ -57,6 +57,7 @@ from pydanube_broker.services.resolve import Match, Resolve
 from pydanube_broker.services.schema_registry import SchemaRegistryService
 from pydanube_broker.serving.registry import Registry
 from pydanube_broker.serving.topic_access import TopicAccess
+from pydanube_broker.serving.unused_topics import UnusedTopics
 from pydanube_broker.settings import Settings
 from pydanube_broker.telemetry import TelemetryOptions, TelemetryWriter, machine_of
 from pydanube_broker.tier.options import check_asked_for
@@ -196,6 +197,7 @@ class Broker(BrokerParts):
             )
         )
         self.retention = JournalRetention(self.hub, settings.journal)
+        self.unused = UnusedTopics(self.registry)
         self.official.start()
         self.observation = self.port.observation = Observation(self)
         self.health.recovering = False
@@ -406,6 +408,7 @@ class Broker(BrokerParts):
             self._keep_reserve,
             self.port.look_whether_changes_are_possible_again,
             self._forget_deleted,
+            self.unused.delete,
             self._look_at_certificates,
         )
         failing: set[int] = set()

@@ -9,21 +9,18 @@ import warnings
 import weakref
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import nullcontext
 from functools import partial
-from itertools import chain, repeat
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, Unpack
 
 from pydanube_core.errors import ClosedResource, InvalidArgument, Misuse
 from pydanube_core.generated import danube_stream_pb2 as pb
 from pydanube_core.names import TopicName, check_subscription
-from pydanube_core.services import STREAM
 
 from pydanube.addresses import DEFAULT_BROKER_URL
 from pydanube.bearer import TokenSource, token_from
 from pydanube.client_metrics import ClosedCounts, Labels, Statistics, exposition
-from pydanube.connections import ASK_TIMEOUT_S, Connections
+from pydanube.connections import Connections
 from pydanube.consumer import Consumer, Reader
 from pydanube.endpoint import Tls, parse_url, with_scheme
 from pydanube.events import EventHub
@@ -37,6 +34,7 @@ from pydanube.facts import (
 )
 from pydanube.handler_loop import Handler, HandlerArguments, HandlerLoop, HandlerOptions, run_all
 from pydanube.http2_transport import Http2Transport
+from pydanube.message import Message
 from pydanube.options import (
     ClientSide,
     ConsumerArguments,
@@ -50,10 +48,11 @@ from pydanube.options import (
 from pydanube.outage import Outage, Waiter
 from pydanube.producer import Producer
 from pydanube.receiver import Receiver
+from pydanube.requests import Requests
 from pydanube.retry import Retry
 from pydanube.schemas import Schema, Schemas, schema_of
 from pydanube.tls import tls_from
-from pydanube.topic_watch import Partitions, TopicChoice, TopicWatch
+from pydanube.topic_watch import Partitions, TopicChoice
 from pydanube.tracing import Tracing
 from pydanube.transport import TransportFactory
 
@@ -139,6 +138,7 @@ class Client:
         self._events = EventHub()
         self._producers: set[Producer] = set()
         self._receivers: set[Receiver] = set()
+        self._requests: Requests | None = None
         self._handlers: list[_Registered] = []
         self._loops: dict[HandlerLoop, str] = {}  # those that run, and those that failed, with why
         self._reconnects = 0
@@ -166,6 +166,8 @@ class Client:
         """Close every connection. Producers that are still open drop what they have not stored."""
         self._connections.usable = False
         self._unclosed.detach()
+        if self._requests is not None:
+            await self._requests.aclose()
         for receiver in list(self._receivers):
             await receiver.aclose()
         for producer in list(self._producers):
@@ -195,6 +197,7 @@ class Client:
             topic=name,
             create=True,
             partitions=chosen.partitions or 0,
+            unused_ttl_s=chosen.unused_ttl_s,
             dispatch_strategy=chosen.dispatch_strategy or "",
             schema_subject=subject,
             schema_version=version,
@@ -249,7 +252,7 @@ class Client:
             asked.receiver(name, subscription),
             self._side(request, waiter),
             self._forget_receiver(waiter),
-            self._watch(choice, asked, waiter, several=several),
+            self._connections.watch(choice, asked, waiter, several=several),
         )
         self._receivers.add(consumer)
         return consumer
@@ -274,6 +277,20 @@ class Client:
         reader = Reader(chosen, self._side(request, waiter), self._forget_receiver(waiter))
         self._receivers.add(reader)
         return reader
+
+    async def request(
+        self, service: str, payload: bytes, *, key: str | None = None, timeout_s: float = 2.0
+    ) -> Message:
+        """Send a request to a service's topic and wait for the reply of one of those who consume it.
+
+        They answer by returning bytes from a handler (`run`), or by `message.reply`. Those of one subscription share the
+        requests. What the handler raises is no reply: the request comes again there as any message does.
+
+        Raises:
+            DeadlineExceeded: no reply within `timeout_s`; nobody knows whether the request was handled.
+            ClusterError: it could not be sent.
+        """
+        return await self._asking().request(service, payload, key, timeout_s)
 
     async def run(
         self,
@@ -412,11 +429,20 @@ class Client:
             retry=self._retry,
             schema=self._schema,
             decode=self._decode,
+            reply=self._reply,
             tracing=self._tracing,
         )
 
     async def _schema(self, ref: SchemaRef) -> Schema:
         return await self.schemas.get(ref)
+
+    def _asking(self) -> Requests:
+        if self._requests is None:
+            self._requests = Requests(self.producer, self.consumer)
+        return self._requests
+
+    async def _reply(self, inbox: str, request: str, payload: bytes) -> None:
+        await self._asking().reply(inbox, request, payload)
 
     async def _decode(self, message: Any, into: Callable[..., Any] | None) -> Any:
         return await self.schemas.decode(message, into=into)
@@ -439,33 +465,6 @@ class Client:
 
         return forget
 
-    def _watch(
-        self, choice: TopicChoice, asked: ConsumerOptions, waiter: Waiter, *, several: bool
-    ) -> TopicWatch:
-        async def match(patterns: Sequence[str], limit: int) -> tuple[dict[str, int], bool]:
-            request = pb.MatchRequest(patterns=patterns, limit=limit).SerializeToString()
-
-            async def ask() -> bytes:
-                return await self._connections.call(STREAM["Match"].path, request, ASK_TIMEOUT_S)
-
-            # Beside the consumer's own connections, to look whether there is more is not what it waits for.
-            with waiter.asking(str(choice)) if several else nullcontext(_unheard) as waiting:
-                found = pb.MatchResponse.FromString(await self._connections.with_retry(ask, waiting))
-            return dict(zip(found.topics, chain(found.partitions, repeat(0)), strict=False)), found.more
-
-        async def prepare(topic: str, create: bool) -> _Partitions:
-            return await self._connections.preparer(pb.ResolveRequest(topic=topic, create=create), waiter)()
-
-        return TopicWatch(
-            choice,
-            match=match,
-            prepare=prepare,
-            create=asked.create,
-            max_topics=asked.max_topics,
-            refresh_s=asked.refresh_s,
-            several=several,
-        )
-
     def _emit(
         self, kind: ClientEventKind, role: str, topic: str, url: str, attempt: int, reason: str
     ) -> None:
@@ -483,10 +482,6 @@ class Client:
                 reason=reason,
             )
         )
-
-
-def _unheard(reason: str) -> None:
-    """Take a reason for waiting that nobody needs to be told."""
 
 
 def _check_kind(field: str, value: object, kind: type, words: str) -> None:

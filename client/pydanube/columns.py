@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
+from operator import attrgetter
 from typing import Any, Final
 
 from pydanube_core.errors import InvalidArgument
 
-from pydanube.message import Message, columns_to_send
+from pydanube.message import Message, Unsent
 from pydanube.routing import encode_key
 
+_ATTRIBUTES: Final = attrgetter("attributes")
 _CHUNK_MESSAGES: Final = 1024  # big enough to vanish in the mean, small enough for one turn of the loop
 
 
@@ -37,7 +39,7 @@ def columns_of(
     kinds = set(map(type, chunk))
     if kinds == {bytes}:
         return chunk, None if own_keys is None else encode_keys(own_keys)
-    columns = columns_to_send(chunk) if kinds == {Message} and own_keys is None else None
+    columns = _columns_to_send(chunk) if kinds == {Message} and own_keys is None else None
     if columns is None:
         return None
     payloads, keys = columns
@@ -52,3 +54,15 @@ def encode_keys(keys: list[str | None]) -> list[bytes | None] | None:
         if keys.count(None) == len(keys):
             return None
         return [None if key is None else encode_key(key) for key in keys]
+
+
+def _columns_to_send(messages: Sequence[Message]) -> tuple[list[bytes], list[str | None]] | None:
+    """Payloads and keys of messages that were made to be sent; None if one was received or brings more than a key."""
+    unsent = [message._delivered for message in messages]
+    different = set(unsent)  # as many as there are keys
+    if set(map(type, different)) != {Unsent} or any(map(_ATTRIBUTES, different)):
+        return None
+    payloads = [message.payload for message in messages]
+    if set(map(type, payloads)) != {bytes}:
+        return None
+    return payloads, [each.key for each in unsent]  # type: ignore[union-attr]  # just looked at

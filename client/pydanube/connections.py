@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import nullcontext
+from itertools import chain, repeat
 from typing import Any, Final, TypeVar
 
 from pydanube_core.errors import ClosedResource, DispatchMismatch, InvalidArgument, Retryable
 from pydanube_core.generated import danube_stream_pb2 as pb
+from pydanube_core.services import STREAM
 
+from pydanube.options import ConsumerOptions
 from pydanube.outage import Waiter
 from pydanube.retry import Retry
-from pydanube.topic_watch import Partitions
+from pydanube.topic_watch import Partitions, TopicChoice, TopicWatch
 from pydanube.transport import Transport, TransportFactory, gave_up
 
 ASK_TIMEOUT_S: Final = 10.0
@@ -105,6 +109,35 @@ class Connections:
                 )
                 await asyncio.sleep(min(delay_s, left_s))
 
+    def watch(
+        self, choice: TopicChoice, asked: ConsumerOptions, waiter: Waiter, *, several: bool
+    ) -> TopicWatch:
+        """What a consumer looks for topics and partitions with that are made later."""
+
+        async def match(patterns: Sequence[str], limit: int) -> tuple[dict[str, int], bool]:
+            request = pb.MatchRequest(patterns=patterns, limit=limit).SerializeToString()
+
+            async def ask() -> bytes:
+                return await self.call(STREAM["Match"].path, request, ASK_TIMEOUT_S)
+
+            # Beside the consumer's own connections, to look whether there is more is not what it waits for.
+            with waiter.asking(str(choice)) if several else nullcontext(_unheard) as waiting:
+                found = pb.MatchResponse.FromString(await self.with_retry(ask, waiting))
+            return dict(zip(found.topics, chain(found.partitions, repeat(0)), strict=False)), found.more
+
+        async def prepare(topic: str, create: bool) -> tuple[str, Partitions]:
+            return await self.preparer(pb.ResolveRequest(topic=topic, create=create), waiter)()
+
+        return TopicWatch(
+            choice,
+            match=match,
+            prepare=prepare,
+            create=asked.create,
+            max_topics=asked.max_topics,
+            refresh_s=asked.refresh_s,
+            several=several,
+        )
+
     async def _resolve(self, request: pb.ResolveRequest) -> pb.ResolveResponse:
         transport = self.to(self.url)
         data = await transport.resolve(request.SerializeToString(), timeout_s=ASK_TIMEOUT_S)
@@ -120,3 +153,7 @@ class Connections:
             await self._resolve(pb.ResolveRequest(topic=concrete_topic))
             url = self._owners.pop(concrete_topic, self.url)
         return self.to(url)
+
+
+def _unheard(reason: str) -> None:
+    """Take a reason for waiting that nobody needs to be told."""

@@ -69,6 +69,7 @@ class ConsumeOptions:
     handed_out: Callable[[ConsumeLane], int]  # of the lane's delivery that is being handed out
     position: Callable[[], tuple[int, int]]  # moves when the application is handed something, of any lane
     give_back: Callable[[ConsumeLane, Sequence[int]], list[int]]  # of these ranges, what nobody was handed
+    reply: Callable[[str, str, bytes], Coroutine[Any, Any, None]]
     decode: Callable[[Any, Callable[..., Any] | None], Coroutine[Any, Any, Any]]
     changed: Callable[[], None]  # the lane ended, failed, or its session changed
     emit: Callable[[ClientEventKind, str, int, str], None]
@@ -83,6 +84,7 @@ class ConsumeLane:
         self.partition = options.partition
         self.concrete_topic = options.concrete_topic
         self.decode = options.decode
+        self.reply = options.reply
         self.opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.stale_acks = 0
         self.acks = AckGatherer(0, self._arm, self._note_stale)

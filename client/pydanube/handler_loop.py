@@ -1,6 +1,6 @@
 """The handler loop: messages of a subscription go to a function, and what becomes of it becomes their answer.
 
-What the function returns from is acknowledged. What it raises is given back with the reason: the subscription's failure
+What the function returns from is acknowledged, and bytes that it returns are the reply to a request. What it raises is given back with the reason: the subscription's failure
 policy, set when the loop begins, lets it come again after a back-off, and makes a dead letter of what failed too often.
 With `ordered_by_key` a message that failed stays here and is tried again before the next of its key, which a message
 that was given back could not be: others of its key have been received already.
@@ -201,7 +201,9 @@ class HandlerLoop:
     async def _work(self, consumer: Consumer, handle: Callable[[Message], Awaitable[Any]]) -> None:
         async for message in consumer:
             try:
-                await handle(message)
+                answer = await handle(message)
+                if answer is not None and message.wants_reply:
+                    await message.reply(answer)
             except Exception as error:
                 await self._give_back(message, error)
             else:
@@ -326,7 +328,9 @@ class _ByKey:
         if not message._from.current:  # the broker sends it again
             return True
         try:
-            await self._handle(message)
+            answer = await self._handle(message)
+            if answer is not None and message.wants_reply:
+                await message.reply(answer)
         except Exception as error:
             self._loop.count(failed=True)
             tries = self._tries[place] = self._tries.get(place, 0) + 1

@@ -13,7 +13,6 @@ from copy import copy
 from datetime import datetime
 from functools import cached_property, lru_cache
 from itertools import pairwise, repeat
-from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Final, Protocol, Self, TypeVar, overload
 
@@ -28,6 +27,10 @@ from pydanube.facts import SchemaRef, from_ms
 
 T = TypeVar("T")
 
+#: Attributes of a request: where the reply goes; which request it is, which the reply has too.
+REPLY_TO: Final = "danube-reply-to"
+REQUEST: Final = "danube-request"
+
 
 class Lane(Protocol):
     """The stream that delivered a message, as the message sees it: where answers go."""
@@ -39,6 +42,7 @@ class Lane(Protocol):
     generation: int
     epoch: int
     decode: Callable[[Any, Callable[..., Any] | None], Coroutine[Any, Any, Any]]
+    reply: Callable[[str, str, bytes], Coroutine[Any, Any, None]]
 
     def taken(self, delivered: Delivered, messages: int, *, more: bool = False) -> None:
         """The application took this many messages; `more` deliveries wait for it."""
@@ -215,7 +219,7 @@ class Message:
     payload: bytes
     offset: int
 
-    def __init__(self, delivered: Delivered | _Unsent, offset: int, payload: bytes) -> None:
+    def __init__(self, delivered: Delivered | Unsent, offset: int, payload: bytes) -> None:
         self._delivered = delivered
         self.offset = offset
         self.payload = payload
@@ -225,10 +229,10 @@ class Message:
         cls, payload: Any, *, key: str | None = None, attributes: Mapping[str, str] | None = None
     ) -> Self:
         """A message to give to `send_many`; the payload is bytes, or a value for a producer with a schema."""
-        return cls(_Unsent(key, attributes) if attributes else _keyed(key), -1, payload)
+        return cls(Unsent(key, attributes) if attributes else _keyed(key), -1, payload)
 
     def __repr__(self) -> str:
-        if isinstance(self._delivered, _Unsent):
+        if isinstance(self._delivered, Unsent):
             return f"<Message unsent, {len(self.payload)} bytes>"
         return (
             f"<Message {self._delivered.lane.concrete_topic} offset {self.offset}, {len(self.payload)} bytes>"
@@ -236,7 +240,7 @@ class Message:
 
     @property
     def _from(self) -> Delivered:
-        if isinstance(self._delivered, _Unsent):
+        if isinstance(self._delivered, Unsent):
             raise Misuse(
                 "this message was made to be sent; only received messages have a place and can be acked"
             )
@@ -256,7 +260,7 @@ class Message:
     def key(self) -> str | None:
         """The routing key; None where none was given, which is not the empty text."""
         delivered = self._delivered
-        if isinstance(delivered, _Unsent):
+        if isinstance(delivered, Unsent):
             return delivered.key
         keys = delivered.batch.keys
         key = None if keys is None else keys[delivered.index(self.offset)]
@@ -266,7 +270,7 @@ class Message:
     def attributes(self) -> Mapping[str, str]:
         """Headers of the producer, text by text; empty where none were given."""
         delivered = self._delivered
-        if isinstance(delivered, _Unsent):
+        if isinstance(delivered, Unsent):
             return delivered.attributes
         table = delivered.batch.attributes
         return {} if table is None else table[delivered.index(self.offset)]
@@ -345,6 +349,25 @@ class Message:
         delivered = self._from
         await delivered.lane.extend(delivered.acks, (self.offset, self.offset + 1), ms)
 
+    @property
+    def wants_reply(self) -> bool:
+        """Whether it is a request, of `client.request`, that waits for a reply."""
+        return REPLY_TO in self.attributes and REQUEST in self.attributes
+
+    async def reply(self, payload: bytes) -> None:
+        """Answer a request. Handed over and not waited for; it is lost where whoever asked is gone.
+
+        Raises:
+            Misuse: the message is no request.
+            InvalidArgument: the payload is not bytes.
+        """
+        if not self.wants_reply:
+            raise Misuse("this message is no request: only those of client.request() take a reply")
+        if not isinstance(payload, bytes):
+            what = type(payload).__name__
+            raise InvalidArgument(f"a reply is bytes, got {what}; encode it", field="payload", value=what)
+        await self._from.lane.reply(self.attributes[REPLY_TO], self.attributes[REQUEST], payload)
+
     async def terminate(self, reason: str = "") -> None:
         """Give the message up: no redelivery, whatever the policy; to the dead-letter topic where there is one."""
         check_text("reason", reason)
@@ -368,7 +391,7 @@ class _NoAcks:
         raise Misuse("this message was made to be sent; only received messages can be acked")
 
 
-class _Unsent:
+class Unsent:
     """What a message made by `Message.new` has in place of a delivery."""
 
     __slots__ = ("attributes", "key")
@@ -379,25 +402,10 @@ class _Unsent:
         self.attributes = attributes
 
 
-_ATTRIBUTES: Final = attrgetter("attributes")
-
-
-def columns_to_send(messages: Sequence[Message]) -> tuple[list[bytes], list[str | None]] | None:
-    """Payloads and keys of messages that were made to be sent; None if one was received or brings more than a key."""
-    unsent = [message._delivered for message in messages]
-    different = set(unsent)  # as many as there are keys
-    if set(map(type, different)) != {_Unsent} or any(map(_ATTRIBUTES, different)):
-        return None
-    payloads = [message.payload for message in messages]
-    if set(map(type, payloads)) != {bytes}:
-        return None
-    return payloads, [each.key for each in unsent]  # type: ignore[union-attr]  # just looked at
-
-
 @lru_cache(maxsize=4096)
-def _keyed(key: str | None) -> _Unsent:
+def _keyed(key: str | None) -> Unsent:
     """Shared by messages with one key: an object less each, to make and for the garbage collector to look at."""
-    return _Unsent(key, MappingProxyType({}))
+    return Unsent(key, MappingProxyType({}))
 
 
 class Batch:

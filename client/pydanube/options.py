@@ -61,6 +61,7 @@ class ProducerArguments(TypedDict, total=False):
     batch_bytes: int
     window_messages: int
     window_bytes: int
+    unused_ttl_s: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +87,8 @@ class ProducerOptions:
         batch_bytes: a batch is closed at this size, 1 MiB at most.
         window_messages: how many may be handed over and unanswered.
         window_bytes: their bytes.
+        unused_ttl_s: a topic that is made gets this time to live: it is deleted, with what is in it, when nobody has
+            produced, consumed or read for so long. 0: it stays.
     """
 
     name: str | None = None
@@ -99,8 +102,10 @@ class ProducerOptions:
     batch_bytes: int = 262_144
     window_messages: int = 100_000
     window_bytes: int = 67_108_864
+    unused_ttl_s: int = 0
 
     def __post_init__(self) -> None:
+        check_whole("unused_ttl_s", self.unused_ttl_s, 0, (1 << 32) - 1)
         if self.name is not None:
             check_client_name(self.name, field="name")
         if self.partitions is not None:
@@ -289,6 +294,7 @@ class ClientSide:
         retry: how long retryable failures are tried again.
         schema: a version of a subject.
         decode: the payload of a message as its schema has it, made into an object of a class.
+        reply: answer a request: (inbox, request, payload).
         tracing: makes the spans of producers; None: no spans.
     """
 
@@ -298,6 +304,7 @@ class ClientSide:
     retry: Retry
     schema: Callable[[SchemaRef], Coroutine[Any, Any, Schema]]
     decode: Callable[[Any, Callable[..., Any] | None], Coroutine[Any, Any, Any]]
+    reply: Callable[[str, str, bytes], Coroutine[Any, Any, None]]
     tracing: Tracing | None = None
 
 

@@ -148,6 +148,7 @@ class Receiver:
                 position=self._position,
                 give_back=self._give_back,
                 decode=self._side.decode,
+                reply=self._side.reply,
                 changed=self._changed,
                 emit=emit,
             )

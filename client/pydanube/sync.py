@@ -178,6 +178,14 @@ class Client:
         loop, inner = self._both()
         return Reader(loop, inner.reader(topic, options, **changes))
 
+    def request(
+        self, service: str, payload: bytes, *, key: str | None = None, timeout_s: float = 2.0
+    ) -> Message:
+        """As `pydanube.Client.request`."""
+        loop, inner = self._both()
+        reply = loop.call(inner.request(service, payload, key=key, timeout_s=timeout_s))
+        return Message(reply, Acks(loop))
+
     def events(self) -> Iterator[ClientEvent]:
         """Blocks between events; ends when the client closes."""
         loop, inner = self._both()

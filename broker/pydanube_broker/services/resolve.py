@@ -39,7 +39,11 @@ class Resolve:
             # No topic is left behind by a producer whose schema there is not.
             access.check_schema(request.schema_subject, request.schema_version)
             partitioned, topics = await access.parts_to_write(
-                COLD_CALL, name, partitions=request.partitions, strategy=strategy
+                COLD_CALL,
+                name,
+                partitions=request.partitions,
+                strategy=strategy,
+                unused_ttl_s=request.unused_ttl_s,
             )
         else:
             partitioned, topics = access.parts(COLD_CALL, Action.LOOK_UP, name)

@@ -20,6 +20,7 @@ from pydanube_broker.delivery.any_pump import AnyPump
 from pydanube_broker.health import Health
 from pydanube_broker.rpc.caller import Called
 from pydanube_broker.serving.registry import Registry
+from pydanube_broker.serving.unused_topics import UNUSED_TTL
 from pydanube_broker.settings import Settings
 from pydanube_broker.topics.topic import Topic
 
@@ -102,9 +103,12 @@ class TopicAccess:
         return topic
 
     async def parts_to_write(
-        self, called: Called, name: TopicName, *, partitions: int, strategy: str
+        self, called: Called, name: TopicName, *, partitions: int, strategy: str, unused_ttl_s: int = 0
     ) -> tuple[bool, Sequence[Topic]]:
-        """As `parts`, for a producer: made where there is none, with that many partitions (0: a plain topic)."""
+        """As `parts`, for a producer: made where there is none, with that many partitions (0: a plain topic).
+
+        One with `unused_ttl_s` is deleted when nobody has used it for so long.
+        """
         found = self.parts(called, Action.PRODUCE, name)
         if found[1]:
             return found
@@ -116,7 +120,8 @@ class TopicAccess:
                 value=str(name),
             )
         self._health.check_publish()
-        await self._registry.create(name, partitions=partitions, dispatch_strategy=strategy)
+        options = {"options": {UNUSED_TTL: unused_ttl_s}} if unused_ttl_s else None
+        await self._registry.create(name, partitions=partitions, dispatch_strategy=strategy, options=options)
         found = self._registry.parts(name)
         if not found[1]:
             raise self._registry.not_found(name)

@@ -7,20 +7,22 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ResolveRequest(_message.Message):
-    __slots__ = ("topic", "create", "partitions", "dispatch_strategy", "schema_subject", "schema_version")
+    __slots__ = ("topic", "create", "partitions", "dispatch_strategy", "schema_subject", "schema_version", "unused_ttl_s")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     CREATE_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     DISPATCH_STRATEGY_FIELD_NUMBER: _ClassVar[int]
     SCHEMA_SUBJECT_FIELD_NUMBER: _ClassVar[int]
     SCHEMA_VERSION_FIELD_NUMBER: _ClassVar[int]
+    UNUSED_TTL_S_FIELD_NUMBER: _ClassVar[int]
     topic: str
     create: bool
     partitions: int
     dispatch_strategy: str
     schema_subject: str
     schema_version: int
-    def __init__(self, topic: _Optional[str] = ..., create: bool = ..., partitions: _Optional[int] = ..., dispatch_strategy: _Optional[str] = ..., schema_subject: _Optional[str] = ..., schema_version: _Optional[int] = ...) -> None: ...
+    unused_ttl_s: int
+    def __init__(self, topic: _Optional[str] = ..., create: bool = ..., partitions: _Optional[int] = ..., dispatch_strategy: _Optional[str] = ..., schema_subject: _Optional[str] = ..., schema_version: _Optional[int] = ..., unused_ttl_s: _Optional[int] = ...) -> None: ...
 
 class ResolveResponse(_message.Message):
     __slots__ = ("topic", "dispatch_strategy", "partitions", "partitioned", "max_message_bytes")

@@ -1,0 +1,141 @@
+"""Request and reply on a real broker: whoever asks gets its own reply, those who answer share the work, inboxes go by themselves."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from pydanube import Client, DeadlineExceeded, InvalidArgument, Message, Misuse
+from pydanube.testing import InMemoryCluster
+
+pytestmark = pytest.mark.anyio
+
+
+@asynccontextmanager
+async def responder(client: Client, handler: Any, service: str = "service", **changes: Any) -> Any:
+    stop = asyncio.Event()
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(client.run(handler, service, "responders", stop=stop, **changes))
+        try:
+            yield
+        finally:
+            stop.set()
+
+
+async def upper(message: Message) -> bytes:
+    return message.payload.upper()
+
+
+async def test_each_request_gets_its_own_reply(memory: InMemoryCluster) -> None:
+    async with memory.connect() as client, memory.connect() as other, responder(client, upper):
+        replies = await asyncio.gather(
+            *(
+                asking.request("service", b"%s-%d" % (name, n), timeout_s=60)
+                for n in range(20)
+                for name, asking in ((b"a", client), (b"b", other))
+            )
+        )
+        assert [reply.payload for reply in replies] == [
+            b"%s-%d" % (name, n) for n in range(20) for name in (b"A", b"B")
+        ]
+    assert memory.unacknowledged("service", "responders") == 0
+
+
+async def test_a_plain_function_and_one_by_key_reply_too(memory: InMemoryCluster) -> None:
+    async with memory.connect() as client:
+        async with responder(client, lambda message: message.payload * 2, "twice"):
+            assert (await client.request("twice", b"ab", timeout_s=60)).payload == b"abab"
+        async with responder(client, upper, "keyed", ordered_by_key=True):
+            assert (await client.request("keyed", b"ab", key="k", timeout_s=60)).payload == b"AB"
+
+
+async def test_two_responders_share_the_requests(memory: InMemoryCluster) -> None:
+    both = asyncio.Barrier(2)
+
+    async def together(message: Message) -> bytes:
+        await both.wait()  # one of them alone would wait for ever
+        return b"done"
+
+    async with (
+        memory.connect() as first,
+        memory.connect() as second,
+        responder(first, together, workers=1),
+        responder(second, together, workers=1),
+    ):
+        asked = [first.request("service", b"%d" % n, timeout_s=60) for n in range(4)]
+        assert [reply.payload for reply in await asyncio.gather(*asked)] == [b"done"] * 4
+
+
+async def test_nobody_answers(memory: InMemoryCluster) -> None:
+    async with memory.connect() as client:
+        with pytest.raises(DeadlineExceeded, match=r"did not reply within 0\.2 s") as late:
+            await client.request("service", b"one", timeout_s=0.2)
+        assert late.value.details["outcome"] == "unknown"
+        with pytest.raises(InvalidArgument):
+            await client.request("service", b"one", timeout_s=0)
+        async with responder(client, upper):  # the next one is not disturbed by what came too late
+            assert (await client.request("service", b"two", timeout_s=60)).payload == b"TWO"
+
+
+async def test_a_message_that_asks_for_nothing_takes_no_reply(memory: InMemoryCluster) -> None:
+    async with memory.connect() as client:
+        async with client.producer("t") as producer:
+            await producer.send(b"one")
+        async with client.consumer("t", "s") as consumer:
+            message = await anext(consumer)
+            assert not message.wants_reply
+            with pytest.raises(Misuse, match="no request"):
+                await message.reply(b"two")
+
+
+async def test_a_reply_to_an_inbox_that_is_gone_is_lost_and_the_loop_goes_on(memory: InMemoryCluster) -> None:
+    handled, go = asyncio.Event(), asyncio.Event()
+
+    async def slow(message: Message) -> bytes:
+        if message.payload == b"slow":
+            handled.set()
+            await go.wait()
+        return b"reply"
+
+    async with memory.connect() as client, responder(client, slow):
+        async with memory.connect() as gone:
+            asking = asyncio.create_task(gone.request("service", b"slow", timeout_s=60))
+            await handled.wait()
+            asking.cancel()
+        go.set()
+        assert (await client.request("service", b"next", timeout_s=60)).payload == b"reply"
+
+
+async def test_it_goes_on_after_a_broken_connection(memory: InMemoryCluster) -> None:
+    async with memory.connect() as client, responder(client, upper):
+        assert (await client.request("service", b"one", timeout_s=60)).payload == b"ONE"
+        memory.drop_connections()
+        for _ in range(20):  # a reply on the way when the connection broke is lost: nothing stores it
+            try:
+                reply = await client.request("service", b"two", timeout_s=5)
+            except DeadlineExceeded:
+                continue
+            break
+        assert reply.payload == b"TWO"
+
+
+def test_without_await(memory: InMemoryCluster) -> None:
+    with memory.connect_sync() as client, pytest.raises(DeadlineExceeded):
+        client.request("service", b"one", timeout_s=0.1)
+
+
+async def test_a_topic_with_a_time_to_live_goes_when_nobody_uses_it(memory: InMemoryCluster) -> None:
+    async with memory.connect() as client:
+        async with client.producer("kept") as kept, client.producer("short", unused_ttl_s=1) as producer:
+            await producer.send(b"one")
+            await kept.send(b"one")
+
+        async def topics() -> set[str]:
+            return {each.topic for each in (await client.admin.topics.list()).items}
+
+        assert await topics() >= {"/default/kept", "/default/short"}
+        while "/default/short" in await topics():  # noqa: ASYNC110  # nothing tells of a deletion
+            await asyncio.sleep(0.05)
+        assert "/default/kept" in await topics()
