@@ -15,7 +15,6 @@ from pydanube_core.facts import (
     BrokerFacts,
     Reason,
 )
-from pydanube_core.names import SYSTEM_NAMESPACE
 
 from pydanube_broker.metrics import Gathered, SubscriptionSample, TopicSample
 from pydanube_broker.observation.watch import Observation
@@ -95,7 +94,7 @@ class BrokersPart:
                 "telemetry": None if broker.telemetry is None else asdict(broker.telemetry.statistics()),
             },
             peer_memory=asdict(broker.peer_memory.statistics()),
-            topics=sum(topic.options.topic.namespace != SYSTEM_NAMESPACE for topic in broker.registry.topics),
+            topics=broker.registry.count,
             read_only=journal.read_only,
             ready=not reasons,
             reasons=reasons + self.degraded(),

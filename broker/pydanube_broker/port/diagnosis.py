@@ -84,7 +84,7 @@ class DiagnosisPart(SubscriptionsPart):
         seen = observation.sampler.number > 0
         return diagnose(
             [*self._broker_findings(), *observation.findings(broker=False)],
-            subject={"brokers": 1, "topics": len(observation.sampler.tracks)},
+            subject={"brokers": 1, "topics": self._broker.registry.count},
             as_of_ms=now_ms(),
             seen=seen,
             unobservable=unobservable,

@@ -22,7 +22,7 @@ from pydanube_core.errors import (
     StoreUnavailable,
 )
 from pydanube_core.facts import BrokerAddress, Grace
-from pydanube_core.names import AUDIT_TOPIC, TopicName
+from pydanube_core.names import AUDIT_TOPIC, SYSTEM_NAMESPACE, TopicName
 from pydanube_core.positions import Position
 from pydanube_core.refusals import audit_is_kept, system_is_closed
 from pydanube_storage.catalog import ObjectCatalog
@@ -160,6 +160,11 @@ class Registry:
     def topics(self) -> Sequence[Topic]:
         """Every concrete topic, in no order."""
         return list(self._topics.values())
+
+    @property
+    def count(self) -> int:
+        """How many topics of users are served, each partition by itself; the broker's own are not counted."""
+        return sum(name.namespace != SYSTEM_NAMESPACE for name in self._topics)
 
     def names(self) -> set[TopicName]:
         """Every topic by the name its users know; the partitions of one are one."""

@@ -178,6 +178,8 @@ async def test_lag_and_diagnosis_over_the_port(opened: Opener) -> None:
         await make(broker, 1)
         await publish(client, "t0", 12)
         port = broker.port
+        subject = (await port.diagnose_cluster()).subject
+        assert subject == {"brokers": 1, "topics": 1}  # at once, and without the audit's topic
         found = await port.diagnose_subscription("t0", "s")
         assert found.verdict is Verdict.HEALTHY, "whoever is to read may be on the way"
         while (found := await port.diagnose_subscription("t0", "s")).verdict is Verdict.HEALTHY:
