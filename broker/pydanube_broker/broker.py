@@ -209,6 +209,7 @@ class Broker(BrokerParts):
         for server in self._servers:
             await server.start()
         self.spawn(self._maintain())
+        self.spawn(self.registry.catalog.follow())
         self._start_telemetry(stack)
         self.spawn(self.observation.run())
         stack.push_async_callback(self._stop_tasks)

@@ -9,10 +9,10 @@
 | watched | `/registry/topics/<ns>/<name>` | `TopicSpec`; create revision = topic id | until deleted |
 | watched | `/registry/partitioned/<ns>/<base>` | `PartitionedSpec` | longer than its partitions |
 | watched | `/registry/subscriptions/<topic id>/<name>` | `SubscriptionSpec`; create revision = its id | with the topic |
-| quiet | `/tombstones/topics/<topic id>` | `TopicTombstone`: a deleted topic that may come back | until its grace ends |
-| quiet | `/tombstones/partitioned/<parent id>` | `ParentTombstone` | longer than its partitions' |
-| quiet | `/tombstones/subscriptions/<topic id>/<subscription id>` | `SubscriptionTombstone` | until its grace ends |
-| quiet | `/tombstones/verdicts/<call id>` | `Verdict`: all that this deletion buried comes back, or goes | while it does |
+| watched | `/tombstones/topics/<topic id>` | `TopicTombstone`: a deleted topic that may come back | until its grace ends |
+| watched | `/tombstones/partitioned/<parent id>` | `ParentTombstone` | longer than its partitions' |
+| watched | `/tombstones/subscriptions/<topic id>/<subscription id>` | `SubscriptionTombstone` | until its grace ends |
+| watched | `/tombstones/verdicts/<call id>` | `Verdict`: all that this deletion buried comes back, or goes | while it does |
 | quiet | `/admin/…` | the admin core's: plans, changes, tasks, the head of the audit chain | the admin core says |
 | quiet | `/incarnations/<broker>` | counter of registrations | for ever |
 | quiet | `/epochs/<ns>/<name>` | counter of assignments of a topic name | for ever |
@@ -52,8 +52,23 @@ TOPIC_TOMBSTONES: Final = KeyRange.prefix("/tombstones/topics/")
 PARENT_TOMBSTONES: Final = KeyRange.prefix("/tombstones/partitioned/")
 VERDICTS: Final = KeyRange.prefix("/tombstones/verdicts/")
 SUBSCRIPTION_TOMBSTONES: Final = KeyRange.prefix("/tombstones/subscriptions/")
+# One range, so that a change of both trees is seen in order; of what lies between only `FOLLOWED` is taken in.
+WATCHED: Final = KeyRange(start=REGISTRY.start, end=TOMBSTONES.end)
 EPOCHS: Final = KeyRange.prefix(_EPOCHS)
 CLIENTS: Final = KeyRange.prefix("/clients/")
+
+
+class _Trees:
+    """Keys in any of these ranges."""
+
+    def __init__(self, *trees: KeyRange) -> None:
+        self._trees = trees
+
+    def __contains__(self, key: str) -> bool:
+        return any(key in tree for tree in self._trees)
+
+
+FOLLOWED: Final = _Trees(REGISTRY, TOMBSTONES)
 
 
 def _digits(number: int) -> str:
@@ -119,19 +134,6 @@ def verdict_key(call_id: str) -> str:
 
 def call_of_verdict(key: str) -> str:
     return key.rpartition("/")[2]
-
-
-def topics_range(namespace: str) -> KeyRange:
-    return KeyRange.prefix(f"{_TOPICS}{namespace}/")
-
-
-def partitions_range(base: TopicName) -> KeyRange:
-    """The partitions of a topic, and whatever other name begins so: parse what you find."""
-    return KeyRange.prefix(f"{topic_key(base)}-part-")
-
-
-def partitioned_range(namespace: str) -> KeyRange:
-    return KeyRange.prefix(f"{_PARTITIONED}{namespace}/")
 
 
 def only(key: str) -> KeyRange:

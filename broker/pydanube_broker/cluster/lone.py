@@ -114,6 +114,7 @@ class LoneBroker:
             self._assigner = Assigner(
                 self._store, leadership=self._election.leadership, aside=self.catalog.aside
             )
+            stack.push_async_callback(self.catalog.aclose)
             await self._take_office()
             self._stack = stack.pop_all()
         return self

@@ -96,19 +96,16 @@ class NamespaceOperations(RegistryWriter):
     async def _settle_namespace(self, name: str) -> bool:
         """End a deletion: True if the namespace is gone, False if it held something and is ready again.
 
-        It is marked, so nobody creates in it any more: what the store shows now is all there will be.
+        It is marked, so nobody creates in it any more; the index has the mark, and with it all that came before.
         """
         namespace = self.index.find_namespace(name)
         if namespace is None:
             return True
         if namespace.spec.stage is not Stage.DELETING:
             return False
+        if not self.index.is_empty(name):
+            await self._put_namespace(namespace, replace(namespace.spec, stage=Stage.READY))
+            return False
         key = keys.namespace_key(name)
-        for range_ in (keys.topics_range(name), keys.partitioned_range(name)):
-            page = await self._store.range(range_, limit=1)
-            if page.items:
-                self.index.put(page.items[0])
-                await self._put_namespace(namespace, replace(namespace.spec, stage=Stage.READY))
-                return False
         await self._change([Delete(key)], [ModRevision(key, namespace.revision)])
         return True

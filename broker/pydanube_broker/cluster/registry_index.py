@@ -1,7 +1,7 @@
 """The registry as one broker knows it, in memory: pure, fed with keys as they are read or watched.
 
-Feeding is idempotent, and what is older than what is known of a key is ignored. (A watch that lags behind our own
-deletion may show the key once more, until it reaches the deletion.) Look-ups are by exact name; partitions are found by their parsed suffix, never by a prefix of text, so
+Feeding is idempotent, and what is older than what is known of a key is ignored. Subscriptions of a topic that is not
+there any more stay until their keys go: it may come back. Look-ups are by exact name; partitions are found by their parsed suffix, never by a prefix of text, so
 `/default/orders` and `/default/orders-eu` do not meet.
 """
 
@@ -35,7 +35,6 @@ from pydanube_broker.cluster.records import (
     TopicSettings,
 )
 
-_NEVER: Final = (Revision(0), Revision(0))
 _NOTHING: Final[Mapping[str, SubscriptionRecord]] = {}
 
 
@@ -44,7 +43,7 @@ class RegistryIndex:
 
     def __init__(self) -> None:
         self.spelled = TopicNames()  # topics as users know them: of a partitioned one its own name
-        self._revisions: dict[str, tuple[Revision, Revision]] = {}  # key → last change, creation
+        self._revisions: dict[str, Revision] = {}  # key → last change
         self._namespaces: dict[str, NamespaceRecord] = {}
         self._topics: dict[TopicName, TopicRecord] = {}
         self._names: dict[TopicId, TopicName] = {}
@@ -56,14 +55,13 @@ class RegistryIndex:
 
     def put(self, item: KeyValue) -> None:
         """Take in a key of `/registry/`. Raises `CorruptMetadata` or `FormatTooNew` for its value."""
-        if item.mod_revision <= self._revisions.get(item.key, _NEVER)[0]:
+        if item.mod_revision <= self._revisions.get(item.key, 0):
             return
         if item.key in keys.TOPICS:
             topic = TopicRecord.of(item)
             former = self._topics.get(topic.topic)
             if former is not None and former.topic_id != topic.topic_id:
                 self._names.pop(former.topic_id, None)  # deleted and made anew while we looked away
-                self._subscriptions.pop(former.topic_id, None)
             if former is None and not topic.partition:  # the first stands for all
                 self.spelled.add(str(topic.topic.base))
             self._topics[topic.topic] = topic
@@ -81,11 +79,11 @@ class RegistryIndex:
             self._namespaces[namespace.name] = namespace
         else:
             return
-        self._revisions[item.key] = (item.mod_revision, item.create_revision)
+        self._revisions[item.key] = item.mod_revision
 
     def remove(self, key: str, revision: Revision) -> None:
         """Take out a key that was deleted at that revision."""
-        if revision <= self._revisions.get(key, _NEVER)[0]:
+        if revision <= self._revisions.get(key, 0):
             return
         if self._revisions.pop(key, None) is None:
             return
@@ -94,8 +92,6 @@ class RegistryIndex:
             self._names.pop(topic.topic_id, None)
             if not topic.partition:
                 self.spelled.discard(str(topic.topic.base))
-            for name in self._subscriptions.pop(topic.topic_id, {}):
-                self._revisions.pop(keys.subscription_key(topic.topic_id, name), None)
             if topic.partition is not None:
                 parts = self._parts[topic.topic.base]
                 del parts[topic.partition]
@@ -112,10 +108,13 @@ class RegistryIndex:
         else:
             del self._namespaces[keys.namespace_of_key(key)]
 
-    def create_revision(self, key: str) -> Revision | None:
-        """The create revision of a key of the registry; None if it is not known."""
-        found = self._revisions.get(key)
-        return None if found is None else found[1]
+    def revision(self, key: str) -> Revision | None:
+        """Return the revision of a key's last change; None for a key that is not known."""
+        return self._revisions.get(key)
+
+    def known_keys(self) -> set[str]:
+        """Return every key of the registry that is known. O(keys)."""
+        return set(self._revisions)
 
     # Looking up
 

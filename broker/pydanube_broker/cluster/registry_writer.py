@@ -1,7 +1,8 @@
-"""How the registry is changed: by one guarded transaction at a time, and the index after it.
+"""How the registry is changed, by one guarded transaction at a time, and how the index learns of it: by the watch.
 
-A guard that fails means that the index is older than the store: the key is read again and the decision made anew,
-up to 5 times. Once begun a change is not cancelled (bounded by 10 s), so the index knows how it ended.
+The index takes in all changes in the store's order, its broker's own and those of others alike; a change returns when
+the index has it. A guard that fails means that the index is older than the store: what it lacks is waited for and the
+decision made anew, up to 5 times. Once begun a change is not cancelled (bounded by 10 s), so it is known how it ended.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from typing import Final, ParamSpec, TypeVar, assert_never
 import anyio
 from pydanube_core.errors import StoreUnavailable, TopicNotFound
 from pydanube_storage.metadata import (
-    Delete,
     DeleteRange,
+    Event,
+    EventKind,
     Guard,
     GuardFailed,
     KeyValue,
@@ -22,9 +24,11 @@ from pydanube_storage.metadata import (
     Put,
     Revision,
     Write,
+    read_all,
 )
 
 from pydanube_broker.cluster import keys
+from pydanube_broker.cluster.feed import Feed
 from pydanube_broker.cluster.ids import TopicId
 from pydanube_broker.cluster.records import PartitionedRecord, SubscriptionRecord, TopicRecord
 from pydanube_broker.cluster.registry_index import RegistryIndex
@@ -44,6 +48,7 @@ class RegistryWriter:
         self.aside = Aside()
         self._store = store
         self._wall_ms = wall_ms
+        self._feed = Feed(store, keys.WATCHED, read=self._read, take=self._take)
         self.unsettled: set[str] = set()  # keys of changes of which nobody knows whether they happened
 
     def _topic_by_id(self, topic_id: TopicId) -> TopicRecord:
@@ -84,14 +89,19 @@ class RegistryWriter:
         return await attempt(*args, **kwargs)
 
     async def _refresh(self, key: str) -> None:
+        """Wait until the index has what the store shows of a key now. Raises `StoreUnavailable`."""
+        if key not in keys.FOLLOWED:
+            return
         page = await self._store.range(keys.only(key), limit=1)
-        for item in page.items:
-            self.index.put(item)
-        if not page.items:
-            self.index.remove(key, page.revision)
+        with anyio.move_on_after(_STORE_S):
+            await self._feed.until(
+                page.revision, lambda: self._has(key, page.items[0].mod_revision if page.items else None)
+            )
+            return
+        raise StoreUnavailable(f"the watch of the metadata store has brought nothing for {_STORE_S:.0f} s")
 
     async def _change(self, writes: Sequence[Write], guards: Sequence[Guard]) -> None:
-        """One transaction, and the index after it. Not cancelled once begun: what happened must be known.
+        """One transaction; returns when the index has it. Not cancelled once begun: what happened must be known.
 
         Where it cannot be known yet, the keys are `unsettled`, and `resolve_unknown` looks again.
         """
@@ -103,8 +113,12 @@ class RegistryWriter:
                 if error.details.get("outcome") == "unknown":
                     self.unsettled |= keys_changed
                 raise
-            for write in writes:
-                self._follow(write, revision)
+            try:
+                await self._feed.until(revision, lambda: self._reflects(writes, revision))
+            except StoreUnavailable as error:
+                self.unsettled |= keys_changed
+                error.details["outcome"] = "unknown"
+                raise
             return
         self.unsettled |= keys_changed
         raise StoreUnavailable(
@@ -124,15 +138,58 @@ class RegistryWriter:
             await self._refresh(key)
             self.unsettled.discard(key)
 
-    def _follow(self, write: Write, revision: Revision) -> None:
-        match write:
-            case Put(key, value):
-                # The guards have proved that the key is new, or the one that the index knows.
-                created = self.index.create_revision(key) or revision
-                self.index.put(KeyValue(key=key, value=value, create_revision=created, mod_revision=revision))
-            case Delete(key):
-                self.index.remove(key, revision)
-            case DeleteRange():
-                pass  # of what hangs on a topic: the index drops it with the topic
-            case _:
-                assert_never(write)
+    # The watch
+
+    async def follow(self) -> None:
+        """Take in what others change, until the store closes."""
+        await self._feed.follow()
+
+    async def aclose(self) -> None:
+        """Watch no more."""
+        await self._feed.aclose()
+
+    def _reflects(self, writes: Sequence[Write], revision: Revision) -> bool:
+        """Whether the index has these writes of that revision, as far as it follows them."""
+        return all(
+            self._has(write.key, revision if isinstance(write, Put) else None)
+            for write in writes
+            if not isinstance(write, DeleteRange) and write.key in keys.FOLLOWED
+        )
+
+    def _has(self, key: str, revision: Revision | None) -> bool:
+        """Whether the index has a key as of that revision, or later; None: whether it knows that the key is gone."""
+        known = self._revision_of(key)
+        if revision is None:
+            return known is None
+        return (known is not None and known >= revision) or key in self.aside.found
+
+    def _revision_of(self, key: str) -> Revision | None:
+        return self.index.revision(key)
+
+    async def _read(self) -> Revision:
+        """Read all that is followed; what is there no more goes."""
+        items, revision = await read_all(self._store, keys.REGISTRY)
+        items += (await read_all(self._store, keys.TOMBSTONES))[0]
+        for key in self._known_keys() - {item.key for item in items}:
+            self._remove(key, revision)
+        for item in items:
+            self._put(item)
+        return revision
+
+    def _take(self, event: Event) -> None:
+        if event.key not in keys.FOLLOWED:
+            return
+        if event.kind is EventKind.PUT:
+            self._put(event.key_value)
+        else:
+            self._remove(event.key, event.revision)
+
+    def _known_keys(self) -> set[str]:
+        return self.index.known_keys()
+
+    def _put(self, item: KeyValue) -> None:
+        with self.aside.reading(item.key):
+            self.index.put(item)
+
+    def _remove(self, key: str, revision: Revision) -> None:
+        self.index.remove(key, revision)

@@ -43,7 +43,6 @@ from pydanube_storage.metadata import (
     Put,
     Revision,
     Write,
-    read_all,
 )
 
 from pydanube_broker.cluster import keys
@@ -82,24 +81,21 @@ class Tombstones(RegistryWriter):
         self.buried_parents: dict[TopicId, ParentTombstone] = {}
         self.buried_subscriptions: dict[SubscriptionId, SubscriptionTombstone] = {}
 
-    async def resolve_unknown(self) -> None:
-        """As `RegistryWriter.resolve_unknown`; what is buried is looked up too."""
-        if any(key in keys.TOMBSTONES for key in self.unsettled):
-            await self.load_tombstones()
-        await super().resolve_unknown()
+    def _revision_of(self, key: str) -> Revision | None:
+        return self._tombstones.get(key) if key in keys.TOMBSTONES else super()._revision_of(key)
 
-    async def load_tombstones(self) -> None:
-        """Read what is buried."""
-        items, _ = await read_all(self._store, keys.TOMBSTONES)
-        # Not before: while it is read again, nothing may pass for forgotten.
-        self.buried_topics, self.buried_parents, self.buried_subscriptions = {}, {}, {}
-        self._tombstones, self._verdicts = {}, {}
-        for item in items:
+    def _known_keys(self) -> set[str]:
+        return super()._known_keys() | self._tombstones.keys()
+
+    def _put(self, item: KeyValue) -> None:
+        if item.key not in keys.TOMBSTONES:
+            super()._put(item)
+        elif item.mod_revision > self._tombstones.get(item.key, 0):
+            self._tombstones[item.key] = item.mod_revision
             with self.aside.reading(item.key):
-                self._take_tombstone(item)
+                self._put_tombstone(item)
 
-    def _take_tombstone(self, item: KeyValue) -> None:
-        self._tombstones[item.key] = item.mod_revision
+    def _put_tombstone(self, item: KeyValue) -> None:
         if item.key in keys.TOPIC_TOMBSTONES:
             topic = TopicTombstone.from_json(item.value, key=item.key)
             self.buried_topics[TopicId(topic.topic_id)] = topic
@@ -107,10 +103,25 @@ class Tombstones(RegistryWriter):
             parent = ParentTombstone.from_json(item.value, key=item.key)
             self.buried_parents[TopicId(parent.parent_id)] = parent
         elif item.key in keys.VERDICTS:
-            self._take_verdict(item.key, item.value)
+            verdict = Verdict.from_json(item.value, key=item.key)
+            self._verdicts[keys.call_of_verdict(item.key)] = verdict.comes_back
         else:
             one = SubscriptionTombstone.from_json(item.value, key=item.key)
             self.buried_subscriptions[SubscriptionId(one.subscription_id)] = one
+
+    def _remove(self, key: str, revision: Revision) -> None:
+        if key not in keys.TOMBSTONES:
+            super()._remove(key, revision)
+        elif revision > self._tombstones.get(key, revision):
+            del self._tombstones[key]
+            if key in keys.TOPIC_TOMBSTONES:
+                self.buried_topics.pop(TopicId(keys.number_in_key(key)), None)
+            elif key in keys.PARENT_TOMBSTONES:
+                self.buried_parents.pop(TopicId(keys.number_in_key(key)), None)
+            elif key in keys.VERDICTS:
+                self._verdicts.pop(keys.call_of_verdict(key), None)
+            else:
+                self.buried_subscriptions.pop(SubscriptionId(keys.number_in_key(key)), None)
 
     def kept(self, topic_id: int) -> bool:
         """Whether the data of a topic that is not there stays: for its return, or since nobody can tell whose it is."""
@@ -182,36 +193,16 @@ class Tombstones(RegistryWriter):
         for topic_id, topic in list(self.buried_topics.items()):
             if topic.until_ms > until_ms:
                 key, shorter = keys.topic_tombstone_key(topic_id), replace(topic, until_ms=until_ms)
-                if await self._replace_tombstone(key, shorter) and topic_id in self.buried_topics:
-                    self.buried_topics[topic_id] = shorter
+                await self._replace_tombstone(key, shorter)
         for number, one in list(self.buried_subscriptions.items()):
             if one.until_ms > until_ms:
                 key = keys.subscription_tombstone_key(TopicId(one.topic_id), number)
-                less = replace(one, until_ms=until_ms)
-                if await self._replace_tombstone(key, less) and number in self.buried_subscriptions:
-                    self.buried_subscriptions[number] = less
+                await self._replace_tombstone(key, replace(one, until_ms=until_ms))
 
-    async def _replace_tombstone(self, key: str, tombstone: JsonRecord) -> bool:
-        """Write it anew; False where it has come back or was forgotten meanwhile."""
-        try:
+    async def _replace_tombstone(self, key: str, tombstone: JsonRecord) -> None:
+        """Write it anew, unless it has come back or was forgotten meanwhile."""
+        with contextlib.suppress(GuardFailed):
             await self._change([Put(key, tombstone.to_json())], [self._lies_there(key)])
-        except GuardFailed:
-            return False
-        return True
-
-    def _follow(self, write: Write, revision: Revision) -> None:
-        super()._follow(write, revision)
-        if isinstance(write, Put) and write.key in keys.TOMBSTONES:
-            self._tombstones[write.key] = revision
-            if write.key in keys.VERDICTS:
-                self._take_verdict(write.key, write.value)
-        elif isinstance(write, Delete):
-            self._tombstones.pop(write.key, None)
-            if write.key in keys.VERDICTS:
-                self._verdicts.pop(keys.call_of_verdict(write.key), None)
-
-    def _take_verdict(self, key: str, value: bytes) -> None:
-        self._verdicts[keys.call_of_verdict(key)] = Verdict.from_json(value, key=key).comes_back
 
     def _lies_there(self, key: str) -> Guard:
         """Holds while the tombstone is the one that is known."""
@@ -222,8 +213,10 @@ class Tombstones(RegistryWriter):
         if call_id not in self._verdicts:
             mark = keys.verdict_key(call_id)
             verdict = Put(mark, Verdict(comes_back=comes_back).to_json())
-            with contextlib.suppress(GuardFailed):
+            try:
                 await self._change([verdict], [Absent(mark), self._lies_there(key)])
+            except GuardFailed as error:
+                await self._refresh(error.guard.key)
         return self._verdicts.get(call_id) is comes_back
 
     @contextlib.asynccontextmanager
@@ -262,14 +255,13 @@ class Tombstones(RegistryWriter):
                 until_ms=grace.until_ms,
             )
             await self._change(
-                [
+                [  # the tombstone first: whoever sees the topic gone knows that it is kept
+                    Put(keys.topic_tombstone_key(former.topic_id), tombstone.to_json()),
                     Delete(keys.topic_key(topic)),
                     Delete(keys.assignment_key(former.topic_id)),
-                    Put(keys.topic_tombstone_key(former.topic_id), tombstone.to_json()),
                 ],
                 [self._as_known(former)],
             )
-            self.buried_topics[former.topic_id] = tombstone
             return former
 
         return await self._retry(attempt)
@@ -315,10 +307,6 @@ class Tombstones(RegistryWriter):
                 raise
             await self._refresh(error.guard.key)
             raise name_reused(tombstone.name) from error
-        del self.buried_topics[topic_id]
-        for item in (await read_all(self._store, keys.subscriptions_range(topic_id)))[0]:
-            with self.aside.reading(item.key):
-                self.index.put(item)
         return self.index.topic(name)
 
     async def _restore_partitioned(self, tombstone: ParentTombstone, call_id: str) -> list[TopicRecord]:
@@ -368,7 +356,6 @@ class Tombstones(RegistryWriter):
             ],
             [self._as_known(parent)],
         )
-        self.buried_parents.pop(parent.parent_id, None)
         if any(each.call_id == call_id for each in stranded):
             raise stranded_partition(stranded[0])
         return self.index.partitions(name)
@@ -399,11 +386,6 @@ class Tombstones(RegistryWriter):
                 writes.append(Delete(keys.parent_tombstone_key(TopicId(parent))))
             if not await self._forget(writes, key, tombstone.call_id, several=parent is not None):
                 continue
-            del self.buried_topics[topic_id]
-            if parent is not None and len(siblings) == 1:
-                self.buried_parents.pop(TopicId(parent), None)
-            for number in [n for n, one in self.buried_subscriptions.items() if one.topic_id == topic_id]:
-                del self.buried_subscriptions[number]
             gone.append(topic_id)
         await self._drop_verdicts()
         return gone
@@ -457,9 +439,8 @@ class Tombstones(RegistryWriter):
             key = keys.subscription_key(topic_id, subscription)
             tombstone_key = keys.subscription_tombstone_key(topic_id, former.subscription_id)
             await self._change(
-                [Delete(key), Put(tombstone_key, tombstone.to_json())], [self._as_known(former)]
+                [Put(tombstone_key, tombstone.to_json()), Delete(key)], [self._as_known(former)]
             )
-            self.buried_subscriptions[former.subscription_id] = tombstone
             return former
 
         return await self._retry(attempt)
@@ -504,7 +485,6 @@ class Tombstones(RegistryWriter):
                 raise
             await self._refresh(key)
             raise subscription_reused(tombstone) from error
-        del self.buried_subscriptions[number]
         return self.index.subscription(topic, tombstone.spec.name)
 
     async def forget_subscriptions(self, now_ms: int) -> list[tuple[TopicId, SubscriptionId]]:
@@ -519,7 +499,6 @@ class Tombstones(RegistryWriter):
             partition = TopicName.parse(tombstone.topic).partition
             if not await self._forget(writes, key, tombstone.call_id, several=partition is not None):
                 continue
-            del self.buried_subscriptions[number]
             gone.append((topic_id, number))
         await self._drop_verdicts()
         return gone

@@ -39,9 +39,7 @@ from pydanube_storage.metadata import (
     GuardFailed,
     ModRevision,
     Put,
-    Revision,
     Write,
-    read_all,
 )
 
 from pydanube_broker.cluster import keys
@@ -66,20 +64,12 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations, Tombstones):
     `TopicCatalog(store, wall_ms=…)`, then `load()`; in office also `resume()`.
     """
 
-    async def load(self) -> Revision:
-        """Read the registry, in pages of 1000, and make the namespaces that always exist.
-
-        Returns the revision the reading began at: watch `keys.REGISTRY` from the next one to follow others.
-        """
-        items, revision = await read_all(self._store, keys.REGISTRY)
-        for item in items:
-            with self.aside.reading(item.key):
-                self.index.put(item)
-        await self.load_tombstones()
+    async def load(self) -> None:
+        """Read the registry and what is buried, watch both from there, and make the namespaces that always exist."""
+        await self._feed.begin()
         for name in BUILT_IN_NAMESPACES:
             if self.index.find_namespace(name) is None and keys.namespace_key(name) not in self.aside.found:
                 await self._retry(self._create_namespace, name, {})
-        return revision
 
     async def resume(self) -> None:
         """Finish what a crash left half-made or half-deleted; what cannot be is set aside. Idempotent; for the broker in office."""
@@ -327,13 +317,6 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations, Tombstones):
             }
             writes += [Delete(keys.verdict_key(call_id)) for call_id in former if self._verdicts.get(call_id)]
             await self._change(writes, [ModRevision(key, parent.revision)])
-            if tombstone is not None:
-                self.buried_parents[parent.parent_id] = tombstone
-        items, _ = await read_all(
-            self._store, keys.partitions_range(topic)
-        )  # also those made by other brokers
-        for item in items:
-            self.index.put(item)
 
     async def _finish_deletion(self, topic: TopicName) -> None:
         """Delete the partitions that are left, then the parent. Nobody adds any: the parent is marked."""

@@ -1,0 +1,105 @@
+"""Changes of a key range of the metadata store, taken in one after the other, by whoever waits for one.
+
+At any time one caller reads the watch and the others wait; who has what it waited for passes the reading on. So nobody
+needs a task to see what it wrote itself, and what others write is taken in while anybody waits, or by `follow`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import Final
+
+import anyio
+from pydanube_core.errors import ClosedResource, Retryable
+from pydanube_storage.metadata import Compacted, Event, KeyRange, MetadataStore, Revision
+
+log = logging.getLogger("pydanube.cluster")
+
+_NEVER: Final = Revision(1 << 62)
+_PAUSE_S: Final = 1.0  # after the store did not answer
+
+
+class Feed:
+    """See the module. Single user: the loop.
+
+    Args:
+        read: reads the whole range, from scratch or after the watch has lost its place, and returns the revision that
+            it began at.
+        take: takes in one change.
+    """
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        range_: KeyRange,
+        *,
+        read: Callable[[], Awaitable[Revision]],
+        take: Callable[[Event], None],
+    ) -> None:
+        self._store = store
+        self._range = range_
+        self._read = read
+        self._take = take
+        self._stack = AsyncExitStack()
+        self._watch: AsyncIterator[Event]
+        self._revision = Revision(0)  # of the newest change; what came before it was taken in
+        self._reading = False
+        self._waiting: dict[Revision, anyio.Event] = {}
+
+    async def begin(self) -> None:
+        """Read the range, and watch it from there."""
+        self._revision = await self._read()
+        watch = self._store.watch(self._range, from_revision=Revision(self._revision + 1))
+        self._watch = await self._stack.enter_async_context(watch)
+
+    async def aclose(self) -> None:
+        """Watch no more."""
+        await self._stack.aclose()
+
+    async def until(self, revision: Revision, holds: Callable[[], bool]) -> None:
+        """Return when `holds`, or when all changes up to a revision were taken in.
+
+        Raises:
+            StoreUnavailable, ClosedResource: the watch cannot be read.
+        """
+        try:
+            while self._revision <= revision and not holds():
+                if self._reading:
+                    await self._waiting.setdefault(revision, anyio.Event()).wait()
+                    continue
+                self._reading = True
+                try:
+                    await self._next()
+                finally:
+                    self._reading = False
+        finally:
+            if not self._reading and self._waiting:  # another one reads on
+                self._waiting.pop(next(iter(self._waiting))).set()
+
+    async def _next(self) -> None:
+        try:
+            event = await anext(self._watch)
+        except Compacted:
+            log.warning("catalog_read_again", extra={"event": "catalog_read_again"})
+            await self._stack.aclose()
+            await self.begin()
+        else:
+            self._revision = event.revision
+            self._take(event)
+        for revision in [each for each in self._waiting if each <= self._revision]:
+            self._waiting.pop(revision).set()
+
+    async def follow(self) -> None:
+        """Take in what comes, until the store closes."""
+        while True:
+            try:
+                await self.until(_NEVER, lambda: False)
+            except ClosedResource:
+                return
+            except Retryable as error:
+                log.warning(
+                    "catalog_not_followed", extra={"event": "catalog_not_followed", "error": str(error)}
+                )
+                await anyio.sleep(_PAUSE_S)
