@@ -6,7 +6,7 @@ endif
 
 VENV := .venv/bin
 
-.PHONY: help run test test-long test-deploy release lint conformance fuzz bench proto docs clean env-run env-dev
+.PHONY: help run test test-long test-deploy release site lint conformance fuzz bench proto docs clean env-run env-dev
 
 help:
 	@echo "make run           start a broker on ./danube-data, with MCP and JSON-RPC (Ctrl-C stops it)"
@@ -18,6 +18,7 @@ help:
 	@echo "make fuzz          property tests with many more examples (FUZZ_EXAMPLES=20000), atheris on HTTP/2 (FUZZ_SECONDS=120)"
 	@echo "make bench         measure: needs a quiet machine"
 	@echo "make proto docs    write the generated code, the generated documents"
+	@echo "make site          the documentation site, in dist/site"
 	@echo "make release       wheel, sdist, bundle, notes and checksums in dist/ (TAG=vX.Y.Z)"
 	@echo "make clean         remove what can be made again; keeps ./danube-data"
 
@@ -55,6 +56,10 @@ bench: env-run
 
 proto: env-dev
 	@$(VENV)/python tools/gen_protos.py
+
+# Strictly: a dead link or a page that no menu has ends it.
+site: env-dev
+	@$(VENV)/python -m tools.build_site
 
 # make release TAG=v0.2.0: the steps before it stand at the head of tools/release.py.
 release: env-dev

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -20,7 +21,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 
@@ -80,6 +81,37 @@ def build(out: Path, version: str) -> None:
     subprocess.run(bundle, check=True, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL)
 
 
+def registry_entry(version: str, source: str, bundle: Path) -> dict[str, Any]:
+    """`server.json` for the MCP registry: the bundle, as it lies among the release's files in the repository `source`.
+
+    Raises:
+        NotReadyError: `source` is no repository on github.com, which the registry could tie a name to.
+    """
+    found = re.fullmatch(r"https://github\.com/([\w.-]+)/([\w.-]+?)(?:\.git)?/?", source)
+    if found is None:
+        raise NotReadyError(
+            f"the address {source!r} of Source in pyproject.toml is no repository on github.com"
+        )
+    owner, repository = found.groups()
+    return {
+        "$schema": "https://static.modelcontextprotocol.io/schemas/2025-12-11/server.schema.json",
+        "name": f"io.github.{owner}/{repository}",
+        "title": "Danube",
+        "description": "Administer a Danube messaging cluster: topics, lag, diagnosis, plans, undo.",
+        "version": version,
+        "repository": {"url": f"https://github.com/{owner}/{repository}", "source": "github"},
+        "packages": [
+            {
+                "registryType": "mcpb",
+                "identifier": f"https://github.com/{owner}/{repository}/releases/download/v{version}/{bundle.name}",
+                "version": version,
+                "fileSha256": hashlib.sha256(bundle.read_bytes()).hexdigest(),
+                "transport": {"type": "stdio"},
+            }
+        ],
+    }
+
+
 def _git(*words: str) -> str:
     return subprocess.run(["git", *words], cwd=ROOT, check=True, capture_output=True, text=True).stdout
 
@@ -92,10 +124,15 @@ def main() -> int:
     if shutil.which("git") is None:
         print("error: git is not on the PATH", file=sys.stderr)
         return 1
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    source = tomllib.loads(project)["project"]["urls"].get("Source")
     try:
-        version = checked_version(asked.tag, (ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+        version = checked_version(asked.tag, project)
         text = notes((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), version)
         build(asked.out, version)
+        if source is not None:
+            entry = registry_entry(version, source, asked.out / f"danube-{version}.mcpb")
+            (asked.out / "server.json").write_text(json.dumps(entry, indent=2) + "\n", encoding="utf-8")
     except NotReadyError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -103,6 +140,8 @@ def main() -> int:
     (asked.out / "SHA256SUMS").write_text(checksums(asked.out), encoding="utf-8")
     for path in sorted(asked.out.iterdir()):
         print(f"{path.stat().st_size:>10}  {path.name}")
+    if source is None:
+        print("no server.json for the MCP registry: pyproject.toml has no Source under [project.urls]")
     return 0
 
 

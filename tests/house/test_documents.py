@@ -132,3 +132,9 @@ def test_commands_shown_by_the_page_exist_with_their_flags(page: Path) -> None:
 def test_the_walk_is_seen_by_the_reader_of_commands() -> None:
     text = "```sh\n./danube produce 'a b' -f F --json | jq .x   # danube nonsense\ncurl $(./danube mcp --help)\n```\n`danube up`\n"
     assert commands_of(text) == [["produce", "a b", "-f", "F", "--json"], ["mcp", "--help"], ["up"]]
+
+
+def test_every_page_stands_in_a_menu_of_the_site() -> None:
+    menus = (ROOT / "deploy" / "site" / "mkdocs.yml").read_text(encoding="utf-8")
+    found = [page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")]
+    assert [page for page in found if f": {page}\n" not in menus] == [], "give it a place in nav"

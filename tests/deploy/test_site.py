@@ -1,0 +1,64 @@
+"""The documentation site: built strictly, and strict means that a dead link or anchor ends it."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tools.build_site import PAGES, ROOT, builder, for_site, gather, places, slug
+
+pytestmark = pytest.mark.timeout(600)  # the builder is installed at its first use
+
+
+def build(out: Path) -> subprocess.CompletedProcess[str]:
+    words = [
+        str(builder()),
+        "-m",
+        "mkdocs",
+        "build",
+        "--strict",
+        "-f",
+        "deploy/site/mkdocs.yml",
+        "-d",
+        str(out),
+    ]
+    return subprocess.run(
+        words, cwd=ROOT, capture_output=True, text=True, check=False, env={"PYTHONPATH": str(ROOT)}
+    )
+
+
+def test_the_site_is_built_without_a_dead_link(tmp_path: Path) -> None:
+    gather()
+    done = build(tmp_path / "site")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "site" / "coming-from.html").is_file()
+    assert (tmp_path / "site" / "search" / "search_index.json").stat().st_size > 100_000
+    page = (tmp_path / "site" / "index.html").read_text()
+    assert "fonts.googleapis.com" not in page, "nothing is fetched from elsewhere"
+
+
+@pytest.mark.parametrize("link", ["[x](nowhere.md)", "[x](concepts.md#nothing-of-that-name)"])
+def test_a_dead_link_ends_the_build(link: str, tmp_path: Path) -> None:
+    gather()
+    page = PAGES / "quickstart.md"
+    page.write_text(page.read_text() + f"\n{link}\n")
+    done = build(tmp_path / "site")
+    assert done.returncode != 0
+    assert "quickstart.md" in done.stdout + done.stderr
+
+
+def test_links_lead_to_pages_and_files_that_are_none_stay_words() -> None:
+    known = places()
+    page = ROOT / "docs" / "wire" / "http2.md"
+    text = "[i](../interface.md#6-operations) [r](../../README.md) [`tests/conftest.py`](../../tests/conftest.py)\n"
+    assert (
+        for_site(text, page, known)
+        == "[i](../interface.md#6-operations) [r](../index.md) `tests/conftest.py`\n"
+    )
+    assert for_site("```sh\n[x](y.md)\n```\n", page, known) == "```sh\n[x](y.md)\n```\n"
+
+
+def test_anchors_are_those_of_the_repository() -> None:
+    assert slug("5. Errors and exit codes", "-") == "5-errors-and-exit-codes"
