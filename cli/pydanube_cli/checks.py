@@ -11,7 +11,6 @@ import json
 import os
 import secrets
 import shutil
-import socket
 import sys
 import time
 import urllib.error
@@ -143,39 +142,29 @@ def _running_broker(settings: Settings) -> dict[str, str]:
 
 
 def _ports(settings: Settings, running: Mapping[str, str]) -> Iterator[Finding]:
+    """Each port is listened on for a moment, by what a start does it with: the words are the start's."""
+    from pydanube_broker.rpc.listening import listen
+
     taken_by_us: list[int] = []
     free: list[int] = []
     for name in _PORTS:
         port = getattr(settings.server, f"{name}_port")
-        if port == 0 or _can_listen(settings.server.host, port):
-            free.append(port)
-        elif running and (name == "http" or running.get(name, "").endswith(f":{port}")):
-            taken_by_us.append(port)
+        try:
+            listen(settings.server.host, port, flag=f"{name}-port").close()
+        except ClusterError as error:
+            if running and (name == "http" or running.get(name, "").endswith(f":{port}")):
+                taken_by_us.append(port)
+                continue
+            remedy = f"danube up --{name}-port PORT, or --port-offset N for all four"
+            yield Finding(check="ports", level=Level.PROBLEM, summary=error.message, remedy=remedy)
         else:
-            yield Finding(
-                check="ports",
-                level=Level.PROBLEM,
-                summary=f"port {port} ({name}) is in use by another program",
-                remedy=f"danube up --{name}-port PORT, or --port-offset N for all four",
-            )
+            free.append(port)
     if taken_by_us:
         text = f"a danube broker (process {running['pid']}) listens on {', '.join(map(str, taken_by_us))}"
         yield Finding(check="ports", level=Level.OK, summary=text)
     if free:
-        yield Finding(check="ports", level=Level.OK, summary=f"free: {', '.join(map(str, free))}")
-
-
-def _can_listen(host: str, port: int) -> bool:
-    bare = host.strip("[]")
-    family = socket.AF_INET6 if ":" in bare else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((bare, port))
-            probe.listen(1)
-        except OSError:
-            return False
-    return True
+        text = f"free: {', '.join('any' if port == 0 else str(port) for port in free)}"
+        yield Finding(check="ports", level=Level.OK, summary=text)
 
 
 def _data_dir(settings: Settings) -> Iterator[Finding]:

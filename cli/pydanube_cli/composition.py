@@ -99,13 +99,14 @@ async def _serve(
             extra={"event": "insecure_bind", "host": settings.server.host},
         )
     _check_ports(settings, http=http)
-    for finding in at_start(settings):
-        if not finding.in_order:
+    unfit = [finding for finding in at_start(settings) if not finding.in_order]  # before the start writes
+    running = administered(settings, upgrade=upgrade, grace_s=stop.grace_s)
+    async with stop.watched(), running as (broker, core):
+        # Said once it has started: whoever cannot start says why, and nothing else.
+        for finding in unfit:
             _log.warning(
                 finding.summary, extra={"event": "unfit", "check": finding.check, "remedy": finding.remedy}
             )
-    running = administered(settings, upgrade=upgrade, grace_s=stop.grace_s)
-    async with stop.watched(), running as (broker, core):
         info = {"version": version(), "pid": os.getpid(), "http": None, **broker.ready_info()}
         async with contextlib.AsyncExitStack() as stack:
             if http:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import time
 import tomllib
@@ -135,6 +136,31 @@ def test_doctor_and_start_say_the_same_of_the_file_limit_and_the_clock(tmp_path:
     }
     assert said == found
     assert {check for check, _, _ in found} >= {"limits", "clock"}
+
+
+@pytest.mark.parametrize("fault", ["port", "folder", "store"])
+def test_what_ends_a_start_is_said_in_the_same_words(
+    fault: str, danube: Danube, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tmp_path / "data"
+    for name in ("GRPC", "ADMIN", "METRICS", "HTTP"):
+        monkeypatch.setenv(f"DANUBE_SERVER__{name}_PORT", "0")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        if fault == "port":
+            monkeypatch.setenv("DANUBE_SERVER__GRPC_PORT", str(taken.getsockname()[1]))
+        elif fault == "folder":
+            data.mkdir()
+            (data / "letters.txt").write_text("mine")
+        else:
+            monkeypatch.setenv("DANUBE_TIER__URL", "ftp://elsewhere/x")
+        refused = danube("up", "--data-dir", str(data), "--json")
+        doctor = danube("doctor", "--data-dir", str(data), "--json", "--admin", "http://127.0.0.1:1")
+    assert refused.code != 0
+    assert doctor.code == 6
+    problems = [f["summary"] for f in doctor.result["findings"] if f["level"] == "problem"]
+    assert refused.error["message"] in problems
 
 
 def test_doctor_names_a_folder_that_is_somebody_elses(danube: Danube, tmp_path: Path) -> None:
