@@ -21,7 +21,6 @@ from pydanube_core.errors import ClusterError, DiskFull, Draining, NotImplemente
 from pydanube_core.facts import Reason
 from pydanube_core.names import TopicName
 from pydanube_core.services import OPS, STREAM
-from pydanube_storage.metadata import EmbeddedStore
 
 from pydanube_broker.admin_state import AdminState
 from pydanube_broker.cluster.ids import TopicId
@@ -37,6 +36,7 @@ from pydanube_broker.journal import (
     JournalOptions,
 )
 from pydanube_broker.journal.helper import HelperSyncer, InlineSyncer
+from pydanube_broker.metadata_home import check_settings, forget_history, opened_metadata
 from pydanube_broker.observation.watch import Observation
 from pydanube_broker.parts import BrokerParts
 from pydanube_broker.port import BrokerPort
@@ -62,7 +62,7 @@ from pydanube_broker.settings import Settings
 from pydanube_broker.telemetry import TelemetryOptions, TelemetryWriter, machine_of
 from pydanube_broker.tier.options import check_asked_for
 from pydanube_broker.tier.tier import Tier
-from pydanube_broker.topics.agreement import check_ids, check_metadata_there, newest_id
+from pydanube_broker.topics.agreement import newest_id
 from pydanube_broker.topics.hub import Hub
 from pydanube_broker.topics.retention import JournalRetention
 from pydanube_broker.topics.topic import Topic, now_ms
@@ -127,6 +127,7 @@ class Broker(BrokerParts):
         root.addHandler(self.log_ring)
         stack.callback(root.removeHandler, self.log_ring)
         check_asked_for(settings)
+        check_settings(settings)
         begun = time.monotonic()
         self.data_dir = stack.enter_context(DataDir(settings.data.dir, upgrade=self._upgrade))
         path = self.data_dir.path
@@ -157,12 +158,9 @@ class Broker(BrokerParts):
         stack.push_async_callback(self._close_journal)
         found = self.journal.recover()
         newest = newest_id(self.hub.states.values(), (header.topic_id for header, _ in found.tail))
-        file = path / "metadata.sqlite"
-        check_metadata_there(file, newest)
         store = await stack.enter_async_context(
-            EmbeddedStore(file, pending=self.engine.give_way.pending, make_room=self._make_room)
+            opened_metadata(settings, self.data_dir, newest, self.engine.give_way.pending, self._make_room)
         )
-        check_ids(file, newest, store.statistics().revision)
         self.registry = Registry(self.hub, self.engine, store, settings)
         self.admin_state = AdminState(store)
         self.access = TopicAccess(self.registry, self.health, settings)
@@ -210,6 +208,7 @@ class Broker(BrokerParts):
             await server.start()
         self.spawn(self._maintain())
         self.spawn(self.registry.catalog.follow())
+        self.spawn(forget_history(store))
         self._start_telemetry(stack)
         self.spawn(self.observation.run())
         stack.push_async_callback(self._stop_tasks)

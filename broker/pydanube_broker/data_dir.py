@@ -110,13 +110,13 @@ class DataDir:
                     "to_format": FORMAT_VERSION,
                 },
             )
-            _write_synced(self.path / "format.json", _format_text())
+            write_synced(self.path / "format.json", _format_text())
             self.format_version = FORMAT_VERSION
 
     def _write_format(self) -> None:
         file = self.path / "format.json"
         if not file.exists():
-            _write_synced(file, _format_text())
+            write_synced(file, _format_text())
 
     def _take_lock(self) -> None:
         self._lock = os.open(self.path / "LOCK", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -152,7 +152,7 @@ class DataDir:
             )
         # 1 … 2^63-1: the original's Java client holds ids as signed numbers
         broker_id = secrets.randbelow((1 << 63) - 1) + 1
-        _write_synced(file, f"{broker_id}\n")
+        write_synced(file, f"{broker_id}\n")
         return broker_id
 
 
@@ -215,7 +215,8 @@ def _make_synced(folder: Path) -> None:
             sync_folder(one.parent)
 
 
-def _write_synced(file: Path, text: str) -> None:
+def write_synced(file: Path, text: str) -> None:
+    """Replace a file as a whole; durable on return."""
     temporary = file.with_name(file.name + ".new")
     with open(temporary, "w") as out:
         out.write(text)

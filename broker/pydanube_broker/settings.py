@@ -31,6 +31,7 @@ from pydanube_broker.settings_values import (
     Kind,
     Limit,
     Port,
+    Secret,
     ShortDuration,
     Size,
     Switch,
@@ -115,6 +116,30 @@ class Data(Section):
     @property
     def memory(self) -> bool:
         return self.dir is None
+
+
+EMBEDDED: Final = "embedded"
+# What would stand in a file, a log or the list of processes where everybody reads it
+ENVIRONMENT_ONLY: Final = frozenset({"metadata.user", "metadata.password"})
+
+
+class Metadata(Section):
+    """Where it is kept which topics exist and who owns them."""
+
+    url: Text = Field(
+        default=EMBEDDED,
+        description="embedded, in the data directory; or etcd://host:port[,host:port…]/prefix, etcds:// with TLS",
+    )
+    user: Text | None = Field(default=None, description="of etcd; only from the environment")
+    password: Secret | None = Field(default=None, description="the same", repr=False)
+    ca: FilePath | None = Field(
+        default=None, description="PEM file: whose certificates of etcd are trusted; turns TLS on"
+    )
+    cert: FilePath | None = Field(default=None, description="PEM file: the certificate shown to etcd")
+    key: FilePath | None = Field(default=None, description="PEM file with its private key")
+    prefix: Text | None = Field(
+        default=None, description="of the keys on etcd, for a url that names none; /danube if neither does"
+    )
 
 
 class Journal(Section):
@@ -314,6 +339,7 @@ class Settings(BaseModel):
     server: Server = Server()
     tls: Tls = Tls()
     data: Data = Data()
+    metadata: Metadata = Metadata()
     journal: Journal = Journal()
     topics: Topics = Topics()
     policies: Policies = Policies()

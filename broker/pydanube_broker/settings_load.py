@@ -18,7 +18,15 @@ from pydantic import ValidationError
 from pydanube_core.batch.layout import MAX_COPY_BYTES
 from pydanube_core.errors import InvalidArgument
 
-from pydanube_broker.settings import Journal, Section, Settings, Source, SourceKind, sections
+from pydanube_broker.settings import (
+    ENVIRONMENT_ONLY,
+    Journal,
+    Section,
+    Settings,
+    Source,
+    SourceKind,
+    sections,
+)
 
 # Flags that are not simply `--<key>` or exist at all; only for naming a source.
 FLAGS: Final = {
@@ -29,6 +37,7 @@ FLAGS: Final = {
     "server.http_port": "--http-port",
     "server.insecure_bind": "--insecure-bind",
     "data.dir": "--data-dir",
+    "metadata.url": "--metadata",
     "log.level": "--log-level",
     "log.format": "--log-format",
     "mcp.profile": "--profile",
@@ -79,6 +88,10 @@ def variable_of(section: str, key: str) -> str:
     return f"{_PREFIX}{section}__{key}".upper()
 
 
+def _variable(name: str) -> str:
+    return variable_of(*name.split("."))
+
+
 def load_settings(
     file: Path | None = None,
     env: Mapping[str, str] | None = None,
@@ -106,6 +119,16 @@ def load_settings(
     ]:
         if (problem := _unknown(known, section, key, value, source)) is not None:
             problems.append(problem)
+        elif f"{section}.{key}" in ENVIRONMENT_ONLY and source.kind is not SourceKind.ENV and value != "":
+            problems.append(
+                Problem(
+                    key=f"{section}.{key}",
+                    value="…",
+                    source=source,
+                    message=f"{section}.{key} is taken from the environment only, which no log and no file shows",
+                    suggestion=variable_of(section, key),
+                )
+            )
         elif value == "" and known[section].model_fields[key].default is None:
             continue  # the file that `config init` writes shows what is not set as an empty text
         else:
@@ -251,7 +274,7 @@ def _misspelled(env: Mapping[str, str]) -> Iterator[Problem]:
         if meant is not None and variable not in CLIENT_VARIABLES:
             yield Problem(
                 key=variable,
-                value=value,
+                value="…" if plain[meant] in map(_variable, ENVIRONMENT_ONLY) else value,
                 source=Source(kind=SourceKind.ENV, where=variable),
                 message="no setting is called so (two underscores part section and key)",
                 suggestion=plain[meant],

@@ -29,6 +29,7 @@ class Kind(StrEnum):
     """How a value is shown; carried in the field's metadata."""
 
     TEXT = "text"
+    SECRET = "secret"  # never shown
     PATH = "path"
     PORT = "port"
     COUNT = "count"
@@ -126,6 +127,7 @@ Count = Annotated[int, BeforeValidator(_whole(1, 2**31 - 1)), Kind.COUNT]
 Limit = Annotated[int, BeforeValidator(_whole(0, 2**32 - 1)), Kind.COUNT]
 Switch = Annotated[bool, BeforeValidator(_switch), Kind.SWITCH]
 Text = Annotated[str, BeforeValidator(_text), Kind.TEXT]
+Secret = Annotated[str, BeforeValidator(_text), Kind.SECRET]
 FilePath = Annotated[Path, BeforeValidator(_path), Kind.PATH]
 DataDir = Annotated[Path | None, BeforeValidator(_data_dir), Kind.PATH]
 
@@ -140,6 +142,8 @@ def format_value(value: Any, kind: Kind) -> str | int | bool | None:
                 if value >= seconds and value % seconds == 0:
                     return f"{int(value // seconds)}{unit}"
             return f"{value:g}s" if value >= 1 else f"{value * 1000:g}ms"
+        case Kind.SECRET:
+            return "…"
         case Kind.SIZE:
             for factor, unit in _BINARY:
                 if value >= factor and value % factor == 0:

@@ -78,12 +78,14 @@ def init(
 @command(examples=["danube config check --config danube.toml"])
 def check(*, common: Common, config: ConfigOption = None) -> None:
     """Find mistakes in the settings file and the DANUBE_… variables; exit 2 if there are any."""
+    from pydanube_broker.metadata_home import check_settings
     from pydanube_broker.settings_load import load_settings
     from pydanube_broker.tier.options import check_asked_for
 
     settings = load_settings(config, os.environ)
     settings.check_startable()
     check_asked_for(settings)
+    check_settings(settings)
     chosen = {name: str(source) for name, source in settings.sources.items()}
     if common.as_json:
         print_json({"ok": True, "file": str(config) if config else None, "set": chosen})

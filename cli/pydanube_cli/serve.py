@@ -99,6 +99,14 @@ LevelOption = Annotated[
 FormatOption = Annotated[
     str | None, typer.Option("--log-format", metavar="text|json", help="Logs on stderr [default: text]")
 ]
+MetadataOption = Annotated[
+    str | None,
+    typer.Option(
+        "--metadata",
+        metavar="URL",
+        help="embedded, or etcd://host:port[,host:port]/prefix [default: embedded]",
+    ),
+]
 InsecureOption = Annotated[
     bool, typer.Option("--insecure-bind", help="Allow a public --host without TLS and authentication.")
 ]
@@ -122,6 +130,7 @@ def _serve(
     grace: GraceOption = "10s",
     log_level: LevelOption = None,
     log_format: FormatOption = None,
+    metadata: MetadataOption = None,
     insecure_bind: InsecureOption = False,
     no_upgrade: NoUpgradeOption = False,
 ) -> int:
@@ -143,6 +152,7 @@ def _serve(
         config,
         {
             "data.dir": ":memory:" if memory else data_dir,
+            "metadata.url": metadata,
             "server.host": host,
             "server.grpc_port": grpc_port,
             "server.admin_port": admin_port,

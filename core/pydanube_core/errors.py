@@ -313,6 +313,18 @@ class DataDirForeign(Fatal):
     code = "DATA_DIR_FOREIGN"
 
 
+class ClusterMismatch(Fatal):
+    """Data directory and metadata are not of one cluster, or not of one moment."""
+
+    code = "CLUSTER_MISMATCH"
+
+
+class TierNotShared(Fatal):
+    """A broker on etcd has an object store that no other broker sees."""
+
+    code = "TIER_NOT_SHARED"
+
+
 class FormatTooNew(Fatal):
     """The data was written by a newer version."""
 
@@ -598,6 +610,8 @@ _TABLE: Final[tuple[tuple[type[ClusterError], GrpcStatus, int], ...]] = (
     (DataDirLocked, GrpcStatus.FAILED_PRECONDITION, 1),
     (DataDirForeign, GrpcStatus.FAILED_PRECONDITION, 1),
     (StoreOwned, GrpcStatus.FAILED_PRECONDITION, 1),
+    (ClusterMismatch, GrpcStatus.FAILED_PRECONDITION, 1),
+    (TierNotShared, GrpcStatus.FAILED_PRECONDITION, 1),
     (FormatTooNew, GrpcStatus.FAILED_PRECONDITION, 1),
     (InsecureBind, GrpcStatus.FAILED_PRECONDITION, 1),
     (UnsupportedPlatform, GrpcStatus.FAILED_PRECONDITION, 1),

@@ -46,7 +46,7 @@ from pydanube_broker.serving.deleted import Deleted
 from pydanube_broker.serving.ownership import Ownership, keep_cursors
 from pydanube_broker.serving.policies import Policies
 from pydanube_broker.serving.unknown_topic import unknown_topic
-from pydanube_broker.settings import Settings
+from pydanube_broker.settings import EMBEDDED, Settings
 from pydanube_broker.subscription.members import SubscriptionType
 from pydanube_broker.topics.agreement import (
     LossAccepted,
@@ -67,6 +67,8 @@ class Registry:
     def __init__(self, hub: Hub, engine: DeliveryEngine, store: MetadataStore, settings: Settings) -> None:
         self._hub = hub
         self._store = store
+        url = settings.metadata.url
+        self._metadata = "metadata.sqlite" if url == EMBEDDED else url  # what errors call it
         self.catalog = TopicCatalog(store, wall_ms=now_ms)
         self.schemas = TopicSchemas(
             SchemaRegistry(store, wall_ms=now_ms, pending=engine.give_way.pending, aside=self.catalog.aside),
@@ -141,7 +143,7 @@ class Registry:
         for topic in stored:
             state, last = self._hub.states.get(topic.topic_id), former.get(topic.topic_id)
             if state is not None and last is not None:
-                check_epoch(topic.name, state.epoch, last.epoch)
+                check_epoch(topic.name, state.epoch, last.epoch, store=self._metadata)
 
     def begin(self) -> None:
         """The journal takes records from now on, and what it gave back, its unproven tail included, is durable."""

@@ -91,11 +91,14 @@ def check_ids(file: Path, newest: int, revision: int) -> None:
     """
     if newest > revision:
         raise _older(
-            file, f"the journal knows id {newest}, the metadata only {revision} changes", newest, revision
+            str(file),
+            f"the journal knows id {newest}, the metadata only {revision} changes",
+            newest,
+            revision,
         )
 
 
-def check_epoch(topic: str, journal: int, metadata: int) -> None:
+def check_epoch(topic: str, journal: int, metadata: int, *, store: str) -> None:
     """A topic's epoch in the journal against the one that the metadata last gave it, before it gets the next.
 
     Raises:
@@ -103,7 +106,7 @@ def check_epoch(topic: str, journal: int, metadata: int) -> None:
     """
     if journal > metadata:
         raise _older(
-            Path("metadata.sqlite"),
+            store,
             f"topic {topic} is in epoch {journal} there, in {metadata} here",
             journal,
             metadata,
@@ -171,13 +174,13 @@ def check_prefixes_there(
     return begins
 
 
-def _older(file: Path, evidence: str, journal: int, metadata: int) -> CorruptMetadata:
+def _older(store: str, evidence: str, journal: int, metadata: int) -> CorruptMetadata:
     return CorruptMetadata(
-        f"{file} is older than the journal beside it ({evidence}): it was replaced by an earlier copy or an empty "
+        f"{store} is older than the journal beside it ({evidence}): it was replaced by an earlier copy or an empty "
         "file, and topics made since would be lost. Nothing was changed. Restore the file that belongs to this "
         "journal, with its -wal file if there is one, or start without it: move the journal folder "
         "aside, make a new one, and put an empty file ACCEPT_LOSS into it",
-        path=str(file),
+        path=store,
         reason=evidence,
         journal=journal,
         metadata=metadata,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from enum import Enum
 from typing import Final
 
@@ -62,6 +63,9 @@ _COMPACTED: Final = "required revision has been compacted"
 _TOO_LARGE: Final = "larger than max"  # of gRPC
 _CORRUPT: Final = "corrupt cluster"
 _LONGEST_REASON: Final = 300
+_GRPC_HEAD: Final = re.compile(
+    r"^failed to connect to all addresses; last error: (?:[A-Z_]+: )?(?:ipv[46]:\S+: )?"
+)
 
 
 def judge(error: BaseException) -> Exception:
@@ -139,5 +143,5 @@ def permission_denied() -> PermissionDenied:
 
 
 def _plain(text: str) -> str:
-    """gRPC's reason without its repetitions."""
-    return text.removeprefix("etcdserver: ").removeprefix("failed to connect to all addresses; last error: ")
+    """The reason without the words that gRPC and etcd put before every one."""
+    return _GRPC_HEAD.sub("", text.removeprefix("etcdserver: "))

@@ -1,0 +1,326 @@
+"""Which metadata store a data directory belongs to, and that no other directory has it: asked before anything changes.
+
+A directory belongs to the embedded store beside its journal, or to one prefix on etcd for good: topics, epochs and
+cursors are two halves of one state, as `topics.agreement` says of the files. On etcd both sides know it:
+
+| who | where | what |
+|---|---|---|
+| the prefix | `/cluster/identity` | a random id, made with the first broker |
+| the prefix | `/cluster/broker` | the one broker that uses it: its directory, and the life of it |
+| the directory | `cluster.json` | that id, the highest revision seen, its present life and the one it was about to begin |
+
+A life is a random number of one start. A broker whose record names another life or another place is a copy of the
+directory, or another one altogether: it is refused, as both would own the same topics. Which lives are ours is noted
+in the directory before the record says so, so that a crash in between makes nobody a stranger to himself.
+
+Several brokers on one prefix are not built yet; `/cluster/broker` is what keeps a second one out.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+from pydanube_core.errors import (
+    ClusterError,
+    ClusterMismatch,
+    CorruptJournal,
+    InvalidArgument,
+    Retryable,
+    TierNotShared,
+)
+from pydanube_storage.metadata import Absent, EmbeddedStore, KeyRange, MetadataStore, ModRevision, Put
+from pydanube_storage.metadata.etcd import EtcdAddress, EtcdOptions, EtcdStore
+
+from pydanube_broker.data_dir import DataDir, write_synced
+from pydanube_broker.settings import EMBEDDED, Settings
+from pydanube_broker.tier.ownership import place_of
+from pydanube_broker.topics.agreement import check_ids, check_metadata_there
+
+log = logging.getLogger("pydanube.cluster")
+
+IDENTITY: Final = "/cluster/identity"
+BROKER: Final = "/cluster/broker"
+_FILE: Final = "cluster.json"
+_SQLITE: Final = "metadata.sqlite"
+HISTORY_S: Final = 3600.0  # of etcd, for watches that lose their connection
+_WAIT_S: Final = 2.0  # between two attempts of a start that waits for etcd
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Home:
+    """What a directory knows of its prefix on etcd: the content of `cluster.json`."""
+
+    cluster_id: str
+    metadata: str  # the URL, for people
+    revision: int = 0
+    life: str = ""
+    next_life: str = ""
+
+    @staticmethod
+    def read(folder: Path) -> Home | None:
+        """None for a directory that has never been on etcd."""
+        file = folder / _FILE
+        try:
+            return Home(**json.loads(file.read_bytes()))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, TypeError) as error:
+            raise ClusterMismatch(
+                f"{file} cannot be read ({error}): it says to which cluster this directory belongs. Restore it from a "
+                "backup of the directory",
+                field="data.dir",
+                value=str(folder),
+            ) from error
+
+    def write(self, folder: Path) -> None:
+        write_synced(folder / _FILE, json.dumps(asdict(self)) + "\n")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resident:
+    """The broker that uses a prefix: the value of `/cluster/broker`. Place and host tell a directory from its copy."""
+
+    broker_id: str
+    life: str
+    place: str
+    host: str
+    data_dir: str
+
+    @property
+    def named(self) -> str:
+        return f"broker {self.broker_id} (data directory {self.data_dir} on {self.host})"
+
+
+def check_settings(settings: Settings) -> None:
+    """What a broker on etcd needs; nothing is opened. No demands on the embedded store.
+
+    Raises:
+        InvalidArgument: the URL is none, a pair of settings is incomplete, or data in memory.
+        TierNotShared: the cold tier would lie in the data directory.
+    """
+    if settings.metadata.url == EMBEDDED:
+        return
+    options_of(settings)
+    if settings.data.dir is None:
+        raise InvalidArgument(
+            "--memory and --metadata exclude each other: what etcd knows of would be gone with the process",
+            field="metadata.url",
+            value=settings.metadata.url,
+        )
+    url = settings.tier.url
+    private = url is None or url.startswith("memory:")
+    if url is not None and ("://" not in url or url.startswith("file://")):
+        folder = Path(url.removeprefix("file://")).expanduser().absolute()
+        private = folder.is_relative_to(settings.data.dir.expanduser().absolute())
+    if private:
+        raise TierNotShared(
+            f"brokers on etcd share one object store, and tier.url is {url or 'not set'}: set DANUBE_TIER__URL to a folder "
+            "outside the data directory that all of them see, or to s3://bucket/prefix",
+            field="tier.url",
+            value=url,
+        )
+
+
+def options_of(settings: Settings) -> EtcdOptions:
+    """How to open etcd by these settings. Raises `InvalidArgument`."""
+    metadata = settings.metadata
+    return EtcdOptions(
+        address=EtcdAddress.parse(metadata.url, prefix=metadata.prefix),
+        user=metadata.user,
+        password=metadata.password,
+        ca=metadata.ca,
+        cert=metadata.cert,
+        key=metadata.key,
+    )
+
+
+@asynccontextmanager
+async def opened_metadata(
+    settings: Settings,
+    data_dir: DataDir,
+    newest_id: int,
+    pending: Callable[[], AbstractContextManager[None]],
+    make_room: Callable[[], bool],
+) -> AsyncIterator[MetadataStore]:
+    """Open the metadata of this data directory, wherever it is.
+
+    Args:
+        newest_id: the highest id that the journal knows; 0 for an empty one.
+        pending, make_room: as `EmbeddedStore` takes them.
+
+    Raises:
+        ClusterMismatch: directory and metadata are not of one cluster, or not of one moment; nothing was changed.
+        CorruptMetadata: the same of the embedded store.
+        MetadataUnavailable and what `EtcdStore` raises: of a directory that is new to etcd; any other waits for it.
+    """
+    folder = data_dir.path
+    home = Home.read(folder)
+    if settings.metadata.url == EMBEDDED:
+        if home is not None:
+            raise _mismatch(
+                f"{folder} belongs to the cluster on {home.metadata}: start with --metadata {home.metadata}",
+                folder,
+            )
+        file = folder / _SQLITE
+        check_metadata_there(file, newest_id)
+        async with EmbeddedStore(file, pending=pending, make_room=make_room) as embedded:
+            check_ids(file, newest_id, embedded.statistics().revision)
+            yield embedded
+        return
+    if (folder / _SQLITE).exists():
+        raise _mismatch(
+            f"{folder} is a lone broker's: its topics are in {_SQLITE}, of which etcd knows nothing. Start it without "
+            "--metadata, or give the broker on etcd a --data-dir of its own; moving one into etcd is not built yet",
+            folder,
+        )
+    async with AsyncExitStack() as stack:
+        store = await _open_etcd(options_of(settings), stack, wait=home is not None)
+        home = await _settle(store, data_dir, home, str(options_of(settings).address), newest_id)
+        try:
+            yield store
+        finally:
+            with suppress(OSError):  # a full disk: the next start asks etcd with what it knew before
+                replace(home, revision=max(home.revision, store.statistics().revision)).write(folder)
+
+
+async def forget_history(store: MetadataStore, *, every_s: float = HISTORY_S) -> None:
+    """On etcd, drop the history of all but the last `every_s`, again and again: it would grow without end."""
+    if not isinstance(store, EtcdStore):
+        return
+    while True:
+        seen = store.statistics().revision
+        await anyio.sleep(every_s)
+        try:
+            await store.forget_history(seen)
+        except ClusterError as error:
+            log.warning("history_kept", extra={"event": "history_kept", "why": error.message})
+
+
+async def _open_etcd(options: EtcdOptions, stack: AsyncExitStack, *, wait: bool) -> EtcdStore:
+    """Connect; with `wait` for as long as it takes, saying why once in a while."""
+    while True:
+        try:
+            return await stack.enter_async_context(EtcdStore(options))
+        except Retryable as error:
+            if not wait:
+                raise
+            log.warning("metadata_waiting", extra={"event": "metadata_waiting", "why": error.message})
+            await anyio.sleep(_WAIT_S)
+
+
+async def _settle(store: EtcdStore, data_dir: DataDir, home: Home | None, url: str, newest_id: int) -> Home:
+    """Check that directory and prefix belong together, then take the prefix for this life of the directory."""
+    folder, revision = data_dir.path, store.statistics().revision
+    identity = await store.get(IDENTITY)
+    if home is None and newest_id:
+        raise CorruptJournal(
+            f"{folder} holds messages, and neither {_FILE} nor {_SQLITE} says to which topics they belong. Nothing was "
+            "changed. Restore the whole directory from a backup, or choose another --data-dir",
+            value=str(folder),
+        )
+    if home is not None:
+        _check_home(home, None if identity is None else _id(identity.value), revision, newest_id, url, folder)
+    if identity is None:
+        await _found(store, url, folder)
+        identity = await store.get(IDENTITY)
+        assert identity is not None, "it was just made, and nobody deletes it"
+    known = home or Home(cluster_id=_id(identity.value), metadata=url)
+    resident = await store.get(BROKER)
+    own = Resident(
+        broker_id=str(data_dir.broker_id),
+        life=secrets.token_hex(8),
+        place=place_of(folder),
+        host=socket.gethostname(),
+        data_dir=str(folder),
+    )
+    if resident is not None:
+        check_resident(Resident(**json.loads(resident.value)), own, known, url)
+    begun = replace(known, metadata=url, next_life=own.life, revision=max(known.revision, revision))
+    begun.write(folder)
+    guard = Absent(BROKER) if resident is None else ModRevision(BROKER, resident.mod_revision)
+    await store.transact([Put(BROKER, json.dumps(asdict(own)).encode())], guards=[guard])
+    begun = replace(begun, life=own.life, next_life="")
+    begun.write(folder)
+    return begun
+
+
+def _check_home(
+    home: Home, found_id: str | None, revision: int, newest_id: int, url: str, folder: Path
+) -> None:
+    """Pure: the directory has been on etcd; is that what is there now?"""
+    if found_id is None:
+        raise _mismatch(
+            f"{url} holds no cluster, and {folder} belongs to one ({home.cluster_id}, last on {home.metadata}): the "
+            "address or the prefix is another, or etcd was emptied. Nothing was changed. Correct --metadata, or restore "
+            "etcd from its newest snapshot",
+            folder,
+        )
+    if found_id != home.cluster_id:
+        raise _mismatch(
+            f"{url} is cluster {found_id}, and {folder} belongs to {home.cluster_id} (last on {home.metadata}). Nothing "
+            "was changed. Correct --metadata or --data-dir",
+            folder,
+        )
+    if revision < max(home.revision, newest_id):
+        raise _mismatch(
+            f"etcd is at revision {revision}, and {folder} has seen {max(home.revision, newest_id)}: it was restored from "
+            "an older snapshot, and ids would be given twice. Nothing was changed. Restore etcd from a snapshot that is "
+            "no older; going on with an older one is not built yet",
+            folder,
+        )
+
+
+def check_resident(resident: Resident, own: Resident, home: Home, url: str) -> None:
+    """Pure: may this directory use a prefix that a broker has used before?
+
+    Raises:
+        ClusterMismatch: it was another directory, or a copy of this one.
+    """
+    same = (
+        resident.broker_id == own.broker_id
+        and resident.place == own.place
+        and resident.life in (home.life, home.next_life)
+    )
+    if same:
+        return
+    why = (
+        "this data directory is a copy of that one, or was restored or moved"
+        if resident.broker_id == own.broker_id
+        else "several brokers on one prefix are not built yet"
+    )
+    raise ClusterMismatch(
+        f"{url} is used by {resident.named}, and {why}. Nothing was changed. Give this one a prefix of its own; if that "
+        f"broker is gone for good and this directory is to go on in its place: etcdctl del PREFIX{BROKER}",
+        field="metadata.url",
+        value=url,
+        broker_id=resident.broker_id,
+    )
+
+
+async def _found(store: EtcdStore, url: str, folder: Path) -> None:
+    """Make the prefix a cluster; it must be empty."""
+    page = await store.range(KeyRange.prefix("/"), limit=1)
+    if page.items:
+        raise _mismatch(
+            f"{url} holds keys of something else ({page.items[0].key}): choose a prefix that is empty", folder
+        )
+    identity = json.dumps({"cluster_id": secrets.token_hex(8)}).encode()
+    await store.transact([Put(IDENTITY, identity)], guards=[Absent(IDENTITY)])
+
+
+def _id(value: bytes) -> str:
+    found: Any = json.loads(value)
+    return str(found["cluster_id"])
+
+
+def _mismatch(message: str, folder: Path) -> ClusterMismatch:
+    return ClusterMismatch(message, field="metadata.url", data_dir=str(folder))

@@ -1,0 +1,47 @@
+"""docs/cluster.md: its commands do what the page says, as they stand there."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+from tests.support.broker_process import BrokerProcess
+from tests.support.etcd import EtcdMembers
+from tests.support.pages import ROOT
+
+PAGE = (ROOT / "docs" / "cluster.md").read_text()
+COMMANDS = [
+    shlex.split(line)
+    for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
+    for line in block.splitlines()
+]
+
+
+def test_commands_of_the_page_work_in_their_order(tmp_path: Path) -> None:
+    """On free ports, and in a folder of the test's: nothing else is changed."""
+    with EtcdMembers(tmp_path / "etcd") as etcd:
+        (up,) = [words for words in COMMANDS if words[0] == "./danube"]
+        metadata = up[up.index("--metadata") + 1].replace("127.0.0.1:2379", etcd.endpoints[0])
+        assert metadata.endswith("/production")
+        (tier,) = [words[1] for words in COMMANDS if words[0] == "export"]
+        name, _, value = tier.partition("=")
+        broker = BrokerProcess(
+            tmp_path / "broker",
+            arguments=["--metadata", metadata],
+            environment={name: value.replace("$PWD", str(tmp_path))},
+        )
+        with broker:
+            broker.command("produce", "orders", "-m", "hello")
+            assert broker.command("consume", "orders", "--exit", "--format", "raw").stdout == b"hello\n"
+            for words in COMMANDS:
+                if words[0] == "etcdctl":
+                    etcd.control(
+                        *(str(tmp_path / word) if word.endswith(".snapshot") else word for word in words[1:])
+                    )
+            assert (tmp_path / "etcd.snapshot").stat().st_size > 0
+        assert etcd.control("get", "--prefix", "/production/cluster/", "--keys-only").split() == [
+            "/production/cluster/broker",
+            "/production/cluster/identity",
+            "/production/cluster/name",
+        ]
