@@ -279,10 +279,13 @@ class Metrics(Section):
 
 
 class Log(Section):
-    """Logs, on stderr."""
+    """Logs, on stderr, and to a collector where one is named."""
 
     level: Level = Field(default="info", description="debug, info, warning or error")
     format: Format = Field(default="text", description="text or json")
+    otlp: Text | None = Field(
+        default=None, description="send the log to this OpenTelemetry collector too, as http://host:4318"
+    )
 
 
 class SourceKind(StrEnum):

@@ -98,7 +98,7 @@ def _versions() -> Iterator[Finding]:
     python = sys.version.split()[0]
     yield Finding(check="versions", level=Level.OK, summary=f"Python {python}, {text}")
     for extra, part in PARTS.items():
-        if absent := [name for name in part.modules if find_spec(name) is None]:
+        if absent := [name for name in part.modules if not _is_there(name)]:
             yield part_finding(extra, absent, install=install_command(extra))
     if sys.platform == "win32":
         yield Finding(
@@ -114,6 +114,13 @@ def _versions() -> Iterator[Finding]:
             summary="uvloop is not installed: the broker runs, more slowly",
             remedy=install_command("broker"),
         )
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # of the package above it
+        return False
 
 
 def _java() -> Iterator[Finding]:

