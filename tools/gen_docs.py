@@ -1,10 +1,10 @@
-"""Write the files that are tables of what the code says: docs/configuration.md, diagnosis.md, errors.md, metrics.md,
+"""Write the files that are tables of what the code says: docs/ai-clients.md, configuration.md, diagnosis.md, errors.md, metrics.md,
 operations.md and telemetry.md, and the words that shells complete (cli/pydanube_cli/completion/words.json).
 
     python tools/gen_docs.py            write them
     python tools/gen_docs.py --check    write nothing; print a diff and exit with 1 when one has drifted
 
-Each has a short text of its own here, the rest comes from pydanube_broker.settings and .metric_table,
+Each has a short text of its own here, the rest comes from pydanube_mcp, pydanube_broker.settings and .metric_table,
 pydanube_core.errors and the registry of pydanube_admin.
 """
 
@@ -30,6 +30,7 @@ from pydanube_core import errors
 from pydanube_core.diagnosis.findings import Rule, RuleArea
 from pydanube_core.diagnosis.rules import RULES
 from pydanube_core.telemetry import TABLES
+from pydanube_mcp import McpClient, print_config
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 DOCS: Final = ROOT / "docs"
@@ -419,7 +420,68 @@ def metrics() -> str:
     return "".join(parts)
 
 
+AI_CLIENTS: Final = """\
+# AI clients, one by one
+
+What each program wants, to be pasted. `danube mcp --print-config CLIENT` prints the same with the path of the program on
+your machine; what an assistant can then do is told in [administering with an assistant](ai-administration.md).
+
+Two ways lead to a broker:
+
+- **local**: the program starts `danube mcp`, which asks the broker's admin port. `DANUBE_ADMIN_ENDPOINT` names another
+  than `http://127.0.0.1:50051`; `--read-only` offers and allows nothing that changes anything.
+- **over HTTP**: `danube up` serves MCP at `http://127.0.0.1:8765/mcp`. It is for this machine: the port has no locks yet,
+  so nothing beyond loopback is to be let in.
+
+"""
+AI_CLIENTS_END: Final = """\
+## ChatGPT, Claude on the web, and others that connect from elsewhere
+
+Their connectors call a public address with HTTPS and OAuth. This server has neither yet, so they cannot be connected; a
+tunnel to the bare port would let anybody who finds it administer the broker.
+
+## By a click: the bundle, and the registry
+
+`python tools/build_mcpb.py` makes the bundle that Claude Desktop and other hosts install by a form. A release from a repository
+on github.com has `server.json` beside it, which tells the MCP registry where the bundle lies and what its checksum is; see
+[deployment](deployment.md#packages).
+
+## How this was tried
+
+The blocks are what the command prints (this page is made from it). Tests start the local server as a client does, speak MCP with
+it over both ways, and run the public conformance suite. The programs themselves were not run here.
+"""
+AI_PROGRAM: Final = Path("/usr/local/bin/danube")
+AI_PLACES: Final[Mapping[McpClient, tuple[str, str]]] = {
+    McpClient.CLAUDE_DESKTOP: (
+        "Claude Desktop",
+        "Settings → Developer → Edit Config opens `claude_desktop_config.json`; restart it afterwards.",
+    ),
+    McpClient.CLAUDE_CODE: ("Claude Code", "A command: run it in your project."),
+    McpClient.CURSOR: ("Cursor", "`~/.cursor/mcp.json`, or `.cursor/mcp.json` of a project."),
+    McpClient.WINDSURF: ("Windsurf", "`~/.codeium/windsurf/mcp_config.json`."),
+    McpClient.VSCODE: ("Visual Studio Code", "`.vscode/mcp.json`, or MCP: Open User Configuration."),
+}
+
+
+def ai_clients() -> str:
+    parts = [AI_CLIENTS]
+    for client in McpClient:
+        title, where = AI_PLACES[client]
+        language = "sh" if client is McpClient.CLAUDE_CODE else "json"
+        parts.append(f"## {title}\n\n{where}\n\n")
+        parts.append(f"```{language}\n{print_config(client, program=AI_PROGRAM)}\n```\n\n")
+        try:
+            text = print_config(client, url="http://127.0.0.1:8765/mcp")
+        except errors.InvalidArgument:
+            parts.append("Over HTTP: its file takes programs only.\n\n")
+        else:
+            parts.append(f"Over HTTP:\n\n```{language}\n{text}\n```\n\n")
+    return "".join(parts) + AI_CLIENTS_END
+
+
 PAGES: Final = {
+    "ai-clients.md": ai_clients,
     "configuration.md": configuration,
     "diagnosis.md": diagnosis,
     "errors.md": error_codes,
