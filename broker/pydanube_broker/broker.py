@@ -114,9 +114,8 @@ class Broker(BrokerParts):
         try:
             await self._start()
         except BaseException:
-            await (
-                self._stack.aclose()
-            )  # no scope around it: what is closed there has scopes of its own, entered before
+            # No scope around it: what is closed there has scopes of its own, entered before.
+            await self._stack.aclose()
             raise
         return self
 
@@ -166,7 +165,10 @@ class Broker(BrokerParts):
         self.access = TopicAccess(self.registry, self.health, settings)
         self.metrics.validations = self.registry.schemas.counters.validations
         self.metrics.validation_failures = self.registry.schemas.counters.failures
-        self.official = OfficialServices(self, store, schemas=RegistrySchemas(self.registry.schemas))
+        self.plane = self.data_plane()
+        self.official = OfficialServices(
+            self.plane, store, lambda: self.tier, schemas=RegistrySchemas(self.registry.schemas)
+        )
         stack.callback(self.official.close)
         await self._bind(stack)
         await stack.enter_async_context(self.registry.opened(self.address()))
@@ -197,7 +199,7 @@ class Broker(BrokerParts):
         self.retention = JournalRetention(self.hub, settings.journal)
         self.unused = UnusedTopics(self.registry)
         self.official.start()
-        self.observation = self.port.observation = Observation(self)
+        self.observation = self.port.observation = Observation(self.observed())
         self.health.recovering = False
         self.recovered = {
             "records": found.records,
@@ -283,8 +285,8 @@ class Broker(BrokerParts):
                 },
                 cold={
                     **({OPS["Call"].path: self._call} if server.ops_on_grpc_port else {}),
-                    STREAM["Resolve"].path: Resolve(self),
-                    STREAM["Match"].path: Match(self),
+                    STREAM["Resolve"].path: Resolve(self.access, self.registry),
+                    STREAM["Match"].path: Match(self.access),
                     **schemas.cold,
                     **self.official.cold,
                 },
@@ -477,12 +479,12 @@ class Broker(BrokerParts):
     # -- for the streams -------------------------------------------------------------------------------------
 
     def _publish_stream(self, reply: StreamReply) -> PublishStream:
-        stream = PublishStream(reply, self, self._gone)
+        stream = PublishStream(reply, self.plane, self._gone)
         self._streams.add(stream)
         return stream
 
     def _consume_stream(self, reply: StreamReply) -> ConsumeStream:
-        stream = ConsumeStream(reply, self, self._gone)
+        stream = ConsumeStream(reply, self.plane, self._gone)
         self._streams.add(stream)
         return stream
 

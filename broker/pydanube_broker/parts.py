@@ -18,8 +18,10 @@ from pydanube_broker.health import Health
 from pydanube_broker.journal import Journal
 from pydanube_broker.log_ring import LogRing
 from pydanube_broker.metrics import BrokerMetrics
+from pydanube_broker.observation.observed import Observed
 from pydanube_broker.port_certificates import PortCertificates
 from pydanube_broker.rpc.peer_memory import PeerMemory
+from pydanube_broker.serving.data_plane import DataPlane
 from pydanube_broker.serving.registry import Registry
 from pydanube_broker.serving.topic_access import TopicAccess
 from pydanube_broker.settings import Settings
@@ -42,6 +44,7 @@ class BrokerParts:
     journal: Journal
     registry: Registry
     access: TopicAccess
+    plane: DataPlane
     admin_state: AdminState
     retention: JournalRetention
     tier: Tier
@@ -65,6 +68,32 @@ class BrokerParts:
         """Return who this broker is and where it is reached, once its ports are bound."""
         return BrokerAddress(
             broker_id=str(self.data_dir.broker_id), broker_url=self.broker_url, admin_url=self.admin_url
+        )
+
+    def data_plane(self) -> DataPlane:
+        """Return what the streams and calls of clients need of this broker."""
+        return DataPlane(
+            access=self.access,
+            ownership=self.registry.ownership,
+            health=self.health,
+            engine=self.engine,
+            spawn=self.spawn,
+            rejected=self.rejected,
+            window_messages=self.settings.delivery.max_unacked_messages,
+        )
+
+    def observed(self) -> Observed:
+        """Return what the broker looks at when it looks at itself; once the tier is open."""
+        return Observed(
+            registry=self.registry,
+            journal=self.journal,
+            tier=self.tier,
+            health=self.health,
+            metrics=self.metrics,
+            data_dir=self.data_dir,
+            settings=self.settings,
+            started_at=self.started_at,
+            append_time_ms=self.append_time_ms,
         )
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:

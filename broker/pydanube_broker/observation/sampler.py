@@ -29,10 +29,10 @@ from pydanube_core.observation import (
     RoundObserver,
 )
 
+from pydanube_broker.observation.observed import Observed
 from pydanube_broker.observation.pressing import Pressures
 from pydanube_broker.observation.rows import consumer_samples, cursor_sample, head_sample
 from pydanube_broker.observation.tracks import CursorTrack, LogTrack, Rises, Rounds
-from pydanube_broker.parts import BrokerParts
 from pydanube_broker.topics.topic import Topic, now_ms
 
 log = logging.getLogger("pydanube.observation")
@@ -49,8 +49,8 @@ Look = Callable[[Topic, LogTrack, int], None]
 class Sampler:
     """See the module. Single user: the loop."""
 
-    def __init__(self, broker: BrokerParts, options: DiagnosisOptions) -> None:
-        self._broker = broker
+    def __init__(self, observed: Observed, options: DiagnosisOptions) -> None:
+        self._observed = observed
         self.options = options
         self.rounds = Rounds(interval_s=options.sample_interval_s, window_s=options.window_s)
         self.tracks: dict[int, LogTrack] = {}  # by topic id
@@ -111,7 +111,7 @@ class Sampler:
         slice_from = time.perf_counter()
         self._see_refusals(begun_ms)
         now = begun_ms
-        for index, topic in enumerate(self._broker.registry.topics):
+        for index, topic in enumerate(self._observed.registry.topics):
             if index % CHECK_EVERY == 0:
                 spent = time.perf_counter() - slice_from
                 if spent > SLICE_S:
@@ -136,7 +136,7 @@ class Sampler:
         told_from = time.thread_time()
         busy += told_from - own_from
         self.took_s = busy
-        self._broker.metrics.observation_s["sample"] += busy
+        self._observed.metrics.observation_s["sample"] += busy
         if telling:
             found = Round(
                 number=self.number,
@@ -157,7 +157,7 @@ class Sampler:
                     observer(found)
                 except Exception:
                     log.exception("observer_failed", extra={"event": "observer_failed"})
-            self._broker.metrics.observation_s["tell"] += time.thread_time() - told_from
+            self._observed.metrics.observation_s["tell"] += time.thread_time() - told_from
 
     def _see(self, topic: Topic, now: int, *, keep: bool) -> LogTrack:
         """Note what is so of one log and its subscriptions now. What is at rest costs a few comparisons."""
@@ -225,11 +225,11 @@ class Sampler:
         """Append time of the oldest unread message, as far as it is in memory; None: not known, or nothing is unread."""
         if not state.lag_messages:
             return None
-        return self._broker.append_time_ms(topic, state.oldest_unread)
+        return self._observed.append_time_ms(topic, state.oldest_unread)
 
     def _refused_by_topic(self) -> Mapping[str, int]:
         found: Counter[str] = Counter()
-        for (topic, _), count in self._broker.metrics.rejected.items():
+        for (topic, _), count in self._observed.metrics.rejected.items():
             found[topic] += count
         return found
 
@@ -249,7 +249,7 @@ class Sampler:
     # -- the broker ------------------------------------------------------------------------------------------
 
     def _see_refusals(self, now: int) -> None:
-        metrics = self._broker.metrics
+        metrics = self._observed.metrics
         for rises, counter in (
             (self.refused, metrics.rejected),
             (self.refused_messages, metrics.rejected_messages),
@@ -260,8 +260,8 @@ class Sampler:
                     self.refusing[key[0]] = now
 
     def _see_broker(self, now: int, totals: Sequence[int]) -> BrokerSample:
-        broker = self._broker
-        health, tier, journal = broker.health, broker.tier, broker.journal.statistics()
+        observed = self._observed
+        health, tier, journal = observed.health, observed.tier, observed.journal.statistics()
         store_error = None if tier.missing is not None else tier.flusher.store_error()
         self.journal_error_ms = None if health.journal_error is None else self.journal_error_ms or now
         self.store_error_ms = None if store_error is None else self.store_error_ms or now
@@ -276,11 +276,11 @@ class Sampler:
                 if not before or oldest[0] - before[-1][0] >= DISK_STEP_MS:
                     self.disk_free_before = [*before[-DISK_SAMPLES:], oldest]
         memory, cpu_s = self._process.memory_info(), sum(os.times()[:2])
-        self.pressure.note(now, broker.metrics.fsyncs(), broker.metrics.connections, cpu_s)
+        self.pressure.note(now, observed.metrics.fsyncs(), observed.metrics.connections, cpu_s)
         return BrokerSample(
             now,
-            str(broker.data_dir.broker_id),
-            round(time.monotonic() - broker.started_at, 3),
+            str(observed.data_dir.broker_id),
+            round(time.monotonic() - observed.started_at, 3),
             len(self.tracks),
             totals[4],
             cpu_s,

@@ -29,9 +29,9 @@ from pydanube_core.names import TopicName
 from pydanube_broker.delivery.any_pump import AnyPump
 from pydanube_broker.delivery.non_reliable import LivePump
 from pydanube_broker.delivery.pump import SubscriptionPump
+from pydanube_broker.observation.observed import Observed
 from pydanube_broker.observation.sampler import Sampler
 from pydanube_broker.observation.tracks import CursorTrack, LogTrack
-from pydanube_broker.parts import BrokerParts
 from pydanube_broker.subscription.batch_columns import BatchColumns
 from pydanube_broker.topics.topic import CLOCK, Topic, now_ms
 
@@ -42,8 +42,8 @@ SAMPLED_BYTES: Final = 1 << 20
 class Viewer:
     """Makes views. What it reads is in memory; nothing here waits."""
 
-    def __init__(self, broker: BrokerParts, sampler: Sampler) -> None:
-        self._broker = broker
+    def __init__(self, observed: Observed, sampler: Sampler) -> None:
+        self._observed = observed
         self._sampler = sampler
 
     # -- subscriptions ---------------------------------------------------------------------------------------
@@ -82,19 +82,19 @@ class Viewer:
 
     def takes_unread(self, topic: Topic) -> bool:
         """Whether retention may take what is unread."""
-        settings = self._broker.settings.journal
+        settings = self._observed.settings.journal
         hard = settings.retention_age is not None or settings.retention_bytes is not None
-        return bool(topic.gate.limits.drop_unread) or (hard and self._broker.tier.missing is not None)
+        return bool(topic.gate.limits.drop_unread) or (hard and self._observed.tier.missing is not None)
 
     def _retention(self, topic: Topic, track: LogTrack, state: CursorState) -> Retention | None:
         limits = topic.gate.limits
         age_s = limits.retention_age_s or None
         size = limits.retention_bytes or None
-        settings = self._broker.settings.journal
+        settings = self._observed.settings.journal
         hard = settings.retention_age is not None or settings.retention_bytes is not None
         if age_s is None and size is None and not hard:
             return None
-        if hard and self._broker.tier.missing is not None:
+        if hard and self._observed.tier.missing is not None:
             # The journal's own limits know no cursor, and without a cold tier what they take is gone.
             return Retention(age_s=settings.retention_age, waits_for_cursors=False)
         if age_s is None and size is None:
@@ -254,7 +254,7 @@ class Viewer:
     # -- topics ----------------------------------------------------------------------------------------------
 
     def topic(self, topic: Topic, track: LogTrack) -> TopicView:
-        sampler, metrics, now = self._sampler, self._broker.metrics, now_ms()
+        sampler, metrics, now = self._sampler, self._observed.metrics, now_ms()
         window_ms = int(sampler.options.window_s * 1000)
 
         def counts(rises: Any, counter: Any) -> dict[str, Count]:
@@ -290,8 +290,8 @@ class Viewer:
     # -- the broker ------------------------------------------------------------------------------------------
 
     def broker(self) -> BrokerView:
-        broker, sampler, now = self._broker, self._sampler, now_ms()
-        health, tier = broker.health, broker.tier
+        observed, sampler, now = self._observed, self._sampler, now_ms()
+        health, tier = observed.health, observed.tier
         disk = health.disk
         off = None if tier.missing is None else tier.missing.message
         store_error = None if tier.missing is not None else tier.flusher.store_error()
@@ -301,9 +301,9 @@ class Viewer:
         before = max((total for at, total in seen if at <= now - window_ms), default=0)
         journal_error = health.journal_error
         return BrokerView(
-            broker_id=str(broker.data_dir.broker_id),
+            broker_id=str(observed.data_dir.broker_id),
             now_ms=now,
-            memory_only=broker.data_dir.memory,
+            memory_only=observed.data_dir.memory,
             disk_free_bytes=disk.get("free_bytes"),
             disk_total_bytes=disk.get("total_bytes"),
             disk_guard_bytes=disk.get("guard_bytes"),
@@ -321,8 +321,8 @@ class Viewer:
                 last_ms=seen[-1][0] if errors and seen else None,
             ),
             tier_off=off,
-            given_up=dict(broker.registry.deleted.given_up),
-            set_aside=tuple(broker.registry.catalog.set_aside()),
+            given_up=dict(observed.registry.deleted.given_up),
+            set_aside=tuple(observed.registry.catalog.set_aside()),
             pressure=sampler.pressure.over(now, window_ms),
             clock=CLOCK.reason(),
             clock_step_s=round(CLOCK.last_step_ms / 1000, 1),

@@ -26,10 +26,10 @@ from pydanube_core.diagnosis.views import SubscriptionView
 from pydanube_broker.delivery.any_pump import AnyPump
 from pydanube_broker.delivery.non_reliable import LivePump
 from pydanube_broker.delivery.pump import SubscriptionPump
+from pydanube_broker.observation.observed import Observed
 from pydanube_broker.observation.sampler import Sampler
 from pydanube_broker.observation.tracks import CursorTrack, LogTrack
 from pydanube_broker.observation.viewing import Viewer, settled_status
-from pydanube_broker.parts import BrokerParts
 from pydanube_broker.topics.topic import Topic, now_ms
 
 log = logging.getLogger("pydanube.observation")
@@ -47,8 +47,8 @@ _Scope = tuple[str, str]  # (log, subscription or "")
 class Observation:
     """The sampler, its judge, and the task that runs both."""
 
-    def __init__(self, broker: BrokerParts) -> None:
-        settings = broker.settings.diagnosis
+    def __init__(self, observed: Observed) -> None:
+        settings = observed.settings.diagnosis
         self.options = DiagnosisOptions(
             sample_interval_s=settings.sample_interval,
             window_s=settings.window,
@@ -56,11 +56,11 @@ class Observation:
             open_after=settings.open_after,
             close_after=settings.close_after,
         )
-        self.sampler = Sampler(broker, self.options)
-        self.viewer = Viewer(broker, self.sampler)
+        self.sampler = Sampler(observed, self.options)
+        self.viewer = Viewer(observed, self.sampler)
         self.alerts = Alerts(self.options)
         self.observe = self.sampler.observe  # the subscriber interface: told of every round
-        self._broker = broker
+        self._observed = observed
         self._findings: dict[_Scope, tuple[Finding, ...]] = {}
         self._unsettled: set[_Scope] = set()  # an alert of it may open or close with the next look
         self._topics_with_news: set[str] = set()  # logs of which there is a finding, or an alert may turn
@@ -175,7 +175,7 @@ class Observation:
                 spent_s += time.thread_time() - own_from
                 await asyncio.sleep(0)
                 slice_from, own_from = time.perf_counter(), time.thread_time()
-        self._broker.metrics.observation_s["judge"] += spent_s + time.thread_time() - own_from
+        self._observed.metrics.observation_s["judge"] += spent_s + time.thread_time() - own_from
 
     def _judge_subscription(self, scope: _Scope, topic: Topic, track: LogTrack) -> None:
         pump = topic.subscriptions.get(scope[1])

@@ -17,8 +17,8 @@ from pydanube_broker.delivery.any_pump import AnyPump
 from pydanube_broker.delivery.frame_builder import FrameBuilder
 from pydanube_broker.delivery.non_reliable import LiveReader
 from pydanube_broker.delivery.reader_pump import ReaderPump
-from pydanube_broker.parts import BrokerParts
 from pydanube_broker.rpc.hot import StreamReply
+from pydanube_broker.serving.data_plane import DataPlane
 from pydanube_broker.serving.topic_access import Action
 from pydanube_broker.subscription.key_filters import check_filter_sizes, check_key_filters
 from pydanube_broker.subscription.terms import ConsumerTerms
@@ -41,16 +41,14 @@ MAX_UNREAD_ANSWERS: Final = 1_000  # then nothing more is read from a client tha
 class ConsumeStream:
     """The life of one stream: open, then credit and answers one way, deliveries the other."""
 
-    def __init__(
-        self, reply: StreamReply, broker: BrokerParts, gone: Callable[[ConsumeStream], None]
-    ) -> None:
+    def __init__(self, reply: StreamReply, plane: DataPlane, gone: Callable[[ConsumeStream], None]) -> None:
         self.consumer_id = 0  # until it has a topic
         self.connected_at_ms = now_ms()
         self.heard_at_ms: int | None = self.connected_at_ms
         self.answered_at_ms: int | None = None
         self.said_goodbye = False
         self._reply = reply
-        self._broker = broker
+        self._plane = plane
         self._gone = gone
         self._opening = False
         self._early: list[pb.ConsumeRequest] = []
@@ -81,7 +79,7 @@ class ConsumeStream:
                 raise InvalidArgument("a consume stream is opened once", field="kind", value="open")
             self._opening = True
             self._reply.pause_reading()  # what comes before the answer waits with the client, not here
-            self._broker.spawn(self._open(request.open))
+            self._plane.spawn(self._open(request.open))
         elif not self._opening:
             raise InvalidArgument(
                 "a consume stream begins with its open message", field="kind", value=str(kind)
@@ -98,7 +96,7 @@ class ConsumeStream:
                 if kind in WITH_RANGES and len(getattr(request, kind).ranges) > 2 * RANGES_AT_ONCE:
                     _check_number(getattr(request, kind).ranges)
                     self._reply.pause_reading()  # what follows comes after it
-                    self._broker.spawn(self._answer_in_slices(self._pump, request, getattr(request, kind)))
+                    self._plane.spawn(self._answer_in_slices(self._pump, request, getattr(request, kind)))
                 else:
                     self._answer(self._pump, request)
             elif self._reader is not None:
@@ -153,7 +151,7 @@ class ConsumeStream:
                 )
             case "seek":
                 self._reply.pause_reading()  # one at a time, and what follows it comes after it
-                self._broker.spawn(self._seek(request.seek))
+                self._plane.spawn(self._seek(request.seek))
             case "taken":
                 taken = request.taken
                 pump.taken(self.consumer_id, taken.session, taken.messages, busy=taken.busy)
@@ -169,7 +167,7 @@ class ConsumeStream:
                 reader.grant(request.credit.messages, request.credit.bytes)
             case "seek":
                 self._reply.pause_reading()  # one at a time, and what follows it comes after it
-                self._broker.spawn(self._seek(request.seek))
+                self._plane.spawn(self._seek(request.seek))
             case kind:
                 raise InvalidArgument(
                     f"a plain reader has no subscription and does not send {kind}",
@@ -210,7 +208,7 @@ class ConsumeStream:
         try:
             name = TopicName.parse(request.topic)
             start = Position.parse(request.start or "earliest", now_ms=now_ms(), field="start")
-            self._broker.health.check_consume()
+            self._plane.health.check_consume()
             if request.consumer_name:
                 check_client_name(request.consumer_name, field="consumer_name")
             if request.subscription:
@@ -243,8 +241,8 @@ class ConsumeStream:
             reports=request.reports_taken,
             max_extend_ms=request.max_extend_ms,
         )
-        topic = self._broker.access.topic(self._reply, Action.CONSUME, name)
-        pump = await self._broker.access.subscription(
+        topic = self._plane.access.topic(self._reply, Action.CONSUME, name)
+        pump = await self._plane.access.subscription(
             topic, request.subscription, type=request.type, start=start, start_given=request.start_given
         )
         if self.closed:
@@ -271,7 +269,7 @@ class ConsumeStream:
         )
 
     async def _open_reader(self, name: TopicName, start: Position, request: pb.OpenConsumer) -> None:
-        topic = self._broker.access.topic(self._reply, Action.CONSUME, name)
+        topic = self._plane.access.topic(self._reply, Action.CONSUME, name)
         topic.gate.check_consumer(topic.subscriptions.values(), topic.readers, 0)
         stop: int | None = None
         if request.stop == HEAD:
@@ -285,7 +283,7 @@ class ConsumeStream:
         if self.closed:
             return
         self.consumer_id, session = topic.connection_id(), next(topic.sessions)
-        engine = self._broker.engine
+        engine = self._plane.engine
         self._reply.send(
             pb.ConsumeResponse(
                 opened=pb.ConsumerOpened(

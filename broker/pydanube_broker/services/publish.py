@@ -23,9 +23,9 @@ from pydanube_core.frames import PUBLISH_BATCH_FIELD, read_bytes_field
 from pydanube_core.generated import danube_stream_pb2 as pb
 from pydanube_core.names import TopicName, check_client_name
 
-from pydanube_broker.parts import BrokerParts
 from pydanube_broker.rpc.hot import StreamReply
 from pydanube_broker.schema.guard import SchemaGuard
+from pydanube_broker.serving.data_plane import DataPlane
 from pydanube_broker.topics.gate import AccessMode
 from pydanube_broker.topics.producers import Appended, Opening, ProducerSession
 from pydanube_broker.topics.topic import ProducerLeft, Topic, now_ms
@@ -41,7 +41,6 @@ class PublishStream:
     """The life of one stream: open, then batches, each answered when it is committed."""
 
     __slots__ = (
-        "_broker",
         "_checking",
         "_deaf",
         "_delayed",
@@ -50,6 +49,7 @@ class PublishStream:
         "_half_closed",
         "_held",
         "_open",
+        "_plane",
         "_reply",
         "_session",
         "_topic",
@@ -58,11 +58,9 @@ class PublishStream:
         "closed",
     )
 
-    def __init__(
-        self, reply: StreamReply, broker: BrokerParts, gone: Callable[[PublishStream], None]
-    ) -> None:
+    def __init__(self, reply: StreamReply, plane: DataPlane, gone: Callable[[PublishStream], None]) -> None:
         self._reply = reply
-        self._broker = broker
+        self._plane = plane
         self._gone = gone
         self._topic: Topic | None = None
         self._session: ProducerSession | None = None
@@ -89,16 +87,16 @@ class PublishStream:
             raise InvalidArgument("a publish stream begins with one open message", field="kind", value="open")
         self._open = True
         self._reply.pause_reading()
-        self._broker.spawn(self._open_producer(request.open))
+        self._plane.spawn(self._open_producer(request.open))
 
     async def _open_producer(self, request: pb.OpenProducer) -> None:
         try:
             name = TopicName.parse(request.topic)
             if request.producer_name:
                 check_client_name(request.producer_name, field="producer_name")
-            self._broker.health.check_publish()
+            self._plane.health.check_publish()
             mode = AccessMode.parse(request.access_mode)
-            access = self._broker.access
+            access = self._plane.access
             topic = await access.topic_to_write(
                 self._reply,
                 name,
@@ -157,9 +155,9 @@ class PublishStream:
     def _not_opened(self, name: str, error: ClusterError) -> None:
         """A producer that is not let in is refused as much as a batch; under names of topics that are there only."""
         with contextlib.suppress(ClusterError):
-            topic = self._broker.registry.find(TopicName.parse(name))
+            topic = self._plane.ownership.topics.get(TopicName.parse(name))
             if topic is not None:
-                self._broker.rejected(topic.name, error, 0)
+                self._plane.rejected(topic.name, error, 0)
         self._fail(error)
 
     def _opened(
@@ -200,13 +198,13 @@ class PublishStream:
             part = validate_batch(data, max_message_bytes=topic.max_message_bytes)
             sequence, count = part.first_sequence, part.count
             self._check_session(part)
-            self._broker.health.check_publish()
+            self._plane.health.check_publish()
             schema = topic.schema
             if schema is not None and not _is_retry(topic, part) and not schema.check_batch(data, part):
                 # Nothing more is read from this client until its payloads are checked: order is kept.
                 self._reply.pause_reading()
                 self._checking = True
-                self._broker.spawn(self._check_payloads(schema, topic, data, part))
+                self._plane.spawn(self._check_payloads(schema, topic, data, part))
                 return
         except ClusterError as error:
             self._rejected(error, topic, data, sequence, count)
@@ -221,7 +219,7 @@ class PublishStream:
         try:
             await schema.check_payloads(data, part)
             self._check_session(part)
-            self._broker.health.check_publish()
+            self._plane.health.check_publish()
         except ClusterError as error:
             refused = error
         except Exception:
@@ -255,7 +253,7 @@ class PublishStream:
                 return
             # Held here, and nothing more is read, rather than refused and sent anew: the pace is even, order is kept.
             if not self._held:
-                self._broker.rejected(topic.name, error, part.count)
+                self._plane.rejected(topic.name, error, part.count)
             self._held = True
             self._reply.pause_reading()
             self._delayed = data
@@ -279,7 +277,7 @@ class PublishStream:
     def _rejected(
         self, error: ClusterError, topic: Topic, data: memoryview, sequence: int, count: int
     ) -> None:
-        self._broker.rejected(topic.name, error, max(1, count))
+        self._plane.rejected(topic.name, error, max(1, count))
         self._refuse(error, sequence or _peek_sequence(data), count)
 
     def _publish_delayed(self) -> None:
@@ -317,7 +315,7 @@ class PublishStream:
             return
         if error is not None:
             if self._topic is not None:
-                self._broker.rejected(self._topic.name, error, max(1, appended.count))
+                self._plane.rejected(self._topic.name, error, max(1, appended.count))
             self._refuse(error, appended.first_sequence, appended.count)
             return
         # On stable storage by now: the batch and everything before it in its topic (`Topic.committed`).

@@ -10,9 +10,9 @@ from pydanube_core.generated import danube_stream_pb2 as pb
 from pydanube_core.names import TopicName
 from pydanube_core.topic_pattern import TopicPattern
 
-from pydanube_broker.parts import BrokerParts
 from pydanube_broker.rpc.caller import COLD_CALL
-from pydanube_broker.serving.topic_access import Action
+from pydanube_broker.serving.registry import Registry
+from pydanube_broker.serving.topic_access import Action, TopicAccess
 
 _MOST_TOPICS: Final = 1000
 _MOST_PATTERNS: Final = 1000
@@ -21,8 +21,9 @@ _MOST_PATTERNS: Final = 1000
 class Resolve:
     """The cold handler."""
 
-    def __init__(self, broker: BrokerParts) -> None:
-        self._broker = broker
+    def __init__(self, access: TopicAccess, registry: Registry) -> None:
+        self._access = access
+        self._registry = registry
 
     async def __call__(self, data: bytes) -> bytes:
         request = pb.ResolveRequest.FromString(data)
@@ -34,7 +35,7 @@ class Resolve:
                 field="dispatch_strategy",
                 value=strategy,
             )
-        access = self._broker.access
+        access = self._access
         if request.create:
             # No topic is left behind by a producer whose schema there is not.
             access.check_schema(request.schema_subject, request.schema_version)
@@ -48,7 +49,7 @@ class Resolve:
         else:
             partitioned, topics = access.parts(COLD_CALL, Action.LOOK_UP, name)
             if not topics:
-                raise self._broker.registry.not_found(name)
+                raise self._registry.not_found(name)
         return pb.ResolveResponse(
             topic=str(name),
             dispatch_strategy=strategy if not topics else topics[0].options.dispatch_strategy.value,
@@ -56,7 +57,7 @@ class Resolve:
                 pb.Partition(
                     topic=topic.name,
                     topic_id=topic.topic_id,
-                    broker_url=self._broker.registry.ownership.url(topic),
+                    broker_url=self._registry.ownership.url(topic),
                     epoch=topic.state.epoch,
                 )
                 for topic in topics
@@ -69,8 +70,8 @@ class Resolve:
 class Match:
     """The cold handler."""
 
-    def __init__(self, broker: BrokerParts) -> None:
-        self._broker = broker
+    def __init__(self, access: TopicAccess) -> None:
+        self._access = access
 
     async def __call__(self, data: bytes) -> bytes:
         request = pb.MatchRequest.FromString(data)
@@ -83,7 +84,7 @@ class Match:
         patterns = [TopicPattern.parse(text, field="patterns") for text in request.patterns]
         plain = {TopicName(one.namespace, one.glob) for one in patterns if not one.is_glob}
         globs = [one for one in patterns if one.is_glob]
-        access = self._broker.access
+        access = self._access
         found = sorted(
             name
             for name in access.names(COLD_CALL)

@@ -8,7 +8,7 @@ serve, by path. The modules beside this one hold a service each; `client_book` k
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from pydanube_core.errors import ClusterError
@@ -23,7 +23,6 @@ from pydanube_core.services import (
 from pydanube_storage.metadata import MetadataStore
 
 from pydanube_broker.cluster.topic_catalog import TopicCatalog
-from pydanube_broker.parts import BrokerParts
 from pydanube_broker.rpc.hot import ColdHandler, HotHandler, ServerStreamOpener
 from pydanube_broker.services.official.auth import AuthService
 from pydanube_broker.services.official.client_book import ClientBook
@@ -33,6 +32,8 @@ from pydanube_broker.services.official.health_check import HealthCheckService
 from pydanube_broker.services.official.producer import ProducerService
 from pydanube_broker.services.official.schema_gate import NoSchemas, SchemaGate
 from pydanube_broker.services.official.storage import StorageService
+from pydanube_broker.serving.data_plane import DataPlane
+from pydanube_broker.tier.tier import Tier
 from pydanube_broker.topics.topic import Topic
 
 __all__ = ["NoSchemas", "OfficialServices", "SchemaGate"]
@@ -44,14 +45,19 @@ class OfficialServices:
     """All of them, and what they share."""
 
     def __init__(
-        self, broker: BrokerParts, store: MetadataStore, *, schemas: SchemaGate | None = None
+        self,
+        plane: DataPlane,
+        store: MetadataStore,
+        tier: Callable[[], Tier],
+        *,
+        schemas: SchemaGate | None = None,
     ) -> None:
         self._book = ClientBook(store)
-        self._producer = ProducerService(broker, self._book, schemas or NoSchemas())
-        self._consumer = ConsumerService(broker, self._book)
-        self._discovery = DiscoveryService(broker)
+        self._producer = ProducerService(plane, self._book, schemas or NoSchemas())
+        self._consumer = ConsumerService(plane, self._book)
+        self._discovery = DiscoveryService(plane.access, plane.ownership)
         self._health = HealthCheckService(self._book)
-        self._storage = StorageService(broker)
+        self._storage = StorageService(plane.access, tier)
         self._auth = AuthService()
         self._timer: asyncio.TimerHandle | None = None
 

@@ -11,7 +11,6 @@ from pydanube_core.names import check_subscription
 from pydanube_core.positions import Position, PositionKind
 
 from pydanube_broker.delivery.any_pump import AnyPump
-from pydanube_broker.parts import BrokerParts
 from pydanube_broker.rpc.caller import COLD_CALL, Called
 from pydanube_broker.rpc.hot import ServerStreamReply, UnaryReply
 from pydanube_broker.services.official.client_book import ClientBook
@@ -27,6 +26,7 @@ from pydanube_broker.services.official.requests import (
 )
 from pydanube_broker.services.official.seat import seat_after_subscribing
 from pydanube_broker.services.official.stream_messages import DecodedBatches
+from pydanube_broker.serving.data_plane import DataPlane
 from pydanube_broker.serving.topic_access import Action
 from pydanube_broker.subscription.key_filters import check_filter_sizes
 from pydanube_broker.topics.memory_topic import MemoryTopic
@@ -38,8 +38,8 @@ MAX_OFFSET: Final = (1 << 63) - 1
 
 
 class ConsumerService:
-    def __init__(self, broker: BrokerParts, book: ClientBook) -> None:
-        self._broker = broker
+    def __init__(self, plane: DataPlane, book: ClientBook) -> None:
+        self._plane = plane
         self._book = book
         self._decoded = DecodedBatches()
         self.streams: set[ReceiveStream] = set()
@@ -58,8 +58,8 @@ class ConsumerService:
         wanted = enum_value(TYPES, request.subscription_type, field="subscription_type")
         filters = list(request.key_filters)
         check_filter_sizes(filters)
-        self._broker.health.check_consume()
-        topic = self._broker.access.topic(COLD_CALL, Action.CONSUME, name)
+        self._plane.health.check_consume()
+        topic = self._plane.access.topic(COLD_CALL, Action.CONSUME, name)
         pump = await self._open(topic, request.subscription, wanted)
         kind = pump.type.value
         known = await self._book.remember_consumer(
@@ -85,7 +85,7 @@ class ConsumerService:
             return pump
         latest = Position(PositionKind.LATEST)
         try:
-            return await self._broker.access.subscription(
+            return await self._plane.access.subscription(
                 topic, name, type=type, start=latest, start_given=False
             )
         except InvalidArgument:  # made by somebody else in the same instant, with another type
@@ -96,7 +96,7 @@ class ConsumerService:
 
     def receive_messages(self, data: bytes, reply: ServerStreamReply) -> ReceiveStream:
         """The hot server stream."""
-        stream = ReceiveStream(data, reply, self._broker, self._book, self._decoded, self.streams.discard)
+        stream = ReceiveStream(data, reply, self._plane, self._book, self._decoded, self.streams.discard)
         self.streams.add(stream)
         return stream
 
@@ -144,7 +144,7 @@ class ConsumerService:
     def _topic(self, called: Called, name: str) -> Topic:
         parsed = topic_name(name, field="msg_id.topic_name")
         try:
-            return self._broker.access.topic(called, CONSUME, parsed)
+            return self._plane.access.topic(called, CONSUME, parsed)
         except TopicNotFound:
             raise Internal(
                 f"TOPIC_NOT_FOUND: topic {name} does not exist", field="msg_id.topic_name", value=name

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from pydanube_core.generated import danube_pb2 as pb
 
-from pydanube_broker.parts import BrokerParts
 from pydanube_broker.rpc.caller import COLD_CALL
 from pydanube_broker.services.official.requests import parse, topic_name
-from pydanube_broker.serving.topic_access import Action
+from pydanube_broker.serving.ownership import Ownership
+from pydanube_broker.serving.topic_access import Action, TopicAccess
 
 
 class DiscoveryService:
-    def __init__(self, broker: BrokerParts) -> None:
-        self._broker = broker
+    def __init__(self, access: TopicAccess, ownership: Ownership) -> None:
+        self._access = access
+        self._ownership = ownership
 
     async def topic_lookup(self, data: bytes) -> bytes:
         """One concrete topic. NOT_FOUND for an unknown one is the usual first answer to a producer."""
         request = parse(pb.TopicLookupRequest, data)
         name = topic_name(request.topic, field="topic")
-        url = self._broker.registry.ownership.url(self._broker.access.topic(COLD_CALL, Action.LOOK_UP, name))
+        url = self._ownership.url(self._access.topic(COLD_CALL, Action.LOOK_UP, name))
         return pb.TopicLookupResponse(
             request_id=request.request_id,
             response_type=pb.TopicLookupResponse.LookupType.Connect,
@@ -35,7 +36,7 @@ class DiscoveryService:
         """
         request = parse(pb.TopicLookupRequest, data)
         name = topic_name(request.topic, field="topic")
-        _, topics = self._broker.access.parts(COLD_CALL, Action.LOOK_UP, name)
+        _, topics = self._access.parts(COLD_CALL, Action.LOOK_UP, name)
         return pb.TopicPartitionsResponse(
             request_id=request.request_id, partitions=[topic.name for topic in topics]
         ).SerializeToString()

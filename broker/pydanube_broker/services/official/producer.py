@@ -14,7 +14,6 @@ from typing import Final
 from pydanube_core.errors import AlreadyExists, ClusterError, Internal, TopicNotFound, Unavailable
 from pydanube_core.generated import danube_pb2 as pb
 
-from pydanube_broker.parts import BrokerParts
 from pydanube_broker.rpc.caller import COLD_CALL, Called
 from pydanube_broker.rpc.hot import UnaryReply
 from pydanube_broker.services.official.client_book import ClientBook
@@ -30,6 +29,7 @@ from pydanube_broker.services.official.requests import (
     topic_name,
 )
 from pydanube_broker.services.official.schema_gate import SchemaGate
+from pydanube_broker.serving.data_plane import DataPlane
 from pydanube_broker.serving.topic_access import Action
 from pydanube_broker.topics.gate import AccessMode
 from pydanube_broker.topics.topic import Topic
@@ -41,21 +41,21 @@ MODES: Final = ("shared", "exclusive")
 
 
 class ProducerService:
-    def __init__(self, broker: BrokerParts, book: ClientBook, schemas: SchemaGate) -> None:
-        self._broker = broker
+    def __init__(self, plane: DataPlane, book: ClientBook, schemas: SchemaGate) -> None:
+        self._plane = plane
         self._book = book
         self._schemas = schemas
-        self._grouping = Grouping(broker.rejected)
+        self._grouping = Grouping(plane.rejected)
 
     async def create_producer(self, data: bytes) -> bytes:
         """The cold call; a name that exists on the topic gets its id again, and concurrent creations are one."""
         request = parse(pb.ProducerRequest, data)
         name = topic_name(request.topic_name)
         check_name(request.producer_name, field="producer_name")
-        self._broker.health.check_publish()
+        self._plane.health.check_publish()
         strategy = enum_value(STRATEGIES, request.dispatch_strategy, field="dispatch_strategy")
         schema = request.schema_ref if request.HasField("schema_ref") and request.schema_ref.subject else None
-        topic = await self._broker.access.topic_to_write(
+        topic = await self._plane.access.topic_to_write(
             COLD_CALL,
             name,
             strategy=strategy,
@@ -92,7 +92,7 @@ class ProducerService:
             known = self._attach(reply, message, name)
         topic = known.topic
         try:
-            self._broker.health.check_publish()
+            self._plane.health.check_publish()
             if known.fenced is not None:
                 raise known.fenced
             if known.admitted is None:  # it is back after a restart or a pause: it may come as it did, or not
@@ -104,19 +104,19 @@ class ProducerService:
             if checking is None:
                 self._grouping.add(topic, pending)
             else:
-                self._broker.spawn(self._add_checked(checking, topic, pending))
+                self._plane.spawn(self._add_checked(checking, topic, pending))
         except ClusterError as error:
-            self._broker.rejected(topic.name, error)
+            self._plane.rejected(topic.name, error)
             raise
 
     async def _add_checked(self, checking: Awaitable[None], topic: Topic, pending: Pending) -> None:
         """Queue a message whose payload takes longer to look at than the loop may wait."""
         try:
             await checking
-            self._broker.health.check_publish()
+            self._plane.health.check_publish()
             self._grouping.add(topic, pending)
         except ClusterError as error:
-            self._broker.rejected(topic.name, error)
+            self._plane.rejected(topic.name, error)
             pending.reply.fail(error)
         except Exception:
             log.exception("schema_check_failed", extra={"event": "schema_check_failed", "topic": topic.name})
@@ -128,7 +128,7 @@ class ProducerService:
         """A producer that was not created in this life of the broker."""
         parsed = topic_name(name, field="msg_id.topic_name")
         try:
-            topic = self._broker.access.topic(called, Action.PRODUCE, parsed)
+            topic = self._plane.access.topic(called, Action.PRODUCE, parsed)
         except TopicNotFound:
             raise TopicNotFound(
                 f"topic {name} does not exist", field="msg_id.topic_name", value=name

@@ -34,13 +34,13 @@ from pydanube_core.errors import (
 from pydanube_core.generated import danube_pb2 as pb
 
 from pydanube_broker.delivery.any_pump import AnyPump
-from pydanube_broker.parts import BrokerParts
 from pydanube_broker.rpc.hot import ServerStreamReply
 from pydanube_broker.services.official.client_book import ClientBook
 from pydanube_broker.services.official.known_clients import KnownConsumer
 from pydanube_broker.services.official.requests import parse
 from pydanube_broker.services.official.seat import seat_after_loss
 from pydanube_broker.services.official.stream_messages import DecodedBatches, MessageFrame
+from pydanube_broker.serving.data_plane import DataPlane
 from pydanube_broker.serving.topic_access import Action
 from pydanube_broker.subscription.effects import SessionReason
 from pydanube_broker.subscription.terms import ConsumerTerms
@@ -62,7 +62,7 @@ class ReceiveStream:
         self,
         data: bytes,
         reply: ServerStreamReply,
-        broker: BrokerParts,
+        plane: DataPlane,
         book: ClientBook,
         decoded: DecodedBatches,
         gone: Callable[[ReceiveStream], None],
@@ -77,7 +77,7 @@ class ReceiveStream:
         self.queued = False
         self.closed = False
         self._reply = reply
-        self._broker = broker
+        self._plane = plane
         self._book = book
         self._decoded = decoded
         self._gone = gone
@@ -132,14 +132,14 @@ class ReceiveStream:
     def _attach(self, known: KnownConsumer, pump: AnyPump) -> None:
         taken_over = known.stream
         try:
-            self._broker.access.check(self._reply, Action.CONSUME, known.topic.options.topic)
-            self._broker.health.check_consume()
+            self._plane.access.check(self._reply, Action.CONSUME, known.topic.options.topic)
+            self._plane.health.check_consume()
             pump.join(
                 self,
                 known.name,
                 ConsumerTerms(
                     key_filters=known.filters_for(pump),
-                    window_messages=self._broker.settings.delivery.max_unacked_messages,
+                    window_messages=self._plane.window_messages,
                     single=True,
                 ),
             )
@@ -193,10 +193,10 @@ class ReceiveStream:
     def deliver(self, frame: MessageFrame) -> None:
         known = self._known
         assert known is not None, "only attached consumers are delivered to"
-        self._frames.append(frame.encode(known.topic, self._decoded, self._broker.broker_url))
+        self._frames.append(frame.encode(known.topic, self._decoded, self._plane.ownership.me.broker_url))
         self._owe(frame.stored_bytes)
         if len(self._frames) == 1 and self._feed():
-            self._broker.engine.turns.wake(self)
+            self._plane.engine.turns.wake(self)
 
     def step(self) -> bool:
         more = self._feed()
@@ -286,7 +286,7 @@ class ReceiveStream:
 
     def on_credit(self) -> None:
         if self._frames:
-            self._broker.engine.turns.wake(self)
+            self._plane.engine.turns.wake(self)
         else:
             self._flowing()
 

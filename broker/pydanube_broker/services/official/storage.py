@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from pydanube_core.generated import danube_pb2 as pb
 
-from pydanube_broker.parts import BrokerParts
 from pydanube_broker.rpc.caller import COLD_CALL
 from pydanube_broker.services.official.requests import parse, topic_name
-from pydanube_broker.serving.topic_access import Action
+from pydanube_broker.serving.topic_access import Action, TopicAccess
+from pydanube_broker.tier.tier import Tier
 
 
 class StorageService:
-    def __init__(self, broker: BrokerParts) -> None:
-        self._broker = broker
+    def __init__(self, access: TopicAccess, tier: Callable[[], Tier]) -> None:
+        self._access = access
+        self._tier = tier  # opened after these services are made
 
     async def list_segment_descriptors(self, data: bytes) -> bytes:
         """Committed objects that begin behind an offset. They are Parquet, not the original's frames."""
         request = parse(pb.ListSegmentDescriptorsRequest, data)
         name = topic_name(request.topic, field="topic")
-        topic = self._broker.access.topic(COLD_CALL, Action.CONSUME, name)
-        tier = self._broker.tier
+        topic = self._access.topic(COLD_CALL, Action.CONSUME, name)
+        tier = self._tier()
         entries = tier.catalog.entries(topic.topic_id, start=request.after_offset)
         return pb.ListSegmentDescriptorsResponse(
             segments=[
