@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, get_args
 
+from pydanube_core.batch.timing import DELAY_MS, MOST_MS, TTL_MS
 from pydanube_core.errors import InvalidArgument
 
 MOST: Final = (1 << 53) - 1  # what JSON and every language of the wire can count to
@@ -67,6 +68,25 @@ def check_texts(field: str, value: object, most: int) -> None:
         )
     for each in value:
         check_text(field, each)
+
+
+def with_timing(
+    attributes: Mapping[str, str] | None,
+    delay_ms: int | None,
+    ttl_ms: int | None,
+    dispatch_strategy: str | None = None,
+) -> dict[str, str]:
+    """The attributes of a message with its delay and its time to live."""
+    timed = dict(attributes or {})
+    for field, name, value in (("delay_ms", DELAY_MS, delay_ms), ("ttl_ms", TTL_MS, ttl_ms)):
+        if value is not None:
+            check_whole(field, value, 0, MOST_MS)
+            timed[name] = str(value)
+    if delay_ms and dispatch_strategy == "non_reliable":
+        raise InvalidArgument(
+            "delay_ms: a non-reliable topic keeps nothing for later", field="delay_ms", value=delay_ms
+        )
+    return timed
 
 
 def _out_of_bounds(field: str, value: object, kind: str, low: float, high: float) -> InvalidArgument:

@@ -9,8 +9,9 @@ from typing import Any, Final
 
 from pydanube_core.errors import InvalidArgument
 
-from pydanube.message import Message, Unsent
+from pydanube.message import Message
 from pydanube.routing import encode_key
+from pydanube.unsent import Unsent
 
 _ATTRIBUTES: Final = attrgetter("attributes")
 _CHUNK_MESSAGES: Final = 1024  # big enough to vanish in the mean, small enough for one turn of the loop

@@ -11,9 +11,8 @@ from bisect import bisect_left
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from copy import copy
 from datetime import datetime
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import pairwise, repeat
-from types import MappingProxyType
 from typing import Any, Final, Protocol, Self, TypeVar, overload
 
 from pydanube_core.batch import BROKER_PART_BYTES, PRODUCER_PART_BYTES, BatchView, Codec
@@ -22,8 +21,9 @@ from pydanube_core.errors import InvalidArgument, Misuse
 from pydanube_core.frames import DeliveryPart
 
 from pydanube.acks import AckGatherer
-from pydanube.arguments import check_text, check_whole
+from pydanube.arguments import check_text, check_whole, with_timing
 from pydanube.facts import SchemaRef, from_ms
+from pydanube.unsent import Unsent, unsent_with
 
 T = TypeVar("T")
 
@@ -226,10 +226,18 @@ class Message:
 
     @classmethod
     def new(
-        cls, payload: Any, *, key: str | None = None, attributes: Mapping[str, str] | None = None
+        cls,
+        payload: Any,
+        *,
+        key: str | None = None,
+        attributes: Mapping[str, str] | None = None,
+        delay_ms: int | None = None,
+        ttl_ms: int | None = None,
     ) -> Self:
         """A message to give to `send_many`; the payload is bytes, or a value for a producer with a schema."""
-        return cls(Unsent(key, attributes) if attributes else _keyed(key), -1, payload)
+        if delay_ms is not None or ttl_ms is not None:
+            attributes = with_timing(attributes, delay_ms, ttl_ms)
+        return cls(Unsent(key, attributes) if attributes else unsent_with(key), -1, payload)
 
     def __repr__(self) -> str:
         if isinstance(self._delivered, Unsent):
@@ -379,33 +387,6 @@ def _check_nack(delay_ms: int | None, reason: str) -> None:
     if delay_ms is not None:
         check_whole("delay_ms", delay_ms, 0)
     check_text("reason", reason)
-
-
-class _NoAcks:
-    """Stands where a received message has its gatherer."""
-
-    __slots__ = ()
-    next = -2
-
-    def note(self, first: int, end: int) -> None:
-        raise Misuse("this message was made to be sent; only received messages can be acked")
-
-
-class Unsent:
-    """What a message made by `Message.new` has in place of a delivery."""
-
-    __slots__ = ("attributes", "key")
-    acks = _NoAcks()
-
-    def __init__(self, key: str | None, attributes: Mapping[str, str]) -> None:
-        self.key = key
-        self.attributes = attributes
-
-
-@lru_cache(maxsize=4096)
-def _keyed(key: str | None) -> Unsent:
-    """Shared by messages with one key: an object less each, to make and for the garbage collector to look at."""
-    return Unsent(key, MappingProxyType({}))
 
 
 class Batch:

@@ -24,6 +24,7 @@ from pydanube_core.errors import (
     WindowFull,
 )
 
+from pydanube.arguments import with_timing
 from pydanube.columns import chunks_of, columns_of
 from pydanube.facts import ClientEventKind, ProducerStatistics, Receipt, SchemaRef, SendSummary
 from pydanube.lane_options import LaneCounters, LaneOptions
@@ -253,12 +254,15 @@ class Producer:
         attributes: Mapping[str, str] | None = None,
         partition: int | None = None,
         timeout_s: float | None = None,
+        delay_ms: int | None = None,
+        ttl_ms: int | None = None,
     ) -> Receipt:
         """Publish a message and wait until it is stored as durably as the topic promises.
 
         With `timeout_s` it waits that long, and then raises `DeadlineExceeded`, whose `details["outcome"]` is
         `not_stored` (it waited for room in the window) or `unknown` (it was handed over and may still be stored).
-        None: as long as the client's `Retry` says.
+        None: as long as the client's `Retry` says. Subscriptions get it `delay_ms` after it was stored, and not any more
+        after `ttl_ms`.
 
         Cancelled while it waits for room in the window, it had no effect. Cancelled later (a deadline, for example),
         the message has been handed over and will be stored; sending it again would store it twice.
@@ -270,6 +274,8 @@ class Producer:
             PayloadInvalid: it does not fit the schema; `details["path"]` is the place.
             ClusterError: not stored; or, with `details["outcome"] == "unknown"`, possibly stored.
         """
+        if delay_ms is not None or ttl_ms is not None:
+            attributes = with_timing(attributes, delay_ms, ttl_ms, self._options.dispatch_strategy)
         if self._tracing is not None and not isinstance(attributes, Carried):
             return await self._tracing.send(self, payload, key, attributes, partition, timeout_s)
         if timeout_s is not None:

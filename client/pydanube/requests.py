@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import OrderedDict
 from collections.abc import Callable
 from secrets import token_hex
@@ -66,7 +67,9 @@ class Requests:
                 attributes = {REPLY_TO: await asyncio.shield(self._inbox), REQUEST: number}
                 producer = await self._open(name, ProducerOptions(dispatch_strategy=None))
                 try:
-                    await producer.send(payload, key=key, attributes=attributes)
+                    await producer.send(
+                        payload, key=key, attributes=attributes, ttl_ms=math.ceil(timeout_s * 1000)
+                    )
                 except ClusterError:
                     self._producers.pop(name, None)
                     raise

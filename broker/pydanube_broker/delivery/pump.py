@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
+from pydanube_core.batch.timing import has_attributes
 from pydanube_core.cursor_state import CursorState
 from pydanube_core.errors import ClusterError, ConsumerBusy, Internal
 
@@ -27,6 +28,7 @@ from pydanube_broker.delivery.turns import Turns
 from pydanube_broker.give_way import GiveWay
 from pydanube_broker.journal import CachedBatch, Kind
 from pydanube_broker.outcome import Told
+from pydanube_broker.subscription.batch_columns import producer_bytes
 from pydanube_broker.subscription.cursor import CursorSnapshot
 from pydanube_broker.subscription.cursor_codec import encode_delta
 from pydanube_broker.subscription.effects import (
@@ -49,6 +51,7 @@ from pydanube_broker.subscription.statistics import BlockedBy, Marks, Subscripti
 from pydanube_broker.subscription.subscription import Subscription
 from pydanube_broker.subscription.subscription_policy import SubscriptionPolicy
 from pydanube_broker.subscription.terms import ConsumerTerms
+from pydanube_broker.subscription.timed import due_now
 from pydanube_broker.topics.log_state import encode_cursor_body
 from pydanube_broker.topics.topic import Topic, now_ms
 
@@ -481,6 +484,15 @@ class SubscriptionPump:
             if batches is None:
                 self._read_cold(plan)
                 return False
+            if any(has_attributes(producer_bytes(batch)) for batch in batches):
+                found, outlived = due_now(
+                    core, plan, batches, self._columns, now_ms(), self.engine.deadlines.now_ms()
+                )
+                if found is None:
+                    self.engine.dropped[self.topic.name, "ttl"] += outlived
+                    self._changed()
+                    return True
+                batches = found
             if plan.consumer_id is None:
                 return self._route(core, plan, batches)
             if isinstance(plan.ranges, Picked) or len(plan.ranges) > FEW_RANGES:

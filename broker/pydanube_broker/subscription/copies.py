@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from pydanube_core.batch import BATCH_TARGET_BYTES, MAX_COPY_BYTES, encode_batch, read_producer_part
+from pydanube_core.batch.timing import NAMES
 
 from pydanube_broker.journal.tail_cache import CachedBatch
 from pydanube_broker.subscription.batch_columns import producer_bytes, view_of
@@ -35,6 +36,8 @@ def copied(
     size = 0
     for i in indices:
         given = {**(own[i] if own is not None else {}), **added(i)}
+        for name in NAMES:
+            given.pop(name, None)  # a copy neither waits nor expires
         needed = _MESSAGE_BYTES + len(payloads[i]) + (0 if keys is None else len(keys[i] or b""))
         needed += sum(
             len(name.encode()) + len(value.encode()) + _ATTRIBUTE_BYTES for name, value in given.items()

@@ -234,6 +234,33 @@ class Sending:
             self._turn = (self._members.consumers.index(consumer) + 1) % len(self._members.consumers)
         return True
 
+    def hold(
+        self,
+        plan: Plan,
+        ranges: Sequence[Range],
+        next_offset: int,
+        waits: Sequence[tuple[Range, int]],
+        *,
+        slots: Sequence[int] | None = None,
+        keys: Sequence[str] | None = None,
+    ) -> bool:
+        """See `Subscription.hold`."""
+        window, table = self._window, self._members.slots
+        if plan.ticket != window.version:
+            return False
+        self._check_answer(plan, ranges, next_offset)
+        placed = window.place(ranges, next_offset, None if slots is None else pack_slots(slots))
+        if keys is not None and table is not None and table.filtered:
+            learn_keys(placed, keys)
+        for chunk, mask in placed:
+            for (start, end), due_ms in waits:
+                if part := chunk.local(start, end) & mask:
+                    mask ^= part
+                    window.wait(chunk, part, due_ms, "delay")
+            if mask:
+                window.make_ready(chunk, mask)
+        return True
+
     def routed(
         self,
         plan: Plan,

@@ -289,6 +289,28 @@ class Subscription:
         """
         return self._sending.sent(plan, ranges, size_bytes, next_offset, now_ms)
 
+    def hold(
+        self,
+        plan: Plan,
+        ranges: Sequence[Range],
+        next_offset: int,
+        waits: Sequence[tuple[Range, int]],
+        *,
+        slots: Sequence[int] | None = None,
+        keys: Sequence[str] | None = None,
+    ) -> bool:
+        """Answer a plan of unseen messages by sending none: those of `waits` are ready when due, the others at once.
+
+        False if the plan no longer holds. Arguments as for `sent` and `routed`.
+        """
+        return self._sending.hold(plan, ranges, next_offset, waits, slots=slots, keys=keys)
+
+    def outlived(self, ranges: Sequence[Range]) -> None:
+        """Messages that nobody holds have outlived their time: they count as dropped, and as acknowledged."""
+        for start, end in ranges:
+            self._failures.dropped += end - start
+            self._window.close_range(start, end)
+
     def routed(
         self,
         plan: Plan,

@@ -324,6 +324,16 @@ class BatchView:
             key if bit == "1" else None for key, bit in zip(keys, reversed(f"{bits:0{n}b}"), strict=False)
         ]
 
+    def attribute_names(self) -> bytes:
+        """The names of all attributes, one behind the other; empty for a batch without attributes."""
+        at = self.column_start(Column.ATTRIBUTES)
+        if at is None:
+            return b""
+        n = self.part.count
+        names = at + padded(4 * (n + 1))
+        start = names + padded(4 * (self._int32(at + 4 * n) + 1))
+        return bytes(self._data[start : start + self._int32(names + 4 * self._int32(at + 4 * n))])
+
     def attributes(self) -> list[dict[str, str]] | None:
         """One dict a message; None for a batch without attributes."""
         at = self.column_start(Column.ATTRIBUTES)

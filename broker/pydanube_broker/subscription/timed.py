@@ -1,0 +1,109 @@
+"""Messages that are not due yet, and those whose time is over, among what was read for a plan. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from pydanube_core.batch.timing import has_attributes, timings
+
+from pydanube_broker.journal.tail_cache import CachedBatch
+from pydanube_broker.subscription.batch_columns import BatchColumns, producer_bytes, view_of
+from pydanube_broker.subscription.members import SubscriptionType
+from pydanube_broker.subscription.picked import Picked
+from pydanube_broker.subscription.plan import Plan
+from pydanube_broker.subscription.ranges import Range, total
+from pydanube_broker.subscription.routed_part import KeptColumns, gather
+from pydanube_broker.subscription.subscription import Subscription
+
+
+@dataclass(frozen=True, slots=True)
+class TimedPart:
+    """What of a batch, within the ranges asked for, must not be sent now.
+
+    Attributes:
+        expired: ranges whose time to live is over.
+        waits: ranges that are due later, and when, by the clock that gives append times.
+    """
+
+    batch: CachedBatch
+    expired: list[Range]
+    waits: list[tuple[Range, int]]
+
+
+def timed_parts(
+    batches: Sequence[CachedBatch], ranges: Sequence[Range], now_ms: int, *, delays: bool
+) -> Iterator[TimedPart]:
+    """The parts of batches with messages in the ranges that must not be sent now, in their order.
+
+    Args:
+        delays: False for what was sent or held before: then only what has expired counts.
+    """
+    for batch in batches:
+        if not has_attributes(producer_bytes(batch)):
+            continue
+        found = timings(view_of(batch))
+        if found is None:
+            continue
+        columns = BatchColumns(batch)
+        appended_ms = columns.head.append_time_ms
+        part = TimedPart(batch, [], [])
+        wanted = iter(ranges)
+        low, high = next(wanted, (0, 0))
+        for offset, (delay_ms, ttl_ms) in zip(columns.offsets.tolist(), found, strict=True):
+            while high <= offset and (following := next(wanted, None)) is not None:
+                low, high = following
+            if not low <= offset < high:
+                continue
+            if ttl_ms is not None and now_ms >= appended_ms + ttl_ms:
+                _append(part.expired, offset)
+            elif delays and now_ms < (due_ms := appended_ms + delay_ms):
+                if part.waits and part.waits[-1] == ((part.waits[-1][0][0], offset), due_ms):
+                    part.waits[-1] = ((part.waits[-1][0][0], offset + 1), due_ms)
+                else:
+                    part.waits.append(((offset, offset + 1), due_ms))
+        if part.expired or part.waits:
+            yield part
+
+
+def due_now(
+    core: Subscription,
+    plan: Plan,
+    batches: Sequence[CachedBatch],
+    columns: KeptColumns,
+    now_ms: int,
+    monotonic_ms: int,
+) -> tuple[list[CachedBatch] | None, int]:
+    """Of what was read for a plan, what may be sent now; or None, and the core was told of what may not: plan again.
+
+    Args:
+        now_ms: by the clock that gives append times; `monotonic_ms` by that of the core.
+
+    Returns:
+        The batches, and how many messages have outlived their time.
+    """
+    ranges = plan.ranges.ranges() if isinstance(plan.ranges, Picked) else plan.ranges
+    for part in timed_parts(batches, ranges, now_ms, delays=plan.fresh):
+        if part.expired:
+            core.outlived(part.expired)
+            return None, total(part.expired)
+        if part.batch is not batches[0]:
+            return [batch for batch in batches if batch.base < part.batch.base], 0
+        found = gather([part.batch], plan._replace(max_bytes=None), columns)
+        core.hold(
+            plan,
+            found.ranges,
+            found.next_offset,
+            [(span, due_ms - now_ms + monotonic_ms) for span, due_ms in part.waits],
+            slots=found.slots() if core.type is SubscriptionType.KEY_SHARED else None,
+            keys=found.keys() if core.needs_keys else None,
+        )
+        return None, 0
+    return list(batches), 0
+
+
+def _append(ranges: list[Range], offset: int) -> None:
+    if ranges and ranges[-1][1] == offset:
+        ranges[-1] = (ranges[-1][0], offset + 1)
+    else:
+        ranges.append((offset, offset + 1))

@@ -1,0 +1,36 @@
+"""What a message that is made to be sent has in place of a delivery: its key and its attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from types import MappingProxyType
+
+from pydanube_core.errors import Misuse
+
+
+class _NoAcks:
+    """Stands where a received message has its gatherer."""
+
+    __slots__ = ()
+    next = -2
+
+    def note(self, first: int, end: int) -> None:
+        raise Misuse("this message was made to be sent; only received messages can be acked")
+
+
+class Unsent:
+    """What a message made by `Message.new` has in place of a delivery."""
+
+    __slots__ = ("attributes", "key")
+    acks = _NoAcks()
+
+    def __init__(self, key: str | None, attributes: Mapping[str, str]) -> None:
+        self.key = key
+        self.attributes = attributes
+
+
+@lru_cache(maxsize=4096)
+def unsent_with(key: str | None) -> Unsent:
+    """Shared by messages with one key: an object less each, to make and for the garbage collector to look at."""
+    return Unsent(key, MappingProxyType({}))

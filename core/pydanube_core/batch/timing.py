@@ -1,0 +1,47 @@
+"""When a message may be delivered, and until when: two attributes, in milliseconds from its append time.
+
+They are attributes and no column, so that they travel with every client, through the cold tier and into Spark. A batch
+without attributes is never looked at; of one with attributes, only their names, unless one of the two is among them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from pydanube_core.batch.layout import Column
+from pydanube_core.batch.view import BatchView
+
+DELAY_MS: Final = "danube-delay-ms"
+TTL_MS: Final = "danube-ttl-ms"
+NAMES: Final = (DELAY_MS, TTL_MS)
+MOST_MS: Final = 366 * 86_400_000
+_WORDS: Final = tuple(name.encode() for name in NAMES)
+_COLUMNS_AT: Final = 12  # of the column bitmap, in the producer part
+_ATTRIBUTES: Final = int(Column.ATTRIBUTES)
+
+assert _ATTRIBUTES < 256, "one byte of the bitmap is looked at"
+
+
+def has_attributes(batch: bytes | memoryview) -> bool:
+    """Whether a batch, from its producer part on, has attributes at all."""
+    return bool(batch[_COLUMNS_AT] & _ATTRIBUTES)
+
+
+def timings(view: BatchView) -> list[tuple[int, int | None]] | None:
+    """(delay, time to live or None) of each message, None where no message of the batch has either."""
+    names = view.attribute_names()
+    if not any(word in names for word in _WORDS):
+        return None
+    return [
+        (_whole(each, DELAY_MS) or 0, _whole(each, TTL_MS)) if each else (0, None)
+        for each in view.attributes() or ()
+    ]
+
+
+def _whole(attributes: Mapping[str, str], name: str) -> int | None:
+    """The number of an attribute; None where it is none, or no number that a client of ours would send."""
+    text = attributes.get(name, "")
+    if not (text.isascii() and text.isdecimal() and len(text) <= 12):
+        return None
+    return min(int(text), MOST_MS)
