@@ -36,7 +36,7 @@ from pydanube_broker.journal import (
     JournalOptions,
 )
 from pydanube_broker.journal.helper import HelperSyncer, InlineSyncer
-from pydanube_broker.metadata_home import check_settings, forget_history, opened_metadata
+from pydanube_broker.metadata_home import check_settings, look_after, opened_metadata
 from pydanube_broker.observation.watch import Observation
 from pydanube_broker.parts import BrokerParts
 from pydanube_broker.port import BrokerPort
@@ -210,7 +210,7 @@ class Broker(BrokerParts):
             await server.start()
         self.spawn(self._maintain())
         self.spawn(self.registry.catalog.follow())
-        self.spawn(forget_history(store))
+        self.spawn(look_after(store, self.data_dir, self.health))
         self._start_telemetry(stack)
         self.spawn(self.observation.run())
         stack.push_async_callback(self._stop_tasks)

@@ -7,13 +7,16 @@ and the status all read it.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from pydanube_core.errors import ClusterError, DiskFull, Draining, JournalReadOnly, Unavailable
+from pydanube_core.errors import ClusterError, DiskFull, Draining, Fenced, JournalReadOnly, Unavailable
 from pydanube_core.facts import Reason
+
+log = logging.getLogger("pydanube.broker")
 
 SAMPLE_S: Final = 1.0
 RELAXED_SHARE: Final = 20  # an unset min_free_bytes is at most a 20th of the disk, so that small disks work
@@ -34,6 +37,8 @@ class Health:
         self._timer: asyncio.TimerHandle | None = None
         self.recovering = True
         self.draining = False
+        self.fenced: Fenced | None = None  # another broker has this one's place: nothing is taken, for good
+        self.on_fenced: Callable[[Fenced], None] = lambda _error: None
         self.journal_error: JournalReadOnly | None = None
         self.journal_trouble: Callable[[], Reason | None] = lambda: (
             None
@@ -42,6 +47,12 @@ class Health:
         self.changes_refused: dict[str, ClusterError] = {}
         self.disk: dict[str, Any] = {}
         self._disk_error: DiskFull | Unavailable | None = None
+
+    def fence(self, error: Fenced) -> None:
+        """Take nothing more, for good, and tell whoever serves."""
+        self.fenced = error
+        log.error("broker_fenced", extra={"event": "broker_fenced", "why": error.message})
+        self.on_fenced(error)
 
     def start(self) -> None:
         self._sample()
@@ -102,14 +113,16 @@ class Health:
 
     def check_consume(self) -> None:
         """Raise what refuses every consumer now. A journal that failed can still be read."""
+        if self.fenced is not None:
+            raise self.fenced
         if self.draining:
             raise Draining("the broker is shutting down; try again in a moment", retry_after_ms=500)
         if self.recovering:
             raise Unavailable("the broker is still reading its journal; try again", retry_after_ms=500)
 
     def _publish_error(self) -> ClusterError | None:
-        if self.journal_error is not None:
-            return self.journal_error
+        if self.fenced is not None or self.journal_error is not None:
+            return self.fenced or self.journal_error
         if self.draining:
             return Draining("the broker is shutting down; try again in a moment", retry_after_ms=500)
         return self._disk_error
@@ -123,6 +136,8 @@ class Health:
         self._look()
         if self.recovering:
             found.append(Reason(code="RECOVERING", message="the journal is being read"))
+        if self.fenced is not None:
+            found.append(Reason(code=self.fenced.code, message=self.fenced.message))
         if self.draining:
             found.append(Reason(code="DRAINING", message="the broker is shutting down"))
         if self.journal_error is not None:

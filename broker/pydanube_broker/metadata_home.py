@@ -33,14 +33,27 @@ from pydanube_core.errors import (
     ClusterError,
     ClusterMismatch,
     CorruptJournal,
+    Fenced,
     InvalidArgument,
     Retryable,
     TierNotShared,
 )
-from pydanube_storage.metadata import Absent, EmbeddedStore, KeyRange, MetadataStore, ModRevision, Put
+from pydanube_storage.metadata import (
+    Absent,
+    Compacted,
+    EmbeddedStore,
+    GuardFailed,
+    KeyRange,
+    MetadataStore,
+    ModRevision,
+    Page,
+    Put,
+    Revision,
+)
 from pydanube_storage.metadata.etcd import EtcdAddress, EtcdOptions, EtcdStore
 
 from pydanube_broker.data_dir import DataDir, write_synced
+from pydanube_broker.health import Health
 from pydanube_broker.settings import EMBEDDED, Settings
 from pydanube_broker.tier.ownership import place_of
 from pydanube_broker.topics.agreement import check_ids, check_metadata_there
@@ -98,6 +111,9 @@ class Resident:
     @property
     def named(self) -> str:
         return f"broker {self.broker_id} (data directory {self.data_dir} on {self.host})"
+
+    def to_json(self) -> bytes:
+        return json.dumps(asdict(self)).encode()
 
 
 def check_settings(settings: Settings) -> None:
@@ -192,10 +208,54 @@ async def opened_metadata(
                 replace(home, revision=max(home.revision, store.statistics().revision)).write(folder)
 
 
-async def forget_history(store: MetadataStore, *, every_s: float = HISTORY_S) -> None:
-    """On etcd, drop the history of all but the last `every_s`, again and again: it would grow without end."""
-    if not isinstance(store, EtcdStore):
-        return
+async def look_after(store: MetadataStore, data_dir: DataDir, health: Health) -> None:
+    """On etcd: drop old history, and tell a broker that another has its place. Nothing to do for the embedded store."""
+    if isinstance(store, EtcdStore):
+        async with anyio.create_task_group() as group:
+            group.start_soon(forget_history, store)
+            group.start_soon(_notice_replacement, store, data_dir, health)
+
+
+async def _notice_replacement(store: EtcdStore, data_dir: DataDir, health: Health) -> None:
+    """Watch who has the prefix; an entry that was deleted while we live is put back, unless another is quicker."""
+    home = Home.read(data_dir.path)
+    assert home is not None, "written when the store was opened"
+    while True:
+        page = await _page_of(store, BROKER)
+        item = page.items[0] if page.items else None
+        resident = None if item is None else Resident(**json.loads(item.value))
+        if resident is not None and resident.life != home.life:
+            health.fence(
+                Fenced(
+                    f"{resident.named} has taken the place of this broker on {home.metadata}: this one takes nothing more "
+                    "and ends. Its data directory is as it was; what only its journal holds is there alone",
+                    broker_id=resident.broker_id,
+                    data_dir=resident.data_dir,
+                )
+            )
+            return
+        if resident is None:
+            own = _resident(data_dir, home.life)
+            with suppress(GuardFailed, Retryable):
+                await store.transact([Put(BROKER, own.to_json())], guards=[Absent(BROKER)])
+            continue
+        only = KeyRange(start=BROKER, end=BROKER + "\x01")
+        with suppress(Compacted):
+            async with store.watch(only, from_revision=Revision(page.revision + 1)) as events:
+                await anext(events)
+
+
+async def _page_of(store: EtcdStore, key: str) -> Page:
+    """The key as it is now, however long etcd takes to say."""
+    while True:
+        try:
+            return await store.range(KeyRange(start=key, end=key + "\x01"), limit=1)
+        except Retryable:
+            await anyio.sleep(_WAIT_S)
+
+
+async def forget_history(store: EtcdStore, *, every_s: float = HISTORY_S) -> None:
+    """Drop the history of all but the last `every_s`, again and again: it would grow without end."""
     while True:
         seen = store.statistics().revision
         await anyio.sleep(every_s)
@@ -235,22 +295,26 @@ async def _settle(store: EtcdStore, data_dir: DataDir, home: Home | None, url: s
         assert identity is not None, "it was just made, and nobody deletes it"
     known = home or Home(cluster_id=_id(identity.value), metadata=url)
     resident = await store.get(BROKER)
-    own = Resident(
-        broker_id=str(data_dir.broker_id),
-        life=secrets.token_hex(8),
-        place=place_of(folder),
-        host=socket.gethostname(),
-        data_dir=str(folder),
-    )
+    own = _resident(data_dir, secrets.token_hex(8))
     if resident is not None:
         check_resident(Resident(**json.loads(resident.value)), own, known, url)
     begun = replace(known, metadata=url, next_life=own.life, revision=max(known.revision, revision))
     begun.write(folder)
     guard = Absent(BROKER) if resident is None else ModRevision(BROKER, resident.mod_revision)
-    await store.transact([Put(BROKER, json.dumps(asdict(own)).encode())], guards=[guard])
+    await store.transact([Put(BROKER, own.to_json())], guards=[guard])
     begun = replace(begun, life=own.life, next_life="")
     begun.write(folder)
     return begun
+
+
+def _resident(data_dir: DataDir, life: str) -> Resident:
+    return Resident(
+        broker_id=str(data_dir.broker_id),
+        life=life,
+        place=place_of(data_dir.path),
+        host=socket.gethostname(),
+        data_dir=str(data_dir.path),
+    )
 
 
 def _check_home(

@@ -35,6 +35,7 @@ from pydanube_broker.rpc.listening import listen
 from pydanube_broker.rpc.patience import places
 from pydanube_broker.settings import Settings
 from pydanube_broker.topics.topic import now_ms
+from pydanube_core.errors import ClusterError
 
 from pydanube_cli.checks import at_start
 from pydanube_cli.main import version
@@ -83,6 +84,8 @@ def serve(
 
     with stop.installed(), otlp_logs(settings.log.otlp, version=version()):
         run_async(lambda: _serve(settings, http=http, stop=stop, announce=announce, upgrade=upgrade))
+    if stop.error is not None:
+        raise stop.error
     return 0
 
 
@@ -121,6 +124,9 @@ async def _serve(
                 50_000, 20, 20
             )  # a frame of a key-shared consumer is a thousand short-lived tuples
             announce(info)
+            broker.health.on_fenced = stop.end
+            if broker.health.fenced is not None:
+                stop.end(broker.health.fenced)
             await stop.wait()
             _log.info("", extra={"event": "broker_stopping", "grace_s": stop.grace_s})
 
@@ -215,6 +221,7 @@ class _Stop:
         self._ready = False
         self._wake: Callable[[], object] = lambda: None
         self._requested: anyio.Event | None = None
+        self.error: ClusterError | None = None  # why it ends, where nobody has asked for it
         self._watchdog: threading.Timer | None = None
 
     @contextmanager
@@ -265,6 +272,15 @@ class _Stop:
             if number == signal.SIGINT:
                 os._exit(EXIT_INTERRUPTED)
             return
+        self._begin()
+
+    def end(self, error: ClusterError) -> None:
+        """As a first signal, for a reason of the broker's own."""
+        if not self._asked:
+            self.error = error
+            self._begin()
+
+    def _begin(self) -> None:
         self._asked = True
         self._watchdog = threading.Timer(self.grace_s + AFTER_GRACE_S, _give_up)
         self._watchdog.daemon = True

@@ -319,6 +319,12 @@ class ClusterMismatch(Fatal):
     code = "CLUSTER_MISMATCH"
 
 
+class Fenced(Fatal):
+    """Another broker has taken this one's place."""
+
+    code = "FENCED"
+
+
 class TierNotShared(Fatal):
     """A broker on etcd has an object store that no other broker sees."""
 
@@ -611,6 +617,7 @@ _TABLE: Final[tuple[tuple[type[ClusterError], GrpcStatus, int], ...]] = (
     (DataDirForeign, GrpcStatus.FAILED_PRECONDITION, 1),
     (StoreOwned, GrpcStatus.FAILED_PRECONDITION, 1),
     (ClusterMismatch, GrpcStatus.FAILED_PRECONDITION, 1),
+    (Fenced, GrpcStatus.FAILED_PRECONDITION, 1),
     (TierNotShared, GrpcStatus.FAILED_PRECONDITION, 1),
     (FormatTooNew, GrpcStatus.FAILED_PRECONDITION, 1),
     (InsecureBind, GrpcStatus.FAILED_PRECONDITION, 1),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from pathlib import Path
 
-from tests.support.broker_process import BrokerProcess
+import pytest
+
+from tests.support.broker_process import BrokerDied, BrokerProcess
 from tests.support.etcd import EtcdMembers
 from tests.support.pages import ROOT
 
@@ -16,6 +19,8 @@ COMMANDS = [
     for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
     for line in block.splitlines()
 ]
+
+OTHER = {"broker_id": "7", "life": "x", "place": "1", "host": "elsewhere", "data_dir": "/other"}
 
 
 def test_commands_of_the_page_work_in_their_order(tmp_path: Path) -> None:
@@ -40,6 +45,12 @@ def test_commands_of_the_page_work_in_their_order(tmp_path: Path) -> None:
                         *(str(tmp_path / word) if word.endswith(".snapshot") else word for word in words[1:])
                     )
             assert (tmp_path / "etcd.snapshot").stat().st_size > 0
+            etcd.control("put", "/production/cluster/broker", json.dumps(OTHER))
+            assert broker.wait() == 1
+            assert "FENCED" in broker.log()
+            with pytest.raises(BrokerDied) as died:
+                broker.start()
+            assert "CLUSTER_MISMATCH" in died.value.log
         assert etcd.control("get", "--prefix", "/production/cluster/", "--keys-only").split() == [
             "/production/cluster/broker",
             "/production/cluster/identity",

@@ -4,6 +4,7 @@ async with Relay(port) as relay:
     connect to 127.0.0.1:{relay.port}
     relay.silent = True      # connections stand and bring nothing more; new ones are taken and answer nothing
     relay.cut()              # every connection ends, new ones are carried
+    relay.holding = True     # what clients send is kept back, in `held`, until `release`
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ class Relay:
         self._tasks: set[asyncio.Task[None]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
         self.silent = False
+        self.holding = False
+        self.held: list[tuple[asyncio.StreamWriter, bytes]] = []
+        self.bytes_back = 0
         self.connections = 0
         self.port = 0
 
@@ -49,6 +53,12 @@ class Relay:
         for writer in self._writers:
             writer.transport.abort()
 
+    def release(self, count: int) -> None:
+        """Send the first so many pieces that were held, and drop the others."""
+        for writer, data in self.held[:count]:
+            writer.write(data)
+        self.held.clear()
+
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
         task = asyncio.current_task()
@@ -59,7 +69,7 @@ class Relay:
             there, back = await asyncio.open_connection("127.0.0.1", self._upstream)
             self._writers.add(back)
             try:
-                await asyncio.gather(self._pump(reader, back), self._pump(there, writer))
+                await asyncio.gather(self._pump(reader, back, out=True), self._pump(there, writer, out=False))
             finally:
                 back.close()
                 self._writers.discard(back)
@@ -70,10 +80,14 @@ class Relay:
             self._writers.discard(writer)
             self._tasks.discard(task)
 
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, out: bool) -> None:
         while data := await reader.read(65536):
             if self.silent:
                 continue
+            if self.holding and out:
+                self.held.append((writer, data))
+                continue
+            self.bytes_back += 0 if out else len(data)
             writer.write(data)
             await writer.drain()
         with contextlib.suppress(OSError):

@@ -129,7 +129,8 @@ class RegistryWriter:
     async def resolve_unknown(self) -> None:
         """Bring the index up to date where a change has an unknown outcome: what the store says now is what happened.
 
-        Its operations are carried out in order, so that an answer now has seen the change or proves that there was none.
+        What a store answers now has seen the change or proves that there was none: ours carry out what they are asked in
+        order, etcd's puts up a fence first.
 
         Raises:
             StoreUnavailable: it does not answer; what is unsettled stays so.

@@ -15,7 +15,14 @@ import anyio
 import pytest
 from pydanube import connect
 from pydanube_broker.broker import Broker
-from pydanube_broker.metadata_home import Home, Resident, check_resident, check_settings, forget_history
+from pydanube_broker.metadata_home import (
+    BROKER,
+    Home,
+    Resident,
+    check_resident,
+    check_settings,
+    forget_history,
+)
 from pydanube_broker.settings import Data, Metadata, Server, Settings, Tier
 from pydanube_core.errors import (
     ClusterError,
@@ -26,7 +33,7 @@ from pydanube_core.errors import (
     TierNotShared,
 )
 from pydanube_core.names import TopicName
-from pydanube_storage.metadata import Compacted, DeleteRange, KeyRange, Put
+from pydanube_storage.metadata import Compacted, Delete, DeleteRange, KeyRange, Put, Revision
 from pydanube_storage.metadata.etcd import EtcdAddress, EtcdOptions, EtcdStore
 
 from tests.support.etcd import EtcdMembers, free_ports
@@ -234,6 +241,31 @@ def test_life_that_was_only_about_to_begin_is_ours_too() -> None:
     for other in ({"life": "else"}, {"place": "8"}, {"broker_id": "2"}):
         with pytest.raises(ClusterMismatch):
             check_resident(dataclasses.replace(own, **{"life": "old", **other}), own, home, "u")
+
+
+async def test_broker_whose_place_was_taken_accepts_nothing_more(place: Place) -> None:
+    ended = anyio.Event()
+    async with place.broker() as broker:
+        await create(broker, "orders")
+        broker.health.on_fenced = lambda _error: ended.set()
+        async with place.store() as store:
+            other = Resident(broker_id="7", life="x", place="1", host="elsewhere", data_dir="/other")
+            await store.transact([Put(BROKER, other.to_json())])
+        await ended.wait()
+        with pytest.raises(ClusterError) as caught:
+            await send(broker, "orders")
+        assert caught.value.code == "FENCED"
+        assert "/other on elsewhere" in caught.value.message
+
+
+async def test_entry_deleted_while_the_broker_lives_is_put_back(place: Place) -> None:
+    async with place.broker() as broker, place.store() as store:
+        item = await store.get(BROKER)
+        assert item is not None
+        now = await store.transact([Delete(BROKER)])
+        async with store.watch(KeyRange.prefix("/cluster/"), from_revision=Revision(now + 1)) as events:
+            assert (await anext(events)).value == item.value
+        assert broker.health.fenced is None
 
 
 async def test_history_on_etcd_is_given_up_in_time(place: Place) -> None:

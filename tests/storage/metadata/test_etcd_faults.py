@@ -131,6 +131,56 @@ async def test_outcome_of_a_change_that_got_no_answer_is_unknown(relay: Relay) -
         assert "outcome" not in caught.value.details
 
 
+async def test_change_of_unknown_outcome_cannot_happen_after_it_was_looked_up(
+    etcd_member: EtcdMembers, relay: Relay
+) -> None:
+    """It reaches etcd late, when a read has shown that it had not happened, and others have built on that."""
+    prefix = "/late"
+    async with opened(at(relay.port, *etcd_member.ports, prefix=prefix, timeout_s=4.0)) as store:
+        await store.get("/a")  # connected, through the relay
+        relay.holding = True
+        sent: list[int] = []
+
+        async def change() -> None:
+            with pytest.raises(MetadataUnavailable) as caught:
+                await store.transact([Put("/a", b"late")], guards=[Absent("/a")])
+            assert caught.value.details["outcome"] == "unknown"
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(change)
+            while not relay.held:  # noqa: ASYNC110
+                await anyio.sleep(0.01)
+            await anyio.sleep(0.2)  # the whole call, and not its end, which follows after 2 s
+            sent.append(len(relay.held))
+        assert await store.get("/a") is None
+        before = relay.bytes_back
+        relay.release(sent[0])
+        while relay.bytes_back < before + 60:  # noqa: ASYNC110  # more than a ping: its answer
+            await anyio.sleep(0.01)
+        assert await store.get("/a") is None
+        await store.transact([Put("/a", b"mine")], guards=[Absent("/a")])
+
+
+async def test_changes_beside_one_of_unknown_outcome_are_carried_out(
+    etcd_member: EtcdMembers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One was on its way with the fence of another whose outcome is unknown: it is done again, under the next fence."""
+    async with opened(at(*etcd_member.ports, prefix="/beside")) as store:
+        call, fences = store._call, []
+
+        async def late(method: etcd_link.Method, request: object) -> object:
+            if method is etcd_link.TXN and not fences:
+                fences.append(store._fence)
+                store._doubt(store._fence)
+                await store.get("/a")  # which puts the fence up
+            return await call(method, request)
+
+        monkeypatch.setattr(store, "_call", late)
+        await store.transact([Put("/a", b"")], guards=[Absent("/a")])
+        assert store._fence not in fences
+        assert await store.get("/a") is not None
+
+
 async def test_calls_go_on_while_the_leader_is_stalled(etcd_trio: EtcdMembers) -> None:
     leader = await anyio.to_thread.run_sync(etcd_trio.leader)
     await count_while_stalled(etcd_trio, [leader])

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -76,6 +76,7 @@ RANGE: Final = Method(
 TXN: Final = Method(
     path="/etcdserverpb.KV/Txn", request=pb.TxnRequest, answer=pb.TxnResponse, repeatable=False
 )
+FENCE: Final = replace(TXN, repeatable=True)
 COMPACT: Final = Method(
     path="/etcdserverpb.KV/Compact",
     request=pb.CompactionRequest,

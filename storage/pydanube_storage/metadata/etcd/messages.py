@@ -6,7 +6,7 @@ code point: the same for UTF-8.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, assert_never
 
 from pydanube_core.generated import etcd_pb2 as pb
@@ -54,9 +54,11 @@ class Messages:
         order = pb.RangeRequest.DESCEND if descending else pb.RangeRequest.NONE  # NONE: by key, rising
         return pb.RangeRequest(key=start, range_end=end, limit=limit, sort_order=order)
 
-    def transaction(self, guards: Sequence[Guard], writes: Sequence[Write]) -> pb.TxnRequest:
-        """The transaction; if a guard fails it answers with the guarded keys, so that we can say which."""
+    def transaction(self, guards: Sequence[Guard], writes: Sequence[Write], *, fence: str) -> pb.TxnRequest:
+        """The transaction, void once its fence stands; refused it answers with fence and guarded keys: which was it?"""
         request = pb.TxnRequest()
+        request.compare.add(target=pb.Compare.CREATE, key=self._fence(fence), create_revision=0)
+        request.failure.add(request_range=pb.RangeRequest(key=self._fence(fence), keys_only=True))
         for guard in guards:
             key = self._key(guard.key)
             match guard:
@@ -84,6 +86,13 @@ class Messages:
                     assert_never(write)
         return request
 
+    def fences(self, names: Iterable[str], lease_id: int) -> pb.TxnRequest:
+        """Put up these fences, until the lease ends."""
+        request = pb.TxnRequest()
+        for name in names:
+            request.success.add(request_put=pb.PutRequest(key=self._fence(name), lease=lease_id))
+        return request
+
     def watch(self, range_: KeyRange, *, from_revision: Revision) -> pb.WatchRequest:
         """A watch that begins one revision early, as its reader must be told of every lost event.
 
@@ -102,6 +111,10 @@ class Messages:
 
     def _key(self, key: str) -> bytes:
         return self._prefix + key.encode()
+
+    def _fence(self, name: str) -> bytes:
+        """Beside our keys, which all begin with `/`, and under the prefix that the user may write."""
+        return self._prefix + b"#fence/" + name.encode()
 
     # From etcd
 
@@ -136,9 +149,13 @@ class Messages:
             lease_id=item.lease_id,
         )
 
+    def is_fenced(self, answer: pb.TxnResponse) -> bool:
+        """Whether a transaction was refused for its fence: it has not happened and never will."""
+        return bool(answer.responses[0].response_range.kvs)
+
     def failed_guard(self, guards: Sequence[Guard], answer: pb.TxnResponse) -> GuardFailed:
         """Name the first guard that does not hold by the revisions that came with the refusal."""
-        for guard, response in zip(guards, answer.responses, strict=True):
+        for guard, response in zip(guards, answer.responses[1:], strict=True):
             items = response.response_range.kvs
             actual = Revision(items[0].mod_revision) if items else None
             holds = actual is None if isinstance(guard, Absent) else actual == guard.revision

@@ -1,19 +1,24 @@
 """`MetadataStore` on etcd: what several brokers agree through (docs/design.md#8-metadata-and-the-cluster).
 
-Every read is linearizable. What etcd does otherwise than the protocol says is evened out here: leases of whole
-seconds, a watch that begins where history was just cut, deletions without the create revision of what was deleted.
+Every read is linearizable, and proves how a change of unknown outcome ended: such a change may still be under way in
+etcd when a later read is answered. So each one names a fence, a key that must not be there; before this store is asked
+for anything else the fence is put up, and what has not happened by then cannot happen any more.
+
+What etcd does otherwise than the protocol says is evened out here: leases of whole seconds, a watch that begins where
+history was just cut, deletions without the create revision of what was deleted.
 """
 
 from __future__ import annotations
 
 import math
+import secrets
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import anyio
-from pydanube_core.errors import ClosedResource, InvalidArgument
+from pydanube_core.errors import ClosedResource, ClusterError, InvalidArgument
 from pydanube_core.generated import etcd_pb2 as pb
 
 from pydanube_storage.metadata.errors import LeaseLost
@@ -41,6 +46,8 @@ from pydanube_storage.metadata.model import (
 )
 from pydanube_storage.metadata.protocol import StoreStatistics
 
+_FENCE_S: Final = 3600  # nothing is under way in etcd for longer
+
 
 class EtcdStore:
     """`async with EtcdStore(options) as store`; on asyncio. Entering asks etcd for its revision.
@@ -62,6 +69,8 @@ class EtcdStore:
         self._cluster_id = 0
         self._transactions = 0
         self._conflicts = 0
+        self._fence = secrets.token_hex(8)
+        self._in_doubt: set[str] = set()  # fences of changes of which nobody knows
 
     @property
     def cluster_id(self) -> int:
@@ -110,6 +119,7 @@ class EtcdStore:
     async def get(self, key: str) -> KeyValue | None:
         """See `MetadataStore.get`."""
         check_key(key)
+        await self._settle()
         answer = await self._call(api.RANGE, self._messages.get(key))
         return self._messages.key_value(answer.kvs[0]) if answer.kvs else None
 
@@ -125,6 +135,7 @@ class EtcdStore:
         check_limit(limit)
         if after is not None:
             check_key(after, field="after")
+        await self._settle()
         request = self._messages.range(range_, limit=limit, after=after, descending=descending)
         if request is None:  # asks for nothing, but for the revision
             answer = await self._call(api.RANGE, self._messages.get("/"))
@@ -142,15 +153,39 @@ class EtcdStore:
         """See `MetadataStore.transact`; `MetadataUnavailable` with `outcome: "unknown"`: it may have happened."""
         fixed_guards, fixed_writes = tuple(guards), tuple(writes)
         check_transaction(fixed_guards, fixed_writes)
-        try:
-            answer = await self._call(api.TXN, self._messages.transaction(fixed_guards, fixed_writes))
-        except LeaseNotFound:
-            raise await self._lost_lease(fixed_writes) from None
-        if not answer.succeeded:
-            self._conflicts += 1
-            raise self._messages.failed_guard(fixed_guards, answer)
-        self._transactions += 1
-        return Revision(answer.header.revision)
+        while True:
+            await self._settle()
+            fence = self._fence
+            try:
+                answer = await self._call(
+                    api.TXN, self._messages.transaction(fixed_guards, fixed_writes, fence=fence)
+                )
+            except LeaseNotFound:
+                raise await self._lost_lease(fixed_writes) from None
+            except BaseException as error:
+                if not isinstance(error, ClusterError) or error.details.get("outcome") == "unknown":
+                    self._doubt(fence)
+                raise
+            if answer.succeeded:
+                self._transactions += 1
+                return Revision(answer.header.revision)
+            if not self._messages.is_fenced(answer):
+                self._conflicts += 1
+                raise self._messages.failed_guard(fixed_guards, answer)
+            # It was under way with one of unknown outcome and shared its fence: it has not happened.
+
+    def _doubt(self, fence: str) -> None:
+        self._in_doubt.add(fence)
+        if self._fence == fence:
+            self._fence = secrets.token_hex(8)
+
+    async def _settle(self) -> None:
+        """See to it that no change of unknown outcome happens from here on."""
+        while self._in_doubt:
+            doubted = frozenset(self._in_doubt)
+            lease = await self._call(api.LEASE_GRANT, pb.LeaseGrantRequest(TTL=_FENCE_S))
+            await self._call(api.FENCE, self._messages.fences(doubted, lease.ID))
+            self._in_doubt -= doubted
 
     async def _lost_lease(self, writes: Sequence[Write]) -> LeaseLost:
         """Which lease etcd did not know: the one, or the first of several that cannot be renewed."""
