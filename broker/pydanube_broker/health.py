@@ -38,6 +38,7 @@ class Health:
         self.recovering = True
         self.draining = False
         self.fenced: Fenced | None = None  # another broker has this one's place: nothing is taken, for good
+        self.metadata_away: ClusterError | None = None  # messages flow on without it
         self.on_fenced: Callable[[Fenced], None] = lambda _error: None
         self.journal_error: JournalReadOnly | None = None
         self.journal_trouble: Callable[[], Reason | None] = lambda: (

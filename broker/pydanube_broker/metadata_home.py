@@ -209,11 +209,12 @@ async def opened_metadata(
 
 
 async def look_after(store: MetadataStore, data_dir: DataDir, health: Health) -> None:
-    """On etcd: drop old history, and tell a broker that another has its place. Nothing to do for the embedded store."""
+    """On etcd: drop old history, notice its absence, and that another broker has this one's place. Embedded: nothing."""
     if isinstance(store, EtcdStore):
         async with anyio.create_task_group() as group:
             group.start_soon(forget_history, store)
             group.start_soon(_notice_replacement, store, data_dir, health)
+            group.start_soon(_notice_absence, store, health)
 
 
 async def _notice_replacement(store: EtcdStore, data_dir: DataDir, health: Health) -> None:
@@ -243,6 +244,17 @@ async def _notice_replacement(store: EtcdStore, data_dir: DataDir, health: Healt
         with suppress(Compacted):
             async with store.watch(only, from_revision=Revision(page.revision + 1)) as events:
                 await anext(events)
+
+
+async def _notice_absence(store: EtcdStore, health: Health) -> None:
+    """Ask etcd once in a while whether it is there, so that its absence shows before a change fails."""
+    while True:
+        try:
+            await store.get(IDENTITY)
+            health.metadata_away = None
+        except Retryable as error:
+            health.metadata_away = error
+        await anyio.sleep(_WAIT_S)
 
 
 async def _page_of(store: EtcdStore, key: str) -> Page:

@@ -45,8 +45,13 @@ class BrokersPart:
         stepped = CLOCK.reason()
         clock = () if stepped is None else (Reason(code="CLOCK_STEPPED", message=stepped),)
         if tier is None:
-            return (*clock, *self.crowded())
-        return (*tier.reasons(), *clock, *self.crowded(), *self._set_aside())
+            return (*clock, *self._metadata_away(), *self.crowded())
+        return (*tier.reasons(), *clock, *self._metadata_away(), *self.crowded(), *self._set_aside())
+
+    def _metadata_away(self) -> tuple[Reason, ...]:
+        error = self._broker.health.metadata_away
+        message = "" if error is None else f"no change can be made, messages flow on: {error.message}"
+        return () if error is None else (Reason(code=error.code, message=message),)
 
     def crowded(self) -> tuple[Reason, ...]:
         """The budget for what clients make the broker hold, where it is short: the largest holders are closed."""

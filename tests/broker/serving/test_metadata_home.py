@@ -97,6 +97,10 @@ async def send(broker: Broker, topic: str) -> None:
         await producer.send(b"x")
 
 
+def reasons(broker: Broker) -> list[str]:
+    return [reason.code for reason in broker.port.degraded()]
+
+
 # Settings
 
 
@@ -304,7 +308,12 @@ async def test_without_etcd_messages_flow_on_and_changes_wait_for_it(tmp_path: P
             await send(broker, "orders")
             with pytest.raises(MetadataUnavailable):
                 await create(broker, "new")
+            while "METADATA_UNAVAILABLE" not in reasons(broker):  # noqa: ASYNC110
+                await anyio.sleep(0.05)
+            assert not broker.port.not_ready()
             etcd.resume(0)
+            while "METADATA_UNAVAILABLE" in reasons(broker):  # noqa: ASYNC110
+                await anyio.sleep(0.05)
             while broker.registry.find(TopicName.parse("new")) is None:
                 try:
                     await broker.registry.resolve_unknown()
