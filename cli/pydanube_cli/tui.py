@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
@@ -140,15 +139,15 @@ def _clusters(common: Common) -> list[Cluster]:
 
 def _draw(app: Console, common: Common, form: Literal["text", "svg"], size: str, output: str | None) -> None:
     import anyio
-    from pydanube_tui.snapshot import draw, page_json
+    from pydanube_tui.snapshot import draw
 
     found = re.fullmatch(r"(\d{2,3})x(\d{2,3})", size)
     if found is None or not (40 <= int(found[1]) <= 400 and 10 <= int(found[2]) <= 200):
         raise InvalidArgument(f"--size {size}: write 160x48; from 40x10 to 400x200", field="size", value=size)
 
     async def drawn() -> str:
-        text = await draw(app, form, (int(found[1]), int(found[2])), timeout_s=common.timeout_s)
-        return json.dumps(page_json(app), ensure_ascii=False) + "\n" if common.as_json else text
+        wanted = "json" if common.as_json else form
+        return await draw(app, wanted, (int(found[1]), int(found[2])), timeout_s=common.timeout_s)
 
     text = anyio.run(drawn)
     if output is None:

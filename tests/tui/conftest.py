@@ -22,7 +22,7 @@ async def one_loop(anyio_backend: str) -> AsyncIterator[None]:
 @pytest.fixture(scope="session")
 async def shared(anyio_backend: str) -> AsyncIterator[Administered]:
     """One broker in memory for all tests that want one with something in it."""
-    async with administered() as cluster:
+    async with administered(**{"telemetry.enabled": False, "tier.flush_age": "24h"}) as cluster:
         yield cluster
 
 

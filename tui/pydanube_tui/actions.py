@@ -9,7 +9,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 from pydanube_admin.engine.effect import Effect
 from pydanube_admin.registry import OPERATIONS
@@ -118,7 +118,32 @@ _OWN: Final = (
     _own("screen.save", "f3", "picture", SCREEN, "the screen as SVG and text into files"),
     _own("screen.quit", "q ctrl+q", "quit", SCREEN, "leave the console"),
 )
-_MORE: Final[tuple[Action, ...]] = ()
+_WITH_TOPIC: Final = ("overview", "topics", "topic", "subscriptions", "subscription", "clients")
+_MORE: Final = (
+    _own("row.messages", "m", "messages", ROW, "read the topic by a reader of its own", *_WITH_TOPIC),
+    _own(
+        "row.dead_letters",
+        "d",
+        "dead letters",
+        ROW,
+        "what the subscription gave up",
+        "subscriptions",
+        "subscription",
+    ),
+    _own("row.objects", "b", "objects", ROW, "what the cold tier has of the topic", "topics", "topic"),
+    _own("messages.follow", "f", "follow", TABLE, "read on, or stand: what stands loses nothing", "messages"),
+    _own("messages.jump", "w", "jump", TABLE, "to offset:42, time:-15m, earliest, latest", "messages"),
+    _own("messages.form", "d", "decoded/raw/hex", TABLE, "how payloads are shown", "messages"),
+    _own(
+        "schemas.compare",
+        "d",
+        "diff",
+        ROW,
+        "the version against the one before, or two marked ones",
+        "schema",
+    ),
+    _own("change.undo", "ctrl+z", "undo", CHANGE, "take back the last change that was done here"),
+)
 
 
 def _go() -> Iterator[Action]:
@@ -129,10 +154,154 @@ def _go() -> Iterator[Action]:
         yield Action(id=f"go.{view.name}", keys=keys, title=view.title.lower(), group=GO, help=view.summary)
 
 
-_OPERATIONS: Final[tuple[Action, ...]] = ()
+def _op(operation: str, keys: str, title: str, help: str, *views: str, **more: Any) -> Action:
+    changes = OPERATIONS[operation].effect is not Effect.READ
+    group = CHANGE if changes else ROW
+    own = more.pop("id", operation)
+    return Action(
+        id=own,
+        keys=tuple(keys.split()),
+        title=title,
+        group=group,
+        help=help,
+        views=views,
+        operation=operation,
+        **more,
+    )
+
+
+_SUBS: Final = ("subscriptions", "subscription")
+_LETTER: Final = {"topic": "dead_letter_topic"}
+_SAME_TOPIC: Final = {"topic": "topic"}
+_SAME_SUBJECT: Final = {"subject": "subject"}
+_AGAIN: Final = {"topic": "topic", "payload": "untrusted.text", "key": "untrusted.key"}
+_POLICY: Final = ("max_redelivery_count", "ack_timeout_ms", "poison_policy", "dead_letter_topic")
+_CREATED: Final = ("topic", "partitions", "dispatch_strategy")
+_OPERATIONS: Final[tuple[Action, ...]] = (
+    _op("topics.create", "n", "new topic", "make a topic", "topics", asked=_CREATED),
+    _op("topics.set_policies", "l", "policies", "limits and retention of the topic", "topics", "topic"),
+    _op("topics.truncate", "ctrl+t", "truncate", "delete messages before a position", "topics", "topic"),
+    _op("topics.unload", "ctrl+u", "unload", "let go of the topic and take it up again", "topics", "topic"),
+    _op(
+        "topics.replay",
+        "ctrl+r",
+        "replay",
+        "copy a range into another topic",
+        "topics",
+        "topic",
+        "messages",
+        asked=("from", "until"),
+    ),
+    _op("topics.delete", "ctrl+d", "delete", "delete the topic with all it has", "topics", "topic"),
+    _op(
+        "subscriptions.create",
+        "n",
+        "new subscription",
+        "make a subscription",
+        *_SUBS,
+        asked=("topic", "subscription", "type", "start"),
+        filled=_SAME_TOPIC,
+    ),
+    _op(
+        "subscriptions.seek",
+        "s",
+        "seek",
+        "go to offset:42, time:-15m, earliest or latest",
+        *_SUBS,
+        asked=("to",),
+    ),
+    _op("subscriptions.skip", "i", "skip", "leave out the next messages", *_SUBS),
+    _op("subscriptions.purge", "ctrl+x", "purge", "leave out all that is unread", *_SUBS),
+    _op(
+        "subscriptions.set_failure_policy",
+        "l",
+        "failure policy",
+        "redeliveries, deadlines, dead letters",
+        *_SUBS,
+        asked=_POLICY,
+    ),
+    _op("subscriptions.delete", "ctrl+d", "delete", "delete the subscription and its cursor", *_SUBS),
+    _op(
+        "messages.publish",
+        "n",
+        "new message",
+        "publish a message to the topic",
+        "messages",
+        asked=("payload", "key", "attributes"),
+    ),
+    _op(
+        "messages.publish",
+        "b",
+        "publish again",
+        "copy the message into a new one, to be changed",
+        "messages",
+        id="messages.again",
+        asked=("topic", "payload", "key"),
+        filled=_AGAIN,
+    ),
+    _op(
+        "namespaces.create",
+        "n",
+        "new namespace",
+        "make a namespace",
+        "namespaces",
+        asked=("namespace", "policies"),
+    ),
+    _op("namespaces.set_policies", "l", "policies", "what holds for all its topics", "namespaces"),
+    _op("namespaces.delete", "ctrl+d", "delete", "delete an empty namespace", "namespaces"),
+    _op("brokers.unload", "ctrl+u", "unload", "hand over the broker's topics", "brokers"),
+    _op("brokers.activate", "a", "activate", "let the broker take topics again", "brokers"),
+    _op(
+        "schemas.check",
+        "x",
+        "try a schema",
+        "would a new version be compatible",
+        "schemas",
+        "schema",
+        asked=("subject", "schema_type", "schema_definition"),
+    ),
+    _op(
+        "schemas.register",
+        "n",
+        "new version",
+        "register a schema",
+        "schemas",
+        "schema",
+        asked=("subject", "schema_type", "schema_definition"),
+        filled=_SAME_SUBJECT,
+    ),
+    _op(
+        "schemas.set_compatibility", "l", "compatibility", "what a new version must keep", "schemas", "schema"
+    ),
+    _op("schemas.delete_version", "ctrl+d", "delete version", "delete a version", "schema"),
+    _op("plans.discard", "ctrl+d", "discard", "throw the plan away", "plans", "plan"),
+    _op("changes.undo", "u", "undo", "take the change back", "audit", "change"),
+    _op(
+        "dead_letters.replay",
+        "a",
+        "put back",
+        "put the marked letters back where they came from",
+        "dead-letters",
+        gathers=("offsets", "offset"),
+    ),
+    _op(
+        "topics.truncate",
+        "ctrl+t",
+        "drop",
+        "delete the letters before a position",
+        "dead-letters",
+        id="dead_letters.drop",
+        filled=_LETTER,
+    ),
+    _op("consumers.disconnect", "ctrl+d", "disconnect consumer", "end the consumer's session", "clients"),
+    _op("producers.disconnect", "ctrl+e", "disconnect producer", "end the producer's session", "clients"),
+    _op("objects.verify", "x", "verify", "read every object of the topic and check it", "objects"),
+    _op("objects.flush", "ctrl+f", "flush", "write the topic to the cold tier now", "topic", "objects"),
+    _op("objects.compact", "ctrl+k", "compact", "merge small objects of the topic", "objects"),
+    _op("audit.verify", "x", "verify", "check the chain of all records", "audit"),
+)
 
 ACTIONS: Final[dict[str, Action]] = {action.id: action for action in (*_OWN, *_MORE, *_go(), *_OPERATIONS)}
-assert len(ACTIONS) == len(_OWN) + len(_MORE) + sum(1 for _ in _go()) + len(_OPERATIONS)
 
 
 def keyed(changes: Mapping[str, Sequence[str]]) -> dict[str, Action]:

@@ -7,6 +7,7 @@ left. What the keys do is in `console`.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, ClassVar, Final
@@ -29,12 +30,15 @@ from pydanube_tui.grid import Grid
 from pydanube_tui.memory import Memory
 from pydanube_tui.page import Column, Line, Page, Row, Target, Tone
 from pydanube_tui.source import Caller, Feed
+from pydanube_tui.tail import Tail
 from pydanube_tui.text import to_ascii
 from pydanube_tui.themes import LOOKS, Look
 from pydanube_tui.view import Situation, View
 from pydanube_tui.views import VIEWS
+from pydanube_tui.views.messages import FORMS
 
 HISTORY: Final = 100
+LIVE_S: Final = 0.25  # between two looks at a tail
 
 
 class Board(App[None]):
@@ -74,7 +78,8 @@ class Board(App[None]):
         self.page = Page(empty="loading …")
         self.filter: Filter | None = None
         self.marked: set[str] = set()
-        self.feed: Feed | None = None
+        self.feed: Feed | Tail | None = None
+        self.form = FORMS[0]  # of payloads
         self._kept: dict[str, tuple[Any, Row]] = {}
         self.wake = asyncio.Event()  # ask now
         self.settled = asyncio.Event()  # an answer, or that there is none, is on the screen
@@ -173,14 +178,25 @@ class Board(App[None]):
         self.keys_here = by_key(self.options.actions, self.target.view)
         self.filter, self.page, self._kept = None, Page(empty="loading …"), {}
         self.marked.clear()
-        self.feed = Feed(self.caller, self.view, self.target.arguments)
+        self.workers.cancel_group(self, "tail")
+        self.feed = self._feed()
         self.standing = Standing(state=State.CONNECTING)
         self.draw(fresh=fresh)
         self.run_worker(self._follow(self.feed), group="view", exclusive=True)
 
-    async def _follow(self, feed: Feed) -> None:
+    def _feed(self) -> Feed | Tail:
+        """What asks for the view: its operations, or a reader of messages."""
+        arguments = self.target.arguments
+        if not (self.view.live and arguments.get("topic")):
+            return Feed(self.caller, self.view, arguments)
+        tail = Tail(self.caller, self.cluster.broker_url, arguments["topic"], arguments.get("from"))
+        self.run_worker(tail.read(), group="tail")
+        return tail
+
+    async def _follow(self, feed: Feed | Tail) -> None:
         """Ask for the view again and again, until it is left."""
         first = True
+        pace_s = self.refresh_s
         while True:
             near = self.grid.first_in_sight
             try:
@@ -194,10 +210,11 @@ class Board(App[None]):
                 self.standing.answered(self.page.as_of_ms or self.now_ms)
             self.draw(fresh=first)
             first = False
+            pace_s = LIVE_S if isinstance(feed, Tail) else self.refresh_s
             self.settled.set()
             self.wake.clear()
             with suppress(TimeoutError):
-                async with asyncio.timeout(None if self.paused else self.standing.wait_s(self.refresh_s)):
+                async with asyncio.timeout(None if self.paused else self.standing.wait_s(pace_s)):
                     await self.wake.wait()
 
     # -- drawing -----------------------------------------------------------------------------------------------
@@ -206,7 +223,7 @@ class Board(App[None]):
         """The page of the answers."""
         assert self.feed is not None
         situation = Situation(
-            arguments=self.target.arguments,
+            arguments={**self.target.arguments, "form": self.form},
             answers=self.feed.answers,
             now_ms=self.now_ms,
             width=self.size.width,
@@ -239,6 +256,8 @@ class Board(App[None]):
         grid.sorted_by, grid.marked = sort, self.marked
         grid.stale = self.standing.stale(self.now_ms, self.refresh_s)
         grid.show(self.page, rows, self.columns_of(self.page), fresh=fresh)
+        if isinstance(self.feed, Tail) and self.feed.following and sort is None:
+            self.call_after_refresh(grid.go_to, len(rows) - 1, -1)
         self.bars()
 
     def _tick(self) -> None:
@@ -359,3 +378,9 @@ def _ink(look: Look, tone: Tone) -> Any:
 
     style = look.tones[tone]
     return Style(color=style.color, bold=style.bold, dim=style.dim)
+
+
+def json_lines(value: object) -> list[Line]:
+    """A value as JSON, a line each."""
+    text = json.dumps(value, ensure_ascii=False, indent=2, default=str)
+    return [((each, Tone.PLAIN),) for each in text.split("\n")]

@@ -13,22 +13,25 @@ from textual.widgets import Input
 
 from pydanube_tui import files
 from pydanube_tui.actions import Action
-from pydanube_tui.board import Board
+from pydanube_tui.board import json_lines
 from pydanube_tui.cluster import FASTEST_S, SLOWEST_S, Cluster, Options
-from pydanube_tui.dialogs import Choice
+from pydanube_tui.dialogs import Choice, Field, Form
+from pydanube_tui.doing import Doing
 from pydanube_tui.filters import FilterError, parse
 from pydanube_tui.grid import Grid
 from pydanube_tui.helping import help_lines
-from pydanube_tui.page import Call, Line, Target, Tone
+from pydanube_tui.page import Call, Target
 from pydanube_tui.pictures import picture
 from pydanube_tui.source import Caller
+from pydanube_tui.tail import Tail
 from pydanube_tui.themes import LOOKS
 from pydanube_tui.views import place
+from pydanube_tui.views.messages import FORMS, message_lines
 
 _MOVES: Final = ("up", "down", "pageup", "pagedown", "home", "end", "j", "k", "g", "G")
 
 
-class Console(Board):
+class Console(Doing):
     """The console."""
 
     def __init__(
@@ -71,6 +74,8 @@ class Console(Board):
 
     def _move(self, key: str) -> None:
         grid = self.grid
+        if isinstance(self.feed, Tail) and key in ("up", "pageup", "home", "k", "g"):
+            self.feed.follow(False)  # who goes up wants to read
         match key:
             case "up" | "k":
                 grid.move(-1)
@@ -92,6 +97,8 @@ class Console(Board):
             done = handler()
             if done is not None:
                 self.run_worker(_finish(done), group="action", exclusive=True)
+        elif action.operation is not None:
+            self.run_worker(self.operate(action), group="action", exclusive=True)
         elif action.id.startswith("go."):
             self.go(Target(view=action.id.removeprefix("go.")))
 
@@ -104,6 +111,14 @@ class Console(Board):
             "go.later": lambda: self.step(1),
             "row.enter": self._enter,
             "row.json": self._json,
+            "row.messages": lambda: self.go(self.choose_topic(Target(view="messages"))),
+            "row.objects": lambda: self.go(self.choose_topic(Target(view="objects"))),
+            "row.dead_letters": self._dead_letters,
+            "messages.follow": self._toggle_follow,
+            "messages.jump": self._jump,
+            "messages.form": self._next_form,
+            "schemas.compare": self.compare,
+            "change.undo": self.undo,
             "row.copy": self._copy,
             "row.copy_json": self._copy_json,
             "row.mark": self._mark,
@@ -210,7 +225,11 @@ class Console(Board):
         row = self.grid.selected
         if row is None:
             return
-        if isinstance(row.enter, Target):
+        if self.target.view == "runbooks":
+            self.run_worker(self.run_runbook(row.key), group="action", exclusive=True)
+        elif isinstance(self.feed, Tail):
+            self.read(f"{self.feed.topic} {row.key}", message_lines(row.item, self.form))
+        elif isinstance(row.enter, Target):
             self.go(row.enter)
         elif isinstance(row.enter, Call):
             self.run_worker(self._carry_out(row.enter), group="action", exclusive=True)
@@ -319,14 +338,37 @@ class Console(Board):
         self.read(f"{self.view.title}: what is here, and every key", lines)
 
     async def _palette(self) -> None:
-        choices = [
-            Choice(id=action.id, title=action.title, help=action.help, hint=" ".join(action.keys[:1]))
-            for action in self.options.actions.values()
-            if action.within(self.target.view) and (self.options.allow_writes or not action.changes)
-        ]
+        choices = self.choices_of([*self.options.actions.values()])
         chosen = await self.push_screen_wait(self.choosing("what do you want to do?", choices))
         if chosen is not None:
-            self.perform(self.options.actions[chosen])
+            self.call_later(self.perform, self.options.actions[chosen])
+
+    def _dead_letters(self) -> None:
+        row = self.grid.selected
+        found = {**self.target.arguments, **(row.item if row is not None else {})}
+        if "subscription" in found:
+            place = {"topic": found["topic"], "subscription": found["subscription"]}
+            self.go(Target(view="dead-letters", arguments=place))
+
+    def _toggle_follow(self) -> None:
+        if isinstance(self.feed, Tail):
+            self.feed.follow(not self.feed.following)
+            self.wake.set()
+
+    async def _jump(self) -> None:
+        field = Field(
+            name="from",
+            help="offset:42, time:-15m, time:2026-01-31T12:00:00Z, earliest, latest",
+            required=True,
+        )
+        form = Form(self.look, "read from", [field], ascii_only=self.options.ascii_only)
+        values = await self.push_screen_wait(form)
+        if values is not None and isinstance(self.feed, Tail):
+            self.go(Target(view="messages", arguments={"topic": self.feed.topic, "from": values["from"]}))
+
+    def _next_form(self) -> None:
+        self.form = FORMS[(FORMS.index(self.form) + 1) % len(FORMS)]
+        self.wake.set()
 
     def _pause(self) -> None:
         self.paused = not self.paused
@@ -380,9 +422,3 @@ class Console(Board):
 
 async def _finish(work: Awaitable[None]) -> None:
     await work
-
-
-def json_lines(value: object) -> list[Line]:
-    """A value as JSON, a line each."""
-    text = json.dumps(value, ensure_ascii=False, indent=2, default=str)
-    return [((each, Tone.PLAIN),) for each in text.split("\n")]

@@ -86,8 +86,14 @@ class Reading(Dialog[None]):
         with Vertical():
             yield Static(Text(clean(self._title)), classes="title")
             with VerticalScroll():
-                yield Static(self.text(self._lines))
+                yield Static(self.text(self._lines), id="text")
             yield Static(Text("esc back   arrows scroll   c copy"), classes="hint")
+
+    def show(self, lines: Sequence[Line]) -> None:
+        """Another text in place of this one."""
+        self._lines = list(lines)
+        if self.is_mounted:
+            self.query_one("#text", Static).update(self.text(self._lines))
 
     def on_mount(self) -> None:
         """Arrows scroll at once."""

@@ -18,7 +18,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from pydanube_tui.page import Column, Line, Page, Row, Tone
-from pydanube_tui.text import fit, width
+from pydanube_tui.text import fit, needs, width
 from pydanube_tui.themes import Look
 
 GAP: Final = 2  # cells between columns
@@ -145,7 +145,7 @@ class Grid(ScrollView, can_focus=True):
         if not column.grows:
             return max(column.least, min(column.most, width(column.title)))
         texts = (row.cells[at].text for row in self.rows if not row.heading)
-        return min(column.most, max(column.least, width(column.title), max(map(len, texts), default=0) + 1))
+        return min(column.most, max(column.least, width(column.title), max(map(needs, texts), default=0) + 1))
 
     # -- moving ----------------------------------------------------------------------------------------------
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+import json
+from typing import Final, Literal
 
 from pydanube_core.errors import ClusterError, Unavailable
 
@@ -13,7 +14,7 @@ from pydanube_tui.pictures import Form, picture
 SETTLED_S: Final = 1.0  # between the two looks that rates need
 
 
-async def draw(app: Console, form: Form, size: tuple[int, int], *, timeout_s: float) -> str:
+async def draw(app: Console, form: Form | Literal["json"], size: tuple[int, int], *, timeout_s: float) -> str:
     """Start the application on a screen of that size, wait for its answers, and draw it.
 
     Raises:
@@ -21,13 +22,13 @@ async def draw(app: Console, form: Form, size: tuple[int, int], *, timeout_s: fl
     """
     async with app.run_test(size=size) as pilot:
         await _answered(app, timeout_s)
-        if app.view.measures(app.feed.answers if app.feed else {}):
+        if app.view.live or app.view.measures(app.feed.answers if app.feed else {}):
             await pilot.pause(SETTLED_S)
             app.settled.clear()
             app.wake.set()
             await _answered(app, timeout_s)
         await pilot.pause()
-        return picture(app, form)
+        return json.dumps(page_json(app), ensure_ascii=False) + "\n" if form == "json" else picture(app, form)
 
 
 async def _answered(app: Console, timeout_s: float) -> None:

@@ -82,6 +82,11 @@ def width(text: str) -> int:
     return len(text) if text.isascii() else cell_len(text)
 
 
+def needs(text: str) -> int:
+    """Cells the text takes as it comes, before it is clean."""
+    return len(text) if text.isascii() and text.isprintable() else width(clean(text))
+
+
 @lru_cache(maxsize=32768)
 def fit(text: str, cells: int, *, right: bool = False, ascii_only: bool = False) -> str:
     """The text clean and in exactly so many cells: cut with an ellipsis, or filled with blanks."""

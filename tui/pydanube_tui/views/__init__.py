@@ -10,7 +10,7 @@ from pydanube_core.errors import InvalidArgument
 
 from pydanube_tui.page import Target
 from pydanube_tui.view import View
-from pydanube_tui.views import overview, subscriptions, topics
+from pydanube_tui.views import fleet, messages, overview, records, runbooks, stored, subscriptions, topics
 
 VIEWS: Final[dict[str, View]] = {
     view.name: view
@@ -18,8 +18,24 @@ VIEWS: Final[dict[str, View]] = {
         overview.VIEW,
         topics.LIST,
         subscriptions.LIST,
+        messages.VIEW,
+        fleet.NAMESPACES,
+        fleet.BROKERS,
+        stored.SCHEMAS,
+        records.ALERTS,
+        records.PLANS,
+        records.AUDIT,
+        stored.JOURNAL,
+        stored.DEAD_LETTERS,
+        runbooks.VIEW,
+        fleet.LOGS,
+        fleet.CLIENTS,
         topics.ONE,
         subscriptions.ONE,
+        stored.SCHEMA,
+        stored.OBJECTS,
+        records.PLAN,
+        records.CHANGE,
     )
 }
 

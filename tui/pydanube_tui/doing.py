@@ -1,0 +1,285 @@
+"""Operations as a person does them: arguments from the rows, the rest asked, the plan shown, undo offered after.
+
+There is no other way from the console to a change: `operate` refuses what changes anything without `--allow-writes`,
+and so does the admin core, which is told that this face only reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from pydanube_admin import runbooks
+from pydanube_admin.engine.effect import Effect
+from pydanube_admin.engine.operation import Operation
+from pydanube_admin.registry import OPERATIONS
+from pydanube_admin.runbooks.running import Outcome, run
+from pydanube_core.errors import ClusterError, Unavailable
+
+from pydanube_tui.actions import Action
+from pydanube_tui.board import Board, json_lines
+from pydanube_tui.dialogs import Choice, Field, Form, Reading
+from pydanube_tui.page import Line, Row, Target, Tone, line
+from pydanube_tui.plans import MOST_TOGETHER, Consent, arguments_of, fields_of, typed
+from pydanube_tui.text import clock
+
+Plan = Mapping[str, Any]
+RUNBOOK_WAIT_S: Final = 600.0  # for a person at an approval
+
+
+class Doing(Board):
+    """The board, with hands."""
+
+    undoable: Sequence[str] = ()  # calls of the last change done here
+
+    # -- operations --------------------------------------------------------------------------------------------
+
+    async def operate(self, action: Action) -> None:
+        """Do an operation to the marked rows, else to the one under the cursor, else to the place."""
+        assert action.operation is not None
+        operation = OPERATIONS[action.operation]
+        if action.changes and not self.options.allow_writes:
+            self.say(f"{action.title}: the console only reads; start it with --allow-writes", bad=True)
+            return
+        try:
+            calls = await self._calls(operation, action)
+            if calls is None:
+                return
+            if operation.effect is Effect.READ:
+                self.read(operation.name, json_lines(await self.caller.call(operation.name, calls[0])))
+            else:
+                await self._change(operation, calls)
+        except ClusterError as error:
+            self.read(f"{action.title}: refused", _refusal(error))
+
+    async def _calls(self, operation: Operation, action: Action) -> list[dict[str, Any]] | None:
+        """The arguments of each call; None: the person left."""
+        rows = self._rows()[:MOST_TOGETHER]
+        if action.gathers is not None and rows:
+            name, field = action.gathers
+            first = arguments_of(operation, action, {**rows[0].item, **self.target.arguments})
+            return [{**first, name: [row.item[field] for row in rows]}]
+        known = [{**self.target.arguments, **row.item} for row in rows] or [dict(self.target.arguments)]
+        found = [arguments_of(operation, action, each) for each in known]
+        fields = fields_of(operation, action, found[0])
+        if fields:
+            of = f" of {len(found)} rows" if len(found) > 1 else ""
+            form = Form(self.look, f"{operation.title}{of}", fields, ascii_only=self.options.ascii_only)
+            values = await self.push_screen_wait(form)
+            if values is None:
+                return None
+            given = typed(operation, values)
+            found = [{**each, **given} for each in found]
+        return found
+
+    def _rows(self) -> list[Row]:
+        marked = [row for row in self.page.rows if row.key in self.marked]
+        selected = self.grid.selected
+        return marked or ([selected] if selected is not None else [])
+
+    async def _change(self, operation: Operation, calls: Sequence[dict[str, Any]]) -> None:
+        plans = [await self._planned(operation, each) for each in calls]
+        if not await self.push_screen_wait(Consent(self.look, plans, ascii_only=self.options.ascii_only)):
+            self.say("nothing was changed")
+            return
+        done: list[dict[str, Any]] = []
+        try:
+            for arguments, plan in zip(calls, plans, strict=True):
+                token = plan.get("plan_token", "")
+                done.append(await self.caller.call(operation.name, arguments, plan_token=token))
+        except ClusterError as error:
+            lines = [line((f" {len(done)} of {len(calls)} were done; then: ", Tone.WARN)), *_refusal(error)]
+            self.read(f"{operation.name}: not whole", lines)
+        self._told(operation, done)
+        self.marked.clear()
+        self.wake.set()
+
+    async def _planned(self, operation: Operation, arguments: dict[str, Any]) -> Plan:
+        if operation.planned:
+            return await self.caller.call(operation.name, {**arguments, "plan_only": True})
+        # What is done to a plan itself has none: it is asked about as it is.
+        return {
+            "operation": operation.name,
+            "arguments": arguments,
+            "effect": operation.effect.value,
+            "reversible": False,
+            "blast_radius": {},
+            "diff": [],
+        }
+
+    def _told(self, operation: Operation, done: Sequence[Mapping[str, Any]]) -> None:
+        if not done:
+            return
+        undoable = [each for each in done if each.get("undo_until")]
+        many = f" ({len(done)} times)" if len(done) > 1 else ""
+        self.undoable = [str(each["call_id"]) for each in undoable]
+        key = self.options.actions["change.undo"].keys[0]
+        undo = (
+            f"; {key} takes it back until {clock(undoable[0]['undo_until'])}"
+            if undoable
+            else "; it is for good"
+        )
+        self.say(f"done: {operation.name}{many}{undo}")
+
+    async def undo(self) -> None:
+        """Take back the last change that was done here."""
+        if not self.undoable:
+            self.say(
+                "nothing was done here that could be taken back; the view audit has the changes of others"
+            )
+            return
+        try:
+            await self._change(
+                OPERATIONS["changes.undo"], [{"call_id": call} for call in reversed(self.undoable)]
+            )
+        except ClusterError as error:
+            self.read("undo: refused", _refusal(error))
+
+    # -- schemas -----------------------------------------------------------------------------------------------
+
+    async def compare(self) -> None:
+        """How the selected version of a schema differs from the one before it; two marked ones from each other."""
+        rows = sorted(self._rows(), key=lambda row: int(row.item["version"]))
+        if not rows:
+            return
+        newer = int(rows[-1].item["version"])
+        known = sorted(int(row.item["version"]) for row in self.page.rows)
+        older = (
+            int(rows[0].item["version"])
+            if len(rows) > 1
+            else max((v for v in known if v < newer), default=newer)
+        )
+        subject = self.target.arguments["subject"]
+        try:
+            before, after = [await self._definition(subject, version) for version in (older, newer)]
+        except ClusterError as error:
+            self.say(str(error), bad=True)
+            return
+        tones = {"+": Tone.GOOD, "-": Tone.BAD, "@": Tone.ACCENT}
+        found = difflib.unified_diff(before, after, f"version {older}", f"version {newer}", lineterm="", n=5)
+        lines: list[Line] = [((each, tones.get(each[:1], Tone.PLAIN)),) for each in found]
+        self.read(f"{subject}: version {older} → {newer}", lines or [line("they are the same")])
+
+    async def _definition(self, subject: str, version: int) -> list[str]:
+        answer = await self.caller.call("schemas.get", {"subject": subject, "version": version})
+        text = str(answer["untrusted"].get("schema_definition", ""))
+        try:
+            return json.dumps(json.loads(text), indent=2, ensure_ascii=False).split("\n")
+        except ValueError:
+            return text.split("\n")
+
+    # -- runbooks ----------------------------------------------------------------------------------------------
+
+    async def run_runbook(self, name: str) -> None:
+        """Ask for its parameters, and carry it out step by step; each change is shown and asked about."""
+        book = runbooks.get(name)
+        values: dict[str, str] = {}
+        if book.parameters:
+            fields = [
+                Field(
+                    name=each.name,
+                    help=each.description + (f": {' or '.join(each.choices)}" if each.choices else ""),
+                    value=str(each.default or (each.choices or ("",))[0]),
+                    required=each.required,
+                )
+                for each in book.parameters
+            ]
+            given = await self.push_screen_wait(
+                Form(self.look, book.title, fields, ascii_only=self.options.ascii_only)
+            )
+            if given is None:
+                return
+            values = given
+        reading = Reading(
+            self.look, book.name, [line(("running …", Tone.DIM))], ascii_only=self.options.ascii_only
+        )
+        self.push_screen(reading)
+        loop = asyncio.get_running_loop()
+        lines: list[Line] = []
+
+        def call(operation: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+            if not reading.is_attached:
+                raise Unavailable("the runbook was left")
+            return asyncio.run_coroutine_threadsafe(self.caller.call(operation, arguments), loop).result(
+                RUNBOOK_WAIT_S
+            )
+
+        def approve(operation: str, plan: Plan) -> bool:
+            if not self.options.allow_writes or not reading.is_attached:
+                return False
+            consent = self._consent(plan)
+            return asyncio.run_coroutine_threadsafe(consent, loop).result(RUNBOOK_WAIT_S)
+
+        def tell(outcome: Outcome) -> None:
+            lines.extend(outcome_lines(outcome))
+            reading.show(lines)
+
+        def carry_out() -> None:
+            for outcome in run(book, values, call=call, approve=approve):
+                loop.call_soon_threadsafe(tell, outcome)
+
+        try:
+            await asyncio.to_thread(carry_out)
+        except (ClusterError, TimeoutError) as error:
+            lines.append(line((f"✗ {error}", Tone.BAD)))
+        reading.show([*lines, line(("─ the end", Tone.DIM))])
+
+    async def _consent(self, plan: Plan) -> bool:
+        answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        consent = Consent(self.look, [plan], ascii_only=self.options.ascii_only)
+        self.push_screen(consent, lambda said: answer.set_result(bool(said)))
+        return await answer
+
+    # -- messages ----------------------------------------------------------------------------------------------
+
+    def choose_topic(self, target: Target) -> Target:
+        """A place of messages: of the row's topic, or of where we are."""
+        row = self.grid.selected
+        topic = (row.item.get("topic") if row is not None else None) or self.target.arguments.get("topic")
+        return Target(view=target.view, arguments={"topic": topic} if topic else {})
+
+    def choices_of(self, actions: Sequence[Action]) -> list[Choice]:
+        """Actions to choose from: those that may be done here."""
+        return [
+            Choice(id=action.id, title=action.title, help=action.help, hint=" ".join(action.keys[:1]))
+            for action in actions
+            if action.within(self.target.view) and (self.options.allow_writes or not action.changes)
+        ]
+
+
+def outcome_lines(outcome: Outcome) -> list[Line]:
+    """One step of a runbook as it was carried out."""
+    glyph, tone = ("✓", Tone.GOOD) if outcome.fine else ("▼", Tone.WARN)
+    if outcome.declined:
+        glyph, tone = "○", Tone.DIM
+    lines = [line((f"{glyph} {outcome.title}", tone))]
+    if outcome.step.operation:
+        lines.append(
+            line(
+                (f"    {outcome.step.operation} ", Tone.ACCENT),
+                (json.dumps(dict(outcome.arguments), ensure_ascii=False), Tone.DIM),
+            )
+        )
+    lines += [
+        line(("    ✓ " if each.fine else "    ▼ ", Tone.GOOD if each.fine else Tone.WARN), each.text)
+        for each in outcome.verdicts
+    ]
+    if outcome.error is not None:
+        lines.append(line((f"    ✗ {outcome.error}", Tone.BAD)))
+    if outcome.declined:
+        lines.append(line(("    its plan was not approved; nothing was changed", Tone.DIM)))
+    lines += [line(f"    {each}") for each in outcome.advice.splitlines()]
+    lines += [line(("    $ ", Tone.DIM), (each, Tone.ACCENT)) for each in outcome.commands]
+    return [*lines, line()]
+
+
+def _refusal(error: ClusterError) -> list[Line]:
+    lines = [line((f" {error.code}", Tone.BAD)), line(f" {error.message}")]
+    lines += [
+        line((" try   ", Tone.DIM), (step["command"], Tone.ACCENT), (f"  {step['why']}", Tone.DIM))
+        for step in error.next
+    ]
+    return lines

@@ -1,0 +1,192 @@
+"""The dialog before a change: what goes, who feels it. Cancel has the focus; what destroys wants the name typed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from pydanube_admin.engine.effect import Effect
+from pydanube_admin.engine.operation import Argument, ArgumentType, Operation
+from pydanube_core.errors import InvalidArgument
+from rich.text import Text
+from textual import events
+from textual.app import ComposeResult
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.widgets import Button, Input, Static
+
+from pydanube_tui.actions import Action
+from pydanube_tui.dialogs import Dialog, Field
+from pydanube_tui.page import Line, Tone, line
+from pydanube_tui.text import clean
+from pydanube_tui.themes import Look
+from pydanube_tui.views.records import plan_lines, radius_text
+from pydanube_tui.views.wording import shown
+
+MOST_TOGETHER: Final = 100  # rows that are planned together
+DIFFERENCES: Final = 12  # of a plan that are shown
+_NAMES: Final = ("subscription", "namespace", "subject", "topic", "broker_id", "id", "plan_id", "call_id")
+
+
+def arguments_of(operation: Operation, action: Action, known: Mapping[str, Any]) -> dict[str, Any]:
+    """What is known of an operation's arguments from a row and the place it stands in."""
+    found: dict[str, Any] = {}
+    for argument in operation.arguments:
+        if argument.name in action.fixed:
+            found[argument.name] = action.fixed[argument.name]
+            continue
+        value: Any = known
+        for step in action.filled.get(argument.name, argument.name).split("."):
+            value = value.get(step) if isinstance(value, Mapping) else None
+        if (
+            operation.effect is Effect.CREATE
+            and argument.name in action.asked
+            and argument.name not in action.filled
+        ):
+            continue  # what is made anew is not called like the row
+        wanted = argument.required or argument.name in action.filled
+        if wanted and value is not None and not isinstance(value, list | Mapping):
+            found[argument.name] = value
+    return found
+
+
+def fields_of(operation: Operation, action: Action, found: Mapping[str, Any]) -> list[Field]:
+    """What a person is asked: what is required and not known, and what the action asks anyway."""
+    return [
+        Field(
+            name=argument.name,
+            help=_help(argument),
+            value=str(found.get(argument.name, "" if argument.default is None else argument.default)),
+            required=argument.required,
+        )
+        for argument in operation.arguments
+        if argument.name in action.asked or (argument.required and argument.name not in found)
+    ]
+
+
+def _help(argument: Argument) -> str:
+    if argument.choices:
+        return f"{argument.help}: {' or '.join(argument.choices)}"
+    return f"{argument.help}; NAME=COUNT,…" if argument.type is ArgumentType.OBJECT else argument.help
+
+
+def typed(operation: Operation, values: Mapping[str, str]) -> dict[str, Any]:
+    """The texts of a form as the operation's types.
+
+    Raises:
+        InvalidArgument: one is none of its type.
+    """
+    arguments = {argument.name: argument for argument in operation.arguments}
+    return {name: _typed(arguments[name], text.strip()) for name, text in values.items()}
+
+
+def _typed(argument: Argument, text: str) -> Any:
+    try:
+        match argument.type:
+            case ArgumentType.INTEGER:
+                return int(text)
+            case ArgumentType.BOOLEAN:
+                return {"true": True, "yes": True, "false": False, "no": False}[text.casefold()]
+            case ArgumentType.OBJECT:
+                pairs = [pair.split("=", 1) for pair in text.split(",") if pair.strip()]
+                return {name.strip(): _count(value.strip(), argument) for name, value in pairs}
+            case _:
+                return text
+    except (ValueError, KeyError):
+        raise InvalidArgument(
+            f"{argument.name}: {text!r} is none: {_help(argument)}", field=argument.name, value=text
+        ) from None
+
+
+def _count(text: str, argument: Argument) -> Any:
+    if argument.name == "attributes":
+        return text
+    return None if text == "none" else int(text)
+
+
+def name_to_type(plans: Sequence[Mapping[str, Any]]) -> str:
+    """What is typed before something is destroyed: the name, or how many."""
+    if len(plans) > 1:
+        return str(len(plans))
+    arguments = plans[0]["arguments"]
+    return str(next((arguments[name] for name in _NAMES if arguments.get(name)), "yes"))
+
+
+class Consent(Dialog[bool]):
+    """Shows plans and asks. True only when somebody said so."""
+
+    def __init__(self, look: Look, plans: Sequence[Mapping[str, Any]], *, ascii_only: bool = False) -> None:
+        super().__init__(look, ascii_only=ascii_only)
+        self._plans = plans
+        self._typed = name_to_type(plans) if any(plan["effect"] == "destroy" for plan in plans) else ""
+
+    def compose(self) -> ComposeResult:
+        """The plans, the name where it is wanted, Cancel and Apply."""
+        with Vertical():
+            many = f"{len(self._plans)} changes" if len(self._plans) > 1 else "one change"
+            yield Static(Text(f"This is what would happen: {many}"), classes="title")
+            with VerticalScroll():
+                yield Static(self.text(self._lines()))
+            if self._typed:
+                yield Static(Text(clean(f"type {self._typed} to go on")), classes="hint")
+                yield Input(id="typed", select_on_focus=False)
+            with Horizontal():
+                yield Button("Cancel", id="cancel")
+                yield Button("Apply", id="apply", variant="error", disabled=bool(self._typed))
+
+    def _lines(self) -> list[Line]:
+        if len(self._plans) > 1:
+            total: dict[str, int] = {}
+            for plan in self._plans:
+                for name, value in plan["blast_radius"].items():
+                    total[name] = total.get(name, 0) + value
+            first = line((" together   ", Tone.DIM), (radius_text(total), Tone.WARN))
+            return [
+                first,
+                *(
+                    line(
+                        f" {plan['operation']} {shown(plan['arguments'])}: {radius_text(plan['blast_radius'])}"
+                    )
+                    for plan in self._plans
+                ),
+            ]
+        plan = self._plans[0]
+        lines = plan_lines(plan)
+        for each in plan["diff"][:DIFFERENCES]:
+            lines.append(
+                line(
+                    (f"   {each['path']}  ", Tone.DIM),
+                    (shown(each.get("before")), Tone.BAD),
+                    " → ",
+                    (shown(each.get("after")), Tone.GOOD),
+                )
+            )
+        if len(plan["diff"]) > DIFFERENCES:
+            lines.append(line((f"   and {len(plan['diff']) - DIFFERENCES} more differences", Tone.DIM)))
+        return lines
+
+    def on_mount(self) -> None:
+        """Whoever presses Enter without reading changes nothing."""
+        self.query_one("#cancel", Button).focus()
+
+    def on_key(self, event: events.Key) -> None:
+        """Whoever begins to type the name types it."""
+        # With the focus in the field, it takes what is printable itself; what comes here was meant for it.
+        field = next(iter(self.query(Input)), None)
+        if field is not None and event.is_printable and event.character not in (None, " "):
+            event.stop()
+            field.focus()
+            field.insert_text_at_cursor(str(event.character))
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """Apply opens when the name is there."""
+        self.query_one("#apply", Button).disabled = event.value != self._typed
+
+    def on_input_submitted(self) -> None:
+        """From the name on to Apply, which is pressed for itself."""
+        button = self.query_one("#apply", Button)
+        if not button.disabled:
+            button.focus()
+
+    def on_button_pressed(self, event: Button.Pressed) -> None:
+        """Apply or not."""
+        self.dismiss(event.button.id == "apply")

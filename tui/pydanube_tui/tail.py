@@ -1,0 +1,176 @@
+"""The live end of a topic: a reader of its own, which touches no subscription, and a ring of what it read last.
+
+The ring is bounded in messages and in bytes. What leaves it before it was on the screen is counted: a topic that is
+faster than the screen loses messages in the view, never silently. Of a batch no more is unpacked than the ring holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pydanube import Batch, connect
+from pydanube.client import Client
+from pydanube_core.errors import ClusterError
+
+from pydanube_tui.source import Caller, Items
+from pydanube_tui.view import Answer, Moments
+
+RING_MESSAGES: Final = 1000
+RING_BYTES: Final = 16 << 20
+KEPT_BYTES: Final = 64 << 10  # of one payload
+BATCH_MESSAGES: Final = 250  # of one batch: what is before is dropped by the view
+BEFORE: Final = 100  # messages that a tail begins with
+FAR: Final = 100_000  # partitions further apart than this are begun by time
+PACE_S: Final = 0.02  # between two batches: the keys come first
+CREDIT_BYTES: Final = 4 << 20
+
+
+def start_of(described: Mapping[str, Any]) -> str:
+    """The position from which a tail shows the last messages, of `topics.describe`."""
+    parts = described.get("parts") or [described]
+    starts = [max(part["start_offset"] or 0, (part["next_offset"] or 0) - BEFORE) for part in parts]
+    return "time:-1m" if max(starts) - min(starts) > FAR else f"offset:{min(starts)}"
+
+
+class Tail:
+    """Reads a topic and keeps the last of it; has the face of a `Feed`.
+
+    Args:
+        position: where to begin; None: with the last messages there are.
+    """
+
+    def __init__(self, caller: Caller, broker_url: str, topic: str, position: str | None) -> None:
+        self.topic = topic
+        self.series: dict[str, Moments] = {}
+        self.answers: dict[str, Answer] = {}
+        self.received = 0
+        self.dropped = 0
+        self.ring: deque[dict[str, Any]] = deque()
+        self._bytes = 0
+        self._fresh = 0  # at the ring's end, not yet drawn
+        self._caller = caller
+        self._url = broker_url
+        self._position = position
+        self._goes = asyncio.Event()
+        self._goes.set()
+        self._failure: ClusterError | None = None
+
+    @property
+    def following(self) -> bool:
+        """Whether it reads on."""
+        return self._goes.is_set()
+
+    def follow(self, on: bool) -> None:
+        """Read on, or stand: while it stands the broker sends no more than the reader's credit, and nothing is lost."""
+        if on:
+            self._goes.set()
+        else:
+            self._goes.clear()
+
+    async def refresh(self, _: int, near: str | None = None) -> None:
+        """What is in the ring now becomes the answer.
+
+        Raises:
+            ClusterError: the reader was refused.
+        """
+        if self._failure is not None:
+            raise self._failure
+        self._fresh = 0
+        items: Items = list(self.ring)
+        facts = {"received": self.received, "dropped": self.dropped, "following": self.following}
+        self.answers = {"messages": {"items": items, **facts}}
+
+    async def read(self) -> None:
+        """Read until cancelled. A refusal is kept for `refresh` to tell."""
+        try:
+            position = self._position
+            if position is None:
+                position = start_of(await self._caller.call("topics.describe", {"topic": self.topic}))
+            async with (
+                connect(self._url) as client,
+                client.reader(self.topic, start=position, credit_bytes=CREDIT_BYTES) as reader,
+            ):
+                async for batch in reader.batches():
+                    await self._goes.wait()
+                    await self._take(client, batch)
+                    await asyncio.sleep(PACE_S if len(batch) > BATCH_MESSAGES else 0)
+        except ClusterError as error:
+            self._failure = error
+
+    async def _take(self, client: Client, batch: Batch) -> None:
+        total = len(batch)
+        self.received += total
+        self.dropped += max(0, total - BATCH_MESSAGES)
+        for message in batch.messages()[-BATCH_MESSAGES:]:
+            value: Any = None
+            if message.schema is not None:
+                try:
+                    value = await client.schemas.decode(message)
+                except ClusterError as error:
+                    value = f"not decoded: {error.message}"
+            self.put(item_of(message, value if isinstance(value, dict | list | str | int | float) else None))
+
+    def put(self, item: dict[str, Any]) -> None:
+        """Put a message at the end; what leaves at the beginning without having been drawn is counted."""
+        self.ring.append(item)
+        self._bytes += min(item["payload_bytes"], KEPT_BYTES)
+        self._fresh += 1
+        while len(self.ring) > RING_MESSAGES or self._bytes > RING_BYTES:
+            gone = self.ring.popleft()
+            self._bytes -= min(gone["payload_bytes"], KEPT_BYTES)
+            if self._fresh > len(self.ring):
+                self._fresh -= 1
+                self.dropped += 1
+
+
+def item_of(message: Any, value: Any) -> dict[str, Any]:
+    """A message as its row's item: what others wrote under `untrusted`."""
+    payload = bytes(message.payload)
+    kept = payload[:KEPT_BYTES]
+    untrusted: dict[str, Any] = {
+        "key": message.key,
+        "attributes": dict(message.attributes),
+        "producer": message.producer,
+    }
+    try:
+        untrusted["text"] = kept.decode()
+    except UnicodeDecodeError:
+        untrusted["base64"] = base64.b64encode(kept).decode()
+    if value is not None:
+        untrusted["value"] = value
+    return {
+        "topic": message.topic,
+        "partition": message.partition,
+        "offset": message.offset,
+        "append_time": message.append_time.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        "publish_time": message.publish_time.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        "schema_version": None if message.schema is None else message.schema.schema_version,
+        "payload_bytes": len(payload),
+        "truncated": len(payload) > KEPT_BYTES,
+        "untrusted": untrusted,
+    }
+
+
+def payload_of(item: Mapping[str, Any]) -> bytes:
+    """The bytes of a message, as far as they were kept."""
+    untrusted = item["untrusted"]
+    return base64.b64decode(untrusted["base64"]) if "base64" in untrusted else str(untrusted["text"]).encode()
+
+
+def value_of(item: Mapping[str, Any]) -> Any:
+    """What the payload means: decoded by its schema, else as JSON where it is some, else None."""
+    untrusted = item["untrusted"]
+    if "value" in untrusted:
+        return untrusted["value"]
+    text = untrusted.get("text", "")
+    if text[:1] not in ("{", "["):
+        return None
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
