@@ -181,11 +181,7 @@ async def opened_metadata(
     folder = data_dir.path
     home = Home.read(folder)
     if settings.metadata.url == EMBEDDED:
-        if home is not None:
-            raise _mismatch(
-                f"{folder} belongs to the cluster on {home.metadata}: start with --metadata {home.metadata}",
-                folder,
-            )
+        _check_embedded(home, folder)
         file = folder / _SQLITE
         check_metadata_there(file, newest_id)
         async with EmbeddedStore(file, pending=pending, make_room=make_room) as embedded:
@@ -206,6 +202,33 @@ async def opened_metadata(
         finally:
             with suppress(OSError):  # a full disk: the next start asks etcd with what it knew before
                 replace(home, revision=max(home.revision, store.statistics().revision)).write(folder)
+
+
+async def look_at_metadata(settings: Settings, folder: Path) -> None:
+    """Hold what a data directory knows against the store that the settings name; nothing is changed.
+
+    Raises:
+        ClusterMismatch: they are not of one cluster.
+        MetadataUnavailable and what `EtcdStore` raises.
+    """
+    home = Home.read(folder)
+    if settings.metadata.url == EMBEDDED:
+        _check_embedded(home, folder)
+        return
+    options = options_of(settings)
+    async with EtcdStore(options) as store:
+        identity = await store.get(IDENTITY)
+        if home is not None:
+            found = None if identity is None else _id(identity.value)
+            _check_home(home, found, store.statistics().revision, 0, str(options.address), folder)
+
+
+def _check_embedded(home: Home | None, folder: Path) -> None:
+    if home is not None:
+        raise _mismatch(
+            f"{folder} belongs to the cluster on {home.metadata}: start with --metadata {home.metadata}",
+            folder,
+        )
 
 
 async def look_after(store: MetadataStore, data_dir: DataDir, health: Health) -> None:

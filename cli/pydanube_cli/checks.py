@@ -37,6 +37,7 @@ from pydanube_cli.fitness import (
     sync_finding,
     unwritable_finding,
 )
+from pydanube_cli.runtime import run_async
 
 if TYPE_CHECKING:
     from pydanube_broker.settings import Settings
@@ -74,6 +75,7 @@ def examine(load: Callable[[], Settings], *, admin_url: str, timeout_s: float) -
     yield from _data_dir(settings)
     yield from at_start(settings)
     yield from _sync(settings)
+    yield from _metadata(settings)
     yield from _store(settings, timeout_s)
     yield from _broker(admin_url, timeout_s)
 
@@ -284,6 +286,24 @@ def _ntp_state() -> int | None:
     except (OSError, AttributeError):
         return None
     return state if state >= 0 else None
+
+
+def _metadata(settings: Settings) -> Iterator[Finding]:
+    """Whether etcd answers, and whether the data directory and what is there belong together."""
+    from pydanube_broker.metadata_home import look_at_metadata
+    from pydanube_broker.settings import EMBEDDED
+
+    if settings.data.dir is None:
+        return
+    folder, url = settings.data.dir.absolute(), settings.metadata.url
+    try:
+        run_async(lambda: look_at_metadata(settings, folder))
+    except ClusterError as error:
+        remedy = "danube config show says which metadata.url is in force and from where; start with the right --metadata"
+        yield Finding(check="metadata", level=Level.PROBLEM, summary=error.message, remedy=remedy)
+    else:
+        if url != EMBEDDED:
+            yield Finding(check="metadata", level=Level.OK, summary=f"{url} answers and fits {folder}")
 
 
 def _store(settings: Settings, timeout_s: float) -> Iterator[Finding]:

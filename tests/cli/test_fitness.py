@@ -26,6 +26,7 @@ from pydanube_cli.fitness import (
 )
 
 from tests.cli.running import Danube, command_line
+from tests.support.etcd import EtcdMembers
 from tests.support.s3_server import BUCKET, running_s3_server, s3_environment
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -194,3 +195,39 @@ def test_doctor_tries_the_object_store_and_names_missing_rights(
     assert refused["level"] == "problem"
     assert f"rights on the bucket {BUCKET}" in refused["remedy"]
     assert "wrong" not in refused["summary"]
+
+
+def test_doctor_asks_etcd_and_knows_a_volume_of_another_cluster(
+    danube: Danube, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tmp_path / "data"
+    for name in ("GRPC", "ADMIN", "METRICS", "HTTP"):
+        monkeypatch.setenv(f"DANUBE_SERVER__{name}_PORT", "0")
+    monkeypatch.setenv("DANUBE_TIER__URL", str(tmp_path / "objects"))
+    words = ("--data-dir", str(data), "--json")
+
+    def found() -> dict[str, str]:
+        ran = danube("doctor", *words, "--admin", "http://127.0.0.1:1")
+        [one] = [f for f in ran.result["findings"] if f["check"] == "metadata"]
+        return dict(one)
+
+    with EtcdMembers(tmp_path / "etcd") as etcd:
+        here = etcd.url("/here")
+        monkeypatch.setenv("DANUBE_METADATA__URL", here)
+        assert found()["level"] == "ok"
+        begun = [*command_line("broker", *words)]
+        with subprocess.Popen(begun, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as broker:
+            assert broker.stdout is not None
+            assert json.loads(broker.stdout.readline())["event"] == "ready"
+            broker.terminate()
+            assert broker.wait(60) == 0
+        assert found()["level"] == "ok"
+        for url in (here.replace("/here", "/elsewhere"), "embedded"):
+            monkeypatch.setenv("DANUBE_METADATA__URL", url)
+            refused = danube("broker", *words)
+            assert refused.error["code"] == "CLUSTER_MISMATCH"
+            assert found()["summary"] == refused.error["message"]
+    monkeypatch.setenv("DANUBE_METADATA__URL", here)
+    away = found()
+    assert away["level"] == "problem"
+    assert "etcd" in away["summary"]
