@@ -121,9 +121,11 @@ def test_the_settings_are_those_of_a_broker(helm: str, values: Path, tmp_path: P
         ("graceSeconds=0", "graceSeconds is 0: use 1 to 600"),
         ("volume.size=20G", 'volume.size is "20G": write it like 20Gi'),
         ("image.pullPolicy=no", 'image.pullPolicy is "no"'),
+        ("tls.clientCertificates=true", "tls.secret is empty while tls.clientCertificates is true"),
+        ("settings.tls.cert=x", "settings.tls cannot be set"),
         ("settings.server.host=x", "settings.server cannot be set"),
         ("settings.log.a[0]=1", "settings.log.a is a slice"),
-        ("settings.tier.url=s3://b/x", 'tierSecret is empty while settings.tier.url is "s3://b/x"'),
+        ("settings.tier.url=s3://b/x", 'secrets is empty while settings.tier.url is "s3://b/x"'),
         ("replicas=1", "additional properties 'replicas' not allowed"),
     ],
 )

@@ -14,6 +14,10 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}
 
+{{- define "danube.scheme" -}}
+{{ .Values.tls.secret | empty | ternary "http" "https" }}
+{{- end }}
+
 {{- define "danube.image" -}}
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end }}
@@ -38,9 +42,12 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- if not (has .Values.image.pullPolicy (list "Always" "IfNotPresent" "Never")) }}
 {{- fail (printf "image.pullPolicy is %q: use Always, IfNotPresent or Never" .Values.image.pullPolicy) }}
 {{- end }}
+{{- if and .Values.tls.clientCertificates (not .Values.tls.secret) }}
+{{- fail "tls.secret is empty while tls.clientCertificates is true: name the Secret with tls.crt, tls.key and ca.crt" }}
+{{- end }}
 {{- range $section, $keys := .Values.settings }}
-{{- if has $section (list "server" "data") }}
-{{- fail (printf "settings.%s cannot be set: the chart sets addresses, ports and the data directory itself" $section) }}
+{{- if has $section (list "server" "data" "tls") }}
+{{- fail (printf "settings.%s cannot be set: the chart sets addresses, ports, certificates and the data directory itself" $section) }}
 {{- end }}
 {{- range $key, $value := $keys }}
 {{- if or (kindIs "map" $value) (kindIs "slice" $value) (kindIs "invalid" $value) }}
@@ -49,7 +56,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}
 {{- end }}
 {{- $url := dig "tier" "url" "" .Values.settings }}
-{{- if and (hasPrefix "s3://" $url) (not .Values.tierSecret) (not (dig "tier" "anonymous" false .Values.settings)) (not (dig "tier" "role" "" .Values.settings)) }}
-{{- fail (printf "tierSecret is empty while settings.tier.url is %q: name a Secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or set settings.tier.role" $url) }}
+{{- if and (hasPrefix "s3://" $url) (not .Values.secrets) (not (dig "tier" "anonymous" false .Values.settings)) (not (dig "tier" "role" "" .Values.settings)) }}
+{{- fail (printf "secrets is empty while settings.tier.url is %q: name a Secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or set settings.tier.role" $url) }}
 {{- end }}
 {{- end }}
