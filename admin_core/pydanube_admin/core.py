@@ -19,6 +19,7 @@ from pydanube_core.cluster_port import ClusterPort
 from pydanube_core.errors import ClusterError, Internal, InvalidArgument, ReadOnly, Unavailable
 from pydanube_core.generated.danube_ops_pb2 import CallRequest, CallResponse
 from pydanube_core.secrets import without_passwords
+from pydanube_core.security.identity import OPERATOR, current_identity
 
 from pydanube_admin.arguments import parse_call
 from pydanube_admin.engine.audit_log import AuditLog
@@ -28,6 +29,7 @@ from pydanube_admin.engine.context import Context, NowMs, system_now_ms
 from pydanube_admin.engine.desk import AdminOptions, Desk
 from pydanube_admin.engine.effect import Effect
 from pydanube_admin.engine.identifiers import CALL, new_id
+from pydanube_admin.engine.permission import check_permission
 
 _log = logging.getLogger("pydanube.admin")
 
@@ -66,8 +68,13 @@ class AdminCore:
         """Give the core the broker it was started for."""
         assert self._port is None, "a core serves one broker"
         self._audit = AuditLog(port)
-        self._desk = Desk(port, self._audit, self._options, self._now_ms, parse_call)
+        self._desk = Desk(port, self._audit, self._options, self._now_ms, self._parse)
         self._port = port
+
+    def _parse(self, operation: str, arguments: bytes | str | Mapping[str, Any]) -> Call:
+        """A call that is sound, and that its caller may make: also one inside another, of a plan or an undo."""
+        assert self._port is not None, "attached"
+        return check_permission(self._port, parse_call(operation, arguments))
 
     async def aclose(self) -> None:
         """Stop the tasks that nobody waits for, write what waits for the audit; before the broker stops."""
@@ -95,7 +102,7 @@ class AdminCore:
         Args:
             operation: `topics.list` …
             arguments_json: a JSON object; empty means none.
-            principal: who asks; a claim until there is authentication.
+            principal: who asks; a claim, which a credential overrules where the locks are on.
             face: where it was asked, `cli`, `mcp`, `jsonrpc`, `tui`.
             plan_token: of the plan to apply; it may stand in the arguments as well.
             one_step: for a face that cannot show a plan (`danube_admin` over gRPC): what destroys is planned,
@@ -150,14 +157,14 @@ class AdminCore:
             port=self._port,
             now_ms=self._now_ms,
             face=face,
-            principal=principal,
+            principal=_known_principal(self._port, principal),
             call_id=new_id(CALL, self._now_ms()),
             desk=self._desk,
             audit=self._audit,
         )
         self._audit.check_room()
         try:
-            call = parse_call(name, arguments)
+            call = self._parse(name, arguments)
             if read_only and call.operation.effect is not Effect.READ:
                 raise ReadOnly(
                     f"{name} is no read, and the face it was called on was started with --read-only: start it without, "
@@ -211,11 +218,13 @@ class AdminCore:
                 await self._tidied.wait()
             return
         self._tidied = anyio.Event()
+        before = current_identity.set(OPERATOR)  # what goes on was allowed when it began
         try:
             await self._desk.tidy_up()
         except ClusterError as error:
             _log.warning("not_tidied_up", extra={"event": "admin.not_tidied_up", "error": str(error)})
         finally:
+            current_identity.reset(before)
             self._tidied.set()
 
     async def serve_call(self, request: bytes) -> bytes:
@@ -242,6 +251,14 @@ class AdminCore:
         if call.operation.partition(".")[0] in _ABOUT_SETTINGS:
             result = without_passwords(result)
         return CallResponse(result=result.encode()).SerializeToString()
+
+
+def _known_principal(port: ClusterPort, claimed: str) -> str:
+    """Who calls: with the locks on, whoever the credential names, whatever the call says."""
+    identity = current_identity.get()
+    if port.locks is None or identity is None or identity.method == "none":
+        return claimed
+    return identity.principal.name
 
 
 def _as_far_as_known(arguments: bytes | str | Mapping[str, Any]) -> Mapping[str, Any]:

@@ -20,7 +20,7 @@ import anyio
 from pydanube_core.errors import ClusterError, DiskFull, Draining, NotImplementedYet
 from pydanube_core.facts import Reason
 from pydanube_core.names import TopicName
-from pydanube_core.services import OPS, STREAM
+from pydanube_core.services import AUTH_SERVICE, OPS, STREAM
 
 from pydanube_broker.admin_state import AdminState
 from pydanube_broker.cluster.ids import TopicId
@@ -28,7 +28,6 @@ from pydanube_broker.data_dir import FORMAT_VERSION, DataDir
 from pydanube_broker.delivery.dead_letter_desk import DeadLetterDesk
 from pydanube_broker.delivery.pump import DeliveryEngine
 from pydanube_broker.health import Health
-from pydanube_broker.http_status import status_app
 from pydanube_broker.journal import (
     Disk,
     HelperPreparer,
@@ -41,13 +40,13 @@ from pydanube_broker.observation.watch import Observation
 from pydanube_broker.parts import BrokerParts
 from pydanube_broker.port import BrokerPort
 from pydanube_broker.port_certificates import port_certificates
+from pydanube_broker.ports import admin_port, grpc_port, status_port
 from pydanube_broker.reserve import Reserve
 from pydanube_broker.rpc.advertised import advertised_url
 from pydanube_broker.rpc.hot import Route, StreamReply
-from pydanube_broker.rpc.http_port import HttpPort
-from pydanube_broker.rpc.listening import listen
-from pydanube_broker.rpc.own_server import OwnServer, Times
+from pydanube_broker.rpc.own_server import OwnServer
 from pydanube_broker.rpc.patience import places, raise_limit
+from pydanube_broker.security.opening import open_locks
 from pydanube_broker.services.consume import ConsumeStream
 from pydanube_broker.services.health import HealthService
 from pydanube_broker.services.official import OfficialServices
@@ -71,6 +70,7 @@ log = logging.getLogger("pydanube.broker")
 
 OpsHandler = Callable[[bytes], Awaitable[bytes]]
 MAINTENANCE_S: Final = 5.0
+CHECK_AGAIN_S: Final = 2.0  # a consumer whose right was taken stops within 5 s
 GRACE_SLACK_MS: Final = 60_000  # a grace that ends later than it may was begun by a clock that ran ahead
 UNDO_SLACK_MS: Final = 10_000  # an undo that was accepted in time has begun by then
 
@@ -162,12 +162,17 @@ class Broker(BrokerParts):
         )
         self.registry = Registry(self.hub, self.engine, store, settings)
         self.admin_state = AdminState(store)
-        self.access = TopicAccess(self.registry, self.health, settings)
+        self.locks = await open_locks(settings.auth, self.admin_state, self.metrics.security_refused)
+        self.access = TopicAccess(self.registry, self.health, settings, self.locks)
         self.metrics.validations = self.registry.schemas.counters.validations
         self.metrics.validation_failures = self.registry.schemas.counters.failures
         self.plane = self.data_plane()
         self.official = OfficialServices(
-            self.plane, store, lambda: self.tier, schemas=RegistrySchemas(self.registry.schemas)
+            self.plane,
+            store,
+            lambda: self.tier,
+            schemas=RegistrySchemas(self.registry.schemas),
+            keeper=None if self.locks is None else self.locks.authenticator,
         )
         stack.callback(self.official.close)
         await self._bind(stack)
@@ -211,6 +216,8 @@ class Broker(BrokerParts):
         self.spawn(self._maintain())
         self.spawn(self.registry.catalog.follow())
         self.spawn(look_after(store, self.data_dir, self.health))
+        if self.locks is not None:
+            self.spawn(self._check_again())
         self._start_telemetry(stack)
         self.spawn(self.observation.run())
         stack.push_async_callback(self._stop_tasks)
@@ -271,14 +278,13 @@ class Broker(BrokerParts):
         server = self.settings.server
         raise_limit()
         room = places()
-        tls = self.tls = port_certificates(self.settings.tls)
+        self.tls = port_certificates(self.settings.tls)
         health = HealthService(lambda: not self.health.reasons())
-        schemas = SchemaRegistryService(self.registry.schemas)
-        grpc = OwnServer(
-            host=server.host,
-            port=server.grpc_port,
-            flag="grpc-port",
-            route=Route(
+        schemas = SchemaRegistryService(self.registry.schemas, self.locks)
+        probes = frozenset(health.hot)
+        grpc = grpc_port(
+            self,
+            Route(
                 streams={
                     STREAM["Publish"].path: self._publish_stream,
                     STREAM["Consume"].path: self._consume_stream,
@@ -292,49 +298,28 @@ class Broker(BrokerParts):
                 },
                 hot={**self.official.hot, **health.hot},
                 server_streams=self.official.server_streams,
+                open=probes | {AUTH_SERVICE["Authenticate"].path},
             ),
-            calls=self.metrics.grpc_calls,
-            closed=self.metrics.connections_closed,
-            connections=self.metrics.connections,
-            times=Times(connections=room.grpc),
-            memory=self.peer_memory,
-            tls=None if tls is None else tls.grpc,
+            room,
         )
         self._servers.append(grpc)
         stack.push_async_callback(grpc.stop, 0)
-        admin = OwnServer(
-            host=server.host,
-            port=server.admin_port,
-            flag="admin-port",
-            route=Route(
+        admin = admin_port(
+            self,
+            Route(
                 streams={},
-                cold={
-                    OPS["Call"].path: self._call,
-                    **schemas.cold,
-                    **self._administration,
-                },
+                cold={OPS["Call"].path: self._call, **schemas.cold, **self._administration},
                 hot=health.hot,
+                open=probes,
             ),
-            calls=self.metrics.grpc_calls,
-            closed=self.metrics.connections_closed,
-            times=Times(connections=room.other),
-            memory=self.peer_memory,
-            tls=None if tls is None else tls.grpc,
+            room,
         )
         self._servers.append(admin)
         stack.push_async_callback(admin.stop, 0)
-        listener = listen(server.host, server.metrics_port, flag="metrics-port")
-        status = HttpPort(
-            status_app(self.port),
-            listener,
-            tls=None if tls is None else tls.http,
-            connections=room.other,
-            memory=self.peer_memory,
-            closed=self.metrics.connections_closed,
-        )
+        status = status_port(self, self.port, room)
         stack.push_async_callback(status.stop)
         await status.start()
-        secure = tls is not None
+        secure = self.tls is not None
         self.broker_url = advertised_url(server.advertised_url, server.host, grpc.port, secure=secure)
         self.admin_url = advertised_url(None, server.host, admin.port, secure=secure)
         self.metrics_url = advertised_url(None, server.host, status.port, secure=secure)
@@ -412,6 +397,7 @@ class Broker(BrokerParts):
             self._forget_deleted,
             self.unused.delete,
             self._look_at_certificates,
+            self._read_locks,
         )
         failing: set[int] = set()
         while True:
@@ -432,6 +418,20 @@ class Broker(BrokerParts):
     async def _look_at_certificates(self) -> None:
         if self.tls is not None:
             self.tls.look()
+
+    async def _read_locks(self) -> None:
+        """What other brokers, and tools on this machine, have changed."""
+        if self.locks is not None:
+            await self.locks.reload()
+
+    async def _check_again(self) -> None:
+        """End the streams of those whose right to them has ended, whatever it was that ended it."""
+        while True:
+            await asyncio.sleep(CHECK_AGAIN_S)
+            for number, stream in enumerate((*self._streams, self.official)):
+                stream.check_again()
+                if number % 256 == 255:
+                    await asyncio.sleep(0)
 
     async def _keep_reserve(self) -> None:
         if not self.data_dir.memory:

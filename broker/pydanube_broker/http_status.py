@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from pydanube_core.facts import BrokerFacts, Reason
+from pydanube_core.security.identity import Identity
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
@@ -33,13 +34,22 @@ class _PrettyJson(JSONResponse):
         return json.dumps(content, ensure_ascii=False, indent=2, default=str).encode() + b"\n"
 
 
-def status_app(shown: Shown) -> Starlette:
+#: pages for which nobody is asked who he is, and what the others need
+PROBES: Final = frozenset({"/healthz", "/readyz"})
+PAGES: Final = {"/status": "brokers:read", "/metrics": "brokers:read"}
+
+
+def status_app(shown: Shown, *, reasons_to: Callable[[], Identity | None] | None = None) -> Starlette:
+    """The pages. `reasons_to`: who asks; whoever is not known sees whether the broker is ready, and not why."""
+
     async def healthz(request: Request) -> Response:
         return PlainTextResponse("ok\n")
 
     async def readyz(request: Request) -> Response:
         reasons = shown.not_ready()
         told = [dataclasses.asdict(reason) for reason in (*reasons, *shown.crowded())]
+        if reasons_to is not None and reasons_to() is None:
+            told = []
         return _PrettyJson({"ready": not reasons, "reasons": told}, status_code=503 if reasons else 200)
 
     async def status(request: Request) -> Response:

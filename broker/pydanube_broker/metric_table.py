@@ -102,6 +102,7 @@ _DECLARED: Final = (
         "service", "method", "code",
     ),
     _of(_CALLS, _COUNTER, "danube_grpc_connections_closed", "connections closed for what their peer did", "reason"),
+    _of(_CALLS, _COUNTER, "danube_security_refused", "callers and calls that the locks refuse, or would in optional", "what"),
 )  # fmt: skip
 METRICS: Final[Mapping[str, MetricDeclaration]] = {one.name: one for one in _DECLARED}
 assert len(METRICS) == len(_DECLARED), "a name stands once"

@@ -75,6 +75,7 @@ class BrokerMetrics:
         )  # (topic, code): batches, or calls of official clients
         self.rejected_messages: Counter[tuple[str, str]] = Counter()  # (topic, code)
         self.grpc_calls: Counter[tuple[str, str, str]] = Counter()  # (service, method, code)
+        self.security_refused: Counter[str] = Counter()  # no identity, a bad credential, or a permission
         self.connections_closed: Counter[str] = Counter()  # reason
         self.connections: Counter[str] = Counter()  # of the port for clients: opened, ended
         self.dropped: Counter[tuple[str, str]] = Counter()  # (topic, reason)
@@ -136,6 +137,7 @@ class BrokerMetrics:
             "danube_grpc_calls": list(self.grpc_calls.items()),
             "danube_tier_objects": [((event,), count) for event, count in now.tier_objects.items()],
             "danube_grpc_connections_closed": [((why,), n) for why, n in self.connections_closed.items()],
+            "danube_security_refused": [((what,), n) for what, n in self.security_refused.items()],
             "danube_observation_seconds": [((part,), spent) for part, spent in self.observation_s.items()],
         }
         for name, counts in counted.items():

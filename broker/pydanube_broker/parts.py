@@ -21,6 +21,7 @@ from pydanube_broker.metrics import BrokerMetrics
 from pydanube_broker.observation.observed import Observed
 from pydanube_broker.port_certificates import PortCertificates
 from pydanube_broker.rpc.peer_memory import PeerMemory
+from pydanube_broker.security.locks import Locks
 from pydanube_broker.serving.data_plane import DataPlane
 from pydanube_broker.serving.registry import Registry
 from pydanube_broker.serving.topic_access import TopicAccess
@@ -52,6 +53,7 @@ class BrokerParts:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.telemetry: TelemetryWriter | None = None  # None: switched off, or nowhere to write to
+        self.locks: Locks | None = None  # None: off
         self.tls: PortCertificates | None = None  # None: plain text
         self.durability = "memory" if settings.data.memory else "fsynced"
         self.metrics = BrokerMetrics(topic_series_limit=settings.metrics.topic_series_limit)

@@ -50,6 +50,7 @@ Profile = Annotated[str, *_choice("default", "full")]
 Confirm = Annotated[str, *_choice("auto", "human")]
 Encryption = Annotated[str, *_choice("AES256", "aws:kms")]
 ClientAuth = Annotated[str, *_choice("none", "optional", "required")]
+AuthMode = Annotated[str, *_choice("off", "optional", "required")]
 Level = Annotated[str, *_choice("debug", "info", "warning", "error")]
 Format = Annotated[str, *_choice("text", "json")]
 
@@ -100,6 +101,23 @@ class Tls(Section):
         default="required",
         description="with client_ca: whether clients of the gRPC ports must show a certificate; HTTP ports ask for none",
     )
+
+
+class Auth(Section):
+    """Who may do what (docs/security.md)."""
+
+    mode: AuthMode = Field(
+        default="off",
+        description="off: everybody may do everything; optional: the same, and who would be refused is counted; required",
+    )
+    jwt_keys: FilePath | None = Field(
+        default=None, description="file with the keys of JSON web tokens: a JWK set, or one public key in PEM"
+    )
+    issuer: Text | None = Field(
+        default=None, description="what `iss` of such a token must be; unset: anything"
+    )
+    audience: Text | None = Field(default=None, description="what `aud` must name; unset: tokens name none")
+    leeway: Duration = Field(default=60.0, description="how far the clocks of token makers may be from ours")
 
 
 class Data(Section):
@@ -341,6 +359,7 @@ class Settings(BaseModel):
 
     server: Server = Server()
     tls: Tls = Tls()
+    auth: Auth = Auth()
     data: Data = Data()
     metadata: Metadata = Metadata()
     journal: Journal = Journal()
@@ -414,11 +433,12 @@ class Settings(BaseModel):
             )
         if self.server.advertised_url is not None:
             check_advertised(self.server.advertised_url, secure=tls.cert is not None)
-        if not self.server.insecure_bind and not is_loopback(self.server.host):
+        locked = self.auth.mode == "required" and tls.cert is not None
+        if not locked and not self.server.insecure_bind and not is_loopback(self.server.host):
             raise InsecureBind(
                 f"refused to listen on {self.server.host}: without TLS and authentication anybody who reaches the "
-                "port can read and destroy everything; use --host 127.0.0.1, or --insecure-bind inside a container "
-                "whose ports are not published",
+                "port can read and destroy everything; turn both on with `danube security init`, use --host 127.0.0.1, "
+                "or --insecure-bind inside a container whose ports are not published",
                 field="server.host",
                 value=self.server.host,
             )

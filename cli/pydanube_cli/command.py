@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final
 
 import typer
 from pydanube.addresses import DEFAULT_ADMIN_URL, DEFAULT_BROKER_URL, admin_address
-from pydanube.endpoint import SCHEMES
+from pydanube.endpoint import SCHEMES, UNIX
 from pydanube_core.errors import InvalidArgument
 from pydanube_core.units import parse_duration_s
 
@@ -297,6 +297,8 @@ def _url(text: str | None, field: str) -> str | None:
     """`http://host:port`; the scheme may be left out."""
     if text is None:
         return None
+    if text.startswith(UNIX):  # a socket on this machine
+        return UNIX + os.path.abspath(os.path.expanduser(text.removeprefix(UNIX)))
     url = text.strip().rstrip("/")
     scheme, separator, rest = url.partition("://")
     if not separator:

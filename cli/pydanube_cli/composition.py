@@ -33,6 +33,7 @@ from pydanube_broker.rpc.caller import call_metadata
 from pydanube_broker.rpc.http_port import HttpPort
 from pydanube_broker.rpc.listening import listen
 from pydanube_broker.rpc.patience import places
+from pydanube_broker.security.http_identity import IdentifiedApp
 from pydanube_broker.settings import Settings
 from pydanube_broker.topics.topic import now_ms
 from pydanube_core.errors import ClusterError
@@ -179,8 +180,10 @@ async def _http_face(broker: Broker, entry: OpsEntry) -> AsyncIterator[str]:
     settings, tls = broker.settings, broker.tls
     host = settings.server.host
     listener = listen(host, settings.server.http_port, flag="http-port")
-    # A public address was asked for in so many words (--insecure-bind): then any name may lead here.
-    allowed = ("*",) if settings.server.insecure_bind else ()
+    # A public address was asked for in so many words (--insecure-bind), or everybody shows a token, which no foreign page
+    # has: then any name may lead here.
+    locks = broker.locks
+    allowed = ("*",) if settings.server.insecure_bind or (locks is not None and locks.required) else ()
     async with late_http_face(
         broker.admin_url,
         profile=settings.mcp.profile,
@@ -189,7 +192,7 @@ async def _http_face(broker: Broker, entry: OpsEntry) -> AsyncIterator[str]:
         entry=entry,
     ) as app:
         port = HttpPort(
-            app,
+            app if locks is None else IdentifiedApp(app, locks),
             listener,
             tls=None if tls is None else tls.http,
             connections=places().other,

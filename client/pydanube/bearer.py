@@ -13,6 +13,8 @@ from typing import Final
 
 from pydanube_core.errors import InvalidArgument, Unauthenticated
 
+from pydanube.endpoint import UNIX
+
 TokenSource = str | Callable[[], str]
 MOST_CHARS: Final = 8192
 
@@ -73,7 +75,7 @@ def bearer(token: TokenSource) -> tuple[str, str]:
 
 
 def _is_here(host: str) -> bool:
-    if host.lower() == "localhost":
+    if host.lower() == "localhost" or host.startswith(UNIX):
         return True
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback

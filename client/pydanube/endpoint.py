@@ -20,15 +20,22 @@ class Tls:
 
 def with_scheme(url: str) -> str:
     """The address as a url: `127.0.0.1:6650` is `http://127.0.0.1:6650`."""
-    return url if not isinstance(url, str) or "://" in url else f"http://{url}"
+    known = not isinstance(url, str) or "://" in url or url.startswith(UNIX)
+    return url if known else f"http://{url}"
 
 
+UNIX: Final = "unix:"
 #: scheme → whether it means TLS
 SCHEMES: Final = {"http": False, "https": True, "danube": False, "danubes": True}
 
 
 def parse_url(url: str) -> tuple[str, bool]:
-    """`host:port` and whether to use TLS, from `http://host:port` or `https://host:port` (or danube, danubes)."""
+    """`host:port` and whether to use TLS, from `http://host:port` or `https://host:port` (or danube, danubes).
+
+    `unix:/path` is a socket on this machine; its target is the whole of it.
+    """
+    if isinstance(url, str) and url.startswith(UNIX):
+        return url, False
     try:
         parts = urlsplit(url)
         port = parts.port

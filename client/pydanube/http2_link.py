@@ -11,6 +11,7 @@ A broker that is stopped or whose machine is gone closes nothing. While calls ar
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import re
 import ssl
@@ -28,6 +29,7 @@ from pydanube_core.http2 import (
 )
 from pydanube_core.http2.codes import ErrorCode
 
+from pydanube.endpoint import UNIX
 from pydanube.http2_call import MESSAGE_BYTES, Call
 from pydanube.statuses import not_reached
 from pydanube.tls import CLOSED_AFTER_HANDSHAKE, tls_failure
@@ -35,6 +37,9 @@ from pydanube.tls import CLOSED_AFTER_HANDSHAKE, tls_failure
 if TYPE_CHECKING:
     from pydanube_core.http2 import AnswerEvent, Stream
 
+
+# It would write every header down where somebody wants to see all logs: also `authorization`, whose owner anybody could be.
+logging.getLogger("hpack").setLevel(logging.INFO)
 
 #: a consumer's credit bounds what is sent to it, so windows have only to be out of the way
 LIMITS: Final = Limits(
@@ -64,9 +69,12 @@ async def open_link(
     why, failed_tls = "", False
     try:
         async with asyncio.timeout(patience_s):
-            await loop.create_connection(
-                lambda: link, host, port, ssl=tls, server_hostname=host if tls is not None else None
-            )
+            if host.startswith(UNIX):
+                await loop.create_unix_connection(lambda: link, host.removeprefix(UNIX))
+            else:
+                await loop.create_connection(
+                    lambda: link, host, port, ssl=tls, server_hostname=host if tls is not None else None
+                )
             await link.greeting
     except TimeoutError:
         why = f"no answer within {patience_s:g} s"

@@ -10,7 +10,7 @@ from pydanube_core.errors import DeadlineExceeded, Internal, Unavailable
 from pydanube_core.grpc_wire import encode_metadata, frame
 
 from pydanube.bearer import TokenSource, bearer, check_channel
-from pydanube.endpoint import Tls, parse_url
+from pydanube.endpoint import UNIX, Tls, parse_url
 from pydanube.http2_call import Call
 from pydanube.http2_link import Link, open_link
 from pydanube.tls import client_context
@@ -83,9 +83,12 @@ class Http2Transport:
         principal: str | None = None,
     ) -> None:
         target, secure = parse_url(url)
-        host, _, port = target.rpartition(":")
         self._url = url
-        self._host, self._port = host.strip("[]"), int(port)
+        if target.startswith(UNIX):
+            self._host, self._port, target = target, 0, "localhost"
+        else:
+            host, _, port = target.rpartition(":")
+            self._host, self._port = host.strip("[]"), int(port)
         self._tls = client_context(tls or Tls()) if secure or tls is not None else None
         if token is not None:
             check_channel(url, self._host, secure=self._tls is not None)

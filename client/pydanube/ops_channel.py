@@ -9,7 +9,7 @@ from pydanube_core.generated.danube_ops_pb2 import CallRequest, CallResponse
 from pydanube_core.ops_call import call_failed, call_result, call_target
 
 from pydanube.bearer import TokenSource, token_from
-from pydanube.endpoint import Tls
+from pydanube.endpoint import UNIX, Tls
 from pydanube.http2_transport import Http2Transport
 from pydanube.tls import tls_from
 from pydanube.transport import Transport
@@ -39,7 +39,7 @@ class OpsChannel:
         self.url = url
         target, secure = call_target(url, field=field)
         self._transport = transport or Http2Transport(
-            f"{'https' if secure else 'http'}://{target}",
+            target if target.startswith(UNIX) else f"{'https' if secure else 'http'}://{target}",
             token=token_from() if token is None else token,
             tls=tls_from() if tls is None and secure else tls,
         )

@@ -40,6 +40,8 @@ from pydanube_core.facts import (
     TrafficFacts,
 )
 from pydanube_core.schema_facts import SchemasPort
+from pydanube_core.security.identity import Identity
+from pydanube_core.security.permissions import Resource
 
 
 class TopicKey(NamedTuple):
@@ -401,5 +403,24 @@ class EachBrokerPort(Protocol):
         ...
 
 
+class LocksPort(Protocol):
+    """Who may do what, as it is in force."""
+
+    required: bool  # False: refusals are counted, and everybody may do everything
+
+    def check(self, identity: Identity | None, permission: str, resource: Resource) -> None:
+        """Raises `Unauthenticated`, `PermissionDenied`."""
+        ...
+
+    async def reload(self) -> None:
+        """Read roles, bindings and tokens anew."""
+        ...
+
+
 class ClusterPort(MetadataPort, TopicPort, EachBrokerPort, Protocol):
     """Everything the admin core asks of the brokers."""
+
+    @property
+    def locks(self) -> LocksPort | None:
+        """None: they are off."""
+        ...

@@ -223,6 +223,12 @@ class NamespaceNotFound(Fatal):
     code = "NAMESPACE_NOT_FOUND"
 
 
+class GrantNotFound(Fatal):
+    """No role, binding or token of that name."""
+
+    code = "GRANT_NOT_FOUND"
+
+
 class PlanNotFound(Fatal):
     """No plan of that id."""
 
@@ -600,6 +606,7 @@ _TABLE: Final[tuple[tuple[type[ClusterError], GrpcStatus, int], ...]] = (
     (SubscriptionNotFound, GrpcStatus.NOT_FOUND, 1),
     (SchemaNotFound, GrpcStatus.NOT_FOUND, 1),
     (NamespaceNotFound, GrpcStatus.NOT_FOUND, 1),
+    (GrantNotFound, GrpcStatus.NOT_FOUND, 1),
     (PlanNotFound, GrpcStatus.NOT_FOUND, 1),
     (AlreadyExists, GrpcStatus.ALREADY_EXISTS, 1),
     (NamespaceNotEmpty, GrpcStatus.FAILED_PRECONDITION, 1),

@@ -27,6 +27,8 @@ def call_target(admin_url: str, *, field: str = "admin") -> tuple[str, bool]:
     Raises:
         InvalidArgument: not such a URL; `field` names the argument.
     """
+    if admin_url.startswith("unix:"):  # a socket on this machine
+        return admin_url, False
     parts = urlsplit(admin_url if "://" in admin_url else f"http://{admin_url}")
     try:
         port = parts.port

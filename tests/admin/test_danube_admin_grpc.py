@@ -314,14 +314,44 @@ async def test_who_calls_is_what_the_metadata_claims(tool: Tool) -> None:
         ("ClusterAdmin/RemoveNode", pb.RemoveNodeRequest),
         ("BrokerAdmin/GetClusterBalance", pb.ClusterBalanceRequest),
         ("BrokerAdmin/TriggerRebalance", pb.RebalanceRequest),
-        ("SecurityAdmin/ListRoles", pb.Empty),
-        ("SecurityAdmin/CreateBinding", pb.CreateBindingRequest),
     ],
 )
 async def test_what_has_no_meaning_here_says_so(
     tool: Tool, method: str, request_of: Callable[[], Any]
 ) -> None:
     assert (await tool.refused(method, request_of()))[0] == "UNIMPLEMENTED"
+
+
+async def test_roles_and_bindings_by_the_tool(tool: Tool) -> None:
+    role = pb.RoleDefinition(name="billing", permissions=["Produce", "Lookup"])
+    assert (await tool("SecurityAdmin/CreateRole", pb.CreateRoleRequest(role=role))).success
+    assert list(
+        (await tool("SecurityAdmin/GetRole", pb.GetRoleRequest(name="billing"))).role.permissions
+    ) == [
+        "Produce",
+        "Lookup",
+    ]
+    assert "billing" in [each.name for each in (await tool("SecurityAdmin/ListRoles", pb.Empty())).roles]
+    binding = pb.BindingDefinition(
+        id="1b9d6bcd-bbfd-4b2d-9b5d-ab8dfbbd4bed", principal_type="service_account", principal_name="app",
+        role_names=["billing"], scope="namespace", resource_name="shop",
+    )  # fmt: skip
+    assert (await tool("SecurityAdmin/CreateBinding", pb.CreateBindingRequest(binding=binding))).success
+    where = {"scope": "namespace", "resource_name": "shop"}
+    assert list((await tool("SecurityAdmin/ListBindings", pb.ListBindingsRequest(**where))).bindings) == [
+        binding
+    ]
+    one = {**where, "binding_id": binding.id}
+    assert (await tool("SecurityAdmin/GetBinding", pb.GetBindingRequest(**one))).binding == binding
+    assert (await tool("SecurityAdmin/DeleteBinding", pb.DeleteBindingRequest(**one))).success
+    assert not (await tool("SecurityAdmin/ListAllBindings", pb.Empty())).bindings
+    assert (await tool.refused("SecurityAdmin/GetBinding", pb.GetBindingRequest(**one)))[0] == "NOT_FOUND"
+    assert (await tool("SecurityAdmin/DeleteRole", pb.DeleteRoleRequest(name="billing"))).success
+    assert (await tool.refused("SecurityAdmin/GetRole", pb.GetRoleRequest(name="billing")))[0] == "NOT_FOUND"
+    bad = pb.RoleDefinition(name="x", permissions=["Everything"])
+    assert (await tool.refused("SecurityAdmin/CreateRole", pb.CreateRoleRequest(role=bad)))[
+        0
+    ] == "INVALID_ARGUMENT"
 
 
 async def test_schemas_in_the_spelling_of_the_tool(tool: Tool) -> None:

@@ -26,7 +26,7 @@ from pydanube_core.services import (
 from pydanube_admin.compat.asking import Asking, Metadata
 from pydanube_admin.compat.brokers import Brokers
 from pydanube_admin.compat.schemas import SchemaChanges
-from pydanube_admin.compat.security import refuse
+from pydanube_admin.compat.security import Security
 from pydanube_admin.compat.subscriptions import Subscriptions
 from pydanube_admin.compat.topics import Namespaces, Topics
 from pydanube_admin.core import AdminCore
@@ -47,6 +47,7 @@ def compat_methods(core: AdminCore, metadata: Metadata = tuple) -> Mapping[str, 
         (CLUSTER_ADMIN, (brokers,)),
         (NAMESPACE_ADMIN, (Namespaces(ask),)),
         (TOPIC_ADMIN, (Topics(ask), Subscriptions(ask))),
+        (SECURITY_ADMIN, (Security(ask),)),
     )
     methods: dict[str, Serve] = {}
     for service, objects in owners:
@@ -54,8 +55,6 @@ def compat_methods(core: AdminCore, metadata: Metadata = tuple) -> Mapping[str, 
             name = _python_name(method.name)
             answer = next(getattr(each, name) for each in objects if hasattr(each, name))
             methods[method.path] = _served(method, answer)
-    for method in SECURITY_ADMIN:
-        methods[method.path] = _served(method, refuse)
     changes = SchemaChanges(ask)
     for method in SCHEMA_REGISTRY:
         change = getattr(changes, _python_name(method.name), None)

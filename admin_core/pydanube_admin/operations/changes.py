@@ -55,6 +55,7 @@ async def _undoable(context: Context, call_id: str) -> ChangeRecord:
             field="call_id",
             value=call_id,
         ).followed_by(look)
+    context.desk.parse(record.operation, record.arguments)  # whoever may not make it may not take it back
     return record
 
 

@@ -20,6 +20,7 @@ from pydanube_core.facts import StateItem
 
 from pydanube_broker.audit_key import load_audit_key
 from pydanube_broker.parts import BrokerParts
+from pydanube_broker.security.locks import Locks
 from pydanube_broker.topics.stored_messages import append_durably, messages_between
 from pydanube_broker.topics.topic import Topic
 
@@ -49,6 +50,10 @@ class AdministrationPart:
     ) -> int:
         with self._noted("METADATA_UNWRITABLE"):
             return await self._broker.admin_state.write(changes, expected or {})
+
+    @property
+    def locks(self) -> Locks | None:
+        return self._broker.locks
 
     # -- audit -----------------------------------------------------------------------------------------------
 

@@ -11,8 +11,9 @@ from typing import Any, Protocol
 
 from pydanube_core.grpc_wire import Headers, Unpacker
 from pydanube_core.http2 import Limits, ServerConnection
+from pydanube_core.security.identity import Identity
 
-from pydanube_broker.rpc.caller import Peer
+from pydanube_broker.rpc.caller import Keeper, Peer
 
 
 class CallConnection(Protocol):
@@ -45,6 +46,7 @@ class HeadOfCall(Protocol):
     gzip: bool
     refusal: Headers
     body: bytes | None
+    identity: Identity | None
 
     @property
     def metadata(self) -> tuple[tuple[str, str | bytes], ...]: ...
@@ -57,6 +59,7 @@ class ConnectionServer(Protocol):
     deadlines: Any
     methods: Mapping[bytes, Any]
     nothing: Any
+    keeper: Keeper | None
     closed: Counter[str]
     memory: Any
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import struct
 from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
+
+from pydanube_core.security.identity import Identity, current_identity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,10 +20,12 @@ class Peer:
     Args:
         address: as gRPC writes it: `ipv4:127.0.0.1:50123`, `ipv6:[::1]:50123`, `unix:`.
         certificate: what the client's certificate says (`ssl.SSLSocket.getpeercert`), verified; None without one.
+        local: it came over a Unix socket that the broker's own user alone may open.
     """
 
     address: str
     certificate: Mapping[str, Any] | None = None
+    local: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -43,6 +50,18 @@ def address_of(name: Any) -> str:
     return "unix:"
 
 
+def is_own_user(given: Any) -> bool:
+    """Whether the other end of a Unix socket is a process of this process's user, or of root (SO_PEERCRED)."""
+    if (
+        given is None
+        or given.family != getattr(socket, "AF_UNIX", None)
+        or not hasattr(socket, "SO_PEERCRED")
+    ):
+        return False
+    _, user, _ = struct.unpack("3i", given.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return user in (0, os.geteuid())
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
     """Who makes one call."""
@@ -51,11 +70,28 @@ class Caller:
     metadata: tuple[tuple[str, str | bytes], ...] = field(default=())
 
 
+class Keeper(Protocol):
+    """Asks who calls, where the broker has its locks on."""
+
+    def identify(self, authorization: str | None, peer: Peer) -> Identity:
+        """Raises `Unauthenticated`."""
+        ...
+
+    def check(self, identity: Identity) -> None:
+        """Whether what was shown still proves something; raises `Unauthenticated`."""
+        ...
+
+
 class Called(Protocol):
     """A call or stream; who makes it is put together when it is asked for, which few do."""
 
     @property
     def caller(self) -> Caller: ...
+
+    @property
+    def identity(self) -> Identity | None:
+        """Who calls; None where nobody asks."""
+        ...
 
 
 #: of the cold handler that runs; hot handlers find it at their reply
@@ -68,6 +104,10 @@ class _ColdCall:
     @property
     def caller(self) -> Caller:
         return current_caller.get() or Caller(peer=Peer(address=""))
+
+    @property
+    def identity(self) -> Identity | None:
+        return current_identity.get()
 
 
 COLD_CALL: Final = _ColdCall()

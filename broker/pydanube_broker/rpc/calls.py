@@ -24,12 +24,14 @@ from pydanube_core.grpc_wire import (
     too_large,
     trailers,
 )
+from pydanube_core.security.identity import current_identity
 
 from pydanube_broker.rpc.caller import Caller, current_caller
 from pydanube_broker.rpc.error_metadata import as_metadata
 
 if TYPE_CHECKING:
     from pydanube_core.http2 import Stream
+    from pydanube_core.security.identity import Identity
 
     from pydanube_broker.rpc.call_host import CallConnection, CalledMethod, HeadOfCall
     from pydanube_broker.rpc.hot import ColdHandler, HotHandler
@@ -72,6 +74,10 @@ class Call:
     @property
     def caller(self) -> Caller:
         return Caller(peer=self.connection.peer, metadata=self.head.metadata)
+
+    @property
+    def identity(self) -> Identity | None:
+        return self.head.identity
 
     def on_data(self, data: bytes, start: int, end: int, *, ended: bool) -> None:
         raise NotImplementedError
@@ -140,6 +146,31 @@ class RefusedCall(Call):
             out.head(stream, head.refusal)
             out.data(stream, head.body)
             out.finish(stream, None, repeats=False)
+
+    def gone(self) -> None:
+        if not self.over:
+            self._end(Status.CANCELLED)
+
+
+class UnidentifiedCall(Call):
+    """A call whose caller is not known. It is answered at its first byte: whoever opens a stream waits for an answer."""
+
+    __slots__ = ("_error",)
+
+    def __init__(
+        self,
+        connection: CallConnection,
+        stream: Stream,
+        method: CalledMethod,
+        head: HeadOfCall,
+        error: ClusterError,
+    ) -> None:
+        super().__init__(connection, stream, method, head)
+        self._error = error
+
+    def on_data(self, data: bytes, start: int, end: int, *, ended: bool) -> None:
+        if not self.over:
+            self.fail(self._error)
 
     def gone(self) -> None:
         if not self.over:
@@ -300,6 +331,7 @@ class ColdCall(OneRequest):
             return
         context = copy_context()
         context.run(current_caller.set, self.caller)
+        context.run(current_identity.set, self.head.identity)
         self._task = self.connection.start(self._run(message), context)
 
     async def _run(self, message: bytes) -> None:

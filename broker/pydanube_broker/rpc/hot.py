@@ -102,9 +102,10 @@ ColdHandler = Callable[[bytes], Awaitable[bytes]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """What a server serves on one port: full method path → handler."""
+    """What a server serves on one port: full method path → handler; `open`: paths for which nobody is asked who he is."""
 
     streams: Mapping[str, StreamOpener] = field(default_factory=dict)
     cold: Mapping[str, ColdHandler] = field(default_factory=dict)
     hot: Mapping[str, HotHandler] = field(default_factory=dict)
     server_streams: Mapping[str, ServerStreamOpener] = field(default_factory=dict)
+    open: frozenset[str] = frozenset()

@@ -26,8 +26,8 @@ from pydanube_core.http2 import (
 )
 from pydanube_core.http2.codes import ErrorCode
 
-from pydanube_broker.rpc.caller import Peer, address_of
-from pydanube_broker.rpc.calls import Call
+from pydanube_broker.rpc.caller import Peer, address_of, is_own_user
+from pydanube_broker.rpc.calls import Call, UnidentifiedCall
 from pydanube_broker.rpc.peer_memory import Holding
 from pydanube_broker.rpc.routing import CallHead
 
@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 
 
 log = logging.getLogger("pydanube.rpc")
+
+# It would write every header down where somebody wants to see all logs: also `authorization`, whose owner anybody could be.
+logging.getLogger("hpack").setLevel(logging.INFO)
 
 HIGH_WATER_BYTES: Final = 128 << 10  # held by the transport before it says so
 NOTED_BYTES: Final = 4096  # what is held is told to the broker's budget when it has changed by as much
@@ -79,6 +82,7 @@ class OwnConnection(asyncio.Protocol):
         self.peer = Peer(
             address=address_of(transport.get_extra_info("peername")),
             certificate=(secured.getpeercert() or None) if secured is not None else None,
+            local=is_own_user(transport.get_extra_info("socket")),
         )
         self.holding = Holding(self.peer, self.now, holds=self.holds, give_up=self.give_up)
         if not self.server.admit(self):
@@ -130,8 +134,14 @@ class OwnConnection(asyncio.Protocol):
         if head is None:
             head = event.head.note = CallHead(event.head, self.server.methods, self.server.nothing)
         method, stream = head.method, event.stream
+        keeper = self.server.keeper
+        unknown = None if keeper is None or method.open else head.unidentified(keeper, self.peer)
         try:
-            call: Call = method.call(self, stream, method, head)
+            call: Call = (
+                method.call(self, stream, method, head)
+                if unknown is None
+                else UnidentifiedCall(self, stream, method, head, unknown)
+            )
         except Exception:
             log.exception("stream_failed", extra={"event": "stream_failed", "method": method.path})
             self.http.reset(stream, ErrorCode.INTERNAL_ERROR)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import ssl
 from collections import Counter
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 
 from pydanube_core.http2 import Limits
 
+from pydanube_broker.rpc.caller import Keeper
 from pydanube_broker.rpc.deadlines import Deadlines
 from pydanube_broker.rpc.hot import Route
 from pydanube_broker.rpc.listening import listen
@@ -64,6 +66,7 @@ class OwnServer:
         unix_path: listen on this socket too.
         memory: what is held for the peers of all ports of a broker.
         tls: gives the certificates in force, with ALPN `h2`; asks for client certificates as it says.
+        keeper: asks who calls; None: nobody does.
     """
 
     def __init__(
@@ -81,6 +84,7 @@ class OwnServer:
         limits: Limits | None = None,
         times: Times | None = None,
         memory: PeerMemory | None = None,
+        keeper: Keeper | None = None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.limits = limits or Limits()
@@ -91,6 +95,7 @@ class OwnServer:
         self._counted: Counter[str] = Counter() if connections is None else connections
         self.methods = methods_of(route, self.calls)
         self.nothing = nothing(self.calls)
+        self.keeper = keeper
         self.deadlines = Deadlines(self.loop)
         self._tls = tls
         self._unix_path = unix_path
@@ -116,7 +121,11 @@ class OwnServer:
             door = TlsDoor(self._listener, factory, self._tls, patience_s=patience_s, closed=self.closed)
             self._servers.append(door)
         if self._unix_path is not None:
-            self._servers.append(await self.loop.create_unix_server(factory, self._unix_path))
+            before = os.umask(0o177)  # nobody else may open it, from its first moment on
+            try:
+                self._servers.append(await self.loop.create_unix_server(factory, self._unix_path))
+            finally:
+                os.umask(before)
         self._timer = self.loop.call_later(self.times.look_s, self._look)
 
     async def stop(self, grace_s: float | None) -> None:

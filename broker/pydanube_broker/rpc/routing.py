@@ -6,9 +6,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from pydanube_core.errors import Unauthenticated
 from pydanube_core.grpc_wire import Headers, Status, WireError, decode_metadata, timeout_s, trailers
 from pydanube_core.http2.head import RequestHead
+from pydanube_core.security.identity import Identity
 
+from pydanube_broker.rpc.caller import Keeper, Peer
 from pydanube_broker.rpc.calls import Call, ColdCall, HotCall, RefusedCall
 from pydanube_broker.rpc.hot import Route
 from pydanube_broker.rpc.stream_calls import ServerStreamCall, StreamCall
@@ -20,12 +23,19 @@ NO_GRPC: Final = b"This port speaks gRPC. Metrics and health pages are on the me
 class Method:
     """One method, and where its calls are counted when they end."""
 
-    __slots__ = ("_calls", "_keys", "call", "handler", "path")
+    __slots__ = ("_calls", "_keys", "call", "handler", "open", "path")
 
     def __init__(
-        self, path: str, call: Callable[..., Call], handler: Any, calls: Counter[tuple[str, str, str]]
+        self,
+        path: str,
+        call: Callable[..., Call],
+        handler: Any,
+        calls: Counter[tuple[str, str, str]],
+        *,
+        open: bool = False,
     ) -> None:
         self.path = path
+        self.open = open  # nobody is asked who he is
         self.call = call
         self.handler = handler
         self._calls = calls
@@ -45,7 +55,7 @@ def methods_of(route: Route, calls: Counter[tuple[str, str, str]]) -> Mapping[by
         (HotCall, route.hot),
     )
     return {
-        path.encode(): Method(path, kind, handler, calls)
+        path.encode(): Method(path, kind, handler, calls, open=path in route.open)
         for kind, handlers in kinds
         for path, handler in handlers.items()
     }
@@ -53,7 +63,7 @@ def methods_of(route: Route, calls: Counter[tuple[str, str, str]]) -> Mapping[by
 
 def nothing(calls: Counter[tuple[str, str, str]]) -> Method:
     """What is called by requests that call nothing; they are counted together."""
-    return Method("/unknown/unknown", RefusedCall, None, calls)
+    return Method("/unknown/unknown", RefusedCall, None, calls, open=True)
 
 
 class CallHead:
@@ -66,11 +76,14 @@ class CallHead:
         timeout_s: where it stands among the fields (`HeaderReader` takes it out of most requests).
     """
 
-    __slots__ = ("_fields", "_metadata", "body", "gzip", "method", "refusal", "timeout_s")
+    __slots__ = ("_fields", "_metadata", "body", "gzip", "identity", "method", "refusal", "timeout_s")
 
     def __init__(self, head: RequestHead, methods: Mapping[bytes, Method], nothing: Method) -> None:
         self._fields = head.fields
         self._metadata: tuple[tuple[str, str | bytes], ...] | None = None
+        self.identity: Identity | None = (
+            None  # as its connection and its fields prove; None until somebody asked
+        )
         self.method = nothing
         self.refusal: Headers = ()
         self.body: bytes | None = None
@@ -109,6 +122,26 @@ class CallHead:
         if self._metadata is None:
             self._metadata = decode_metadata(self._fields)
         return self._metadata
+
+    def unidentified(self, keeper: Keeper, peer: Peer) -> Unauthenticated | None:
+        """Ask who calls: at the first call with this head, and whether it still holds at every other.
+
+        Returns:
+            None where he may go on; else what he is told.
+        """
+        try:
+            if self.identity is None:
+                shown = [value for name, value in self._fields if name == b"authorization"]
+                if len(shown) > 1:
+                    raise Unauthenticated("authorization stands there twice")
+                text = shown[0].decode("latin-1") if shown else None
+                self.identity = keeper.identify(text, peer)
+            else:
+                keeper.check(self.identity)
+        except Unauthenticated as error:
+            self.identity = None
+            return error
+        return None
 
     def _refuse(self, status: int, message: str) -> None:
         self.refusal = (

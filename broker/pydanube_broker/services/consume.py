@@ -59,6 +59,14 @@ class ConsumeStream:
         self._unread = 0
         self.closed = False
 
+    def check_again(self) -> None:
+        """End where who opened it may not read any more."""
+        if self._topic is not None and not self.closed:
+            try:
+                self._plane.access.check_again(self._reply, Action.CONSUME, self._topic)
+            except ClusterError as error:
+                self.end(error)
+
     # -- from the client -------------------------------------------------------------------------------------
 
     def on_message(self, message: bytes) -> None:

@@ -26,6 +26,7 @@ from pydanube_core.names import TopicName, check_client_name
 from pydanube_broker.rpc.hot import StreamReply
 from pydanube_broker.schema.guard import SchemaGuard
 from pydanube_broker.serving.data_plane import DataPlane
+from pydanube_broker.serving.topic_access import Action
 from pydanube_broker.topics.gate import AccessMode
 from pydanube_broker.topics.producers import Appended, Opening, ProducerSession
 from pydanube_broker.topics.topic import ProducerLeft, Topic, now_ms
@@ -74,6 +75,14 @@ class PublishStream:
         self._goodbye = False  # it ends in good order; its connection does not just break
         self._deaf = False  # the client does not read its answers: nothing more is read from it
         self.closed = False
+
+    def check_again(self) -> None:
+        """End where who opened it may not write any more."""
+        if self._topic is not None and not self.closed:
+            try:
+                self._plane.access.check_again(self._reply, Action.PRODUCE, self._topic)
+            except ClusterError as error:
+                self.end(error)
 
     # -- from the client -------------------------------------------------------------------------------------
 

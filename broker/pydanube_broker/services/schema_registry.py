@@ -9,12 +9,13 @@ them. Definitions come back as they were registered.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 from pydanube_core.errors import InvalidArgument, SchemaNotFound
 from pydanube_core.generated import danube_schema_pb2 as pb
 from pydanube_core.names import TopicName
+from pydanube_core.security.identity import current_identity
 from pydanube_core.services import SCHEMA_REGISTRY
 
 from pydanube_broker.rpc.hot import ColdHandler
@@ -27,15 +28,26 @@ from pydanube_broker.schema.vocabulary import (
     parse_policy,
     parse_type,
 )
+from pydanube_broker.security.locks import Locks
 
 M = TypeVar("M", bound=Message)
+
+#: what a method that changes something needs, on the cluster: subjects have no namespace
+CHANGES: Final = {
+    "RegisterSchema": "schemas:create",
+    "DeleteSchemaVersion": "schemas:delete",
+    "SetCompatibilityMode": "schemas:change",
+    "ConfigureTopicSchema": "schemas:change",
+    "UpdateTopicValidationPolicy": "schemas:change",
+}
 
 
 class SchemaRegistryService:
     """Cold handlers."""
 
-    def __init__(self, schemas: TopicSchemas) -> None:
+    def __init__(self, schemas: TopicSchemas, locks: Locks | None = None) -> None:
         self._schemas = schemas
+        self._locks = locks
         self._registry = schemas.registry
 
     @property
@@ -57,7 +69,19 @@ class SchemaRegistryService:
             "ListSubjects": _handler(pb.ListSubjectsRequest, self.list_subjects),
         }
         assert set(found) == set(SCHEMA_REGISTRY.methods), "a method is not served, or none of the service"
-        return {SCHEMA_REGISTRY[name].path: handler for name, handler in found.items()}
+        return {SCHEMA_REGISTRY[name].path: self._locked(name, handler) for name, handler in found.items()}
+
+    def _locked(self, method: str, handler: ColdHandler) -> ColdHandler:
+        """Behind the locks, where there are any: whoever is known reads schemas, and changes them with the permission."""
+        locks, permission = self._locks, CHANGES.get(method)
+        if locks is None or permission is None:
+            return handler
+
+        async def locked(data: bytes) -> bytes:
+            locks.check(current_identity.get(), permission)
+            return await handler(data)
+
+        return locked
 
     # -- subjects and versions -----------------------------------------------------------------------------------
 

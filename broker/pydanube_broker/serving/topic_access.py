@@ -9,16 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
+from typing import Final
 
 from pydanube_core.errors import DispatchMismatch, TopicNotFound
 from pydanube_core.generated import danube_stream_pb2 as pb
 from pydanube_core.names import TopicName
 from pydanube_core.positions import Position
 from pydanube_core.refusals import system_is_closed
+from pydanube_core.security.permissions import AUDIT_READ, CONSUME, LOOK_UP, PRODUCE, Resource
 
 from pydanube_broker.delivery.any_pump import AnyPump
 from pydanube_broker.health import Health
 from pydanube_broker.rpc.caller import Called
+from pydanube_broker.security.locks import Locks
 from pydanube_broker.serving.registry import Registry
 from pydanube_broker.serving.unused_topics import UNUSED_TTL
 from pydanube_broker.settings import Settings
@@ -33,18 +36,33 @@ class Action(StrEnum):
     CONSUME = "consume"  # read it, subscribe to it, acknowledge
 
 
+PERMISSIONS: Final = {Action.LOOK_UP: LOOK_UP, Action.PRODUCE: PRODUCE, Action.CONSUME: CONSUME}
+
+
 class TopicAccess:
     """See the module. Topics are concrete ones."""
 
-    def __init__(self, registry: Registry, health: Health, settings: Settings) -> None:
+    def __init__(
+        self, registry: Registry, health: Health, settings: Settings, locks: Locks | None = None
+    ) -> None:
         self._registry = registry
         self._health = health
         self._settings = settings
+        self._locks = locks
 
     def check(self, called: Called, action: Action, name: TopicName) -> None:
-        """Raise `PermissionDenied` where who called may not do that. Permissions will be asked for here."""
+        """Raise `PermissionDenied` where who called may not do that, `Unauthenticated` where nobody knows him any more."""
         if name.is_system and action is Action.PRODUCE:
             raise system_is_closed(str(name))
+        if self._locks is not None:
+            if name.is_system and action is Action.CONSUME:
+                self._locks.check(called.identity, AUDIT_READ)
+            self._locks.check(called.identity, PERMISSIONS[action], Resource.of(name))
+
+    def check_again(self, called: Called, action: Action, topic: Topic) -> None:
+        """`check` for what was let in before, and goes on: a stream, the messages of a producer."""
+        if self._locks is not None:
+            self.check(called, action, topic.options.topic)
 
     def topic(self, called: Called, action: Action, name: TopicName) -> Topic:
         """The topic of that name. Raises `PermissionDenied`, `TopicNotFound`."""
@@ -61,7 +79,10 @@ class TopicAccess:
 
     def names(self, called: Called) -> Iterable[TopicName]:
         """Every topic that who called may look up, by the name its users know."""
-        return self._registry.names()
+        locks, identity = self._locks, called.identity
+        if locks is None:
+            return self._registry.names()
+        return [name for name in self._registry.names() if locks.allows(identity, LOOK_UP, Resource.of(name))]
 
     async def topic_to_write(
         self,

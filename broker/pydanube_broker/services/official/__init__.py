@@ -23,6 +23,7 @@ from pydanube_core.services import (
 from pydanube_storage.metadata import MetadataStore
 
 from pydanube_broker.cluster.topic_catalog import TopicCatalog
+from pydanube_broker.rpc.caller import Keeper
 from pydanube_broker.rpc.hot import ColdHandler, HotHandler, ServerStreamOpener
 from pydanube_broker.services.official.auth import AuthService
 from pydanube_broker.services.official.client_book import ClientBook
@@ -51,6 +52,7 @@ class OfficialServices:
         tier: Callable[[], Tier],
         *,
         schemas: SchemaGate | None = None,
+        keeper: Keeper | None = None,
     ) -> None:
         self._book = ClientBook(store)
         self._producer = ProducerService(plane, self._book, schemas or NoSchemas())
@@ -58,7 +60,7 @@ class OfficialServices:
         self._discovery = DiscoveryService(plane.access, plane.ownership)
         self._health = HealthCheckService(self._book)
         self._storage = StorageService(plane.access, tier)
-        self._auth = AuthService()
+        self._auth = AuthService(keeper)
         self._timer: asyncio.TimerHandle | None = None
 
     async def load(self, topics: Sequence[Topic], catalog: TopicCatalog) -> None:
@@ -87,6 +89,10 @@ class OfficialServices:
     def end(self, error: ClusterError) -> None:
         """End the streams as retryable; the broker is shutting down."""
         self._consumer.end(error)
+
+    def check_again(self) -> None:
+        """End the streams of those who may not read any more."""
+        self._consumer.check_again()
 
     @property
     def cold(self) -> Mapping[str, ColdHandler]:

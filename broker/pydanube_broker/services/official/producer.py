@@ -90,6 +90,8 @@ class ProducerService:
         known = self._book.producer(message.producer_id)
         if known is None or known.topic.name != name:
             known = self._attach(reply, message, name)
+        else:  # anybody can name its id
+            self._plane.access.check_again(reply, Action.PRODUCE, known.topic)
         topic = known.topic
         try:
             self._plane.health.check_publish()

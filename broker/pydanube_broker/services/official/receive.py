@@ -159,6 +159,14 @@ class ReceiveStream:
         self._pump = pump
         self._reply.begin()
 
+    def check_again(self) -> None:
+        """End where who opened it may not read any more."""
+        if self._known is not None and not self.closed:
+            try:
+                self._plane.access.check_again(self._reply, Action.CONSUME, self._known.topic)
+            except ClusterError as error:
+                self.end(error)
+
     def _refuse(self, error: ClusterError) -> None:
         """Fail before the headers, after a pause."""
         if not self.closed:

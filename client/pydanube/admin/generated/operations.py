@@ -12,16 +12,19 @@ from pydanube.admin.generated.results import (
     AlertItem,
     AppliedPlan,
     AuditRecord,
+    BindingItem,
     BrokerConfig,
     BrokerItem,
     BrokerLogs,
     BrokerMetricsResult,
     BrokerStatus,
     CancelledTask,
+    ChangedBinding,
     ChangedBroker,
     ChangedCompatibility,
     ChangedFailurePolicy,
     ChangedNamespace,
+    ChangedRole,
     ChangedTopicPolicies,
     ChangedTopicSchema,
     ClusterMetrics,
@@ -32,13 +35,16 @@ from pydanube.admin.generated.results import (
     CreatedSubscription,
     CreatedTopic,
     DeadLetterItem,
+    DeletedBinding,
     DeletedNamespace,
+    DeletedRole,
     DeletedSubscription,
     DeletedTopic,
     DeletedVersion,
     DiagnosisResult,
     DiscardedPlan,
     Disconnected,
+    Explanation,
     ExportedObjects,
     FailurePolicyResult,
     FlushedObjects,
@@ -49,6 +55,7 @@ from pydanube.admin.generated.results import (
     MovedCursor,
     NamespaceItem,
     NamespacePoliciesResult,
+    NewToken,
     ObjectItem,
     PeekedMessages,
     PlanDocument,
@@ -60,6 +67,8 @@ from pydanube.admin.generated.results import (
     ReplayedDeadLetters,
     ReplayedTopic,
     ReportResult,
+    RevokedToken,
+    RoleItem,
     SchemaResult,
     SearchPage,
     ShownPlan,
@@ -68,6 +77,7 @@ from pydanube.admin.generated.results import (
     SubscriptionItem,
     Task,
     TaskItem,
+    TokenItem,
     TopicChart,
     TopicDescription,
     TopicItem,
@@ -81,6 +91,7 @@ from pydanube.admin.generated.results import (
     VerifiedAudit,
     VerifiedObjects,
     VersionItem,
+    Whoami,
 )
 from pydanube.admin.plans import Plan, planned
 from pydanube.admin.values import Page
@@ -128,6 +139,54 @@ class AuditOperations:
     async def verify(self) -> VerifiedAudit:
         """Check the hash chain and the MACs of the audit from its first record to its last; says the first that is not what was written, and how many are verified, known by the chain only, or forged."""
         return await self._caller.call("audit.verify", locals(), VerifiedAudit)
+
+
+class BindingsOperations:
+    """`admin.bindings`"""
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+
+    async def create(
+        self,
+        binding: str,
+        principal: str,
+        *,
+        roles: str,
+        scope: Literal["cluster", "namespace", "topic"] | None = None,
+        resource: str | None = None,
+        principal_type: Literal["user", "service_account"] | None = None,
+        plan_token: str | None = None,
+    ) -> ChangedBinding:
+        """Give a principal roles on the cluster, a namespace or a topic; a binding of that name is replaced."""
+        return await self._caller.call("bindings.create", locals(), ChangedBinding)
+
+    async def plan_create(
+        self,
+        binding: str,
+        principal: str,
+        *,
+        roles: str,
+        scope: Literal["cluster", "namespace", "topic"] | None = None,
+        resource: str | None = None,
+        principal_type: Literal["user", "service_account"] | None = None,
+    ) -> Plan[ChangedBinding]:
+        """What `create` would change; nothing changes until it is applied."""
+        return await planned(self._caller, "bindings.create", locals(), ChangedBinding)
+
+    async def delete(self, binding: str, *, plan_token: str | None = None) -> DeletedBinding:
+        """Take a binding back; streams that stood on it end within 5 s."""
+        return await self._caller.call("bindings.delete", locals(), DeletedBinding)
+
+    async def plan_delete(self, binding: str) -> Plan[DeletedBinding]:
+        """What `delete` would change; nothing changes until it is applied."""
+        return await planned(self._caller, "bindings.delete", locals(), DeletedBinding)
+
+    async def list(
+        self, *, limit: int | None = None, page: str | None = None, filter: str | None = None
+    ) -> Page[BindingItem]:
+        """List bindings: which principal has which roles on what. The filter is over principals."""
+        return await self._caller.call("bindings.list", locals(), Page[BindingItem])
 
 
 class BrokersOperations:
@@ -669,6 +728,39 @@ class ReportsOperations:
         return await self._caller.call("reports.lag", locals(), ReportResult, long_running=True)
 
 
+class RolesOperations:
+    """`admin.roles`"""
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+
+    async def create(self, role: str, *, permissions: str, plan_token: str | None = None) -> ChangedRole:
+        """Create a role, or give an existing one other permissions."""
+        return await self._caller.call("roles.create", locals(), ChangedRole)
+
+    async def plan_create(self, role: str, *, permissions: str) -> Plan[ChangedRole]:
+        """What `create` would change; nothing changes until it is applied."""
+        return await planned(self._caller, "roles.create", locals(), ChangedRole)
+
+    async def delete(self, role: str, *, plan_token: str | None = None) -> DeletedRole:
+        """Delete a role; bindings that name it stay and give nothing by it."""
+        return await self._caller.call("roles.delete", locals(), DeletedRole)
+
+    async def plan_delete(self, role: str) -> Plan[DeletedRole]:
+        """What `delete` would change; nothing changes until it is applied."""
+        return await planned(self._caller, "roles.delete", locals(), DeletedRole)
+
+    async def get(self, role: str) -> RoleItem:
+        """Show a role's permissions."""
+        return await self._caller.call("roles.get", locals(), RoleItem)
+
+    async def list(
+        self, *, limit: int | None = None, page: str | None = None, filter: str | None = None
+    ) -> Page[RoleItem]:
+        """List roles with their permissions."""
+        return await self._caller.call("roles.list", locals(), Page[RoleItem])
+
+
 class SchemasOperations:
     """`admin.schemas`"""
 
@@ -771,6 +863,28 @@ class SchemasOperations:
     ) -> Page[VersionItem]:
         """List the versions of a subject, oldest first."""
         return await self._caller.call("schemas.versions", locals(), Page[VersionItem])
+
+
+class SecurityOperations:
+    """`admin.security`"""
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+
+    async def explain(
+        self,
+        principal: str,
+        *,
+        operation: str,
+        resource: str | None = None,
+        principal_type: Literal["user", "service_account"] | None = None,
+    ) -> Explanation:
+        """Say whether a principal may carry out an operation on a resource, and which binding decides it."""
+        return await self._caller.call("security.explain", locals(), Explanation)
+
+    async def whoami(self) -> Whoami:
+        """Say as whom this call was made, how that was proven, and what it may do."""
+        return await self._caller.call("security.whoami", locals(), Whoami)
 
 
 class SubscriptionsOperations:
@@ -934,6 +1048,43 @@ class TasksOperations:
     ) -> Page[TaskItem]:
         """List calls of long operations: those that run, and those of the last day."""
         return await self._caller.call("tasks.list", locals(), Page[TaskItem])
+
+
+class TokensOperations:
+    """`admin.tokens`"""
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+
+    async def create(
+        self,
+        name: str,
+        *,
+        principal: str | None = None,
+        principal_type: Literal["user", "service_account"] | None = None,
+        role: str | None = None,
+        expires: str | None = None,
+    ) -> NewToken:
+        """Create an API token. It is in this answer and never shown again."""
+        return await self._caller.call("tokens.create", locals(), NewToken)
+
+    async def list(
+        self, *, limit: int | None = None, page: str | None = None, filter: str | None = None
+    ) -> Page[TokenItem]:
+        """List API tokens by name: whose they are and until when they are good; never the tokens themselves."""
+        return await self._caller.call("tokens.list", locals(), Page[TokenItem])
+
+    async def revoke(self, token_id: str, *, plan_token: str | None = None) -> RevokedToken:
+        """Make a token good for nothing, at once; streams that were opened with it end within 5 s."""
+        return await self._caller.call("tokens.revoke", locals(), RevokedToken)
+
+    async def plan_revoke(self, token_id: str) -> Plan[RevokedToken]:
+        """What `revoke` would change; nothing changes until it is applied."""
+        return await planned(self._caller, "tokens.revoke", locals(), RevokedToken)
+
+    async def rotate(self, token_id: str, *, overlap: str | None = None) -> NewToken:
+        """Create a token in place of another, which stays good for the overlap. It is in this answer and never shown again."""
+        return await self._caller.call("tokens.rotate", locals(), NewToken)
 
 
 class TopicsOperations:
@@ -1169,6 +1320,7 @@ class Admin:
     def __init__(self, caller: Caller) -> None:
         self.alerts = AlertsOperations(caller)
         self.audit = AuditOperations(caller)
+        self.bindings = BindingsOperations(caller)
         self.brokers = BrokersOperations(caller)
         self.changes = ChangesOperations(caller)
         self.cluster = ClusterOperations(caller)
@@ -1183,7 +1335,10 @@ class Admin:
         self.plans = PlansOperations(caller)
         self.producers = ProducersOperations(caller)
         self.reports = ReportsOperations(caller)
+        self.roles = RolesOperations(caller)
         self.schemas = SchemasOperations(caller)
+        self.security = SecurityOperations(caller)
         self.subscriptions = SubscriptionsOperations(caller)
         self.tasks = TasksOperations(caller)
+        self.tokens = TokensOperations(caller)
         self.topics = TopicsOperations(caller)

@@ -84,6 +84,34 @@ class VerifiedAudit(Result):
     as_of: str
 
 
+class ChangedBinding(Result):
+    call_id: str = ""
+    plan_id: str = ""
+    undo_until: str | None = None
+    binding: str
+    principal: str
+    principal_type: str
+    roles: list[str]
+    scope: str
+    resource: str
+
+
+class DeletedBinding(Result):
+    call_id: str = ""
+    plan_id: str = ""
+    undo_until: str | None = None
+    binding: str
+
+
+class BindingItem(Result):
+    binding: str
+    principal: str
+    principal_type: str
+    roles: list[str]
+    scope: str
+    resource: str
+
+
 class ChangedBroker(Result):
     call_id: str = ""
     plan_id: str = ""
@@ -509,6 +537,28 @@ class ReportResult(Result):
     rows_total: int
 
 
+class ChangedRole(Result):
+    call_id: str = ""
+    plan_id: str = ""
+    undo_until: str | None = None
+    role: str
+    permissions: list[str]
+    system: bool
+
+
+class DeletedRole(Result):
+    call_id: str = ""
+    plan_id: str = ""
+    undo_until: str | None = None
+    role: str
+
+
+class RoleItem(Result):
+    role: str
+    permissions: list[str]
+    system: bool
+
+
 class Difference(Result):
     """`before` and `after` are what the old and the new schema hold at `path`; null for nothing."""
 
@@ -596,6 +646,27 @@ class VersionItem(Result):
     fingerprint: str
     created_at: str
     untrusted: dict[str, Any]
+
+
+class Explanation(Result):
+    allowed: bool
+    principal: str
+    permission: str
+    resource: str
+    binding: str | None
+    role: str | None
+    why: str
+
+
+class Whoami(Result):
+    principal: str
+    principal_type: str
+    method: str
+    credential: str | None
+    expires_at: str | None
+    mode: str
+    everything: bool
+    bindings: list[str]
 
 
 class CreatedSubscription(Result):
@@ -794,6 +865,33 @@ class TaskItem(Result):
     ended_at: str | None
     code: str | None
     work: list[dict[str, Any]]
+
+
+class NewToken(Result):
+    token_id: str
+    name: str
+    principal: str
+    principal_type: str
+    created_at: str
+    expires_at: str | None
+    token: str
+
+
+class TokenItem(Result):
+    token_id: str
+    name: str
+    principal: str
+    principal_type: str
+    created_at: str
+    expires_at: str | None
+
+
+class RevokedToken(Result):
+    call_id: str = ""
+    plan_id: str = ""
+    undo_until: str | None = None
+    token_id: str
+    name: str
 
 
 class ChartedSubscription(Result):

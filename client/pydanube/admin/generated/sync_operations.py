@@ -9,6 +9,7 @@ from pydanube.admin.generated.operations import (
     Admin,
     AlertsOperations,
     AuditOperations,
+    BindingsOperations,
     BrokersOperations,
     ChangesOperations,
     ClusterOperations,
@@ -23,9 +24,12 @@ from pydanube.admin.generated.operations import (
     PlansOperations,
     ProducersOperations,
     ReportsOperations,
+    RolesOperations,
     SchemasOperations,
+    SecurityOperations,
     SubscriptionsOperations,
     TasksOperations,
+    TokensOperations,
     TopicsOperations,
 )
 from pydanube.blocking import Blocking, InLoop
@@ -43,6 +47,16 @@ class SyncAuditOperations(InLoop[AuditOperations]):
 
     query = Blocking(AuditOperations.query)
     verify = Blocking(AuditOperations.verify)
+
+
+class SyncBindingsOperations(InLoop[BindingsOperations]):
+    """`admin.bindings`"""
+
+    create = Blocking(BindingsOperations.create)
+    plan_create = BlockingPlan(BindingsOperations.plan_create)
+    delete = Blocking(BindingsOperations.delete)
+    plan_delete = BlockingPlan(BindingsOperations.plan_delete)
+    list = Blocking(BindingsOperations.list)
 
 
 class SyncBrokersOperations(InLoop[BrokersOperations]):
@@ -174,6 +188,17 @@ class SyncReportsOperations(InLoop[ReportsOperations]):
     lag = Blocking(ReportsOperations.lag)
 
 
+class SyncRolesOperations(InLoop[RolesOperations]):
+    """`admin.roles`"""
+
+    create = Blocking(RolesOperations.create)
+    plan_create = BlockingPlan(RolesOperations.plan_create)
+    delete = Blocking(RolesOperations.delete)
+    plan_delete = BlockingPlan(RolesOperations.plan_delete)
+    get = Blocking(RolesOperations.get)
+    list = Blocking(RolesOperations.list)
+
+
 class SyncSchemasOperations(InLoop[SchemasOperations]):
     """`admin.schemas`"""
 
@@ -189,6 +214,13 @@ class SyncSchemasOperations(InLoop[SchemasOperations]):
     set_compatibility = Blocking(SchemasOperations.set_compatibility)
     plan_set_compatibility = BlockingPlan(SchemasOperations.plan_set_compatibility)
     versions = Blocking(SchemasOperations.versions)
+
+
+class SyncSecurityOperations(InLoop[SecurityOperations]):
+    """`admin.security`"""
+
+    explain = Blocking(SecurityOperations.explain)
+    whoami = Blocking(SecurityOperations.whoami)
 
 
 class SyncSubscriptionsOperations(InLoop[SubscriptionsOperations]):
@@ -219,6 +251,16 @@ class SyncTasksOperations(InLoop[TasksOperations]):
     plan_cancel = BlockingPlan(TasksOperations.plan_cancel)
     get = Blocking(TasksOperations.get)
     list = Blocking(TasksOperations.list)
+
+
+class SyncTokensOperations(InLoop[TokensOperations]):
+    """`admin.tokens`"""
+
+    create = Blocking(TokensOperations.create)
+    list = Blocking(TokensOperations.list)
+    revoke = Blocking(TokensOperations.revoke)
+    plan_revoke = BlockingPlan(TokensOperations.plan_revoke)
+    rotate = Blocking(TokensOperations.rotate)
 
 
 class SyncTopicsOperations(InLoop[TopicsOperations]):
@@ -254,6 +296,7 @@ class SyncAdmin:
     def __init__(self, loop: Loop, admin: Admin) -> None:
         self.alerts = SyncAlertsOperations(loop, admin.alerts)
         self.audit = SyncAuditOperations(loop, admin.audit)
+        self.bindings = SyncBindingsOperations(loop, admin.bindings)
         self.brokers = SyncBrokersOperations(loop, admin.brokers)
         self.changes = SyncChangesOperations(loop, admin.changes)
         self.cluster = SyncClusterOperations(loop, admin.cluster)
@@ -268,7 +311,10 @@ class SyncAdmin:
         self.plans = SyncPlansOperations(loop, admin.plans)
         self.producers = SyncProducersOperations(loop, admin.producers)
         self.reports = SyncReportsOperations(loop, admin.reports)
+        self.roles = SyncRolesOperations(loop, admin.roles)
         self.schemas = SyncSchemasOperations(loop, admin.schemas)
+        self.security = SyncSecurityOperations(loop, admin.security)
         self.subscriptions = SyncSubscriptionsOperations(loop, admin.subscriptions)
         self.tasks = SyncTasksOperations(loop, admin.tasks)
+        self.tokens = SyncTokensOperations(loop, admin.tokens)
         self.topics = SyncTopicsOperations(loop, admin.topics)

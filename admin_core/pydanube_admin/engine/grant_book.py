@@ -1,0 +1,137 @@
+"""Roles, bindings and tokens as the operations on them see them, and what holds for every change of theirs.
+
+Nobody gives what he does not hold, and the last admin stays. They can be prepared while the locks are off.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field
+from pydanube_core.errors import (
+    ConditionNotMet,
+    GrantNotFound,
+    InvalidArgument,
+    PermissionDenied,
+)
+from pydanube_core.security.identity import ANONYMOUS, Identity, current_identity
+from pydanube_core.security.permissions import (
+    BUILT_IN,
+    Binding,
+    Grants,
+    Principal,
+    Role,
+    Scope,
+)
+from pydanube_core.security.records import (
+    BINDINGS,
+    ROLES,
+    TOKENS,
+    TokenRecord,
+    decode_binding,
+    decode_role,
+    decode_token,
+)
+
+from pydanube_admin.engine.context import Context
+
+MOST_RECORDS: Final = 10_000  # of roles, bindings and tokens, each
+PAGE: Final = 1000
+
+Name = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.@:/-]*$")]
+RoleName = Annotated[Name, Field(description="Name of the role")]
+PrincipalName = Annotated[str, Field(min_length=1, max_length=256, description="Name of the principal")]
+PrincipalType = Annotated[
+    Literal["user", "service_account"], Field(description="What kind of principal has the name")
+]
+ScopeArgument = Annotated[
+    Literal["cluster", "namespace", "topic"], Field(description="What the binding is for")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class GrantBook:
+    roles: dict[str, Role]
+    bindings: dict[str, Binding]
+    tokens: dict[str, TokenRecord]
+
+    @property
+    def grants(self) -> Grants:
+        return Grants.of(self.roles.values(), self.bindings.values())
+
+
+async def grant_book(context: Context) -> GrantBook:
+    roles = {each.name: each for each in [decode_role(item) for item in await _values(context, ROLES)]}
+    bindings = {each.id: each for each in [decode_binding(item) for item in await _values(context, BINDINGS)]}
+    tokens = {each.token_id: each for each in [decode_token(item) for item in await _values(context, TOKENS)]}
+    return GrantBook({**roles, **{role.name: role for role in BUILT_IN}}, bindings, tokens)
+
+
+async def _values(context: Context, prefix: str) -> list[bytes]:
+    found: list[bytes] = []
+    after: str | None = None
+    while True:
+        page = await context.port.list_state(prefix, after=after, limit=PAGE)
+        found += [item.value for item in page]
+        if len(page) < PAGE:
+            return found
+        after = page[-1].key
+
+
+async def write_grant(context: Context, key: str, value: bytes | None) -> None:
+    await context.port.write_state({key: value})
+    if context.port.locks is not None:
+        await context.port.locks.reload()
+
+
+def calling_identity() -> Identity:
+    return current_identity.get() or ANONYMOUS
+
+
+def check_holds(context: Context, grants: Grants, role: str, scope: Scope, resource: str) -> None:
+    """Nobody gives what he does not hold. Whoever prepares the locks before they are on holds everything."""
+    caller, locks = calling_identity(), context.port.locks
+    if locks is None or not locks.required or caller.everything:
+        return
+    if not grants.held(caller.principal, role, scope, resource):
+        raise PermissionDenied(
+            f"{caller.principal} does not hold all that {role} gives on {resource or 'the ' + scope}: nobody gives what "
+            "he does not hold; ask somebody who does",
+            role=role,
+            resource=resource,
+        )
+
+
+def check_owner(context: Context, book: GrantBook, principal: Principal) -> None:
+    """A token is as good as its principal: only who holds all that may make one."""
+    for binding in book.bindings.values():
+        if binding.principal == principal:
+            for role in binding.roles:
+                check_holds(context, book.grants, role, binding.scope, binding.resource)
+
+
+def check_admin_left(before: GrantBook, after: GrantBook) -> None:
+    if before.grants.admins() and not after.grants.admins():
+        raise ConditionNotMet(
+            "this would take the last admin's rights: bind the role admin to somebody else on the cluster first"
+        )
+
+
+def check_room(found: dict[str, Any], key: str, what: str) -> None:
+    if key not in found and len(found) >= MOST_RECORDS:
+        raise InvalidArgument(f"there are {MOST_RECORDS} {what} already; delete some", field=what, value=key)
+
+
+def names_of(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(each.strip() for each in text.split(",") if each.strip()))
+
+
+def found_role(book: GrantBook, name: str) -> Role:
+    if name not in book.roles:
+        raise GrantNotFound(
+            f"there is no role {name!r}; there are {', '.join(sorted(book.roles)[:20])}",
+            field="role",
+            value=name,
+        )
+    return book.roles[name]

@@ -1,0 +1,227 @@
+"""Bindings: which principal has which roles on what."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field
+from pydanube_core.errors import (
+    GrantNotFound,
+    InvalidArgument,
+)
+from pydanube_core.names import TopicName, check_namespace
+from pydanube_core.security.permissions import (
+    Binding,
+    Principal,
+    Scope,
+)
+from pydanube_core.security.records import (
+    binding_key,
+    encode_binding,
+)
+from pydanube_core.units import format_time
+
+from pydanube_admin.engine.context import Context
+from pydanube_admin.engine.effect import Effect
+from pydanube_admin.engine.forecast import Forecast, blast_radius, entry
+from pydanube_admin.engine.grant_book import (
+    GrantBook,
+    Name,
+    PrincipalName,
+    PrincipalType,
+    ScopeArgument,
+    check_admin_left,
+    check_holds,
+    check_room,
+    found_role,
+    grant_book,
+    names_of,
+    write_grant,
+)
+from pydanube_admin.engine.models import Change, ListRequest, Page, Request, Result
+from pydanube_admin.engine.operation import Example, operation
+from pydanube_admin.engine.paging import cut, glob
+
+
+class ListBindingsRequest(ListRequest):
+    pass
+
+
+class BindingItem(Result):
+    binding: str
+    principal: str
+    principal_type: str
+    roles: list[str]
+    scope: str
+    resource: str
+
+
+class CreateBindingRequest(Request):
+    binding: Annotated[Name, Field(description="A name for the binding")]
+    principal: PrincipalName
+    roles: Annotated[
+        str, Field(min_length=1, max_length=1000, description="Names of roles, with commas between")
+    ]
+    scope: ScopeArgument = "cluster"
+    resource: Annotated[
+        str,
+        Field(
+            max_length=300,
+            description="A namespace, or /namespace/topic; a star at the end: whatever begins so",
+        ),
+    ] = ""
+    principal_type: PrincipalType = "user"
+
+
+class BindingRequest(Request):
+    binding: Annotated[Name, Field(description="Name of the binding")]
+
+
+class ChangedBinding(BindingItem, Change):
+    pass
+
+
+class DeletedBinding(Change):
+    binding: str
+
+
+@operation(
+    "bindings.list",
+    effect=Effect.READ,
+    title="List bindings",
+    summary="List bindings: which principal has which roles on what. The filter is over principals.",
+    examples=(Example(arguments={"filter": "ann"}, note="what ann has"),),
+)
+async def list_bindings(context: Context, request: ListBindingsRequest) -> Page[BindingItem]:
+    matches = glob(request.filter)
+    found = [each for each in (await grant_book(context)).bindings.values() if matches(each.principal.name)]
+    page = cut(found, key=lambda binding: (binding.id,), operation="bindings.list", request=request)
+    return Page[BindingItem](
+        items=[BindingItem(**_binding(each)) for each in page.items],
+        next_page=page.next_page,
+        total=page.total,
+        as_of=format_time(context.now_ms()),
+    )
+
+
+async def forecast_create_binding(context: Context, request: CreateBindingRequest) -> Forecast:
+    book = await grant_book(context)
+    made = _new_binding(context, book, request)
+    before = book.bindings.get(made.id)
+    return Forecast(
+        diff=[entry(f"bindings/{made.id}", None if before is None else _binding(before), _binding(made))],
+        blast_radius=blast_radius(),
+    )
+
+
+@operation(
+    "bindings.create",
+    effect=Effect.CHANGE,
+    title="Create or change a binding",
+    summary="Give a principal roles on the cluster, a namespace or a topic; a binding of that name is replaced.",
+    forecast=forecast_create_binding,
+    required_flags=("roles",),
+    examples=(
+        Example(
+            arguments={
+                "binding": "ann-orders", "principal": "ann", "roles": "producer,consumer", "scope": "topic",
+                "resource": "/shop/orders*",
+            },
+            note="ann writes and reads what begins with orders",
+        ),
+    ),
+)  # fmt: skip
+async def create_binding(context: Context, request: CreateBindingRequest) -> ChangedBinding:
+    made = _new_binding(context, await grant_book(context), request)
+    await write_grant(context, binding_key(made.id), encode_binding(made))
+    return ChangedBinding(**_binding(made))
+
+
+def _new_binding(context: Context, book: GrantBook, request: CreateBindingRequest) -> Binding:
+    scope, roles = Scope(request.scope), names_of(request.roles)
+    resource = _scoped(scope, request.resource)
+    made = Binding(
+        id=request.binding,
+        principal=Principal(request.principal, request.principal_type),
+        roles=roles,
+        scope=scope,
+        resource=resource,
+    )
+    check_room(book.bindings, made.id, "bindings")
+    grants = book.grants
+    for role in roles:
+        found_role(book, role)
+        check_holds(context, grants, role, scope, resource)
+    check_admin_left(book, GrantBook(book.roles, {**book.bindings, made.id: made}, book.tokens))
+    return made
+
+
+def _scoped(scope: Scope, resource: str) -> str:
+    """The resource in the form in which it is kept: "", a namespace, /namespace/topic; a star may end the latter two."""
+    star = "*" if resource.endswith("*") else ""
+    bare = resource.removesuffix("*")
+    match scope:
+        case Scope.CLUSTER:
+            if resource:
+                raise InvalidArgument(
+                    "a binding on the cluster names no resource", field="resource", value=resource
+                )
+            return ""
+        case Scope.NAMESPACE:
+            return (
+                (check_namespace(bare, field="resource") if bare.strip("/") else "") + star
+                if resource
+                else _none(scope)
+            )
+        case Scope.TOPIC:
+            namespace, _, topic = bare.removeprefix("/").rpartition("/")
+            if not resource or not namespace or (not topic and not star):
+                return _none(scope)
+            check_namespace(namespace, field="resource")
+            return (
+                str(TopicName.parse(f"/{namespace}/{topic}", field="resource")) + star
+                if topic
+                else f"/{namespace}/*"
+            )
+
+
+def _none(scope: Scope) -> str:
+    form = "shop or shop*" if scope is Scope.NAMESPACE else "/shop/orders or /shop/orders*"
+    raise InvalidArgument(f"a binding on a {scope.value} names one: write {form}", field="resource", value="")
+
+
+async def forecast_delete_binding(context: Context, request: BindingRequest) -> Forecast:
+    found = _check_removable(await grant_book(context), request.binding)
+    return Forecast(diff=[entry(f"bindings/{found.id}", _binding(found), None)], blast_radius=blast_radius())
+
+
+@operation(
+    "bindings.delete",
+    effect=Effect.CHANGE,
+    title="Delete a binding",
+    summary="Take a binding back; streams that stood on it end within 5 s.",
+    forecast=forecast_delete_binding,
+    examples=(Example(arguments={"binding": "ann-orders"}, note="ann has it no more"),),
+)
+async def delete_binding(context: Context, request: BindingRequest) -> DeletedBinding:
+    found = _check_removable(await grant_book(context), request.binding)
+    await write_grant(context, binding_key(found.id), None)
+    return DeletedBinding(binding=found.id)
+
+
+def _check_removable(book: GrantBook, name: str) -> Binding:
+    found = book.bindings.get(name)
+    if found is None:
+        raise GrantNotFound(
+            f"there is no binding {name!r}; see `danube bindings list`", field="binding", value=name
+        )
+    rest = {key: value for key, value in book.bindings.items() if key != name}
+    check_admin_left(book, GrantBook(book.roles, rest, book.tokens))
+    return found
+
+
+def _binding(binding: Binding) -> dict[str, Any]:
+    return {
+        "binding": binding.id, "principal": binding.principal.name, "principal_type": binding.principal.type,
+        "roles": list(binding.roles), "scope": binding.scope.value, "resource": binding.resource,
+    }  # fmt: skip

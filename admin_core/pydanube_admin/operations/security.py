@@ -1,0 +1,156 @@
+"""Questions about who may do what."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from pydantic import Field
+from pydanube_core.errors import (
+    InvalidArgument,
+)
+from pydanube_core.names import TopicName, check_namespace
+from pydanube_core.security.permissions import (
+    CONSUME,
+    LOOK_UP,
+    PRODUCE,
+    Principal,
+    Resource,
+)
+from pydanube_core.units import format_time
+
+from pydanube_admin.engine.context import Context
+from pydanube_admin.engine.effect import Effect
+from pydanube_admin.engine.grant_book import (
+    PrincipalName,
+    PrincipalType,
+    calling_identity,
+    grant_book,
+)
+from pydanube_admin.engine.models import Request, Result
+from pydanube_admin.engine.operation import DECLARED, Example, operation
+
+DATA: Final = {"look_up": LOOK_UP, "produce": PRODUCE, "consume": CONSUME}
+
+
+class WhoamiRequest(Request):
+    pass
+
+
+class Whoami(Result):
+    principal: str
+    principal_type: str
+    method: str  # token, jwt, certificate, socket; none: nobody asked, or nothing was shown
+    credential: str | None  # its id, never the secret
+    expires_at: str | None
+    mode: str  # off, optional, required
+    everything: bool  # may do all
+    bindings: list[str]
+
+
+class ExplainRequest(Request):
+    principal: PrincipalName
+    operation: Annotated[
+        str, Field(max_length=100, description="topics.delete …, or look_up, produce, consume")
+    ]
+    resource: Annotated[
+        str | None, Field(max_length=300, description="/namespace/topic or a namespace; without: the cluster")
+    ] = None
+    principal_type: PrincipalType = "user"
+
+
+class Explanation(Result):
+    allowed: bool
+    principal: str
+    permission: str
+    resource: str
+    binding: str | None  # that allows it
+    role: str | None
+    why: str
+
+
+@operation(
+    "security.whoami",
+    effect=Effect.READ,
+    title="Who am I",
+    summary="Say as whom this call was made, how that was proven, and what it may do.",
+    examples=(Example(arguments={}, note="what the broker takes you for"),),
+)
+async def whoami(context: Context, request: WhoamiRequest) -> Whoami:
+    caller, locks = calling_identity(), context.port.locks
+    mine = [
+        each.id
+        for each in (await grant_book(context)).bindings.values()
+        if each.principal == caller.principal
+    ]
+    mode = "off" if locks is None else "required" if locks.required else "optional"
+    claimed = mode == "off"
+    return Whoami(
+        principal=context.principal if claimed else caller.principal.name,
+        principal_type="claimed" if claimed else caller.principal.type,
+        method=caller.method,
+        credential=caller.credential or None,
+        expires_at=None if caller.expires_at_s is None else format_time(int(caller.expires_at_s * 1000)),
+        mode=mode,
+        everything=mode != "required" or caller.everything,
+        bindings=sorted(mine),
+    )
+
+
+@operation(
+    "security.explain",
+    effect=Effect.READ,
+    title="Explain a permission",
+    summary="Say whether a principal may carry out an operation on a resource, and which binding decides it.",
+    required_flags=("operation",),
+    examples=(
+        Example(
+            arguments={"principal": "ann", "operation": "produce", "resource": "/shop/orders"},
+            note="may ann write orders",
+        ),
+    ),
+)
+async def explain_permission(context: Context, request: ExplainRequest) -> Explanation:
+    permission = _permission(request.operation)
+    resource = _resource(request.resource)
+    principal = Principal(request.principal, request.principal_type)
+    book = await grant_book(context)
+    decision = book.grants.decide(principal, permission, resource)
+    bound = [each for each in book.bindings.values() if each.principal == principal]
+    if decision.allowed:
+        why = f"the binding {decision.binding} gives the role {decision.role}, which holds {permission}"
+    elif not bound:
+        why = f"no binding names {principal}"
+    elif not any(each.covers(resource) for each in bound):
+        why = f"no binding of {principal} covers {resource}: there are {', '.join(each.id for each in bound[:10])}"
+    else:
+        why = f"no role that {principal} has on {resource} holds {permission}"
+    return Explanation(
+        allowed=decision.allowed,
+        principal=str(principal),
+        permission=permission,
+        resource=str(resource),
+        binding=decision.binding or None,
+        role=decision.role or None,
+        why=why,
+    )
+
+
+def _permission(name: str) -> str:
+    if name in DATA:
+        return DATA[name]
+    known = DECLARED.get(name)
+    if known is None:
+        raise InvalidArgument(
+            f"there is no operation {name[:100]!r}; write one as topics.list, or {', '.join(DATA)}",
+            field="operation",
+            value=name[:100],
+        )
+    return known.permission
+
+
+def _resource(text: str | None) -> Resource:
+    if not text:
+        return Resource()
+    if text.strip("/").count("/"):
+        return Resource.of(TopicName.parse(text))
+    return Resource(check_namespace(text, field="resource"))

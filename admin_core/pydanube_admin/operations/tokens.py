@@ -1,0 +1,214 @@
+"""API tokens. A secret is in one answer and nowhere else: making a token keeps no plan and no result."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Annotated, Any, Final
+
+from pydantic import Field
+from pydanube_core.errors import (
+    AlreadyExists,
+    GrantNotFound,
+)
+from pydanube_core.security.api_tokens import DICE_BYTES, new_token, renewed
+from pydanube_core.security.permissions import (
+    Binding,
+    Principal,
+    Scope,
+)
+from pydanube_core.security.records import (
+    TokenRecord,
+    binding_key,
+    encode_binding,
+    encode_token,
+    token_key,
+)
+from pydanube_core.units import format_time, parse_duration_s
+
+from pydanube_admin.engine.context import Context
+from pydanube_admin.engine.effect import Effect
+from pydanube_admin.engine.forecast import Forecast, blast_radius, entry
+from pydanube_admin.engine.grant_book import (
+    GrantBook,
+    Name,
+    PrincipalType,
+    check_holds,
+    check_owner,
+    check_room,
+    found_role,
+    grant_book,
+    write_grant,
+)
+from pydanube_admin.engine.models import Change, ListRequest, Page, Request, Result
+from pydanube_admin.engine.operation import Example, operation
+from pydanube_admin.engine.paging import cut, glob
+
+OVERLAP_S: Final = 3600.0  # for those who still use a token that was rotated
+
+
+class ListTokensRequest(ListRequest):
+    pass
+
+
+class TokenItem(Result):
+    token_id: str
+    name: str
+    principal: str
+    principal_type: str
+    created_at: str
+    expires_at: str | None
+
+
+class CreateTokenRequest(Request):
+    name: Annotated[Name, Field(description="What it is for; also the principal, where none is named")]
+    principal: Annotated[str | None, Field(max_length=256, description="Whose token it is")] = None
+    principal_type: PrincipalType = "user"
+    role: Annotated[str | None, Field(max_length=128, description="Bind it on the cluster as well")] = None
+    expires: Annotated[str | None, Field(max_length=20, description="90d …; without: never")] = None
+
+
+class TokenRequest(Request):
+    token_id: Annotated[str, Field(max_length=64, description="As tokens.list shows it")]
+
+
+class RotateTokenRequest(TokenRequest):
+    overlap: Annotated[str, Field(max_length=20, description="How long the former stays good")] = "1h"
+
+
+class NewToken(TokenItem):
+    token: str  # shown here and never again
+
+
+class RevokedToken(Change):
+    token_id: str
+    name: str
+
+
+@operation(
+    "tokens.list",
+    effect=Effect.READ,
+    title="List tokens",
+    summary="List API tokens by name: whose they are and until when they are good; never the tokens themselves.",
+    examples=(Example(arguments={}, note="every token"),),
+)
+async def list_tokens(context: Context, request: ListTokensRequest) -> Page[TokenItem]:
+    matches = glob(request.filter)
+    found = [each for each in (await grant_book(context)).tokens.values() if matches(each.name)]
+    page = cut(found, key=lambda token: (token.token_id,), operation="tokens.list", request=request)
+    return Page[TokenItem](
+        items=[TokenItem(**_token(each)) for each in page.items],
+        next_page=page.next_page,
+        total=page.total,
+        as_of=format_time(context.now_ms()),
+    )
+
+
+@operation(
+    "tokens.create",
+    effect=Effect.CREATE,
+    title="Create a token",
+    summary="Create an API token. It is in this answer and never shown again.",
+    plans_itself=True,  # a plan's result is kept, and this one holds a secret
+    idempotent=False,
+    examples=(
+        Example(arguments={"name": "billing", "role": "producer", "expires": "90d"}, note="for a program"),
+    ),
+)
+async def create_token(context: Context, request: CreateTokenRequest) -> NewToken:
+    book = await grant_book(context)
+    principal = Principal(request.principal or request.name, request.principal_type)
+    check_room(book.tokens, "", "tokens")
+    check_owner(context, book, principal)
+    binding = None
+    if request.role is not None:
+        found_role(book, request.role)
+        check_holds(context, book.grants, request.role, Scope.CLUSTER, "")
+        binding = Binding(
+            id=f"token-{request.name}", principal=principal, roles=(request.role,), scope=Scope.CLUSTER
+        )
+        if binding.id in book.bindings and book.bindings[binding.id] != binding:
+            raise AlreadyExists(
+                f"there is another binding {binding.id}; choose another name for the token",
+                field="name",
+                value=request.name,
+            )
+    now = context.now_ms()
+    until = (
+        None
+        if request.expires is None
+        else now + int(parse_duration_s(request.expires, field="expires") * 1000)
+    )
+    record, text = new_token(
+        request.name, principal, secrets.token_bytes(DICE_BYTES), now_ms=now, until_ms=until
+    )
+    if binding is not None:
+        await write_grant(context, binding_key(binding.id), encode_binding(binding))
+    await write_grant(context, token_key(record.token_id), encode_token(record))
+    return NewToken(**_token(record), token=text)
+
+
+@operation(
+    "tokens.rotate",
+    effect=Effect.CREATE,
+    title="Rotate a token",
+    summary="Create a token in place of another, which stays good for the overlap. It is in this answer and never shown again.",
+    plans_itself=True,  # as tokens.create
+    idempotent=False,
+    examples=(Example(arguments={"token_id": "0123456789abcdef", "overlap": "1h"}, note="an hour for both"),),
+)
+async def rotate_token(context: Context, request: RotateTokenRequest) -> NewToken:
+    book = await grant_book(context)
+    former = _found_token(book, request.token_id)
+    check_owner(context, book, former.principal)
+    now = context.now_ms()
+    overlap_ms = int(parse_duration_s(request.overlap, field="overlap") * 1000)
+    life = None if former.until_ms is None else now + max(0, former.until_ms - former.created_ms)
+    record, text = new_token(
+        former.name, former.principal, secrets.token_bytes(DICE_BYTES), now_ms=now, until_ms=life
+    )
+    await write_grant(context, token_key(record.token_id), encode_token(record))
+    await write_grant(
+        context,
+        token_key(former.token_id),
+        encode_token(renewed(former, now_ms=now, overlap_ms=overlap_ms)),
+    )
+    return NewToken(**_token(record), token=text)
+
+
+async def forecast_revoke_token(context: Context, request: TokenRequest) -> Forecast:
+    found = _found_token(await grant_book(context), request.token_id)
+    return Forecast(
+        diff=[entry(f"tokens/{found.token_id}", _token(found), None)], blast_radius=blast_radius()
+    )
+
+
+@operation(
+    "tokens.revoke",
+    effect=Effect.CHANGE,
+    title="Revoke a token",
+    summary="Make a token good for nothing, at once; streams that were opened with it end within 5 s.",
+    forecast=forecast_revoke_token,
+    examples=(Example(arguments={"token_id": "0123456789abcdef"}, note="it has leaked"),),
+)
+async def revoke_token(context: Context, request: TokenRequest) -> RevokedToken:
+    found = _found_token(await grant_book(context), request.token_id)
+    await write_grant(context, token_key(found.token_id), None)
+    return RevokedToken(token_id=found.token_id, name=found.name)
+
+
+def _found_token(book: GrantBook, token_id: str) -> TokenRecord:
+    if token_id not in book.tokens:
+        raise GrantNotFound(
+            f"there is no token {token_id[:64]!r}; see `danube tokens list`",
+            field="token_id",
+            value=token_id[:64],
+        )
+    return book.tokens[token_id]
+
+
+def _token(token: TokenRecord) -> dict[str, Any]:
+    return {
+        "token_id": token.token_id, "name": token.name, "principal": token.principal.name,
+        "principal_type": token.principal.type, "created_at": format_time(token.created_ms),
+        "expires_at": None if token.until_ms is None else format_time(token.until_ms),
+    }  # fmt: skip

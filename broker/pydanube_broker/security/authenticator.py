@@ -1,0 +1,108 @@
+"""Who calls, by what he shows: an API token, a JSON web token, a client's certificate, or that he is on the machine.
+
+In `required` nobody gets further without; in `optional` whoever shows nothing, or what is not good, comes in as before
+and is counted, so that it is known who would be refused before anybody is.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pydanube_core.errors import Unauthenticated
+from pydanube_core.security.api_tokens import is_api_token, verify
+from pydanube_core.security.identity import ANONYMOUS, OPERATOR, Identity
+from pydanube_core.security.permissions import Principal
+
+from pydanube_broker.rpc.caller import Peer
+from pydanube_broker.security.book import SecurityBook
+from pydanube_broker.security.jwt_keys import JwtVerifier
+
+
+class Authenticator:
+    """See the module. `refused` counts who was refused, or would have been, by what was shown."""
+
+    def __init__(
+        self,
+        book: SecurityBook,
+        jwt: JwtVerifier | None,
+        *,
+        required: bool,
+        refused: Counter[str],
+        now_s: Callable[[], float] = time.time,
+    ) -> None:
+        self.required = required
+        self.refused = refused
+        self._book = book
+        self._jwt = jwt
+        self._now_s = now_s
+
+    def identify(self, authorization: str | None, peer: Peer) -> Identity:
+        """Raises `Unauthenticated` where identity is required."""
+        try:
+            return self._identify(authorization, peer)
+        except Unauthenticated:
+            self.refused["no_identity" if authorization is None else "credential"] += 1
+            if self.required:
+                raise
+            return ANONYMOUS
+
+    def check(self, identity: Identity) -> None:
+        """Raises `Unauthenticated` where what was shown proves nothing any more. Cheap: it is asked with every call."""
+        if identity.expires_at_s is not None and self._now_s() >= identity.expires_at_s:
+            raise Unauthenticated("the token has expired; get a new one", method=identity.method)
+        if identity.method == "token" and identity.credential not in self._book.tokens:
+            raise Unauthenticated("the token was revoked; ask an admin for another")
+
+    def _identify(self, authorization: str | None, peer: Peer) -> Identity:
+        if peer.local:
+            return OPERATOR
+        if authorization is not None:
+            scheme, _, token = authorization.partition(" ")
+            if scheme.lower() != "bearer" or not token.strip():
+                raise Unauthenticated("authorization: write `Bearer <token>`")
+            return self._by_token(token.strip())
+        if peer.certificate is not None:
+            return Identity(
+                principal=Principal(certificate_name(peer.certificate)),
+                method="certificate",
+                credential=str(peer.certificate.get("serialNumber", "")),
+            )
+        raise Unauthenticated(
+            "this broker asks who you are: show a token (--token, DANUBE_TOKEN, connect(token=…)) or a client's "
+            "certificate (--cert, --tls-key)"
+        )
+
+    def _by_token(self, token: str) -> Identity:
+        if is_api_token(token):
+            return verify(token, self._book.tokens, now_ms=int(self._now_s() * 1000))
+        if self._jwt is None:
+            raise Unauthenticated(
+                "the token is none of this broker's, and it takes no others (auth.jwt_keys)"
+            )
+        return self._jwt.verify(token)
+
+
+def certificate_name(certificate: Mapping[str, Any]) -> str:
+    """The principal that a verified certificate names: its first URI or e-mail address, else its common name.
+
+    Raises:
+        Unauthenticated: it names nobody, or not in one way.
+    """
+    for kind in ("URI", "email"):
+        found = [value for name, value in certificate.get("subjectAltName", ()) if name == kind]
+        if found:
+            return _one(found)
+    return _one(
+        [value for part in certificate.get("subject", ()) for name, value in part if name == "commonName"]
+    )
+
+
+def _one(names: list[str]) -> str:
+    if len(names) != 1 or not names[0].isprintable() or not 0 < len(names[0]) <= 256:
+        raise Unauthenticated(
+            "the client's certificate names nobody, or several: give it one common name or URI"
+        )
+    return names[0]

@@ -1,0 +1,58 @@
+"""Roles, bindings and tokens of the cluster, read from the metadata store, and the grants built from them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from pydanube_core.security.permissions import Grants
+from pydanube_core.security.records import (
+    BINDINGS,
+    ROLES,
+    TOKENS,
+    TokenRecord,
+    decode_binding,
+    decode_role,
+    decode_token,
+)
+
+from pydanube_broker.admin_state import AdminState
+
+log = logging.getLogger("pydanube.security")
+
+PAGE: Final = 1000
+T = TypeVar("T")
+
+
+class SecurityBook:
+    """See the module. Read again when something was changed, and every few seconds for what other brokers change."""
+
+    def __init__(self, state: AdminState) -> None:
+        self._state = state
+        self.grants = Grants.of((), ())
+        self.tokens: dict[str, TokenRecord] = {}
+
+    async def load(self) -> None:
+        """Read everything; what is in force stays so where that fails."""
+        roles = await self._read(ROLES, decode_role)
+        bindings = await self._read(BINDINGS, decode_binding)
+        tokens = await self._read(TOKENS, decode_token)
+        self.grants = Grants.of(roles, bindings)
+        self.tokens = {token.token_id: token for token in tokens}
+
+    async def _read(self, prefix: str, decode: Callable[[bytes], T]) -> list[T]:
+        found: list[T] = []
+        after: str | None = None
+        while True:
+            page = await self._state.list(prefix, after=after, limit=PAGE, descending=False)
+            for item in page:
+                try:
+                    found.append(decode(item.value))
+                except (ValueError, KeyError, TypeError):  # a damaged record gives nobody anything
+                    log.error(
+                        "security_record_damaged", extra={"event": "security_record_damaged", "key": item.key}
+                    )
+            if len(page) < PAGE:
+                return found
+            after = page[-1].key

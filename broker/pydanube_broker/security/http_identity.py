@@ -1,0 +1,105 @@
+"""Who calls an HTTP port: the bearer token of each request, before the application sees it.
+
+What the application does for a request runs with its identity (`current_identity`). A session of MCP belongs to the
+principal that opened it: its number is no credential, and of no use to another.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from typing import Any, Final
+
+from pydanube_core.errors import ClusterError, PermissionDenied, Unauthenticated
+from pydanube_core.security.identity import Identity, current_identity
+from pydanube_core.security.permissions import Principal
+
+from pydanube_broker.rpc.caller import Peer
+from pydanube_broker.security.locks import Locks
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
+
+SESSION: Final = b"mcp-session-id"
+MOST_SESSIONS: Final = 1024
+
+
+class IdentifiedApp:
+    """See the module.
+
+    Args:
+        needs: path → permission on the cluster, of pages that look at no permission themselves.
+        open: paths for which nobody is asked; whoever shows a token there is known all the same.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        locks: Locks,
+        *,
+        needs: Mapping[str, str] | None = None,
+        open: frozenset[str] = frozenset(),
+    ) -> None:
+        self._app = app
+        self._locks = locks
+        self._needs = needs or {}
+        self._open = open
+        self._sessions: OrderedDict[bytes, Principal] = OrderedDict()
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        try:
+            identity = self._admit(scope)
+        except ClusterError as error:
+            await _refuse(send, error)
+            return
+        before = current_identity.set(identity)
+        try:
+            await self._app(scope, receive, send if identity is None else self._noting(send, identity))
+        finally:
+            current_identity.reset(before)
+
+    def _admit(self, scope: Mapping[str, Any]) -> Identity | None:
+        """Raises `Unauthenticated`, `PermissionDenied`."""
+        path, headers = scope["path"], scope["headers"]
+        shown = [value for name, value in headers if name == b"authorization"]
+        if path in self._open and not shown:
+            return None
+        if len(shown) > 1:
+            raise Unauthenticated("authorization stands there twice")
+        client = scope.get("client") or ("unknown", 0)
+        identity = self._locks.authenticator.identify(
+            shown[0].decode("latin-1") if shown else None, Peer(address=f"{client[0]}:{client[1]}")
+        )
+        if (permission := self._needs.get(path)) is not None:
+            self._locks.check(identity, permission)
+        session = next((value for name, value in headers if name == SESSION), None)
+        if session is not None and self._locks.required and self._sessions.get(session) != identity.principal:
+            raise PermissionDenied("this session is not yours, or is over: open one of your own")
+        return identity
+
+    def _noting(self, send: Send, identity: Identity) -> Send:
+        async def noting(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                for name, value in message.get("headers", ()):
+                    if name.lower() == SESSION and value not in self._sessions:
+                        self._sessions[value] = identity.principal
+                        if len(self._sessions) > MOST_SESSIONS:
+                            self._sessions.popitem(last=False)
+            await send(message)
+
+        return noting
+
+
+async def _refuse(send: Send, error: ClusterError) -> None:
+    body = b'{"error": %s}\n' % error.to_json().encode()
+    unknown = isinstance(error, Unauthenticated)
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    if unknown:
+        headers.append((b"www-authenticate", b"Bearer"))
+    await send({"type": "http.response.start", "status": 401 if unknown else 403, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,239 @@
+"""JSON web tokens: which keys are believed, and whose token one is (RFC 7519, 7517, 8725), verified by PyJWT.
+
+Keys come from a file or from a URL of the settings, never from a token: `jku`, `x5u`, `jwk` and `x5c` in a head are
+refused, `kid` only chooses among the keys that are known. A key has one algorithm, by its own type; the token's head may
+name that and nothing else, so that neither `none` nor a public key used as a secret gets anybody in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pydanube_core.errors import InvalidArgument, MissingExtra, Unauthenticated
+from pydanube_core.extras import install_command
+from pydanube_core.security.identity import Identity
+from pydanube_core.security.permissions import Principal
+
+ALGORITHMS: Final = ("HS256", "RS256", "ES256", "EdDSA")
+MOST_KEYS: Final = 64
+MOST_CHARS: Final = 8192  # of a token
+SECRET_BYTES: Final = 32  # RFC 7518 3.2: a key of the hash's size at least
+MODULUS_BITS: Final = 2048
+REMEMBERED: Final = 10_000  # verified tokens
+_FOREIGN_KEYS: Final = ("jku", "x5u", "jwk", "x5c", "crit", "zip")
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One key that is believed."""
+
+    kid: str  # empty: of a set of one
+    algorithm: str
+    material: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JwtRules:
+    """What a token must say."""
+
+    issuer: str | None
+    audience: str | None
+    leeway_s: float = 60.0
+
+
+def read_keys(text: bytes, *, where: str) -> tuple[Key, ...]:
+    """A JSON web key set, or one public key in PEM.
+
+    Raises:
+        InvalidArgument: it is none, a key is too weak or of another kind, or two have one id.
+        MissingExtra: PyJWT is not installed.
+    """
+
+    def wrong(why: str) -> InvalidArgument:
+        return InvalidArgument(f"{where}: {why}", field=where.partition(" ")[0], value=None)
+
+    try:
+        import jwt
+        from cryptography.hazmat.primitives.serialization import load_pem_public_key
+    except ImportError:
+        raise MissingExtra(
+            f"tokens of this kind need more than the base installation: {install_command('security')}",
+            extra="security",
+        ) from None
+    if text.lstrip().startswith(b"-----BEGIN"):
+        try:
+            public = load_pem_public_key(text)
+        except ValueError as error:
+            raise wrong(f"it is no public key in PEM ({error})") from None
+        return (_checked("", public, wrong),)
+    try:
+        found = json.loads(text)["keys"]
+        assert isinstance(found, list)
+    except (ValueError, KeyError, TypeError, AssertionError, RecursionError):
+        raise wrong('it is no key set: write {"keys": [...]} (RFC 7517), or one public key in PEM') from None
+    if not 0 < len(found) <= MOST_KEYS:
+        raise wrong(f"it has {len(found)} keys; 1 to {MOST_KEYS} are taken")
+    keys: dict[str, Key] = {}
+    for each in found:
+        if not isinstance(each, dict) or each.get("use", "sig") != "sig":
+            continue
+        kid = each.get("kid", "")
+        if not isinstance(kid, str) or kid in keys:
+            raise wrong(f"two keys have the id {kid!r}, or it is no text: give each its own kid")
+        try:
+            material = jwt.PyJWK(each, algorithm=_algorithm_of(each)).key
+        except (jwt.PyJWTError, ValueError, TypeError, KeyError):
+            raise wrong(f"the key {kid!r} is none of {', '.join(ALGORITHMS)}") from None
+        key = _checked(kid, material, wrong)
+        if each.get("alg", key.algorithm) != key.algorithm:
+            raise wrong(f"the key {kid!r} is for {key.algorithm}, and says {each['alg']!r}")
+        keys[kid] = key
+    if not keys:
+        raise wrong("no key in it is for signatures")
+    if len(keys) > 1 and "" in keys:
+        raise wrong("several keys, and one has no kid: give each its own")
+    return tuple(keys.values())
+
+
+def _algorithm_of(key: Mapping[str, Any]) -> str:
+    return {"oct": "HS256", "RSA": "RS256", "EC": "ES256", "OKP": "EdDSA"}[key["kty"]]
+
+
+def _checked(kid: str, material: Any, wrong: Callable[[str], InvalidArgument]) -> Key:
+    """The key with the one algorithm that its own type has."""
+    from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+
+    match material:
+        case bytes():
+            if len(material) < SECRET_BYTES:
+                raise wrong(
+                    f"the secret {kid!r} has {len(material)} bytes; {SECRET_BYTES} at least are taken"
+                )
+            return Key(kid, "HS256", material)
+        case rsa.RSAPublicKey():
+            if material.key_size < MODULUS_BITS:
+                raise wrong(
+                    f"the key {kid!r} has {material.key_size} bits; {MODULUS_BITS} at least are taken"
+                )
+            return Key(kid, "RS256", material)
+        case ec.EllipticCurvePublicKey() if isinstance(material.curve, ec.SECP256R1):
+            return Key(kid, "ES256", material)
+        case ed25519.Ed25519PublicKey():
+            return Key(kid, "EdDSA", material)
+        case _:
+            raise wrong(f"the key {kid!r} is private, or of a kind that is not taken")
+
+
+class JwtVerifier:
+    """Verifies tokens by the keys of the moment. Tokens that were verified are remembered until the keys change."""
+
+    def __init__(
+        self, keys: tuple[Key, ...], rules: JwtRules, now_s: Callable[[], float] = time.time
+    ) -> None:
+        self._rules = rules
+        self._now_s = now_s
+        self._known: OrderedDict[bytes, Identity] = OrderedDict()
+        self.unknown_kid = False  # somebody named a key that is not here: time to ask for new ones
+        self.use(keys)
+
+    def use(self, keys: tuple[Key, ...]) -> None:
+        self._keys = {key.kid: key for key in keys}
+        self._known.clear()
+
+    def verify(self, text: str) -> Identity:
+        """Raises `Unauthenticated`, with one sentence for all that is wrong with a signature."""
+        digest = hashlib.sha256(text.encode()).digest()
+        known = self._known.get(digest)
+        if known is None:
+            known = self._verify(text)
+            self._known[digest] = known
+            if len(self._known) > REMEMBERED:
+                self._known.popitem(last=False)
+        if known.expires_at_s is not None and self._now_s() >= known.expires_at_s:
+            raise Unauthenticated("the token has expired; get a new one where you got it")
+        return known
+
+    def _verify(self, text: str) -> Identity:
+        import jwt
+
+        if len(text) > MOST_CHARS:
+            raise Unauthenticated(f"the token has {len(text)} characters; {MOST_CHARS} at most are taken")
+        try:
+            head = jwt.get_unverified_header(text)
+        except jwt.PyJWTError:
+            raise Unauthenticated("the token is none: neither an API token nor a JSON web token") from None
+        if any(name in head for name in _FOREIGN_KEYS):
+            raise Unauthenticated("the token brings keys of its own, which are not believed")
+        key = self._key(head.get("kid"))
+        if key is None or head.get("alg") != key.algorithm:
+            raise Unauthenticated("the token is signed by no key that is believed here")
+        rules = self._rules
+        try:
+            claims = jwt.decode(
+                text,
+                key.material,
+                algorithms=[key.algorithm],
+                issuer=rules.issuer,
+                audience=rules.audience,
+                leeway=0,
+                options={
+                    "require": ["exp", "sub"],
+                    "verify_aud": rules.audience is not None,
+                    "verify_exp": False,  # by our clock, below
+                    "verify_nbf": False,
+                    "verify_iat": False,
+                },
+            )
+        except jwt.InvalidIssuerError:
+            raise Unauthenticated("the token is of another issuer than auth.issuer") from None
+        except jwt.InvalidAudienceError:
+            raise Unauthenticated("the token is for another audience than auth.audience") from None
+        except jwt.PyJWTError:
+            raise Unauthenticated("the token is signed by no key that is believed here") from None
+        return self._identity(claims)
+
+    def _key(self, kid: Any) -> Key | None:
+        if kid is None:
+            return next(iter(self._keys.values())) if len(self._keys) == 1 else None
+        found = self._keys.get(kid) if isinstance(kid, str) else None
+        if found is None and "" in self._keys:
+            return self._keys[""]  # a set of one, whose owner gave it no id
+        if found is None:
+            self.unknown_kid = True
+        return found
+
+    def _identity(self, claims: Mapping[str, Any]) -> Identity:
+        now, leeway = self._now_s(), self._rules.leeway_s
+        end, begin = claims["exp"], claims.get("nbf", 0)
+        if not all(_is_time(each) for each in (end, begin)):
+            raise Unauthenticated("the token's exp and nbf are numbers")
+        if now >= end + leeway:
+            raise Unauthenticated("the token has expired; get a new one where you got it")
+        if now < begin - leeway:
+            raise Unauthenticated("the token is not valid yet; look at the clocks of both machines")
+        # As the original's tokens name their owner; `sub` is there in any case.
+        name, kind = claims.get("principal_name") or claims["sub"], claims.get("principal_type", "user")
+        if not (isinstance(name, str) and name.isprintable() and 0 < len(name) <= 256):
+            raise Unauthenticated(
+                "the token names nobody: principal_name or sub has 1-256 printable characters"
+            )
+        if kind not in ("user", "service_account"):
+            raise Unauthenticated("the token's principal_type is neither user nor service_account")
+        return Identity(
+            principal=Principal(name, kind),
+            method="jwt",
+            credential=str(claims.get("jti", ""))[:256],
+            expires_at_s=end + leeway,
+        )
+
+
+def _is_time(value: Any) -> bool:
+    """NaN is later than nothing, and so would never expire."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

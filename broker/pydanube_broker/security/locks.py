@@ -1,0 +1,77 @@
+"""The locks of a broker that has them on: whether an identity may do something, decided in one place."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pydanube_core.errors import PermissionDenied, Unauthenticated
+from pydanube_core.security.identity import Identity
+from pydanube_core.security.permissions import CLUSTER, Grants, Resource
+
+from pydanube_broker.security.authenticator import Authenticator
+from pydanube_broker.security.book import SecurityBook
+
+MOST_COUNTED: Final = 1000  # permissions that are counted apart
+
+
+class Locks:
+    """See the module.
+
+    Args:
+        book: roles, bindings, tokens.
+        authenticator: who calls; it also says whether refusals are meant (`required`) or counted (`optional`).
+    """
+
+    def __init__(self, book: SecurityBook, authenticator: Authenticator) -> None:
+        self.book = book
+        self.authenticator = authenticator
+        self.required = authenticator.required
+        self.denied = authenticator.refused  # by permission; in `optional` those that would have been
+
+    @property
+    def grants(self) -> Grants:
+        return self.book.grants
+
+    def check(self, identity: Identity | None, permission: str, resource: Resource = CLUSTER) -> None:
+        """Raise where the identity may not do that there; what is not there is refused like what is.
+
+        Raises:
+            Unauthenticated: nobody is known to call, or what he showed proves nothing any more.
+            PermissionDenied: says which permission on what, and whom to ask.
+        """
+        try:
+            if identity is None:
+                raise Unauthenticated("this call came without an identity")
+            self.authenticator.check(identity)
+        except Unauthenticated:
+            if self.required:
+                raise
+        else:
+            if identity.everything or self.grants.decide(identity.principal, permission, resource).allowed:
+                return
+        if len(self.denied) < MOST_COUNTED or permission in self.denied:
+            self.denied[permission] += 1
+        if self.required:
+            assert identity is not None
+            raise denied(identity, permission, resource)
+
+    def allows(self, identity: Identity | None, permission: str, resource: Resource) -> bool:
+        """Whether it is shown to him; nothing is counted."""
+        if not self.required:
+            return True
+        return identity is not None and (
+            identity.everything or self.grants.decide(identity.principal, permission, resource).allowed
+        )
+
+    async def reload(self) -> None:
+        await self.book.load()
+
+
+def denied(identity: Identity, permission: str, resource: Resource) -> PermissionDenied:
+    return PermissionDenied(
+        f"{identity.principal} has no {permission} on {resource}: ask an admin for a role that has it "
+        f"(`danube bindings create`), and see what there is with `danube security whoami`",
+        permission=permission,
+        resource=str(resource),
+        principal=str(identity.principal),
+    )

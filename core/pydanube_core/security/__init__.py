@@ -1,0 +1,1 @@
+"""Identity and permission, as broker and admin core share them. Pure."""

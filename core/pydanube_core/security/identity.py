@@ -1,0 +1,36 @@
+"""Who a call comes from, as its credential proves; the call carries it to whoever decides."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Final
+
+from pydanube_core.security.permissions import Principal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """A proven identity.
+
+    Attributes:
+        method: `token`, `jwt`, `certificate`, `socket`, or `none` for whoever showed nothing.
+        credential: what was shown: a token's id, a JWT's `jti`, a certificate's serial; never the secret.
+        expires_at_s: unix time after which it proves nothing any more; None: never.
+        everything: it may do everything: the operator on the machine.
+    """
+
+    principal: Principal
+    method: str
+    credential: str = ""
+    expires_at_s: float | None = None
+    everything: bool = False
+
+
+ANONYMOUS: Final = Identity(principal=Principal("anonymous", "anonymous"), method="none")
+
+#: whoever sits at the machine, and the broker itself where it goes on with what was allowed before
+OPERATOR: Final = Identity(principal=Principal("operator", "local"), method="socket", everything=True)
+
+#: of the call that is carried out; None where nobody asks who calls
+current_identity: ContextVar[Identity | None] = ContextVar("current_identity", default=None)

@@ -1,0 +1,229 @@
+"""Who may do what: roles, bindings, and the one function that decides. Pure.
+
+A permission is `area:verb`: those of the operations (`topics:read`) and those of data (`data:produce`). A role holds
+permissions, also by the names of the original (`Produce`, `ManageTopic`) and with a star (`topics:*`, `*:read`, `*`). A
+binding gives a principal roles on a scope: the cluster, a namespace, or a topic, by name or by the beginning of names
+(`orders-*`). Nothing is allowed that no binding allows.
+
+`Grants` is built when roles or bindings change; `decide` then looks at the principal's own bindings only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from pydanube_core.names import TopicName
+
+MOST_DECIDED: Final = 65_536  # decisions that are remembered
+LOOK_UP: Final = "data:look_up"
+PRODUCE: Final = "data:produce"
+CONSUME: Final = "data:consume"
+AUDIT_READ: Final = "audit:read"  # also for whatever lies in the namespace system
+
+#: the original's nine, as ours; it has one for each kind of thing, and no reading apart from managing
+ORIGINAL: Final[Mapping[str, frozenset[str]]] = {
+    "Lookup": frozenset({LOOK_UP}),
+    "Produce": frozenset({LOOK_UP, PRODUCE}),
+    "Consume": frozenset({LOOK_UP, CONSUME}),
+    "Replicate": frozenset(),
+    "ManageNamespace": frozenset({"namespaces:*"}),
+    "ManageTopic": frozenset(
+        {
+            "topics:*", "subscriptions:*", "consumers:*", "producers:*", "messages:*", "dead_letters:*",
+            "plans:*", "changes:*", "tasks:*", "operations:*", LOOK_UP,
+        }
+    ),
+    "ManageSchema": frozenset({"schemas:*"}),
+    "ManageBroker": frozenset({"brokers:*", "cluster:*", "objects:*", "journal:*", "reports:*"}),
+    "ManageCluster": frozenset({"*"}),
+}  # fmt: skip
+
+
+class Scope(StrEnum):
+    CLUSTER = "cluster"
+    NAMESPACE = "namespace"
+    TOPIC = "topic"
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """A name, and what kind of thing has it: the same name of another kind is somebody else."""
+
+    name: str
+    type: str = "user"
+
+    def __str__(self) -> str:
+        return f"{self.type}:{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """What is acted on: a topic, a namespace, or, with neither, the cluster."""
+
+    namespace: str = ""
+    topic: str = ""  # its name within the namespace
+
+    @classmethod
+    def of(cls, name: TopicName) -> Resource:
+        base = name.base  # a partition has no grants of its own
+        return cls(base.namespace, base.name)
+
+    def __str__(self) -> str:
+        if self.topic:
+            return f"/{self.namespace}/{self.topic}"
+        return self.namespace or "the cluster"
+
+
+CLUSTER: Final = Resource()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Role:
+    name: str
+    permissions: tuple[str, ...]
+    system: bool = False  # built in: neither changed nor deleted
+
+    def expanded(self) -> frozenset[str]:
+        """Permissions of ours."""
+        return frozenset(each for name in self.permissions for each in ORIGINAL.get(name, (name,)))
+
+
+BUILT_IN: Final = (
+    Role(name="admin", permissions=("*",), system=True),
+    Role(
+        name="viewer",
+        permissions=("*:read", "journal:describe", "objects:list", "objects:verify", "reports:run", LOOK_UP),
+        system=True,
+    ),
+    Role(name="producer", permissions=("Produce",), system=True),
+    Role(name="consumer", permissions=("Consume",), system=True),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Binding:
+    """Roles that a principal has on a scope. `resource`: empty, a namespace or `/namespace/topic`; a last star stands for any rest."""
+
+    id: str
+    principal: Principal
+    roles: tuple[str, ...]
+    scope: Scope
+    resource: str = ""
+
+    def covers(self, resource: Resource) -> bool:
+        match self.scope:
+            case Scope.CLUSTER:
+                return True
+            case Scope.NAMESPACE:
+                return bool(resource.namespace) and _covers(self.resource.lstrip("/"), resource.namespace)
+            case Scope.TOPIC:
+                return bool(resource.topic) and _covers(self.resource, str(resource))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """Whether it is allowed, and by what: `binding` and `role` are empty where nothing allows it."""
+
+    allowed: bool
+    binding: str = ""
+    role: str = ""
+
+
+REFUSED: Final = Decision(allowed=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Grants:
+    """All roles and bindings at one moment."""
+
+    roles: Mapping[str, Role] = field(default_factory=dict)
+    by_principal: Mapping[Principal, tuple[Binding, ...]] = field(default_factory=dict)
+    _expanded: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    _decided: dict[tuple[Principal, str, Resource], Decision] = field(default_factory=dict, compare=False)
+
+    @classmethod
+    def of(cls, roles: Iterable[Role], bindings: Iterable[Binding]) -> Grants:
+        known = {role.name: role for role in (*roles, *BUILT_IN)}
+        grouped: dict[Principal, list[Binding]] = {}
+        for binding in bindings:
+            grouped.setdefault(binding.principal, []).append(binding)
+        return cls(
+            known,
+            {principal: tuple(sorted(found, key=_by_scope)) for principal, found in grouped.items()},
+            {name: role.expanded() for name, role in known.items()},
+        )
+
+    def decide(self, principal: Principal, permission: str, resource: Resource = CLUSTER) -> Decision:
+        """Whether the principal holds the permission on the resource. Cost: its own bindings, once."""
+        asked = (principal, permission, resource)
+        known = self._decided.get(asked)
+        if known is None:
+            if len(self._decided) >= MOST_DECIDED:
+                self._decided.clear()
+            known = self._decided[asked] = self._decide(principal, permission, resource)
+        return known
+
+    def _decide(self, principal: Principal, permission: str, resource: Resource) -> Decision:
+        wanted = _ways_to_hold(permission)
+        for binding in self.by_principal.get(principal, ()):
+            if not binding.covers(resource):
+                continue
+            for role in binding.roles:
+                held = self._expanded.get(role)
+                if held is not None and not held.isdisjoint(wanted):
+                    return Decision(allowed=True, binding=binding.id, role=role)
+        return REFUSED
+
+    def held(self, principal: Principal, role: str, scope: Scope, resource: str) -> bool:
+        """Whether the principal holds all that the role would give on a scope: nobody grants what he does not hold."""
+        mine = [each for each in self.by_principal.get(principal, ()) if _within(scope, resource, each)]
+        have = frozenset(
+            permission for each in mine for name in each.roles for permission in self._expanded.get(name, ())
+        )
+        return all(not have.isdisjoint(_ways_to_hold(each)) for each in self._expanded.get(role, ()))
+
+    def admins(self) -> frozenset[Principal]:
+        """Who may do everything everywhere."""
+        return frozenset(
+            principal
+            for principal, found in self.by_principal.items()
+            for binding in found
+            if binding.scope is Scope.CLUSTER
+            and any("*" in self._expanded.get(role, ()) for role in binding.roles)
+        )
+
+
+def _ways_to_hold(permission: str) -> tuple[str, ...]:
+    area, _, verb = permission.partition(":")
+    return permission, f"{area}:*", f"*:{verb}", "*"
+
+
+def _covers(pattern: str, name: str) -> bool:
+    return name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern
+
+
+def _by_scope(binding: Binding) -> int:
+    return list(Scope).index(binding.scope)
+
+
+def _within(scope: Scope, resource: str, binding: Binding) -> bool:
+    """Whether all that a scope and resource cover is covered by a binding."""
+    if binding.scope is Scope.CLUSTER:
+        return True
+    if scope is Scope.CLUSTER:
+        return False
+    if binding.scope is Scope.NAMESPACE:
+        namespace = resource.lstrip("/").partition("/")[0] if scope is Scope.TOPIC else resource.lstrip("/")
+        if scope is Scope.TOPIC and "/" not in resource.lstrip("/"):
+            return False  # a beginning of names that does not end with its namespace
+        return _pattern_within(namespace, binding.resource.lstrip("/"))
+    return scope is Scope.TOPIC and _pattern_within(resource, binding.resource)
+
+
+def _pattern_within(inner: str, outer: str) -> bool:
+    if outer.endswith("*"):
+        return inner.removesuffix("*").startswith(outer[:-1])
+    return inner == outer

@@ -1,0 +1,96 @@
+"""Roles, bindings and tokens as they are kept in the metadata store: one JSON object each, below `security/`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pydanube_core.security.permissions import Binding, Principal, Role, Scope
+
+ROLES: Final = "security/roles/"
+BINDINGS: Final = "security/bindings/"
+TOKENS: Final = "security/tokens/"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenRecord:
+    """An API token. Of its secret only the SHA-256 is kept: it has 256 random bits, which nobody tries through.
+
+    Attributes:
+        until_ms: unix milliseconds; None: for ever. A rotated token has a short one.
+    """
+
+    token_id: str
+    name: str
+    principal: Principal
+    digest: str
+    created_ms: int
+    until_ms: int | None = None
+
+
+def role_key(name: str) -> str:
+    return ROLES + name
+
+
+def binding_key(binding_id: str) -> str:
+    return BINDINGS + binding_id
+
+
+def token_key(token_id: str) -> str:
+    return TOKENS + token_id
+
+
+def encode_role(role: Role) -> bytes:
+    return _encoded({"name": role.name, "permissions": list(role.permissions)})
+
+
+def decode_role(data: bytes) -> Role:
+    found = json.loads(data)
+    return Role(name=found["name"], permissions=tuple(found["permissions"]))
+
+
+def encode_binding(binding: Binding) -> bytes:
+    return _encoded(
+        {
+            "id": binding.id, "principal": binding.principal.name, "principal_type": binding.principal.type,
+            "roles": list(binding.roles), "scope": binding.scope.value, "resource": binding.resource,
+        }
+    )  # fmt: skip
+
+
+def decode_binding(data: bytes) -> Binding:
+    found = json.loads(data)
+    return Binding(
+        id=found["id"],
+        principal=Principal(found["principal"], found["principal_type"]),
+        roles=tuple(found["roles"]),
+        scope=Scope(found["scope"]),
+        resource=found["resource"],
+    )
+
+
+def encode_token(token: TokenRecord) -> bytes:
+    return _encoded(
+        {
+            "token_id": token.token_id, "name": token.name, "principal": token.principal.name,
+            "principal_type": token.principal.type, "sha256": token.digest, "created_ms": token.created_ms,
+            "until_ms": token.until_ms,
+        }
+    )  # fmt: skip
+
+
+def decode_token(data: bytes) -> TokenRecord:
+    found = json.loads(data)
+    return TokenRecord(
+        token_id=found["token_id"],
+        name=found["name"],
+        principal=Principal(found["principal"], found["principal_type"]),
+        digest=found["sha256"],
+        created_ms=found["created_ms"],
+        until_ms=found["until_ms"],
+    )
+
+
+def _encoded(body: dict[str, Any]) -> bytes:
+    return json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode()

@@ -1,0 +1,373 @@
+"""A real broker with its locks on: every face, by everybody; what is revoked; what is prepared."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from pydanube import connect
+from pydanube.ops_channel import OpsChannel
+from pydanube_admin.engine.effect import Effect
+from pydanube_admin.registry import OPERATIONS
+from pydanube_broker.broker import Broker
+from pydanube_broker.settings_load import load_settings
+from pydanube_cli.composition import _http_face, administered
+from pydanube_core.errors import ClusterError, PermissionDenied, Unauthenticated
+from pydanube_core.ops_call import call_request
+from pydanube_core.security.permissions import ORIGINAL
+
+PORTS = {f"server.{port}_port": 0 for port in ("grpc", "admin", "metrics", "http")}
+REFUSED = ("UNAUTHENTICATED", "PERMISSION_DENIED")
+
+
+class Locked:
+    """A broker in `required`, with tokens of several principals."""
+
+    def __init__(self, broker: Broker, http: str, tokens: dict[str, str]) -> None:
+        self.broker = broker
+        self.http = http
+        self.tokens = tokens
+
+    async def call(self, who: str, operation: str, /, **arguments: Any) -> dict[str, Any]:
+        channel = OpsChannel(self.broker.admin_url, token=self.tokens.get(who))
+        try:
+            request = call_request(operation, arguments, principal="claimed", face="cli")
+            found: dict[str, Any] = json.loads(await channel.call(request, timeout_s=30))
+            return found
+        finally:
+            await channel.aclose()
+
+    async def code(self, who: str, operation: str, arguments: Mapping[str, Any]) -> str:
+        try:
+            await self.call(who, operation, **arguments)
+        except ClusterError as error:
+            return error.code
+        return ""
+
+
+@asynccontextmanager
+async def locked_broker(path: Path, **more: object) -> AsyncIterator[Locked]:
+    values = {"data.dir": str(path / "data"), "auth.mode": "required", **PORTS, **more}
+    settings = load_settings(None, {}, values)
+    async with (
+        administered(settings) as (broker, core),
+        _http_face(broker, core.serve_call) as http,
+    ):
+        yield Locked(broker, http, {})
+
+
+async def give(locked: Locked, name: str, roles: str, scope: str = "cluster", resource: str = "") -> str:
+    """A principal with roles and a token, made by the operator on the machine."""
+    socket = f"unix:{locked.broker.data_dir.path.absolute()}/admin.sock"
+    channel = OpsChannel(socket)
+    try:
+        for operation, arguments in (
+            (
+                "bindings.create",
+                {"binding": name, "principal": name, "roles": roles, "scope": scope, "resource": resource},
+            ),
+            ("tokens.create", {"name": name}),
+        ):
+            request = call_request(operation, arguments, principal="", face="cli")
+            answer = json.loads(await channel.call(request, timeout_s=30))
+    finally:
+        await channel.aclose()
+    locked.tokens[name] = answer["token"]
+    return str(answer["token_id"])
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("locks")
+
+
+async def people(locked: Locked) -> None:
+    await give(locked, "admin", "admin")
+    await give(locked, "viewer", "viewer")
+    await give(locked, "owner", "admin", "namespace", "shop")
+    await give(locked, "tenant", "admin", "namespace", "other")
+    locked.tokens["wrong"] = locked.tokens["admin"][:-1] + ("A" if locked.tokens["admin"][-1] != "A" else "B")
+    record = await locked.call("admin", "tokens.create", name="old", principal="admin", expires="1ms")
+    locked.tokens["expired"] = record["token"]
+
+
+def expected(who: str, operation: str, arguments: Mapping[str, Any]) -> bool:
+    """Whether he may: the table of the issue, worked out from the declaration alone."""
+    if who in ("none", "wrong", "expired") or operation == "objects.export":
+        return False
+    if operation == "security.whoami" or who == "admin":
+        return True
+    if who == "viewer":
+        return OPERATIONS[operation].effect is Effect.READ
+    topic, namespace = arguments.get("topic"), arguments.get("namespace")
+    place = str(topic).split("/")[1] if topic and "/" in str(topic) else "default" if topic else namespace
+    return who == "owner" and place == "shop"
+
+
+def arguments_of(operation: str) -> dict[str, Any]:
+    """Those of its example, about a topic of the namespace shop."""
+    given = dict(OPERATIONS[operation].examples[0].arguments)
+    for name in ("topic", "to"):
+        if (
+            name in given
+            and operation != "subscriptions.seek"
+            and not (operation == "objects.export" and name == "to")
+        ):
+            given[name] = "/shop/nothing"
+    if "namespace" in given:
+        given["namespace"] = "shop"
+    return given
+
+
+async def test_every_operation_is_open_to_those_who_may_and_to_nobody_else(path: Path) -> None:
+    """Each operation × {no identity, wrong, expired, other tenant, read-only, owner, admin}, over gRPC."""
+    async with locked_broker(path / "table") as locked:
+        await people(locked)
+        wrong: list[str] = []
+        for operation in OPERATIONS:
+            if operation in ("operations.read", "plans.create", "plans.apply"):
+                continue  # what is inside decides: below
+            arguments = arguments_of(operation)
+            if OPERATIONS[operation].planned:
+                arguments["plan_only"] = True
+            for who in ("none", "wrong", "expired", "tenant", "viewer", "owner", "admin"):
+                code = await locked.code(who, operation, arguments)
+                allowed = code not in REFUSED
+                if allowed is not expected(who, operation, arguments):
+                    wrong.append(f"{operation} by {who}: {code or 'done'}")
+                if who in ("none", "wrong", "expired") and code != "UNAUTHENTICATED":
+                    wrong.append(f"{operation} by {who}: {code}")
+        assert not wrong, "\n".join(wrong)
+
+
+async def test_what_is_inside_a_plan_a_read_or_an_undo_is_looked_at_too(path: Path) -> None:
+    async with locked_broker(path / "inside") as locked:
+        await people(locked)
+        await locked.call("admin", "namespaces.create", namespace="shop")
+        made = await locked.call("owner", "topics.create", topic="/shop/orders")
+        for who in ("viewer", "tenant"):
+            inner = {"operation": "topics.delete", "arguments": {"topic": "/shop/orders"}}
+            assert await locked.code(who, "plans.create", inner) == "PERMISSION_DENIED"
+            assert await locked.code(who, "changes.undo", {"call_id": made["call_id"]}) == "PERMISSION_DENIED"
+        read = {"operation": "topics.describe", "arguments": {"topic": "/shop/orders"}}
+        assert await locked.code("tenant", "operations.read", read) == "PERMISSION_DENIED"
+        assert await locked.code("viewer", "operations.read", read) == ""
+        plan = await locked.call("owner", "topics.delete", topic="/shop/orders", plan_only=True)
+        again = {"topic": "/shop/orders", "plan_token": plan["plan_token"]}
+        assert await locked.code("tenant", "topics.delete", again) == "PERMISSION_DENIED"
+        assert (
+            await locked.code("tenant", "plans.apply", {"plan_token": plan["plan_token"]})
+            == "PERMISSION_DENIED"
+        )
+        assert await locked.code("owner", "topics.delete", again) == ""
+
+
+async def test_the_principal_is_the_credentials_whatever_the_call_says(path: Path) -> None:
+    async with locked_broker(path / "claim") as locked:
+        await people(locked)
+        who = await locked.call("viewer", "security.whoami")
+        assert (who["principal"], who["method"], who["mode"], who["bindings"]) == (
+            "viewer",
+            "token",
+            "required",
+            ["viewer"],
+        )
+        record = (await locked.call("admin", "audit.query", operation="security.whoami"))["items"][0]
+        assert record["principal"] == "viewer"
+
+
+async def test_data_is_for_those_who_may_and_what_is_taken_back_ends(path: Path) -> None:
+    async with locked_broker(path / "data") as locked:
+        await people(locked)
+        await give(locked, "app", "producer,consumer", "topic", "/default/app*")
+        url, broker = locked.broker.broker_url, locked.broker
+        async with connect(url, token=locked.tokens["app"]) as client:
+            async with client.producer("app-1") as producer:
+                await producer.send(b"hello")
+            with pytest.raises(PermissionDenied):
+                async with client.producer("payroll") as producer:
+                    await producer.send(b"no")
+            assert broker.registry.names() is not None
+            assert [str(name) for name in broker.registry.names() if name.name == "payroll"] == []
+            async with client.reader("app-1") as reader:
+                assert (await anext(reader)).payload == b"hello"
+                await locked.call("admin", "bindings.delete", binding="app")
+                with pytest.raises(PermissionDenied):
+                    async with asyncio.timeout(20):
+                        await anext(reader)
+        for token in (None, locked.tokens["wrong"], locked.tokens["expired"]):
+            with pytest.raises(Unauthenticated):
+                async with connect(url, token=token) as client, client.reader("app-1") as reader:
+                    await anext(reader)
+
+
+async def test_a_revoked_token_is_good_for_nothing_at_once(path: Path) -> None:
+    async with locked_broker(path / "revoked") as locked:
+        await people(locked)
+        token_id = await give(locked, "app", "viewer")
+        new = await locked.call("admin", "tokens.rotate", token_id=token_id, overlap="1h")
+        assert await locked.code("app", "topics.list", {}) == ""
+        await locked.call("admin", "tokens.revoke", token_id=token_id)
+        assert await locked.code("app", "topics.list", {}) == "UNAUTHENTICATED"
+        locked.tokens["app"] = new["token"]
+        assert await locked.code("app", "topics.list", {}) == ""
+
+
+async def test_nobody_gives_what_he_does_not_hold_and_the_last_admin_stays(path: Path) -> None:
+    async with locked_broker(path / "gives") as locked:
+        await people(locked)
+        await locked.call(
+            "admin", "roles.create", role="clerk", permissions="bindings:*,tokens:*,roles:*,topics:read"
+        )
+        await give(locked, "clerk", "clerk")
+        me = {"binding": "mine", "principal": "clerk", "roles": "admin"}
+        assert await locked.code("clerk", "bindings.create", me) == "PERMISSION_DENIED"
+        assert (
+            await locked.code("clerk", "tokens.create", {"name": "x", "principal": "admin"})
+            == "PERMISSION_DENIED"
+        )
+        assert (
+            await locked.code("clerk", "tokens.create", {"name": "x", "role": "admin"}) == "PERMISSION_DENIED"
+        )
+        assert (
+            await locked.code("clerk", "roles.create", {"role": "clerk", "permissions": "*"})
+            == "PERMISSION_DENIED"
+        )
+        assert (
+            await locked.code("clerk", "roles.create", {"role": "new", "permissions": "topics:delete"})
+            == "PERMISSION_DENIED"
+        )
+        assert (
+            await locked.code("clerk", "roles.create", {"role": "reader", "permissions": "topics:read"}) == ""
+        )
+        assert await locked.code("clerk", "bindings.delete", {"binding": "admin"}) == "CONDITION_NOT_MET"
+        await give(locked, "second", "admin")
+        assert await locked.code("clerk", "bindings.delete", {"binding": "admin"}) == ""
+        why = await locked.call("second", "security.explain", principal="clerk", operation="topics.delete")
+        assert (why["allowed"], "no role" in why["why"]) == (False, True)
+
+
+async def test_http_faces_ask_too_and_probes_say_no_reasons(path: Path) -> None:
+    async with locked_broker(path / "http") as locked, httpx.AsyncClient(trust_env=False, timeout=60) as web:
+        await people(locked)
+
+        def bearer(who: str) -> dict[str, str]:
+            return {
+                "authorization": f"Bearer {locked.tokens[who]}",
+                "accept": "application/json, text/event-stream",
+            }
+
+        body = {"jsonrpc": "2.0", "id": 1, "method": "topics.list", "params": {}}
+        missing = await web.post(f"{locked.http}/rpc", json=body)
+        assert (missing.status_code, missing.headers["www-authenticate"]) == (401, "Bearer")
+        assert (await web.post(f"{locked.http}/rpc", json=body, headers=bearer("wrong"))).status_code == 401
+        assert "result" in (await web.post(f"{locked.http}/rpc", json=body, headers=bearer("viewer"))).json()
+        denied = (await web.post(f"{locked.http}/rpc", json=body, headers=bearer("tenant"))).json()
+        assert denied["error"]["data"]["code"] == "PERMISSION_DENIED"
+
+        tool = {
+            "jsonrpc": "2.0",
+            "id": 1,
+            "method": "tools/call",
+            "params": {"name": "list_topics", "arguments": {}, "_meta": META},
+        }
+        mcp = {"mcp-protocol-version": "2026-07-28", "mcp-method": "tools/call", "mcp-name": "list_topics"}
+        assert (await web.post(f"{locked.http}/mcp", json=tool, headers=mcp)).status_code == 401
+        assert (
+            "PERMISSION_DENIED"
+            in (await web.post(f"{locked.http}/mcp", json=tool, headers=mcp | bearer("tenant"))).text
+        )
+        assert (
+            "PERMISSION_DENIED"
+            not in (await web.post(f"{locked.http}/mcp", json=tool, headers=mcp | bearer("viewer"))).text
+        )
+
+        metrics = locked.broker.metrics_url
+        assert (await web.get(f"{metrics}/healthz")).status_code == 200
+        assert (await web.get(f"{metrics}/readyz")).json()["ready"] is True
+        for page in ("status", "metrics"):
+            assert (await web.get(f"{metrics}/{page}")).status_code == 401
+            assert (await web.get(f"{metrics}/{page}", headers=bearer("tenant"))).status_code == 403
+            assert (await web.get(f"{metrics}/{page}", headers=bearer("viewer"))).status_code == 200
+
+
+async def test_a_session_of_mcp_is_of_use_to_its_owner_only(path: Path) -> None:
+    async with (
+        locked_broker(path / "session") as locked,
+        httpx.AsyncClient(trust_env=False, timeout=60) as web,
+    ):
+        await people(locked)
+
+        def headers(who: str, **more: str) -> dict[str, str]:
+            return {
+                "authorization": f"Bearer {locked.tokens[who]}",
+                "accept": "application/json, text/event-stream",
+                **more,
+            }
+
+        begin = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
+            "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}}  # fmt: skip
+        opened = await web.post(f"{locked.http}/mcp", json=begin, headers=headers("admin"))
+        session = {"mcp-session-id": opened.headers["mcp-session-id"]}
+        tools = {"jsonrpc": "2.0", "id": 2, "method": "tools/list", "params": {}}
+        stolen = await web.post(f"{locked.http}/mcp", json=tools, headers=headers("tenant", **session))
+        assert stolen.status_code == 403
+        assert (
+            await web.post(f"{locked.http}/mcp", json=tools, headers=headers("admin", **session))
+        ).status_code == 200
+
+
+async def test_optional_lets_everybody_in_and_counts_who_would_be_refused(path: Path) -> None:
+    async with locked_broker(path / "optional", **{"auth.mode": "optional"}) as locked:
+        locked.tokens["wrong"] = "danube_" + "0" * 16 + "_" + "A" * 43
+        assert await locked.code("none", "topics.list", {}) == ""
+        assert await locked.code("wrong", "topics.list", {}) == ""
+        assert locked.broker.metrics.security_refused == {"no_identity": 1, "credential": 1, "topics:read": 2}
+        assert (await locked.call("none", "security.whoami"))["mode"] == "optional"
+
+
+async def test_the_socket_is_for_the_brokers_own_user(path: Path) -> None:
+    async with locked_broker(path / "socket") as locked:
+        socket = locked.broker.data_dir.path / "admin.sock"
+        assert oct(socket.stat().st_mode & 0o777) == "0o600"
+
+
+async def test_secrets_are_in_one_answer_and_nowhere_else(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with locked_broker(path / "secrets") as locked:
+        await people(locked)
+        await locked.code("wrong", "topics.list", {})
+        names = ("audit.query", "tokens.list", "plans.list", "tasks.list")
+        shown = json.dumps([await locked.call("admin", name) for name in names])
+        async with (
+            connect(locked.broker.broker_url, token=locked.tokens["admin"]) as client,
+            client.producer("t") as producer,
+        ):
+            await producer.send(b"x")
+    secrets = [token.split("_", 2)[2] for token in locked.tokens.values()]
+    kept = [file.read_bytes() for file in (path / "secrets" / "data").rglob("*") if file.is_file()]
+    assert kept
+    for secret in secrets:
+        assert secret not in shown
+        assert secret not in caplog.text
+        assert not any(secret.encode() in content for content in kept)
+
+
+META = {
+    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+    "io.modelcontextprotocol/clientInfo": {"name": "t", "version": "1"},
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
+
+
+def test_the_roles_of_the_original_are_known() -> None:
+    assert {"Lookup", "Produce", "Consume", "ManageTopic", "ManageCluster"} <= set(ORIGINAL)
