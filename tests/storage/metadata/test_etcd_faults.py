@@ -120,6 +120,24 @@ async def test_every_call_on_a_silent_member_ends_at_its_deadline(relay: Relay) 
                 await call()
 
 
+async def test_calls_are_refused_sooner_once_no_member_has_answered(
+    relay: Relay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(etcd_link, "_AWAY_S", 0.4)
+    async with EtcdStore(at(relay.port, timeout_s=1.0)) as store:
+        await store.transact([Put("/there", b"")])
+        relay.silent = True
+        for within in ("1 s", "0.4 s"):
+            with pytest.raises(MetadataUnavailable, match=f"within {within}"):
+                await store.get("/there")
+        relay.cut()
+        relay.silent = False
+        await in_time(store, "/there")
+        relay.silent = True
+        with pytest.raises(MetadataUnavailable, match="within 1 s"):
+            await store.get("/there")
+
+
 async def test_outcome_of_a_change_that_got_no_answer_is_unknown(relay: Relay) -> None:
     async with EtcdStore(at(relay.port, timeout_s=0.6)) as store:
         relay.silent = True

@@ -36,6 +36,9 @@ from pydanube_storage.metadata.etcd.refusals import Refused, Seen, judge
 _PING_S: Final = 5.5  # etcd ends connections that ping more often than every 5 s (--grpc-keepalive-min-time)
 _PING_ANSWER_S: Final = 3.0
 _CONNECT_S: Final = 2.0
+_AWAY_S: Final = (
+    2.0  # the deadline then: an operation that asks several times is refused before its caller gives up
+)
 _ROUND_PAUSE_S: Final = 0.1  # when no member answers
 _CALLS_AT_ONCE: Final = 256  # further calls wait their turn; it counts towards their deadline
 _MAX_ANSWER_BYTES: Final = 64 << 20  # a page is asked for in smaller parts when it would be more
@@ -167,6 +170,7 @@ class EtcdLink:
         self._token: str | None = None
         self._open_mode = options.user is None  # nothing to authenticate with, or etcd does not ask for it
         self._authenticating = anyio.Lock()
+        self._away = False  # no member has answered the last call that was repeated until its deadline
         self.waiting = 0
 
     async def __aenter__(self) -> Self:
@@ -217,29 +221,36 @@ class EtcdLink:
                 been carried out all the same.
             ClusterError: what etcd refused, translated (`refusals`).
         """
-        deadline = anyio.current_time() + self._options.timeout_s
+        timeout_s = min(self._options.timeout_s, _AWAY_S) if self._away else self._options.timeout_s
+        deadline = anyio.current_time() + timeout_s
         faults: dict[str, str] = {}
         self.waiting += 1
         try:
-            with anyio.move_on_after(self._options.timeout_s):
+            with anyio.move_on_after(timeout_s):
                 async with self._slots:
                     while True:
                         member = self._members[self._current]
                         try:
-                            return await self._attempt(member, method, request, deadline)
+                            answer = await self._attempt(member, method, request, deadline, timeout_s / 2)
                         except Refused as refused:
                             faults[member.address] = refused.why
                             self.turn_from(member)
                             if refused.seen is Seen.MAYBE and not method.repeatable:
-                                raise self._unavailable(faults, perhaps_done=True) from refused
+                                raise self._unavailable(faults, timeout_s, perhaps_done=True) from refused
+                        else:
+                            self._away = False
+                            return answer
                         if self._current == 0:
                             await anyio.sleep(_ROUND_PAUSE_S)
         finally:
             self.waiting -= 1
-        raise self._unavailable(faults)
+        self._away = True
+        raise self._unavailable(faults, timeout_s)
 
-    async def _attempt(self, member: _Member, method: Method, request: Any, deadline: float) -> Any:
-        patience_s = self._options.timeout_s / 2  # so that another member gets its chance
+    async def _attempt(
+        self, member: _Member, method: Method, request: Any, deadline: float, patience_s: float
+    ) -> Any:
+        """One member's turn, within `patience_s` for the answer, so that another gets its chance too."""
         await member.connect(min(_CONNECT_S, patience_s))
         for is_last in (False, True):
             token = await self._authenticated(member)
@@ -296,14 +307,16 @@ class EtcdLink:
                     self._open_mode = True  # etcd lets everybody in: a password too many is no error
         return self._token
 
-    def _unavailable(self, faults: dict[str, str], *, perhaps_done: bool = False) -> ClusterError:
+    def _unavailable(
+        self, faults: dict[str, str], timeout_s: float, *, perhaps_done: bool = False
+    ) -> ClusterError:
         said = "; ".join(f"{address}: {why}" for address, why in faults.items()) or "no member was reached"
         hint = "check `[metadata] url` and that etcd runs (etcdctl endpoint health)"
         hint += (
             ", and `[metadata] ca, cert, key`" if self._options.secure else "; etcds:// where it wants TLS"
         )
         error = MetadataUnavailable(
-            f"etcd does not answer within {self._options.timeout_s:g} s: {said}; {hint}",
+            f"etcd does not answer within {timeout_s:g} s: {said}; {hint}",
             retry_after_ms=1000,
             endpoints=list(self._options.address.endpoints),
         )
