@@ -198,6 +198,12 @@ class AdminCore:
 
     async def _at_once(self, context: Context, call: Call) -> BaseModel:
         """A read, or what is done to a plan: recorded, and done as it is asked for."""
+        if call.operation.effect is Effect.READ:
+            return await self._recorded(context, call)
+        async with self._desk.guards.held(context.call_id, context.call_id):  # says that it is under way
+            return await self._recorded(context, call)
+
+    async def _recorded(self, context: Context, call: Call) -> BaseModel:
         entry = Entry.of(context, call.operation.name, call.arguments)
         if call.operation.effect is not Effect.READ:
             await self._audit.write(entry.call())

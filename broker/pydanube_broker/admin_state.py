@@ -19,6 +19,10 @@ from pydanube_storage.metadata import (
     Write,
 )
 
+from pydanube_broker.cluster.ids import BrokerId
+from pydanube_broker.cluster.keys import incarnation_key
+from pydanube_broker.cluster.membership import IncarnationRecord
+
 _PREFIX: Final = "/admin/"
 
 
@@ -42,6 +46,17 @@ class AdminState:
             descending=descending,
         )
         return [_item(found) for found in page.items]
+
+    async def is_over(self, life: str) -> bool:
+        """Whether a later life of that broker has begun, or nothing is known of it any more."""
+        broker_id, _, incarnation = life.partition("/")
+        if not broker_id.isdecimal() or not incarnation.isdecimal():
+            return True  # kept by a version that did not say whose it was
+        key = incarnation_key(BrokerId(int(broker_id)))
+        found = await self._store.get(key)
+        return found is None or IncarnationRecord.from_json(found.value, key=key).incarnation > int(
+            incarnation
+        )
 
     async def write(self, changes: Mapping[str, bytes | None], expected: Mapping[str, int | None]) -> int:
         """Raises `Conflict` where a key has another revision than expected."""

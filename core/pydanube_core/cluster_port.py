@@ -165,6 +165,13 @@ class MetadataPort(Protocol):
         """Items whose key begins with `prefix`, behind `after` (descending: below it), in order."""
         ...
 
+    async def is_over(self, life: str) -> bool:
+        """Whether that life of a broker is over: a later one has begun, or the broker was removed.
+
+        A broker that is merely not heard of lives: it may be at work.
+        """
+        ...
+
     async def write_state(
         self, changes: Mapping[str, bytes | None], *, expected: Mapping[str, int | None] | None = None
     ) -> int:
@@ -364,6 +371,11 @@ class EachBrokerPort(Protocol):
         """(open, worst first; the last closed, newest first)."""
         ...
 
+    @property
+    def life(self) -> str:
+        """Name this start of the broker: `<broker_id>/<incarnation>`."""
+        ...
+
     async def status(self) -> BrokerFacts: ...
 
     async def settings(self) -> Sequence[SettingFacts]: ...
@@ -391,11 +403,18 @@ class EachBrokerPort(Protocol):
         ...
 
     async def open_audit(self) -> tuple[int, bytes | None]:
-        """Make the topic if it does not exist; its next offset, and the payload of its last message."""
+        """Make the topic if it does not exist; its next offset, and the payload of its last message, both stored."""
         ...
 
-    async def append_audit(self, payloads: Sequence[bytes]) -> None:
-        """Append messages in one batch; on stable storage when it returns, also on a full disk."""
+    async def append_audit(self, payloads: Sequence[bytes], *, at: int) -> None:
+        """Append messages in one batch; on stable storage when it returns, also on a full disk.
+
+        Args:
+            at: the offset that the first one gets.
+
+        Raises:
+            Conflict: the topic ends elsewhere, since somebody else has appended; nothing was written.
+        """
         ...
 
     async def read_audit(self, *, start: int, max_messages: int) -> tuple[int, Sequence[tuple[int, bytes]]]:

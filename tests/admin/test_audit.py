@@ -106,7 +106,7 @@ async def test_the_audit_is_hidden_and_nobody_elses(cluster: Administered) -> No
 async def test_without_an_audit_nothing_changes(
     cluster: Administered, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def fails(payloads: Sequence[bytes]) -> None:
+    async def fails(payloads: Sequence[bytes], *, at: int) -> None:
         raise JournalReadOnly("the journal is read-only")
 
     port = cluster.broker.port

@@ -32,6 +32,7 @@ class SlowCluster:
         self.begun: list[str] = []
         self.go = anyio.Event()
         self.damaged: list[dict[str, Any]] = []
+        self.lives = 0
 
     async def verify_objects(self, topic: str, *, start: int, end: int | None) -> Mapping[str, Any]:
         self.begun.append("verify")
@@ -61,12 +62,28 @@ class SlowCluster:
         return await self.orphans(topic)
 
 
+class BornAgain:
+    """The port of a broker whose earlier lives are over."""
+
+    def __init__(self, cluster: SlowCluster) -> None:
+        cluster.lives += 1
+        self._port = cluster.port
+        self.life = f"7/{cluster.lives}"
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._port, name)
+
+    async def is_over(self, life: str) -> bool:
+        return life != self.life
+
+
 class Life:
     """One life of a broker's admin core."""
 
     def __init__(self, cluster: SlowCluster) -> None:
         self.cluster = cluster
-        self.core = AdminCore(cluster.port)
+        port: Any = BornAgain(cluster)
+        self.core = AdminCore(port)
 
     async def __call__(self, name: str, **arguments: Any) -> dict[str, Any]:
         found = await self.core.call(name, arguments, principal="ann", face="mcp")
@@ -85,18 +102,22 @@ class Life:
         """As SIGKILL: what it was about to write is not written any more."""
         for task in list(self.core._desk.tasks._detached):
             task.cancel()
-        dead: Any = Dead()
+        dead: Any = Dead(self.cluster.port)
         self.core._desk.tasks._port = dead
         self.core._desk._audit._port = dead
+        self.core._desk.guards._port = dead
 
 
 class Dead:
     """The port of a broker that is gone: what is written there is lost."""
 
+    def __init__(self, port: ClusterPort) -> None:
+        self.audit_key, self.open_audit, self.read_state = port.audit_key, port.open_audit, port.read_state
+
     async def write_state(self, *changes: Any, **more: Any) -> int:
         return 0
 
-    async def append_audit(self, payloads: Sequence[bytes]) -> None:
+    async def append_audit(self, payloads: Sequence[bytes], *, at: int) -> None:
         return None
 
 

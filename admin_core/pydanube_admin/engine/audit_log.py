@@ -1,4 +1,4 @@
-"""Writing the audit: one chain, one writer, records in groups.
+"""Writing the audit: one chain, records in groups. Several cores may write: a group goes to the end it was linked to.
 
 Whoever waits gets an answer when the record is on stable storage. Reads do not wait: their records go out with the
 next group, which begins as soon as the one before is stored. What cannot be written stays in the queue and is tried
@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from pydanube_core.audit_key import AuditKey
 from pydanube_core.cluster_port import ClusterPort
-from pydanube_core.errors import AuditUnavailable, ClusterError
+from pydanube_core.errors import AuditUnavailable, ClusterError, Conflict
 
 from pydanube_admin.engine.audit_chain import FIRST, Head, head_of, linked
 from pydanube_admin.engine.audit_keys import KEYS_KEY, KeyTerms
@@ -26,6 +26,7 @@ HEAD_KEY: Final = "audit/head"
 MAX_WAITING: Final = 10_000
 GROUP: Final = 500
 RETRY_S: Final = 0.5
+ATTEMPTS: Final = 32  # each that fails means that another core's group was written
 
 
 class AuditLog:
@@ -116,16 +117,22 @@ class AuditLog:
                     done.set_result(None)
 
     async def _append(self, records: Sequence[Mapping[str, Any]]) -> None:
+        """Link records to the chain's end and append them there; where another core was quicker, to the new end."""
         key = await self._port.audit_key()
-        head = self._head
-        if head is None:
-            head = await self._open(key)
-        payloads = []
-        for record in records:
-            payload, head = linked(record, head, key)
-            payloads.append(payload)
-        await self._port.append_audit(payloads)
-        self._head = head
+        for _ in range(ATTEMPTS):
+            try:
+                end = head = self._head or await self._open(key)
+                payloads = []
+                for record in records:
+                    payload, head = linked(record, head, key)
+                    payloads.append(payload)
+                await self._port.append_audit(payloads, at=end.seq + 1)
+            except Conflict:
+                self._head = None
+            else:
+                self._head = head
+                return
+        raise AuditUnavailable(f"others wrote to the audit {ATTEMPTS} times before this broker could")
 
     async def _open(self, key: AuditKey) -> Head:
         next_offset, last = await self._port.open_audit()

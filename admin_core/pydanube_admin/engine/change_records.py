@@ -55,6 +55,7 @@ class ChangeRecord:
     undone_by: str | None = None
     destroys: bool = False
     image_bytes: int = 0  # of an image that lies beside the record
+    life: str = ""  # of the broker that makes it
 
     def to_bytes(self) -> bytes:
         image = {} if self.image_bytes else self.image

@@ -1,4 +1,4 @@
-"""Where changes are planned and made: one at a time, recorded before and after.
+"""Where changes are planned and made: of one thing one at a time, recorded before and after.
 
 The order of a change is: work out what it would do; refuse, or ask for a plan; write the audit's `call`, durable;
 keep what its undo needs and end the plan, in one transaction; do it; keep the result; write the audit's `outcome`.
@@ -33,12 +33,14 @@ from pydanube_admin.engine.audit_cut_off import calls_without_outcome
 from pydanube_admin.engine.audit_log import HEAD_KEY, AuditLog
 from pydanube_admin.engine.audit_records import Entry, head_value
 from pydanube_admin.engine.call import Call
-from pydanube_admin.engine.change_records import APPLIED, APPLYING, INTERRUPTED, ChangeRecord, Changes
+from pydanube_admin.engine.change_records import APPLIED, APPLYING, INTERRUPTED, UNDO, ChangeRecord, Changes
 from pydanube_admin.engine.context import Context, NowMs
 from pydanube_admin.engine.effect import Effect
 from pydanube_admin.engine.forecast import Forecast, loss_text
+from pydanube_admin.engine.guards import Guards, thing_of
 from pydanube_admin.engine.identifiers import PLAN, new_id
 from pydanube_admin.engine.models import Change, Result
+from pydanube_admin.engine.next_calls import known
 from pydanube_admin.engine.operation import Operation
 from pydanube_admin.engine.plan_promises import UNDO_PATH, as_promised
 from pydanube_admin.engine.plan_records import DISCARDED, PREFIX, USED, PlanRecord, Plans
@@ -83,7 +85,8 @@ class Desk:
         self.plans = Plans(port)
         self.changes = Changes(port)
         self.tasks = Tasks(port, now_ms)
-        self._one_at_a_time = asyncio.Lock()
+        self.guards = Guards(port)
+        self._one_at_a_time = asyncio.Lock()  # within this process; between brokers it is the guards
         self._running: set[asyncio.Task[Any]] = set()
 
     # -- plans -----------------------------------------------------------------------------------------------
@@ -197,12 +200,23 @@ class Desk:
 
     async def _change(self, context: Context, call: Call, entry: Entry, one_step: bool) -> Result:
         if not call.operation.long_running:
-            async with self._one_at_a_time:
+            async with self.guards.held(await self._thing(call), context.call_id), self._one_at_a_time:
+                return await self._carry_out(await self._prepare(context, call, entry, one_step))
+        async with self.guards.held(
+            context.call_id, context.call_id
+        ):  # says that it is under way, as long as it is
+            async with self.guards.held(await self._thing(call), context.call_id), self._one_at_a_time:
                 prepared = await self._prepare(context, call, entry, one_step)
-                return await self._carry_out(prepared)
-        async with self._one_at_a_time:
-            prepared = await self._prepare(context, call, entry, one_step)
-        return await self._carry_out(prepared)
+            return await self._carry_out(prepared)
+
+    async def _thing(self, call: Call) -> str:
+        """What the call changes; of an undo what the change was of."""
+        arguments = call.arguments
+        if call.operation.name == UNDO:
+            found = await self.changes.get(str(arguments["call_id"]))
+            if found is not None:
+                return thing_of(known(found[0].operation).group, found[0].arguments)
+        return thing_of(call.operation.group, arguments)
 
     async def _prepare(self, context: Context, call: Call, entry: Entry, one_step: bool) -> _Prepared:
         """Everything before the effect. When it returns, the change is recorded and must be carried out."""
@@ -259,6 +273,7 @@ class Desk:
             diff=[dict(each) for each in forecast.diff if each["path"] != UNDO_PATH][:100],
             image=dict(forecast.image or {}),
             destroys=_destroys(call.operation, forecast),
+            life=self._port.life,
         )
 
     async def _begin(
@@ -448,13 +463,23 @@ class Desk:
         await Resumption(
             self, self.tasks, self.again, audit=self._audit, port=self._port, now_ms=self._now_ms
         ).run()
-        for call in await calls_without_outcome(self._port):
+        for call in await self._calls_cut_off():
             if await self.tasks.get(task_id_of(call["call_id"])) is not None:
                 continue  # a task says itself what became of it
             made = await self.changes.was_made(call["call_id"], call["operation"], call["arguments"])
             await self._audit.write(Entry.again(call, self._now_ms()).ended(made=made))
         for record in await self.changes.cut_off():
-            await self.changes.put(replace(record, state=INTERRUPTED))
+            if await self._port.is_over(record.life):
+                await self.changes.put(replace(record, state=INTERRUPTED))
+
+    async def _calls_cut_off(self) -> list[Mapping[str, Any]]:
+        """The audit's calls that have no outcome and that no broker is at."""
+        if not (found := await calls_without_outcome(self._port)):
+            return []
+        under_way = await self.guards.calls()
+        # Looked at again: one that let its guard go in between has written its outcome before.
+        still = {call["call_id"] for call in await calls_without_outcome(self._port)}
+        return [call for call in found if call["call_id"] in still - under_way]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,6 +44,7 @@ class TaskRecord:
     result: Mapping[str, Any] | None = None  # of a detached one
     result_bytes: int | None = None  # of a result that is too large to be kept
     error: Mapping[str, Any] | None = None
+    life: str = ""  # of the broker that runs it
     work: Sequence[Mapping[str, Any]] = ()  # how far it was when that was last noted
 
     def to_bytes(self) -> bytes:

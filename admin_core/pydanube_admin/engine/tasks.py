@@ -148,7 +148,8 @@ class Tasks:
         """The current task carries it out; `end` must follow."""
         detachment = context.detached
         if detachment is not None and detachment.before is not None:
-            record = replace(detachment.before, begun_again=detachment.before.begun_again + 1)
+            again = detachment.before.begun_again + 1
+            record = replace(detachment.before, begun_again=again, life=self._port.life)
         else:
             record = TaskRecord(
                 task_id=task_id_of(context.call_id),
@@ -162,6 +163,7 @@ class Tasks:
                 plan_id=plan_id,
                 detached=detachment is not None,
                 given=dict(call.arguments) if detachment is not None else None,
+                life=self._port.life,
             )
             await self._sweep(now_ms)
         await self._put(record)
@@ -245,12 +247,9 @@ class Tasks:
         return [record for _, record in readable(items, TaskRecord.from_item)]
 
     async def left_running(self) -> list[TaskRecord]:
-        """Those that an earlier life left running."""
-        return [
-            record
-            for record in await self.kept()
-            if record.state == RUNNING and record.task_id not in self._running
-        ]
+        """Those that a life which is over left running."""
+        running = [record for record in await self.kept() if record.state == RUNNING]
+        return [record for record in running if await self._port.is_over(record.life)]
 
     async def _sweep(self, now_ms: int) -> None:
         kept = await self.kept()

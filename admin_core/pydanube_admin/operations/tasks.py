@@ -110,5 +110,12 @@ async def forecast_cancel(context: Context, request: TaskRequest) -> Forecast:
 async def cancel_task(context: Context, request: TaskRequest) -> CancelledTask:
     """What it has done so far stays done; it ends at the next step."""
     record = await _running(context, request)
-    context.desk.tasks.cancel(record.task_id)
+    if not context.desk.tasks.cancel(record.task_id) and record.life != context.port.life:
+        broker_id = record.life.partition("/")[0]
+        raise Conflict(
+            f"the task {record.task_id} runs at the broker {broker_id}: ask that one to cancel it",
+            field="task_id",
+            value=record.task_id,
+            broker_id=broker_id,
+        )
     return CancelledTask(task_id=record.task_id, operation=record.operation)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import importlib.metadata
 
+import anyio
+
 from pydanube_broker.parts import BrokerParts
 from pydanube_broker.port.administration import AdministrationPart
 from pydanube_broker.port.brokers import BrokersPart
@@ -32,6 +34,7 @@ class BrokerPort(
 
     def __init__(self, broker: BrokerParts) -> None:
         self._broker = broker
+        self._loading_key = anyio.Lock()
         try:
             self.version = importlib.metadata.version("pydanube")
         except importlib.metadata.PackageNotFoundError:

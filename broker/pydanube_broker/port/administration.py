@@ -10,6 +10,7 @@ import anyio
 from pydanube_core.audit_key import AuditKey
 from pydanube_core.errors import (
     ClusterError,
+    Conflict,
     DiskFull,
     Draining,
     JournalReadOnly,
@@ -19,6 +20,7 @@ from pydanube_core.errors import (
 from pydanube_core.facts import StateItem
 
 from pydanube_broker.audit_key import load_audit_key
+from pydanube_broker.outcome import outcome_of
 from pydanube_broker.parts import BrokerParts
 from pydanube_broker.security.locks import Locks
 from pydanube_broker.topics.stored_messages import append_durably, messages_between
@@ -34,6 +36,11 @@ class AdministrationPart:
 
     _broker: BrokerParts
     _key: AuditKey | None = None
+    _loading_key: anyio.Lock
+
+    @property
+    def life(self) -> str:
+        return f"{self._broker.data_dir.broker_id}/{self._broker.registry.ownership.incarnation}"
 
     # -- state -----------------------------------------------------------------------------------------------
 
@@ -44,6 +51,9 @@ class AdministrationPart:
         self, prefix: str, *, after: str | None = None, limit: int = 1000, descending: bool = False
     ) -> Sequence[StateItem]:
         return await self._broker.admin_state.list(prefix, after=after, limit=limit, descending=descending)
+
+    async def is_over(self, life: str) -> bool:
+        return await self._broker.admin_state.is_over(life)
 
     async def write_state(
         self, changes: Mapping[str, bytes | None], *, expected: Mapping[str, int | None] | None = None
@@ -58,24 +68,30 @@ class AdministrationPart:
     # -- audit -----------------------------------------------------------------------------------------------
 
     async def audit_key(self) -> AuditKey:
-        if self._key is None:
-            broker = self._broker
-            with broker.engine.give_way.pending():
-                self._key = await anyio.to_thread.run_sync(
-                    load_audit_key, broker.data_dir, broker.settings.admin.audit_key
-                )
-        return self._key
+        async with self._loading_key:  # two that ask at once are given the same new one
+            if self._key is None:
+                broker = self._broker
+                with broker.engine.give_way.pending():
+                    self._key = await anyio.to_thread.run_sync(
+                        load_audit_key, broker.data_dir, broker.settings.admin.audit_key
+                    )
+            return self._key
 
     async def open_audit(self) -> tuple[int, bytes | None]:
         topic = await self._broker.registry.audit_topic()
+        end = topic.state.next_offset
+        if topic.commit < end:
+            await outcome_of(lambda told: topic.when_committed(end, told))
         if topic.commit == topic.start_offset:
             return topic.commit, None
         last = await self._read(topic, topic.commit - 1, 1)
         return topic.commit, last[0][1] if last else None
 
-    async def append_audit(self, payloads: Sequence[bytes]) -> None:
+    async def append_audit(self, payloads: Sequence[bytes], *, at: int) -> None:
         with self._noted("AUDIT_UNWRITABLE"):
             topic = await self._broker.registry.audit_topic()
+            if topic.state.next_offset != at:
+                raise Conflict(f"{topic.name} goes on at {topic.state.next_offset} and not at {at}")
             await append_durably(topic, payloads, producer="audit", system=True)
 
     async def read_audit(self, *, start: int, max_messages: int) -> tuple[int, Sequence[tuple[int, bytes]]]:

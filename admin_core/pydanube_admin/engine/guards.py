@@ -1,0 +1,122 @@
+"""What is under way, kept in the metadata store: one change of a thing at a time, whichever broker makes it.
+
+A guard is a key that is there while a call is under way. It is taken by one write that needs it to be absent, and names
+the call and the life of the broker that took it. A guard of a life that is over is nobody's: whoever wants it takes it
+away, by a write that needs it unchanged. Clocks decide nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+from pydanube_core.cluster_port import ClusterPort
+from pydanube_core.errors import ClusterError, Conflict
+from pydanube_core.facts import StateItem
+from pydanube_core.names import TopicName
+
+from pydanube_admin.engine.kept_records import readable
+
+_log = logging.getLogger("pydanube.admin")
+
+PREFIX: Final = "guards/"
+WAIT_S: Final = 10.0  # for a change of the same thing that another broker makes; most take milliseconds
+LOOK_S: Final = 0.05
+_NAMED: Final = ("topic", "namespace", "subject", "broker_id")
+
+
+def thing_of(group: str, arguments: Mapping[str, Any]) -> str:
+    """Return what a change is a change of: the first of topic, namespace, subject and broker, else the group's all."""
+    for name in _NAMED:
+        given = arguments.get(name)
+        if not isinstance(given, str):
+            continue
+        if name == "topic":
+            try:
+                given = str(TopicName.parse(given).base)
+            except ClusterError:  # the change itself is refused for it
+                continue
+        return f"{name} {given}"
+    return group
+
+
+class Guards:
+    """The guards of the cluster, as one admin core takes them. Single user: the loop."""
+
+    def __init__(self, port: ClusterPort) -> None:
+        self._port = port
+        self._left: dict[
+            str, int
+        ] = {}  # key and revision of those that could not be let go: the next call does it
+
+    @asynccontextmanager
+    async def held(self, thing: str, call_id: str) -> AsyncIterator[None]:
+        """Hold the guard of a thing while a call changes it.
+
+        Raises:
+            Conflict: another call has held it for as long as one waits.
+        """
+        key = PREFIX + hashlib.blake2b(thing.encode(), digest_size=16).hexdigest()
+        value = json.dumps({"thing": thing, "call_id": call_id, "life": self._port.life}).encode()
+        for each, revision in list(self._left.items()):
+            await self._let_go(each, revision)
+        revision = await self._take(key, value, thing)
+        try:
+            yield
+        finally:
+            self._left[key] = revision
+            await self._let_go(key, revision)
+
+    async def _take(self, key: str, value: bytes, thing: str) -> int:
+        deadline = asyncio.get_running_loop().time() + WAIT_S
+        while True:
+            holder = await self._port.read_state(key)
+            if holder is None or await self._is_nobodys(holder):
+                expected = {key: None if holder is None else holder.revision}
+                try:
+                    return await self._port.write_state({key: value}, expected=expected)
+                except Conflict:  # somebody was quicker
+                    continue
+            if asyncio.get_running_loop().time() >= deadline:
+                held = json.loads(holder.value)
+                raise Conflict(
+                    f"another change of {thing} has been under way for {WAIT_S:.0f} s: the call {held['call_id']}, at the "
+                    f"broker {held['life'].partition('/')[0]}; try again when it is done",
+                    thing=thing,
+                    by_call_id=held["call_id"],
+                    retry_after_ms=1000,
+                )
+            await asyncio.sleep(LOOK_S)
+
+    async def _is_nobodys(self, holder: StateItem) -> bool:
+        return await self._port.is_over(json.loads(holder.value)["life"])
+
+    async def _let_go(self, key: str, revision: int) -> None:
+        try:
+            await self._port.write_state({key: None}, expected={key: revision})
+        except Conflict:  # it is another call's by now
+            pass
+        except ClusterError as error:
+            _log.warning("guard_not_let_go", extra={"event": "admin.guard_not_let_go", "error": str(error)})
+            return
+        if self._left.get(key) == revision:
+            del self._left[key]
+
+    async def calls(self) -> set[str]:
+        """Return the calls that are under way at brokers that live; guards of lives that are over are taken away."""
+        found: set[str] = set()
+        items = await self._port.list_state(PREFIX)
+        for item, body in readable(items, lambda item: json.loads(item.value)):
+            if not await self._port.is_over(body["life"]):
+                found.add(body["call_id"])
+                continue
+            try:
+                await self._port.write_state({item.key: None}, expected={item.key: item.revision})
+            except Conflict:  # taken over
+                continue
+        return found
