@@ -9,13 +9,24 @@ from typing import Any, Final
 from pydanube_core.cluster_port import ClusterPort
 
 from pydanube_admin.engine.audit_chain import NO_RECORD
+from pydanube_admin.engine.guards import Guards
 
 LOOKED_AT: Final = (
     2_000  # records from the end: changes are made one at a time, so the one cut off is among the last
 )
 
 
-async def calls_without_outcome(port: ClusterPort) -> list[Mapping[str, Any]]:
+async def calls_cut_off(port: ClusterPort, guards: Guards) -> list[Mapping[str, Any]]:
+    """The audit's calls that have no outcome and that no broker is at, by age."""
+    if not (found := await _calls_without_outcome(port)):
+        return []
+    under_way = await guards.calls()
+    # Looked at again: one that let its guard go in between has written its outcome before.
+    still = {call["call_id"] for call in await _calls_without_outcome(port)}
+    return [call for call in found if call["call_id"] in still - under_way]
+
+
+async def _calls_without_outcome(port: ClusterPort) -> list[Mapping[str, Any]]:
     """The `call` records that have no `outcome`, by age."""
     end, _ = await port.open_audit()
     start = max(0, end - LOOKED_AT)

@@ -29,7 +29,7 @@ from pydanube_core.errors import (
 from pydanube_core.facts import Grace
 from pydanube_core.units import format_time
 
-from pydanube_admin.engine.audit_cut_off import calls_without_outcome
+from pydanube_admin.engine.audit_cut_off import calls_cut_off
 from pydanube_admin.engine.audit_log import HEAD_KEY, AuditLog
 from pydanube_admin.engine.audit_records import Entry, head_value
 from pydanube_admin.engine.call import Call
@@ -463,7 +463,7 @@ class Desk:
         await Resumption(
             self, self.tasks, self.again, audit=self._audit, port=self._port, now_ms=self._now_ms
         ).run()
-        for call in await self._calls_cut_off():
+        for call in await calls_cut_off(self._port, self.guards):
             if await self.tasks.get(task_id_of(call["call_id"])) is not None:
                 continue  # a task says itself what became of it
             made = await self.changes.was_made(call["call_id"], call["operation"], call["arguments"])
@@ -471,15 +471,6 @@ class Desk:
         for record in await self.changes.cut_off():
             if await self._port.is_over(record.life):
                 await self.changes.put(replace(record, state=INTERRUPTED))
-
-    async def _calls_cut_off(self) -> list[Mapping[str, Any]]:
-        """The audit's calls that have no outcome and that no broker is at."""
-        if not (found := await calls_without_outcome(self._port)):
-            return []
-        under_way = await self.guards.calls()
-        # Looked at again: one that let its guard go in between has written its outcome before.
-        still = {call["call_id"] for call in await calls_without_outcome(self._port)}
-        return [call for call in found if call["call_id"] in still - under_way]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
