@@ -26,7 +26,7 @@ from pydanube_broker.admin_state import AdminState
 from pydanube_broker.cluster.ids import TopicId
 from pydanube_broker.data_dir import FORMAT_VERSION, DataDir
 from pydanube_broker.delivery.dead_letter_desk import DeadLetterDesk
-from pydanube_broker.delivery.pump import DeliveryEngine
+from pydanube_broker.delivery.engine import DeliveryEngine
 from pydanube_broker.health import Health
 from pydanube_broker.journal import (
     Disk,

@@ -13,7 +13,7 @@ from pydanube_core.facts import BrokerAddress
 
 from pydanube_broker.admin_state import AdminState
 from pydanube_broker.data_dir import DataDir
-from pydanube_broker.delivery.pump import DeliveryEngine
+from pydanube_broker.delivery.engine import DeliveryEngine
 from pydanube_broker.health import Health
 from pydanube_broker.journal import Journal
 from pydanube_broker.log_ring import LogRing

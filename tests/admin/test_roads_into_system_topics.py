@@ -200,7 +200,7 @@ async def a_call_in_the_process(cluster: Administered, target: str) -> None:
     with pytest.raises(ClusterError, match="only the broker"):
         topic.append(data, part)
     with pytest.raises(ClusterError, match="only the broker"):
-        topic.open_producer("p", lambda opening, error: None)
+        await topic.open_producer("p")
     assert await refusal(append_durably(topic, [FORGED], producer="p")) == "PERMISSION_DENIED"
 
 

@@ -22,7 +22,6 @@ from pydanube_broker.subscription.dead_letters import Wanted, dead_letter_batche
 from pydanube_broker.subscription.effects import DeadLetter
 from pydanube_broker.subscription.ranges import Range
 from pydanube_broker.subscription.subscription_policy import SubscriptionPolicy
-from pydanube_broker.topics.memory_topic import MemoryTopic
 from pydanube_broker.topics.reading import read_once
 from pydanube_broker.topics.topic import Topic
 
@@ -112,7 +111,7 @@ class DeadLetterDesk:
         )
         try:
             topics = await self._topics(target)
-            if any(isinstance(topic, MemoryTopic) for topic in topics):
+            if not all(topic.stores for topic in topics):
                 raise DispatchMismatch(
                     f"the dead-letter topic {target} is non_reliable and would lose them: name a reliable one",
                     field="dead_letter_topic",

@@ -25,7 +25,8 @@ from pydanube_core.cursor_state import CursorState
 from pydanube_core.errors import ClusterError, ConsumerBusy, InvalidArgument
 
 from pydanube_broker.delivery.dispatch_rate import DispatchRate
-from pydanube_broker.delivery.pump import ConsumerLink, DeliveryEngine
+from pydanube_broker.delivery.engine import DeliveryEngine
+from pydanube_broker.delivery.link import ConsumerLink
 from pydanube_broker.delivery.reader_pump import FRAME_BYTES
 from pydanube_broker.delivery.turns import Turns
 from pydanube_broker.journal.tail_cache import CachedBatch
@@ -106,6 +107,10 @@ class LiveConsumer:
 
 class LivePump:
     """One subscription of a non-reliable topic. Nothing of it survives but its name and type, in the catalog."""
+
+    departure = rewound = None
+    departures = ()
+    needs_keys = False
 
     def __init__(
         self,

@@ -8,23 +8,20 @@ from __future__ import annotations
 
 import logging
 import random
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from pydanube_core.batch.timing import has_attributes
 from pydanube_core.cursor_state import CursorState
 from pydanube_core.errors import ClusterError, ConsumerBusy, Internal
 
-from pydanube_broker.delivery.cursor_keeper import CursorKeeper
-from pydanube_broker.delivery.dead_letter_desk import DeadLetterDesk
-from pydanube_broker.delivery.deadlines import Deadlines
 from pydanube_broker.delivery.departures import MOST_DEPARTURES, Departure
 from pydanube_broker.delivery.dispatch_rate import DispatchRate
+from pydanube_broker.delivery.engine import DeliveryEngine
 from pydanube_broker.delivery.frame_builder import Frame
+from pydanube_broker.delivery.link import ConsumerLink
 from pydanube_broker.delivery.reader_pump import FRAME_BYTES
-from pydanube_broker.delivery.turns import Turns
 from pydanube_broker.give_way import GiveWay
 from pydanube_broker.journal import CachedBatch, Kind
 from pydanube_broker.outcome import Told
@@ -62,37 +59,6 @@ ROUTED_BYTES: Final = 4 * FRAME_BYTES
 FEW_RANGES: Final = 4  # of a plan: each is a cut of its own; from here on one selection costs less
 
 
-class ConsumerLink(Protocol):
-    """The way to one attached consumer."""
-
-    consumer_id: int
-    connected_at_ms: int
-    heard_at_ms: int | None  # when its client said anything last; None: not kept for this kind of client
-    answered_at_ms: int | None  # when it acknowledged or gave back anything last
-    said_goodbye: bool  # it left in good order; its connection did not just break
-
-    @property
-    def writable(self) -> bool: ...
-
-    def frame(self, session: int) -> Any:
-        """An empty `Frame` for this consumer, in whatever form it takes messages."""
-        ...
-
-    def deliver(self, frame: Any) -> None:
-        """Send a frame that this link made."""
-        ...
-
-    def session_changed(self, session: int, offset: int, reason: str) -> None: ...
-
-    def recall(self, session: int, ranges: Sequence[Range]) -> None:
-        """Ask for those of these messages that the application was not handed."""
-        ...
-
-    def activated(self) -> None: ...
-
-    def end(self, error: ClusterError) -> None: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewound:
     """The last seek that moved the cursor back."""
@@ -100,23 +66,6 @@ class Rewound:
     at_ms: int
     from_offset: int
     to_offset: int
-
-
-class DeliveryEngine:
-    """What all pumps of a broker share."""
-
-    def __init__(self) -> None:
-        self.turns = Turns()
-        self.give_way = GiveWay()
-        self.deadlines = Deadlines()
-        self.cursors = CursorKeeper()
-        self.dropped: Counter[tuple[str, str]] = Counter()  # (topic, reason): messages lost on purpose
-        self.dead_letters: DeadLetterDesk  # set by whoever owns topics, before the first delivery
-
-    def close(self) -> None:
-        self.deadlines.close()
-        self.cursors.close()
-        self.give_way.close()
 
 
 class SubscriptionPump:
@@ -297,6 +246,15 @@ class SubscriptionPump:
         if self._core is not None:
             self._core.resume(consumer_id)
         self.wake()
+
+    @property
+    def needs_keys(self) -> bool:
+        """Whether the absence of a consumer may decide where a message goes."""
+        return self.core().needs_keys
+
+    def dropped_of(self, consumer_id: int) -> int:
+        """None: what one consumer does not take, another does."""
+        return 0
 
     def is_active(self, consumer_id: int) -> bool:
         return self._core is not None and self._core.is_active(consumer_id)

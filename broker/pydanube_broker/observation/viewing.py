@@ -27,8 +27,6 @@ from pydanube_core.diagnosis.views import (
 from pydanube_core.names import TopicName
 
 from pydanube_broker.delivery.any_pump import AnyPump
-from pydanube_broker.delivery.non_reliable import LivePump
-from pydanube_broker.delivery.pump import SubscriptionPump
 from pydanube_broker.observation.observed import Observed
 from pydanube_broker.observation.sampler import Sampler
 from pydanube_broker.observation.tracks import CursorTrack, LogTrack
@@ -119,15 +117,14 @@ class Viewer:
         lag = self.judgement(topic, pump, track, cursor, state)
         settled = settled_status(sampler, cursor, lag)[0]
         window_ms = int(sampler.options.window_s * 1000)
-        live = isinstance(pump, LivePump)
         worst = pump.worst_failure()
-        left = None if isinstance(pump, LivePump) else pump.departure
+        left = pump.departure
         policy = pump.policy
         rewind, cause = self._rewind(pump, cursor)
         consumers = self._consumers(pump)
         wants_keys = (
             keys
-            and not live
+            and topic.stores
             and pump.type.value == "key-shared"
             and len(consumers) > 1
             and state.lag_messages > 0
@@ -178,13 +175,13 @@ class Viewer:
             rewind_cause=cause,
             production=track.production(now, state.next_offset, sampler.options.window_s),
             settled=settled,
-            departures=None if isinstance(pump, LivePump) else _departures(pump, state, 3 * window_ms),
+            departures=_departures(pump, state, 3 * window_ms),
             unrouted=cursor.count("unrouted", state, window_ms),
         )
 
     @staticmethod
     def _rewind(pump: AnyPump, cursor: CursorTrack) -> tuple[Rewind | None, str | None]:
-        seek = None if isinstance(pump, LivePump) else pump.rewound
+        seek = pump.rewound
         if seek is not None:
             return Rewind(at_ms=seek.at_ms, from_offset=seek.from_offset, to_offset=seek.to_offset), "seek"
         if cursor.rewound is not None:
@@ -337,7 +334,7 @@ class Viewer:
         return filling(seen, room=max(0, free - guard), least_s=max(60.0, self._sampler.options.window_s / 3))
 
 
-def _departures(pump: SubscriptionPump, state: CursorState, span_ms: int) -> Departures | None:
+def _departures(pump: AnyPump, state: CursorState, span_ms: int) -> Departures | None:
     """Who went lately."""
     found = [one for one in pump.departures if state.taken_at_ms - one.at_ms <= span_ms]
     if not found:

@@ -24,7 +24,6 @@ from pydanube_core.diagnosis.subscription_rules import IN_DANGER
 from pydanube_core.diagnosis.views import SubscriptionView
 
 from pydanube_broker.delivery.any_pump import AnyPump
-from pydanube_broker.delivery.non_reliable import LivePump
 from pydanube_broker.delivery.pump import SubscriptionPump
 from pydanube_broker.observation.observed import Observed
 from pydanube_broker.observation.sampler import Sampler
@@ -180,7 +179,7 @@ class Observation:
     def _judge_subscription(self, scope: _Scope, topic: Topic, track: LogTrack) -> None:
         pump = topic.subscriptions.get(scope[1])
         cursor = track.cursors.get(scope[1])
-        if pump is None or cursor is None or isinstance(pump, LivePump):
+        if pump is None or cursor is None or not topic.stores:
             if cursor is not None:
                 cursor.look_at_ms = NEVER_MS
             return

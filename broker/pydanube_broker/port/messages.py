@@ -11,7 +11,6 @@ from pydanube_core.names import TopicName
 from pydanube_broker.parts import BrokerParts
 from pydanube_broker.rpc.caller import COLD_CALL
 from pydanube_broker.serving.topic_access import Action
-from pydanube_broker.topics.memory_topic import MemoryTopic
 from pydanube_broker.topics.stored_messages import append_durably, messages_between
 from pydanube_broker.topics.topic import Topic
 
@@ -32,7 +31,7 @@ class MessagesPart:
         self, topic: str, *, start: int, end: int, max_messages: int, max_bytes: int
     ) -> Sequence[MessageFacts]:
         found = self._concrete(topic)
-        if isinstance(found, MemoryTopic):
+        if not found.stores:
             raise DispatchMismatch(
                 f"{topic} is non_reliable and stores nothing: there are no messages to look at",
                 field="topic",

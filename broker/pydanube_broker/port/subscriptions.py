@@ -15,7 +15,6 @@ from pydanube_core.facts import (
 from pydanube_core.names import TopicName
 
 from pydanube_broker.delivery.any_pump import AnyPump
-from pydanube_broker.delivery.non_reliable import LivePump
 from pydanube_broker.parts import BrokerParts
 from pydanube_broker.serving.administration import Administration
 from pydanube_broker.slices import Slices
@@ -138,7 +137,7 @@ class SubscriptionsPart:
                     if consumer.consumer_id in pump.links
                     else now_ms(),
                     standing=consumer.standing.value,
-                    dropped=pump.dropped_of(consumer.consumer_id) if isinstance(pump, LivePump) else 0,
+                    dropped=pump.dropped_of(consumer.consumer_id),
                 )
                 for consumer in consumers
             ),

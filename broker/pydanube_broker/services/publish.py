@@ -28,7 +28,7 @@ from pydanube_broker.schema.guard import SchemaGuard
 from pydanube_broker.serving.data_plane import DataPlane
 from pydanube_broker.serving.topic_access import Action
 from pydanube_broker.topics.gate import AccessMode
-from pydanube_broker.topics.producers import Appended, Opening, ProducerSession
+from pydanube_broker.topics.producers import Appended, ProducerSession
 from pydanube_broker.topics.topic import ProducerLeft, Topic, now_ms
 
 log = logging.getLogger("pydanube.publish")
@@ -132,18 +132,7 @@ class PublishStream:
             else:
                 own = request.producer_name or f"producer-{topic.state.producers.next_id}"
                 topic.gate.check_producer(own, mode, topic.producers_connected)
-                opened: asyncio.Future[Opening] = asyncio.get_running_loop().create_future()
-
-                def done(opening: Opening, error: ClusterError | None) -> None:
-                    if opened.done():
-                        return
-                    if error is None:
-                        opened.set_result(opening)
-                    else:
-                        opened.set_exception(error)
-
-                topic.open_producer(own, done, exclusive=mode is not AccessMode.SHARED)
-                opening = await opened
+                opening = await topic.open_producer(own, exclusive=mode is not AccessMode.SHARED)
                 taken = False
                 try:
                     if self.closed:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from pydanube_core.errors import ClusterError
 
-from pydanube_broker.delivery.pump import DeliveryEngine
+from pydanube_broker.delivery.engine import DeliveryEngine
 from pydanube_broker.health import Health
 from pydanube_broker.serving.ownership import Ownership
 from pydanube_broker.serving.topic_access import TopicAccess

@@ -22,8 +22,9 @@ from pydanube_broker.cluster.lone import LoneBroker
 from pydanube_broker.cluster.records import DispatchStrategy, SubscriptionRecord, TopicRecord
 from pydanube_broker.cluster.topic_catalog import TopicCatalog
 from pydanube_broker.delivery.any_pump import AnyPump
+from pydanube_broker.delivery.engine import DeliveryEngine
 from pydanube_broker.delivery.non_reliable import LivePump
-from pydanube_broker.delivery.pump import DeliveryEngine, SubscriptionPump
+from pydanube_broker.delivery.pump import SubscriptionPump
 from pydanube_broker.schema.topic_schemas import TopicSchemas
 from pydanube_broker.serving.policies import Policies
 from pydanube_broker.subscription.members import SubscriptionType

@@ -39,7 +39,7 @@ from pydanube_broker.cluster.records import (
 )
 from pydanube_broker.cluster.topic_catalog import TopicCatalog
 from pydanube_broker.delivery.any_pump import AnyPump
-from pydanube_broker.delivery.pump import DeliveryEngine
+from pydanube_broker.delivery.engine import DeliveryEngine
 from pydanube_broker.schema.registry import SchemaRegistry
 from pydanube_broker.schema.topic_schemas import TopicSchemas
 from pydanube_broker.serving.deleted import Deleted

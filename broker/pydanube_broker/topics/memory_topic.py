@@ -8,7 +8,7 @@ broker; producers' ids do not, so that a session of an earlier life is never tak
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from pydanube_core.batch import ProducerPart, broker_part
 from pydanube_core.errors import ClusterError
@@ -35,6 +35,8 @@ class LiveSink(Protocol):
 
 class MemoryTopic(Topic):
     """See the module. Single user: the loop."""
+
+    stores: ClassVar[bool] = False
 
     __slots__ = ("dropped_by_readers", "live_readers")
 

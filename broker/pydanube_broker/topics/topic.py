@@ -13,7 +13,7 @@ import secrets
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 from pydanube_core.batch import BROKER_PART_BYTES, ProducerPart, broker_part
 from pydanube_core.commit_point import safe_position
@@ -102,6 +102,8 @@ def now_ms() -> int:
 
 class Topic:
     """See the module. Single user: the loop."""
+
+    stores: ClassVar[bool] = True  # what is published can be read afterwards
 
     __slots__ = (
         "_hub",
@@ -290,14 +292,8 @@ class Topic:
         """Wait until everything appended so far is as durable as promised. Raises what stands in the way."""
         await outcome_of(lambda told: self.when_safe(self.position, told))
 
-    def open_producer(
-        self,
-        name: str,
-        done: Callable[[Opening, ClusterError | None], None],
-        *,
-        exclusive: bool = False,
-    ) -> None:
-        """Prepare a session, safe before `done` is called: a new id, or an exclusive name's id in its next epoch.
+    async def open_producer(self, name: str, *, exclusive: bool = False) -> Opening:
+        """Prepare a session, safe when it is returned: a new id, or an exclusive name's id in its next epoch.
 
         Whoever calls opens it with `state.producers.open`, or gives it up with `give_up_producer`: until then an
         exclusive producer of that name goes on.
@@ -309,16 +305,11 @@ class Topic:
         opening = self.state.producers.prepare(name, _new_token(), exclusive=exclusive)
         try:
             position = self.append_record(Kind.SESSION, encode_session_body(opening))
+            await outcome_of(lambda told: self.when_safe(position, told))
         except ClusterError:
             self.state.producers.give_up(opening)
             raise
-
-        def told(error: ClusterError | None) -> None:
-            if error is not None:
-                self.state.producers.give_up(opening)
-            done(opening, error)
-
-        self.when_safe(position, told)
+        return opening
 
     def give_up_producer(self, opening: Opening) -> None:
         """Nobody will write as this session: after a restart too, whoever had it before still has it."""

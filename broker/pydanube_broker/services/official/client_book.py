@@ -24,7 +24,6 @@ from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.ids import TopicId
 from pydanube_broker.cluster.json_record import JsonRecord
 from pydanube_broker.cluster.topic_catalog import TopicCatalog
-from pydanube_broker.delivery.pump import SubscriptionPump
 from pydanube_broker.services.official.ids import consumer_id, producer_id
 from pydanube_broker.services.official.known_clients import (
     AttachedStream,
@@ -238,7 +237,7 @@ class ClientBook:
                 continue
             for known in reversed(others.values()):  # the latest, where there is not room for all
                 pump = known.topic.subscriptions.get(known.subscription)
-                if not isinstance(pump, SubscriptionPump) or not keep_seat(known, pump, now_s + RESTART_S):
+                if pump is None or not known.topic.stores or not keep_seat(known, pump, now_s + RESTART_S):
                     break
 
     # -- forgetting ------------------------------------------------------------------------------------------

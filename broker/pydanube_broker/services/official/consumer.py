@@ -29,7 +29,6 @@ from pydanube_broker.services.official.stream_messages import DecodedBatches
 from pydanube_broker.serving.data_plane import DataPlane
 from pydanube_broker.serving.topic_access import Action
 from pydanube_broker.subscription.key_filters import check_filter_sizes
-from pydanube_broker.topics.memory_topic import MemoryTopic
 from pydanube_broker.topics.topic import Topic
 
 TYPES: Final = ("exclusive", "shared", "failover", "key-shared")
@@ -133,7 +132,7 @@ class ConsumerService:
         """
         topic = self._topic(called, answer.topic_name)
         pump: AnyPump | None = topic.subscriptions.get(answer.subscription_name)
-        if pump is None and not isinstance(topic, MemoryTopic):
+        if pump is None and topic.stores:
             raise Internal(
                 f"SUBSCRIPTION_NOT_FOUND: {answer.topic_name} has no subscription {answer.subscription_name!r}",
                 field="subscription_name",

@@ -22,11 +22,9 @@ from typing import Any, Final
 from pydanube_core.errors import ClusterError
 
 from pydanube_broker.delivery.any_pump import AnyPump
-from pydanube_broker.delivery.pump import SubscriptionPump
 from pydanube_broker.services.official.known_clients import KnownConsumer
 from pydanube_broker.subscription.members import SubscriptionType
 from pydanube_broker.subscription.terms import ConsumerTerms
-from pydanube_broker.topics.memory_topic import MemoryTopic
 from pydanube_broker.topics.topic import now_ms
 
 log = logging.getLogger("pydanube.official")
@@ -118,16 +116,16 @@ def seat_after_subscribing(known: KnownConsumer, pump: AnyPump, now_s: float) ->
     """
     if known.stream is not None:
         return
-    if pump.type is SubscriptionType.SHARED and not isinstance(known.topic, MemoryTopic):
+    if pump.type is SubscriptionType.SHARED and known.topic.stores:
         known.topic.check_consumer(len(pump.links))
         return
-    exclusive = pump.type is SubscriptionType.EXCLUSIVE and not isinstance(known.topic, MemoryTopic)
+    exclusive = pump.type is SubscriptionType.EXCLUSIVE and known.topic.stores
     Seat(known, pump, None if exclusive else now_s + OPENING_S)
 
 
 def seat_after_loss(known: KnownConsumer, pump: AnyPump, now_s: float) -> bool:
     """Keep the place of a consumer that will probably come back, where its absence would skip messages."""
-    if not isinstance(pump, SubscriptionPump) or not pump.core().needs_keys:
+    if not pump.needs_keys:
         return False
     return keep_seat(known, pump, now_s + LOST_S)
 
