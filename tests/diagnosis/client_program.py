@@ -31,6 +31,18 @@ async def consume(url: str, topic: str, subscription: str) -> None:
             print(count, flush=True)
 
 
+async def flood(url: str, topic: str) -> None:
+    async with connect(url) as client, client.producer(topic, name="flood") as producer:
+        while True:
+            await producer.send_many([b"x" * 8192] * 200)
+
+
 if __name__ == "__main__":
     role, url, topic, more = sys.argv[1:5]
-    asyncio.run(produce(url, topic, float(more)) if role == "produce" else consume(url, topic, more))
+    match role:
+        case "produce":
+            asyncio.run(produce(url, topic, float(more)))
+        case "flood":
+            asyncio.run(flood(url, topic))
+        case _:
+            asyncio.run(consume(url, topic, more))

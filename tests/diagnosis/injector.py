@@ -1,4 +1,4 @@
-"""Fifteen ways to break a broker from outside, with the injector's own counts of what it did.
+"""Ways to break a broker from outside, with the injector's own counts of what it did.
 
 A fault acts through clients, signals, a stopped store, a small disk, or policies; never through the broker's objects.
 It yields what the diagnosis has to say: the rule, and numbers it counted itself, each exact or as a range where the
@@ -27,7 +27,7 @@ from pydanube_admin.remote import OpsClient
 from tests.broker.official.raw_client import RawClient
 from tests.support.broker_process import client_environment
 
-__all__ = ["FAST", "FAULTS", "Expected", "Fault", "Found", "World", "diagnosed"]
+__all__ = ["FAST", "Expected", "Fault", "Found", "World", "diagnosed"]
 
 PROGRAM: Final = Path(__file__).with_name("client_program.py")
 PATIENCE_S: Final = 15.0
@@ -196,10 +196,10 @@ Fault = Callable[[World], AbstractAsyncContextManager[Expected]]
 
 
 @asynccontextmanager
-async def no_consumers(world: World) -> AsyncIterator[Expected]:
+async def no_consumers(world: World, read: int = 0) -> AsyncIterator[Expected]:
     """Mail, and nobody who ever came, or somebody who left in the middle."""
     topic = f"{world.name}-unread"
-    count, read = world.random.randint(5, 200), world.random.choice([0, 3])
+    count = world.random.randint(5, 200)
     await world.publish(topic, count)
     await world.call("subscriptions.create", topic=topic, subscription="s")
     if read:
@@ -210,11 +210,10 @@ async def no_consumers(world: World) -> AsyncIterator[Expected]:
 
 
 @asynccontextmanager
-async def consumer_dead(world: World) -> AsyncIterator[Expected]:
+async def consumer_dead(world: World, how: signal.Signals = signal.SIGKILL) -> AsyncIterator[Expected]:
     """A consumer that was working is killed, or stopped."""
     topic = f"{world.name}-dead"
     before, after = world.random.randint(5, 50), world.random.randint(5, 50)
-    how = world.random.choice([signal.SIGKILL, signal.SIGSTOP])
     await world.publish(topic, before)
     async with world.program("consume", world.url, topic, "s") as consumer:
         await consumer.until(before)
@@ -467,10 +466,9 @@ async def produce_burst(world: World) -> AsyncIterator[Expected]:
 
 
 @asynccontextmanager
-async def producer_stopped(world: World) -> AsyncIterator[Expected]:
+async def producer_stopped(world: World, how: signal.Signals = signal.SIGKILL) -> AsyncIterator[Expected]:
     """A producer that sent all the time is killed, or stopped."""
     topic = f"{world.name}-silent"
-    how = world.random.choice([signal.SIGKILL, signal.SIGSTOP])
     await world.call("topics.create", topic=topic)
     async with world.program("produce", world.url, topic, "0.05") as producer:
         await producer.until(1)
@@ -529,26 +527,57 @@ async def schema_rejections(world: World) -> AsyncIterator[Expected]:
     )  # fmt: skip
 
 
-#: those that one broker can have at once
-FAULTS: Final[dict[str, Fault]] = {
-    fault.__name__: fault
-    for fault in (
-        no_consumers, consumer_dead, consumer_not_acking, poison_message, dead_letters_growing, messages_dropped,
-        hot_key,        cursor_rewound, consumer_slow, produce_burst, producer_stopped, publish_throttled, schema_rejections,
-    )
-}  # fmt: skip
-
-
 @asynccontextmanager
 async def world_of(url: str, admin: str, seed: int, name: str) -> AsyncIterator[World]:
     async with connect(url) as client, OpsClient(admin, timeout_s=30.0) as ops:
         yield World(url, client, ops, random.Random(f"{name} {seed}"), f"{name}-{seed}".replace("_", "-"))
 
 
-async def injected(url: str, admin: str, fault: str, seed: int) -> Found:
+async def injected(url: str, admin: str, name: str, fault: Fault, seed: int) -> Found:
     """Break it in one way, and see what is found."""
-    async with world_of(url, admin, seed, fault) as world, FAULTS[fault](world) as expected:
-        return await diagnosed(world, expected)
+    async with world_of(url, admin, seed, name) as world, fault(world) as expected:
+        found = await diagnosed(world, expected)
+        if found.right:
+            found.evidence_wrong += await followed(world, found.finding)
+        return found
+
+
+#: what changes something is called after what only looks
+READS: Final = (
+    "list",
+    "describe",
+    "lag",
+    "peek",
+    "get_",
+    "status",
+    "versions",
+    "query",
+    "chart",
+    "logs",
+    "diagnose",
+)
+
+
+async def followed(world: World, finding: dict[str, Any]) -> list[str]:
+    """What does not work of the calls that a finding proposes, or does not show what it speaks of."""
+    wrong = []
+    for call in sorted(
+        finding["next"], key=lambda call: not any(word in call["operation"] for word in READS)
+    ):
+        try:
+            answer = await world.call(call["operation"], **call["arguments"])
+        except ClusterError as error:
+            wrong.append(f"{call['command']}: {error}")
+            continue
+        nobody = call["operation"] in (
+            "producers.list",
+            "consumers.list",
+        )  # that nobody is there is an answer
+        if "items" in answer and not answer["items"] and not nobody:
+            wrong.append(f"{call['command']}: empty")
+        if call["operation"] == "messages.peek" and "offset" in finding["evidence"]:
+            wrong += _compare(answer["items"][0], {"offset": finding["evidence"]["offset"]})
+    return wrong
 
 
 def kill_helper(pid: int) -> None:

@@ -8,6 +8,7 @@ import os
 import random
 import subprocess
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,9 @@ import pytest
 from anyio import to_thread
 from pydanube_admin.remote import OpsClient
 
+from tests.diagnosis.faults import FAULTS, noisy_neighbour, reconnect_storm, slow_sync
 from tests.diagnosis.injector import (
     FAST,
-    FAULTS,
     Expected,
     Fault,
     World,
@@ -53,10 +54,12 @@ async def started(make_broker: Make, **options: Any) -> BrokerProcess:
 fast_broker = broker_process_fixture(scope="module", environment=FAST)
 
 
-async def test_twelve_faults_at_once_are_each_found_with_their_numbers(fast_broker: BrokerProcess) -> None:
+async def test_thirty_faults_at_once_are_each_found_with_their_numbers(fast_broker: BrokerProcess) -> None:
     with anyio.fail_after(DEADLINE_S):
         broker = fast_broker
-        found = await asyncio.gather(*(injected(broker.url, broker.admin, fault, seed=1) for fault in FAULTS))
+        found = await asyncio.gather(
+            *(injected(broker.url, broker.admin, name, fault, seed=1) for name, fault in FAULTS.items())
+        )
     wrong = {
         fault: (one.rule, one.evidence_wrong)
         for fault, one in zip(FAULTS, found, strict=True)
@@ -67,16 +70,16 @@ async def test_twelve_faults_at_once_are_each_found_with_their_numbers(fast_brok
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", range(2, 7))
+@pytest.mark.parametrize("seed", range(2, 12))
 async def test_each_fault_alone_is_found(
     make_broker: Make, seed: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One after another on one broker: what was broken before is in its findings too, and must not mislead."""
     wrong = {}
-    with anyio.fail_after(600):
+    with anyio.fail_after(900):
         broker = await started(make_broker)
-        for fault in FAULTS:
-            one = await injected(broker.url, broker.admin, fault, seed=seed)
+        for fault, inject in FAULTS.items():
+            one = await injected(broker.url, broker.admin, fault, inject, seed=seed)
             with capsys.disabled():
                 print(f"\nseed {seed} {fault:22} {one.rule:22} {one.seconds:5.1f} s {one.evidence_wrong}")
             if not one.right:
@@ -182,6 +185,17 @@ async def _fill_until(
     found = await diagnosed(world, Expected("disk_nearly_full", None, None, evidence))
     assert found.evidence_wrong == []
     assert found.finding["severity"] == severity
+
+
+@SEEDS
+async def test_what_weighs_on_the_whole_broker_is_found(make_broker: Make, seed: int) -> None:
+    with anyio.fail_after(DEADLINE_S):
+        broker = await started(make_broker)
+        helper = broker.helper_running()[0]
+        for fault in (reconnect_storm, partial(slow_sync, helper=helper), noisy_neighbour):
+            async with world_of(broker.url, broker.admin, seed, "whole") as world, fault(world) as expected:
+                found = await diagnosed(world, expected, patience_s=60)
+            assert found.evidence_wrong == []
 
 
 @SEEDS

@@ -8,8 +8,6 @@ numbers, and every call that was proposed to it has worked.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Final
 
 import anyio
@@ -17,7 +15,8 @@ import pytest
 from mcp import Client
 from pydanube_mcp import build_server
 
-from tests.diagnosis.injector import FAST, FAULTS, Expected, Fault, World, _compare, _flow, until, world_of
+from tests.diagnosis.faults import FAULTS
+from tests.diagnosis.injector import FAST, Expected, Fault, World, _compare, world_of
 from tests.mcp.robot import robot
 from tests.support.broker_process import BrokerProcess, broker_process_fixture
 
@@ -26,21 +25,13 @@ pytestmark = pytest.mark.anyio
 broker = broker_process_fixture(scope="module", environment=FAST)
 
 
-@asynccontextmanager
-async def dispatch_limited(world: World) -> AsyncIterator[Expected]:
-    """Consumers could work, and a policy of the topic holds them back."""
-    topic = f"{world.name}-limited"
-    await world.call("topics.create", topic=topic, policies={"max_subscription_dispatch_rate": 10})
-    async with _flow(world, topic, per_s=80, consume_per_s=1000) as counts:
-        await until(lambda: counts["sent"] >= 240)
-        yield Expected("consumer_slow", topic, "s")
-
-
 #: those that calls can mend; of the others the robot has to learn which they are
 MENDED: Final = frozenset(
     {"no_consumers", "poison_message", "cursor_rewound", "publish_throttled", "dispatch_limited"}
 )
-ALL: Final[dict[str, Fault]] = FAULTS | {"dispatch_limited": dispatch_limited}
+ALL: Final[dict[str, Fault]] = {
+    name: fault for name, fault in FAULTS.items() if name != "topic_burst"
+}  # a remark
 #: the fixed list: each fault with two seeds, which choose counts, signals and which message is bad
 LIST: Final = [(fault, seed) for seed in (11, 12) for fault in ALL]
 SHORT: Final = [

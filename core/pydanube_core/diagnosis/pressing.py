@@ -77,17 +77,13 @@ def noisy_neighbour(view: BrokerView, options: DiagnosisOptions) -> Outcome:
     share, per_s = seen.busiest_bytes / seen.bytes_in, seen.busiest_bytes / seen.window_s
     if not seen.others or share < NOISY_SHARE or per_s < NOISY_BYTES:
         return f"the busiest topic brought {share:.0%} of {seen.bytes_in} bytes, beside {seen.others} others"
-    slow = seen.slow_syncs >= FEWEST_SLOW
-    if seen.busy < BUSY and seen.late_ms < LATE_MS and not slow:
-        return (
-            f"{seen.busiest} brings {share:.0%} of the bytes, and the broker uses {seen.busy:.0%} of a core"
-        )
+    pressed = seen.busy >= BUSY or seen.late_ms >= LATE_MS or seen.slow_syncs >= FEWEST_SLOW
     return Finding(
         rule="noisy_neighbour",
-        severity=Severity.WARNING,
+        severity=Severity.WARNING if pressed else Severity.INFO,
         confidence=0.8,
-        summary=f"{seen.busiest} brings {share:.0%} of all bytes, {per_s / 1e6:.1f} MB a second, and keeps the broker busy: "
-        f"{seen.others} other topics share what it leaves",
+        summary=f"{seen.busiest} brings {share:.0%} of all bytes, {per_s / 1e6:.1f} MB a second; {seen.others} other topics "
+        + ("share what it leaves: the broker is busy" if pressed else "have room beside it yet"),
         subject={**view.subject, "topic": seen.busiest},
         evidence={
             "share": round(share, 3),
@@ -124,9 +120,8 @@ PRESSURE_RULES: Final = (
     Rule(
         name="noisy_neighbour",
         area=RuleArea.BROKER,
-        severity="warning",
-        holds="one topic brings 70 % of the bytes and a MiB a second at least, others are published to, and the broker is "
-        "busy: 70 % of a core, looks that come 50 ms late, or slow syncs",
+        severity="warning if the broker is busy (70 % of a core, looks that come 50 ms late, or slow syncs); else info",
+        holds="one topic brings 70 % of the bytes and a MiB a second at least, and others are published to",
         evidence={
             "share, bytes_per_s": "of the topic",
             "other_topics": "that were published to in the window",

@@ -2,7 +2,8 @@
 
 A view is held against every rule of its area. What holds is a finding; what does not says why, and findings of the
 same view carry that as what was ruled out. The worst severity comes first, then the broker itself, which everything
-depends on; then the subject with most messages; of one subject, the order of `RULES`.
+depends on; then the subject with most messages; of one subject, the order of `RULES`. Whoever asks about a subject is told
+its own warnings before those of the broker.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from pydanube_core.diagnosis.findings import (
     Diagnosis,
     Finding,
     Rule,
-    RuleArea,
     RuledOut,
     Severity,
     verdict_of,
@@ -32,7 +32,7 @@ RULES: Final[Mapping[str, Rule]] = {
     rule.name: rule for rule in (*BROKER_RULES, *TOPIC_RULES, *SUBSCRIPTION_RULES)
 }
 _ORDER: Final = {name: place for place, name in enumerate(RULES)}
-_FIRST: Final = {rule.name: rule.area is not RuleArea.BROKER for rule in RULES.values()}
+_OF_BROKER: Final = frozenset(rule.name for rule in BROKER_RULES)
 MOST_FINDINGS: Final = 100  # of one answer; the others are counted
 
 
@@ -64,12 +64,16 @@ def check_view(
     return tuple(ranked(replace(one, ruled_out=because, impact=impact) for one in found))
 
 
-def ranked(findings: Iterable[Finding]) -> list[Finding]:
-    """Worst first; see the module."""
-    return sorted(
-        findings,
-        key=lambda one: (-one.severity, _FIRST[one.rule], -one.impact, _ORDER[one.rule], -one.confidence),
-    )
+def ranked(findings: Iterable[Finding], *, of_subject: bool = False) -> list[Finding]:
+    """Worst first; see the module. `of_subject`: what the broker is only warned of comes after the subject's own."""
+
+    def place(one: Finding) -> tuple[float, ...]:
+        broker = one.rule in _OF_BROKER
+        first = broker and (not of_subject or one.severity is Severity.CRITICAL)
+        last = broker and not first
+        return -one.severity, not first, last, -one.impact, _ORDER[one.rule], -one.confidence
+
+    return sorted(findings, key=place)
 
 
 def diagnose(
@@ -86,7 +90,7 @@ def diagnose(
     Args:
         brief: equal ones become one each, and everything that is wrong is told in a few kilobytes.
     """
-    every = ranked(findings)
+    every = ranked(findings, of_subject=not brief)
     told = grouped(every, RULES) if brief else every
     shown = that_fit(told) if brief else told[:MOST_FINDINGS]
     return Diagnosis(

@@ -149,6 +149,8 @@ def consumer_dead(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
     dead = [one for one in view.consumers if _silent(view, one, options) and one.answered_ms is not None]
     if not dead:
         return "every consumer that holds messages was heard of, or has never answered any"
+    if not isinstance(message_held(view, options), str):
+        return "what came after the messages held is acknowledged: it has nothing else to say"
     working = [
         one for one in view.consumers if one not in dead and one.active and one.answered_ms is not None
     ]
@@ -311,11 +313,6 @@ def dead_letters_growing(view: SubscriptionView, options: DiagnosisOptions) -> O
         },
         unobservable=("why the application refuses them, beyond the reason it gave",),
         next=(
-            *(
-                NextCall(operation="messages.peek", arguments={"topic": topic, "from": "latest", "limit": 10},
-                         why="look at the dead letters and their reasons")
-                for topic in [view.dead_letter_topic] if topic
-            ),
             NextCall(operation="dead_letters.list", arguments=view.arguments,
                      why="see each with the reason of its failure"),
         ),
@@ -517,6 +514,22 @@ SUBSCRIPTION_RULES: Final = (
         many="subscriptions have a message that fails again and again",
     ),
     Rule(
+        name="cursor_rewound",
+        area=RuleArea.SUBSCRIPTION,
+        severity="warning until the cursor is where it was; then info for a window",
+        holds="the cursor went back",
+        evidence={
+            "from_offset, to_offset": "of the step back",
+            "rewound_messages": "how far",
+            "left_messages": "of them still to be read again",
+            "cause": "seek, or null",
+        },
+        unobservable=("who moved it, where no seek was seen",),
+        helps="wait, or go back to where it was",
+        check=cursor_rewound,
+        many="cursors were moved back",
+    ),
+    Rule(
         name="consumer_dead",
         area=RuleArea.SUBSCRIPTION,
         severity="critical; warning while others are attached",
@@ -583,22 +596,6 @@ SUBSCRIPTION_RULES: Final = (
         helps="split the key",
         check=hot_key,
         many="subscriptions wait for one key",
-    ),
-    Rule(
-        name="cursor_rewound",
-        area=RuleArea.SUBSCRIPTION,
-        severity="warning until the cursor is where it was; then info for a window",
-        holds="the cursor went back",
-        evidence={
-            "from_offset, to_offset": "of the step back",
-            "rewound_messages": "how far",
-            "left_messages": "of them still to be read again",
-            "cause": "seek, or null",
-        },
-        unobservable=("who moved it, where no seek was seen",),
-        helps="wait, or go back to where it was",
-        check=cursor_rewound,
-        many="cursors were moved back",
     ),
     Rule(
         name="produce_burst",

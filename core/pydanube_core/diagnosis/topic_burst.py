@@ -12,6 +12,8 @@ LEAST_BURST: Final = 100  # messages: less at once is no news
 
 
 def topic_burst(view: TopicView, options: DiagnosisOptions) -> Outcome:
+    if view.production.window_s < options.window_s / 2:
+        return f"it has been watched for {view.production.window_s:.0f} s: too short to know what is usual"
     burst = view.production.burst
     if burst is None or burst.messages < LEAST_BURST:
         return "production was even over the window"

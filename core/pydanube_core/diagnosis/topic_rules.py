@@ -56,11 +56,12 @@ def schema_rejections(view: TopicView, options: DiagnosisOptions) -> Outcome:
     messages = refusals(view.refused_messages, SCHEMA_CODES)
     what = "refused" if refused.in_window else "let through, and counted,"
     number = messages.in_window or sum(count.in_window for count in violations.values())
+    things = f"{number} messages that do" if number else f"{refused.in_window} producers that do"
     return Finding(
         rule="schema_rejections",
         severity=Severity.WARNING,
         confidence=1.0,
-        summary=f"{view.log} {what} {number} messages that do not fit schema subject {view.schema_subject!r} within "
+        summary=f"{view.log} {what} {things} not fit schema subject {view.schema_subject!r} within "
         f"{options.window_s:.0f} s",
         subject=view.subject,
         evidence={

@@ -397,13 +397,17 @@ NOISY = replace(
         replace(QUIET, opened=300, open_now=200),  # they stay
         replace(QUIET, opened=50, open_now=0),
         replace(NOISY, others=0),  # alone
-        replace(NOISY, busy=0.3),  # there is room for all
         replace(NOISY, busiest_bytes=1 << 30),
         replace(NOISY, bytes_in=9000, busiest_bytes=8999),
     ],
 )
 def test_what_weighs_on_nobody_is_no_news(seen: Pressure) -> None:
     assert check_view(replace(BROKER, pressure=seen), OPTIONS) == ()
+
+
+def test_a_loud_topic_is_a_remark_while_there_is_room_for_all() -> None:
+    [found] = check_view(replace(BROKER, pressure=replace(NOISY, busy=0.3)), OPTIONS)
+    assert (found.rule, found.severity) == ("noisy_neighbour", Severity.INFO)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,362 @@
+"""The list of faults, and the newer of them: what one broker can have at once, and what weighs on all of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any, Final
+
+from pydanube import ClusterError
+
+from tests.broker.official.raw_client import RawClient
+from tests.diagnosis.injector import (
+    Expected,
+    Fault,
+    World,
+    _flow,
+    _lag_is,
+    _running,
+    consumer_dead,
+    consumer_not_acking,
+    consumer_slow,
+    cursor_rewound,
+    dead_letters_growing,
+    hot_key,
+    messages_dropped,
+    no_consumers,
+    poison_message,
+    produce_burst,
+    producer_stopped,
+    publish_throttled,
+    schema_rejections,
+    until,
+)
+
+# -- subscriptions -----------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def message_held(world: World) -> AsyncIterator[Expected]:
+    """One message is never answered, all later ones are."""
+    topic = f"{world.name}-held"
+    count, odd = world.random.randint(20, 80), world.random.randrange(5)
+    await world.publish(topic, count)
+    await world.call("subscriptions.create", topic=topic, subscription="s", type="shared")
+
+    async def work() -> None:
+        async with world.client.consumer(topic, "s", type="shared", name="forgetful") as consumer:
+            async for message in consumer:
+                if message.offset != odd:
+                    await message.ack()
+
+    async with _running(work()):
+        yield Expected(
+            "message_held", topic, "s",
+            lambda: {"offset": odd, "acknowledged_above": count - odd - 1, "in_flight": 1, "consumer": "forgetful",
+                     "lag_messages": 1},
+        )  # fmt: skip
+
+
+@asynccontextmanager
+async def crash_loop(world: World) -> AsyncIterator[Expected]:
+    """A consumer is started again and again, and dies each time after a few messages."""
+    topic = f"{world.name}-loop"
+    each = world.random.randint(5, 30)
+    for _ in range(3):
+        await world.publish(topic, each)
+        async with world.program("consume", world.url, topic, "s") as consumer:
+            await consumer.until(1)
+            consumer.signal(signal.SIGKILL)
+    await world.publish(topic, each)
+    yield Expected(
+        "consumer_crash_loop", topic, "s",
+        lambda: {"departures": 3, "broken_connections": 3, "lag_messages": (each, 4 * each), "consumer": "worker"},
+    )  # fmt: skip
+
+
+@asynccontextmanager
+async def fruitless_loop(world: World) -> AsyncIterator[Expected]:
+    """A consumer comes, takes a message, and goes without an answer, each time anew."""
+    topic = f"{world.name}-fruitless"
+    count, times = world.random.randint(30, 60), world.random.randint(3, 6)
+    await world.publish(topic, count)
+    for _ in range(times):
+        async with world.client.consumer(topic, "s") as consumer:
+            await consumer.receive(max_messages=1, max_wait_s=5)
+    yield Expected(
+        "consumer_crash_loop", topic, "s",
+        lambda: {"departures": times, "broken_connections": 0, "without_progress": times, "lag_messages": count},
+    )  # fmt: skip
+
+
+@asynccontextmanager
+async def hung_consumer(world: World) -> AsyncIterator[Expected]:
+    """A consumer takes messages and lets every one of them expire."""
+    topic = f"{world.name}-hung"
+    await world.publish(topic, world.random.randint(5, 20))
+    await world.call("subscriptions.create", topic=topic, subscription="s", type="shared")
+    await world.call("subscriptions.set_failure_policy", topic=topic, subscription="s", ack_timeout_ms=300)
+    async with world.client.consumer(topic, "s", type="shared", name="hung") as consumer:
+        await consumer.receive(max_messages=1, max_wait_s=5)
+        yield Expected("consumer_expiring", topic, "s", lambda: {"consumer": "hung", "expiring_consumers": 1})
+
+
+@asynccontextmanager
+async def filter_matches_nothing(world: World) -> AsyncIterator[Expected]:
+    """The filter of the only consumer fits no key there is."""
+    topic = f"{world.name}-filter"
+    count = world.random.randint(10, 90)
+    await world.call("topics.create", topic=topic)
+    options: dict[str, Any] = {"type": "key-shared", "key_filters": ["order-*"]}
+    async with world.client.consumer(topic, "s", **options) as consumer:
+        waiting = asyncio.create_task(consumer.receive(max_messages=1, max_wait_s=60))
+        await world.publish(topic, count, key="Order-7")
+        await _lag_is(world, topic, 0)
+        try:
+            yield Expected(
+                "filter_matches_nothing", topic, "s", lambda: {"passed_over": count, "lag_messages": 0}
+            )
+        finally:
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+
+
+RETENTION_S: Final = 5
+
+
+@asynccontextmanager
+async def retention_without_reader(world: World) -> AsyncIterator[Expected]:
+    """Retention does not wait for a subscription that nobody reads."""
+    topic = f"{world.name}-kept"
+    count = world.random.randint(20, 60)
+    await world.call(
+        "topics.create", topic=topic, policies={"retention_age_s": RETENTION_S, "drop_unread": 1}
+    )
+    await world.call("subscriptions.create", topic=topic, subscription="s")
+    await world.publish(topic, count)
+    yield Expected("retention_risk", topic, "s", lambda: {"consumers": 0})
+
+
+@asynccontextmanager
+async def retention_with_reader(world: World) -> AsyncIterator[Expected]:
+    """Retention does not wait, and the consumer reads too slowly."""
+    topic = f"{world.name}-late"
+    await world.call(
+        "topics.create", topic=topic, policies={"retention_age_s": RETENTION_S, "drop_unread": 1}
+    )
+    async with _flow(world, topic, per_s=60, consume_per_s=4) as counts:
+        await until(lambda: counts["sent"] >= 100)
+        yield Expected("retention_risk", topic, "s", lambda: {"consumers": 1})
+
+
+@asynccontextmanager
+async def dead_letters_after_retries(world: World) -> AsyncIterator[Expected]:
+    """Some messages fail until the policy takes them away."""
+    topic = f"{world.name}-retries"
+    count = world.random.randint(20, 60)
+    bad = set(world.random.sample(range(count), world.random.randint(2, 6)))
+    await world.publish(topic, count)
+    await world.call("subscriptions.create", topic=topic, subscription="s")
+    await world.call(
+        "subscriptions.set_failure_policy", topic=topic, subscription="s", poison_policy="dead_letter",
+        max_redelivery_count=1, base_redelivery_delay_ms=20, max_redelivery_delay_ms=20, backoff_strategy="fixed",
+    )  # fmt: skip
+
+    async def work() -> None:
+        async with world.client.consumer(topic, "s") as consumer:
+            async for message in consumer:
+                await (message.nack(reason="not today") if message.offset in bad else message.ack())
+
+    async with _running(work()):
+        yield Expected("dead_letters_growing", topic, "s", lambda: {"dead_lettered": len(bad)})
+
+
+@asynccontextmanager
+async def dispatch_limited(world: World) -> AsyncIterator[Expected]:
+    """Consumers could work, and a policy of the topic holds them back."""
+    topic = f"{world.name}-limited"
+    await world.call("topics.create", topic=topic, policies={"max_subscription_dispatch_rate": 10})
+    async with _flow(world, topic, per_s=80, consume_per_s=1000) as counts:
+        await until(lambda: counts["sent"] >= 240)
+        yield Expected("consumer_slow", topic, "s", lambda: {"dispatch_rate_limit": 10})
+
+
+@asynccontextmanager
+async def rewound_without_reader(world: World) -> AsyncIterator[Expected]:
+    """Somebody moved the cursor back, and nobody is there to read again."""
+    topic = f"{world.name}-back"
+    count = world.random.randint(50, 90)
+    to = world.random.randrange(count // 2)
+    await world.publish(topic, count)
+    async with world.client.consumer(topic, "s") as consumer:
+        left = count
+        while left:
+            for message in await consumer.receive(max_messages=left, max_wait_s=5):
+                await message.ack()
+                left -= 1
+    await _lag_is(world, topic, 0)
+    await world.call("subscriptions.seek", topic=topic, subscription="s", to=f"offset:{to}")
+    yield Expected("cursor_rewound", topic, "s", lambda: {"from_offset": count, "to_offset": to})
+
+
+# -- topics ------------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def publish_too_large(world: World) -> AsyncIterator[Expected]:
+    """A producer sends messages beyond what the topic takes."""
+    topic = f"/default/{world.name}-large"
+    limit, count = 100 * world.random.randint(1, 9), world.random.randint(3, 20)
+    await world.call("topics.create", topic=topic, policies={"max_message_size": limit})
+    async with RawClient(world.url) as raw:
+        producer = await raw.create_producer(topic)
+        for _ in range(count):
+            with contextlib.suppress(Exception):
+                await raw.send(topic, producer, b"x" * (limit + 1))
+        yield Expected(
+            "publish_too_large", topic, None, lambda: {"refused_publishes": count, "max_message_size": limit}
+        )
+
+
+@asynccontextmanager
+async def producer_limit(world: World) -> AsyncIterator[Expected]:
+    """More producers come than the topic's quota allows."""
+    topic = f"/default/{world.name}-quota"
+    count = world.random.randint(2, 9)
+    await world.call("topics.create", topic=topic, policies={"max_producers_per_topic": 1})
+    async with world.client.producer(topic) as first:
+        await first.send(b"x")
+        for _ in range(count):
+            with contextlib.suppress(ClusterError, TimeoutError):
+                async with asyncio.timeout(0.4), world.client.producer(topic) as another:
+                    await another.send(b"x")
+        yield Expected("producer_limit", topic, None, lambda: {"producers": 1, "max_producers_per_topic": 1})
+
+
+@asynccontextmanager
+async def schema_warned(world: World) -> AsyncIterator[Expected]:
+    """What does not fit the schema is let through and counted."""
+    topic, subject = f"{world.name}-warned", f"{world.name}-value"
+    text = '{"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}'
+    await world.call("topics.create", topic=topic)
+    await world.call("schemas.register", subject=subject, schema_type="json_schema", schema_definition=text)
+    await world.call(
+        "topics.configure_schema", topic=topic, schema_subject=subject, validation_policy="warn",
+        enable_payload_validation=True,
+    )  # fmt: skip
+    count = world.random.randint(3, 30)
+    async with world.client.producer(topic, schema=subject) as producer:
+        for _ in range(count):
+            await producer.send(b'{"m": 1}')
+    yield Expected(
+        "schema_rejections", topic, None, lambda: {"refused_publishes": 0, "schema_subject": subject}
+    )
+
+
+@asynccontextmanager
+async def topic_burst(world: World) -> AsyncIterator[Expected]:
+    """Much comes at once, and its consumer keeps pace."""
+    topic = f"{world.name}-much"
+    burst = world.random.choice([600, 900])
+    await world.call("topics.create", topic=topic)
+    async with _flow(world, topic, per_s=20, consume_per_s=100_000) as counts:
+        await until(lambda: counts["sent"] >= 60)
+        await world.publish(topic, burst)
+        yield Expected("topic_burst", topic, None, lambda: {"burst_messages": (0.9 * burst, 1.1 * burst)})
+
+
+# -- the broker ----------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def reconnect_storm(world: World) -> AsyncIterator[Expected]:
+    """Something connects, goes, and comes again."""
+    host, _, port = world.url.removeprefix("http://").partition(":")
+    count = world.random.randint(150, 300)
+    for _ in range(count):
+        _, writer = await asyncio.open_connection(host, int(port))
+        writer.close()
+        await writer.wait_closed()
+    yield Expected("reconnect_storm", None, None, lambda: {"opened_in_window": (100, count + 20)})
+
+
+@asynccontextmanager
+async def noisy_neighbour(world: World) -> AsyncIterator[Expected]:
+    """One topic is flooded by processes, others get little."""
+    loud, low = f"{world.name}-loud", f"{world.name}-low"
+    await world.call("topics.create", topic=loud)
+    async with contextlib.AsyncExitStack() as stack:
+        for _ in range(2):
+            await stack.enter_async_context(world.program("flood", world.url, loud, "0"))
+
+        async def little() -> None:
+            async with world.client.producer(low) as producer:
+                while True:
+                    await producer.send(b"x")
+                    await asyncio.sleep(0.1)
+
+        async with _running(little()):
+            yield Expected("noisy_neighbour", None, None, lambda: {"share": (0.7, 1.0)})
+
+
+@asynccontextmanager
+async def slow_sync(world: World, helper: int) -> AsyncIterator[Expected]:
+    """The process that syncs the journal stands still for most of the time, as on a disk that does."""
+
+    async def stutter() -> None:
+        try:
+            while True:
+                os.kill(helper, signal.SIGSTOP)
+                await asyncio.sleep(0.7)
+                os.kill(helper, signal.SIGCONT)
+                await asyncio.sleep(0.05)
+        finally:
+            os.kill(helper, signal.SIGCONT)
+
+    async def publish() -> None:
+        async with world.client.producer(f"{world.name}-disk") as producer:
+            while True:
+                await producer.send(b"x")
+
+    async with _running(stutter(), publish()):
+        yield Expected("disk_sync_slow", None, None, lambda: {"slow_syncs": (3, 10)})
+
+
+#: those that one broker can have at once
+FAULTS: Final[dict[str, Fault]] = {
+    "no_consumers": no_consumers,
+    "consumer_left": partial(no_consumers, read=3),
+    "consumer_dead": consumer_dead,
+    "consumer_stopped": partial(consumer_dead, how=signal.SIGSTOP),
+    "consumer_not_acking": consumer_not_acking,
+    "message_held": message_held,
+    "crash_loop": crash_loop,
+    "fruitless_loop": fruitless_loop,
+    "hung_consumer": hung_consumer,
+    "poison_message": poison_message,
+    "dead_letters_growing": dead_letters_growing,
+    "dead_letters_after_retries": dead_letters_after_retries,
+    "messages_dropped": messages_dropped,
+    "hot_key": hot_key,
+    "cursor_rewound": cursor_rewound,
+    "rewound_without_reader": rewound_without_reader,
+    "consumer_slow": consumer_slow,
+    "dispatch_limited": dispatch_limited,
+    "produce_burst": produce_burst,
+    "topic_burst": topic_burst,
+    "filter_matches_nothing": filter_matches_nothing,
+    "retention_without_reader": retention_without_reader,
+    "retention_with_reader": retention_with_reader,
+    "producer_killed": producer_stopped,
+    "producer_stopped": partial(producer_stopped, how=signal.SIGSTOP),
+    "publish_throttled": publish_throttled,
+    "publish_too_large": publish_too_large,
+    "producer_limit": producer_limit,
+    "schema_rejections": schema_rejections,
+    "schema_warned": schema_warned,
+}
