@@ -22,6 +22,7 @@ from tests.diagnosis.injector import (
     FAST,
     Expected,
     Fault,
+    Found,
     World,
     diagnosed,
     injected,
@@ -54,12 +55,18 @@ async def started(make_broker: Make, **options: Any) -> BrokerProcess:
 fast_broker = broker_process_fixture(scope="module", environment=FAST)
 
 
-async def test_thirty_faults_at_once_are_each_found_with_their_numbers(fast_broker: BrokerProcess) -> None:
+async def test_thirty_faults_side_by_side_are_each_found_with_their_numbers(
+    fast_broker: BrokerProcess,
+) -> None:
     with anyio.fail_after(DEADLINE_S):
         broker = fast_broker
-        found = await asyncio.gather(
-            *(injected(broker.url, broker.admin, name, fault, seed=1) for name, fault in FAULTS.items())
-        )
+        room = asyncio.Semaphore(12)  # of thirty, so that a busy machine can keep up with their clients
+
+        async def one_of(name: str) -> Found:
+            async with room:
+                return await injected(broker.url, broker.admin, name, FAULTS[name], seed=1)
+
+        found = await asyncio.gather(*map(one_of, FAULTS))
     wrong = {
         fault: (one.rule, one.evidence_wrong)
         for fault, one in zip(FAULTS, found, strict=True)
