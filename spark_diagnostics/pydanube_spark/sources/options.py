@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,15 +13,17 @@ from pydanube.addresses import DEFAULT_BROKER_URL, admin_address
 from pydanube_core.errors import InvalidArgument
 from pydanube_core.names import TopicName
 from pydanube_core.positions import Position
-from pydanube_core.units import parse_bytes
+from pydanube_core.units import parse_bytes, parse_duration_s
 from pydanube_storage.objects import StoreOptions
 
 _STORE: Final = ("endpoint", "region", "path_style", "profile", "role", "anonymous")
 _TOPIC: Final = (
     *("topic", "broker", "admin", "tier", "cluster", "start", "end", "decode", "on_error"),
-    *("max_messages_per_batch", "split_bytes", "write_id", "dispatch_strategy", "schema"),
+    *("max_messages_per_batch", "min_messages_per_batch", "max_trigger_delay", "fail_on_data_loss"),
+    *("split_bytes", "write_id", "dispatch_strategy", "schema"),
     *_STORE,
 )
+_OF_SPARK: Final = ("checkpointlocation",)  # Spark hands a sink its own options too
 ON_ERROR: Final = ("null", "fail")
 SPLIT_BYTES: Final = (
     32 << 20
@@ -45,6 +48,9 @@ class TopicOptions:
     decode: bool = False
     on_error: str = "null"  # what a payload becomes that cannot be decoded
     max_messages_per_batch: int | None = None  # of a micro-batch
+    min_messages_per_batch: int | None = None  # fewer wait, but no longer than `max_trigger_delay_s`
+    max_trigger_delay_s: float = 900.0
+    fail_on_data_loss: bool = True
     split_bytes: int = SPLIT_BYTES
     write_id: str | None = None
     dispatch_strategy: str | None = "reliable"
@@ -64,10 +70,11 @@ class TopicOptions:
                 field="admin",
                 value=None,
             )
-        object.__setattr__(self, "topic", str(TopicName.parse(self.topic)))
-        Position.parse(self.start, now_ms=0, field="start")
-        if self.end is not None:
-            Position.parse(self.end, now_ms=0, field="end")
+        if self.topic:
+            object.__setattr__(self, "topic", str(TopicName.parse(self.topic)))
+        for field, text in (("start", self.start), ("end", self.end)):
+            if text is not None and offsets_in(text, field=field) is None:
+                Position.parse(text, now_ms=0, field=field)
 
     @property
     def offline(self) -> bool:
@@ -90,10 +97,8 @@ class TopicOptions:
             InvalidArgument: an unknown option, or a value that is none; `field` is the option.
         """
         given = words_of(options, _TOPIC)
-        if not given.get("topic"):
-            raise InvalidArgument('say which topic: .option("topic", "orders")', field="topic", value=None)
         return cls(
-            topic=given["topic"],
+            topic=given.get("topic", ""),
             broker=given.get("broker"),
             admin=given.get("admin"),
             tier=given.get("tier"),
@@ -103,6 +108,11 @@ class TopicOptions:
             decode=_switch(given, "decode"),
             on_error=given.get("on_error", "null").lower(),
             max_messages_per_batch=_count(given, "max_messages_per_batch"),
+            min_messages_per_batch=_count(given, "min_messages_per_batch"),
+            max_trigger_delay_s=parse_duration_s(given["max_trigger_delay"], field="max_trigger_delay")
+            if "max_trigger_delay" in given
+            else 900.0,
+            fail_on_data_loss=_switch({"fail_on_data_loss": "true", **given}, "fail_on_data_loss"),
             split_bytes=parse_bytes(given["split_bytes"], field="split_bytes")
             if "split_bytes" in given
             else SPLIT_BYTES,
@@ -113,9 +123,32 @@ class TopicOptions:
         )
 
 
+def offsets_in(text: str, *, field: str) -> dict[str, int] | None:
+    """Offsets of partitions as JSON, `{"0": 23, "1": -2}`; None for a text that is no JSON object.
+
+    A partition is its number or its own name; -2 is the earliest offset, -1 the latest.
+
+    Raises:
+        InvalidArgument: it is none of this.
+    """
+    if not text.lstrip().startswith("{"):
+        return None
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = {"": None}
+    if not all(type(offset) is int and offset >= -2 for offset in found.values()):
+        raise InvalidArgument(
+            f'{field}: write offsets of partitions as {{"0": 23, "1": -2}}, not {text:.100}',
+            field=field,
+            value=text[:100],
+        )
+    return dict(found)
+
+
 def words_of(options: Mapping[str, str], known: tuple[str, ...]) -> dict[str, str]:
     """The options in lower case, checked against those that there are."""
-    given = {name.lower(): value for name, value in options.items()}
+    given = {name.lower(): value for name, value in options.items() if name.lower() not in _OF_SPARK}
     for name, value in given.items():
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)

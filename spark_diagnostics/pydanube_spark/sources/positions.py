@@ -4,28 +4,65 @@ from __future__ import annotations
 
 import time
 
+from pydanube_core.errors import InvalidArgument
 from pydanube_core.positions import Position, PositionKind
 
 from pydanube_spark.sources.cluster import Located
 from pydanube_spark.sources.extent import Extent, within
-from pydanube_spark.sources.options import TopicOptions
+from pydanube_spark.sources.options import TopicOptions, offsets_in
 from pydanube_spark.sources.reading import Times
 
 
 def between(options: TopicOptions, located: Located) -> tuple[list[Extent], Times]:
     """What lies from `start` to `end`: the extents, and the times that rows must have."""
-    now_ms = time.time_ns() // 1_000_000
-    start = Position.parse(options.start, now_ms=now_ms, field="start")
-    end = None if options.end is None else Position.parse(options.end, now_ms=now_ms, field="end")
+    starts = _Positions(options.start, located, field="start")
+    ends = None if options.end is None else _Positions(options.end, located, field="end")
     extents = []
     for each in located.extents:
-        low = _offset(start, each)
-        high = None if end is None else _offset(end, each)
+        low = starts.offset(each)
+        high = None if ends is None else ends.offset(each)
         extents.append(within(each, each.start if low is None else low, each.end if high is None else high))
-    return extents, Times(
-        start_ms=start.value if start.kind is PositionKind.TIME else None,
-        end_ms=end.value if end is not None and end.kind is PositionKind.TIME else None,
-    )
+    return extents, Times(start_ms=starts.time_ms, end_ms=None if ends is None else ends.time_ms)
+
+
+class _Positions:
+    """What `start` or `end` says: one position for every partition, or an offset for each that is named."""
+
+    def __init__(self, text: str, located: Located, *, field: str) -> None:
+        self._offsets = offsets_in(text, field=field)
+        self.one = Position(PositionKind.EARLIEST if field == "start" else PositionKind.LATEST)
+        if self._offsets is None:
+            self.one = Position.parse(text, now_ms=time.time_ns() // 1_000_000, field=field)
+            return
+        known = {name for each in located.extents for name in _names(each)}
+        for name in self._offsets:
+            if name not in known:
+                raise InvalidArgument(
+                    f"{field}: {located.topic} has no partition {name!r}; it has {', '.join(sorted(known))}",
+                    field=field,
+                    value=name,
+                )
+
+    @property
+    def time_ms(self) -> int | None:
+        """Where it is a time."""
+        return self.one.value if self.one.kind is PositionKind.TIME else None
+
+    def offset(self, extent: Extent) -> int | None:
+        """The offset in a partition; None where that takes looking at times."""
+        said = (
+            next((self._offsets[name] for name in _names(extent) if name in self._offsets), None)
+            if self._offsets
+            else None
+        )
+        if said is None:
+            return _offset(self.one, extent)
+        return extent.start if said == -2 else extent.end if said == -1 else said
+
+
+def _names(extent: Extent) -> tuple[str, ...]:
+    """What a partition may be called: by its number, and its own name with and without its namespace."""
+    return str(extent.partition or 0), extent.topic, extent.topic.rsplit("/", 1)[-1]
 
 
 def _offset(position: Position, extent: Extent) -> int | None:
@@ -42,13 +79,12 @@ def _offset(position: Position, extent: Extent) -> int | None:
 
 def first_offsets(options: TopicOptions, located: Located) -> dict[str, int]:
     """Where a stream begins in each concrete topic."""
-    now_ms = time.time_ns() // 1_000_000
-    start = Position.parse(options.start, now_ms=now_ms, field="start")
+    starts = _Positions(options.start, located, field="start")
     found = {}
     for each in located.extents:
-        offset = _offset(start, each)
+        offset = starts.offset(each)
         if offset is None:
-            offset = _offset_at_time(options, located, each, start)
+            offset = _offset_at_time(options, located, each, starts.one)
         found[each.topic] = max(each.start, min(offset, each.end))
     return found
 

@@ -8,6 +8,8 @@ a checkpoint neither lose nor repeat any.
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, Final
 
@@ -17,10 +19,12 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
+    DataSourceStreamWriter,
     DataSourceWriter,
     Filter,
     InputPartition,
 )
+from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from pydanube_spark.decoding.column import DECODED_ROWS, Decoding
@@ -35,6 +39,8 @@ from pydanube_spark.sources.wanted import Wanted, narrowed, wanted_by
 
 #: in a stream's offsets, beside the topics, whose names begin with a slash: which topic of that name it is
 TOPIC_ID: Final = "topic_id"
+log = logging.getLogger("pydanube.spark")
+
 TAIL_MESSAGES: Final = 1 << 20  # of the live tail for one task
 
 
@@ -62,19 +68,31 @@ class TopicSource(DataSource):
     def name(cls) -> str:
         return "danube"
 
+    def _check_topic(self) -> None:
+        if not self._parsed.topic:
+            raise InvalidArgument('say which topic: .option("topic", "orders")', field="topic", value=None)
+
     def schema(self) -> StructType:
+        self._check_topic()
         return schema_of(self._parsed) if self._parsed.decode else TOPIC_SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        self._check_topic()
         return _Reader(self._parsed, decoding_of(self._parsed, schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        self._check_topic()
         return _StreamReader(self._parsed, decoding_of(self._parsed, schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from pydanube_spark.sources.writer import TopicWriter
 
         return TopicWriter(self._parsed, schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        from pydanube_spark.sources.writer import TopicStreamWriter
+
+        return TopicStreamWriter(self._parsed, schema)
 
 
 class _Reading:
@@ -128,8 +146,13 @@ class _Reader(_Reading, DataSourceReader):
         return self.rows(partition)
 
 
-class _StreamReader(_Reading, DataSourceStreamReader):
+class _StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Offsets: concrete topic → next offset; and the topic's id, so that one of the same name is not taken for it."""
+
+    def __init__(self, options: TopicOptions, decoding: Decoding | None) -> None:
+        super().__init__(options, decoding)
+        self._target: dict[str, int] | None = None  # with the trigger availableNow: where the query ends
+        self._few_since: float | None = None  # when fewer messages than a batch should have began to wait
 
     def initialOffset(self) -> dict[str, Any]:
         located = locate(self.options)
@@ -138,13 +161,54 @@ class _StreamReader(_Reading, DataSourceStreamReader):
     def latestOffset(self, start: Mapping[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
         """The next offset of each concrete topic, or as far as the limit goes; a topic never goes back."""
         located = locate(self.options)
-        begun = _offsets(start or {})
-        _check_same(start or {}, located)
+        begun = self._begun(start or {}, located)
         latest = {each.topic: max(each.end, begun.get(each.topic, 0)) for each in located.extents}
+        if self._target is not None:  # what came later is for the next query, partitions too
+            latest = {
+                each.topic: max(
+                    begun.get(each.topic, each.start), min(each.end, self._target.get(each.topic, 0))
+                )
+                for each in located.extents
+            }
+        elif start is not None and self._too_few(begun, latest):
+            return dict(start)
         most = getattr(limit, "max_rows", None) or getattr(limit, "maxRows", None)
         if most is not None and start is not None:
             latest = _limited(begun, latest, most)
         return _with_id(latest, located)
+
+    def _begun(self, checkpoint: Mapping[str, Any], located: Located) -> dict[str, int]:
+        """Where the checkpoint is; nowhere in a topic that was made again, if the loss of the old one may be."""
+        try:
+            _check_same(checkpoint, located)
+        except InvalidArgument:
+            if self.options.fail_on_data_loss:
+                raise
+            log.warning("%s was made again; the stream begins with its first message", located.topic)
+            return {}
+        return _offsets(checkpoint)
+
+    def _too_few(self, begun: Mapping[str, int], latest: Mapping[str, int]) -> bool:
+        """Whether what is there waits for more."""
+        least, waiting = self.options.min_messages_per_batch, sum(latest.values()) - sum(begun.values())
+        if least is None or not 0 < waiting < least:
+            self._few_since = None
+            return False
+        now_s = time.monotonic()
+        self._few_since = now_s if self._few_since is None else self._few_since
+        if now_s - self._few_since < self.options.max_trigger_delay_s:
+            return True
+        self._few_since = None
+        return False
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """The query ends where the topic ends now, in batches as the limits say."""
+        self._target = {each.topic: each.end for each in locate(self.options).extents}
+
+    def reportLatestOffset(self) -> dict[str, Any]:
+        """Where the topic ends, for the progress of the query."""
+        located = locate(self.options)
+        return _with_id({each.topic: each.end for each in located.extents}, located)
 
     def getDefaultReadLimit(self) -> Any:
         from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
@@ -154,14 +218,15 @@ class _StreamReader(_Reading, DataSourceStreamReader):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         located = locate(self.options)
-        _check_same(start, located)
-        begun, ends = _offsets(start), _offsets(end)
+        begun, ends = self._begun(start, located), self._begun(end, located)
         extents = []
         for each in located.extents:
             low, high = begun.get(each.topic, each.start), ends.get(each.topic)
             if high is None or low >= high:
                 continue
-            if low < each.start:
+            if low < each.start and not self.options.fail_on_data_loss:
+                log.warning("%s: messages %d to %d are gone and were not read", each.topic, low, each.start)
+            elif low < each.start:
                 raise InvalidArgument(
                     f"{each.topic}: the checkpoint is at offset {low}, and retention has deleted everything below "
                     f"{each.start}. Begin with a new checkpoint, and see what was lost with `danube topics describe`",

@@ -13,16 +13,21 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from pydanube_core.errors import InvalidArgument
-from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import BinaryType, MapType, StringType, StructType
 
 from pydanube_spark.sources.options import TopicOptions
 
 _CHUNK: int = 4096
+MOST_TOPICS: Final = 100  # of one task: each is a stream of its own
+#: local properties of a streaming query's tasks
+_QUERY: Final = "sql.streaming.queryId"
+_BATCH: Final = "streaming.sql.batchId"
 
 
 @dataclass
@@ -36,7 +41,12 @@ class _Written(WriterCommitMessage):
 def check_columns(schema: StructType) -> None:
     """Raises `InvalidArgument` for columns that cannot be a message's."""
     columns = {field.name: field.dataType for field in schema.fields}
-    wanted = {"payload": (BinaryType, StringType), "key": (StringType,), "attributes": (MapType,)}
+    wanted = {
+        "payload": (BinaryType, StringType),
+        "key": (StringType,),
+        "attributes": (MapType,),
+        "topic": (StringType,),
+    }
     if "payload" not in columns:
         raise InvalidArgument(
             "a message needs a column payload, binary or string", field="payload", value=None
@@ -44,7 +54,7 @@ def check_columns(schema: StructType) -> None:
     for name, kind in columns.items():
         if name not in wanted:
             raise InvalidArgument(
-                f"column {name}: a message has payload, key and attributes; select those",
+                f"column {name}: a message has payload, key, attributes and topic; select those",
                 field=name,
                 value=str(kind),
             )
@@ -52,6 +62,13 @@ def check_columns(schema: StructType) -> None:
             raise InvalidArgument(
                 f"column {name} is {kind.simpleString()}", field=name, value=kind.simpleString()
             )
+
+
+def _check_topic(options: TopicOptions, schema: StructType) -> None:
+    if not options.topic and "topic" not in schema.names:
+        raise InvalidArgument(
+            'say which topic: .option("topic", "orders"), or a column topic', field="topic", value=None
+        )
 
 
 class TopicWriter(DataSourceArrowWriter):
@@ -63,6 +80,7 @@ class TopicWriter(DataSourceArrowWriter):
                 'a topic is only added to: use .mode("append")', field="mode", value="overwrite"
             )
         check_columns(schema)
+        _check_topic(options, schema)
         self._options = options
         self._write_id = options.write_id or uuid.uuid4().hex[:16]
 
@@ -72,51 +90,124 @@ class TopicWriter(DataSourceArrowWriter):
         Raises:
             ClusterError: not stored; Spark tries the task again. ProducerFenced: another try of it has taken over.
         """
-        from pydanube.sync import connect
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        assert context is not None, "runs in a task"
-        options = self._options
-        name = f"spark-{self._write_id}-{context.partitionId()}"
-        with (
-            connect(options.broker_url) as client,
-            client.producer(
-                options.topic,
-                name=name,
-                access_mode="named",
-                dispatch_strategy=options.dispatch_strategy,  # type: ignore[arg-type]
-                schema=options.schema,
-                routing="key",
-            ) as producer,
-        ):
-            rows = _Rows(producer.stored_before)
-            for batch in iterator:
-                for at in range(0, batch.num_rows, _CHUNK):
-                    waiting = rows.not_stored(batch.slice(at, _CHUNK))
-                    if producer.partitions is None:
-                        producer.send_many(message for _, message in waiting)
-                    else:
-                        for partition, message in waiting:
-                            rows.pending.append(
-                                producer.send_nowait(
-                                    message.payload,
-                                    key=message.key,
-                                    attributes=dict(message.attributes) or None,
-                                    partition=partition,
-                                )
-                            )
-                        producer.flush()
-                        for handle in rows.pending:
-                            handle.result()
-                        rows.pending.clear()
-        return _Written(rows=rows.seen, left_out=rows.left_out)
+        return _write(self._options, f"spark-{self._write_id}-{_context().partitionId()}", iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Every task's messages are stored by now: there is nothing to make visible."""
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """What is stored stays: a log takes nothing back."""
+
+
+class TopicStreamWriter(DataSourceStreamArrowWriter):
+    """A micro-batch of a query is a write of its own, which a batch that is run again goes on with."""
+
+    def __init__(self, options: TopicOptions, schema: StructType) -> None:
+        if options.write_id is not None:
+            raise InvalidArgument(
+                "write_id: of a stream it is the query and the batch",
+                field="write_id",
+                value=options.write_id,
+            )
+        check_columns(schema)
+        _check_topic(options, schema)
+        self._options = options
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        """As `TopicWriter.write`."""
+        context = _context()
+        query, batch = context.getLocalProperty(_QUERY), context.getLocalProperty(_BATCH)
+        assert query is not None, "runs in a task of a streaming query"
+        return _write(self._options, f"spark-{query}-{batch}-{context.partitionId()}", iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """Every task's messages are stored by now."""
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """What is stored stays, and is left out when the batch is run again."""
+
+
+def _context() -> Any:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None, "runs in a task"
+    return context
+
+
+def _write(options: TopicOptions, name: str, iterator: Iterator[Any]) -> _Written:
+    """Store rows under the name of a producer, those that it has not stored yet."""
+    from pydanube.sync import connect
+
+    with connect(options.broker_url) as client, ExitStack() as opened:
+        topics: dict[str, _OneTopic] = {}
+        for batch in iterator:
+            for at in range(0, batch.num_rows, _CHUNK):
+                for topic, rows in _by_topic(batch.slice(at, _CHUNK), options.topic):
+                    if topic not in topics:
+                        if len(topics) == MOST_TOPICS:
+                            raise InvalidArgument(
+                                f"the rows of one task go to more than {MOST_TOPICS} topics: repartition by topic",
+                                field="topic", value=topic,
+                            )  # fmt: skip
+                        producer = client.producer(
+                            topic,
+                            name=name,
+                            access_mode="named",
+                            dispatch_strategy=options.dispatch_strategy,  # type: ignore[arg-type]
+                            schema=options.schema,
+                            routing="key",
+                        )
+                        topics[topic] = _OneTopic(opened.enter_context(producer))
+                    topics[topic].store(rows)
+    return _Written(
+        rows=sum(each.rows.seen for each in topics.values()),
+        left_out=sum(each.rows.left_out for each in topics.values()),
+    )
+
+
+def _by_topic(batch: Any, topic: str) -> Iterator[tuple[str, Any]]:
+    """The rows of each topic: all of one, or as their column says; where that is null, of the one of the options."""
+    import pyarrow.compute as pc
+
+    if "topic" not in batch.schema.names:
+        yield topic, batch
+        return
+    names = pc.fill_null(batch.column("topic"), topic)
+    for name in pc.unique(names).to_pylist():
+        if not name:
+            raise InvalidArgument(
+                "topic is null in a row, and no option names one", field="topic", value=None
+            )
+        yield name, batch.filter(pc.equal(names, name)).drop_columns(["topic"])
+
+
+class _OneTopic:
+    """The producer of a task on one topic."""
+
+    def __init__(self, producer: Any) -> None:
+        self._producer = producer
+        self.rows = _Rows(producer.stored_before)
+
+    def store(self, batch: Any) -> None:
+        """Send what is not stored yet, and wait until it is where that cannot be left to the producer's block."""
+        waiting = self.rows.not_stored(batch)
+        if self._producer.partitions is None:
+            self._producer.send_many(message for _, message in waiting)
+            return
+        for partition, message in waiting:
+            self.rows.pending.append(
+                self._producer.send_nowait(
+                    message.payload,
+                    key=message.key,
+                    attributes=dict(message.attributes) or None,
+                    partition=partition,
+                )
+            )
+        self._producer.flush()
+        for handle in self.rows.pending:
+            handle.result()
+        self.rows.pending.clear()
 
 
 class _Rows:

@@ -1,0 +1,177 @@
+"""Streams of topics: availableNow within its limits, progress, lost messages, and a sink that stores each row once."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydanube.sync import connect, connect_admin
+
+from tests.support.broker_process import BrokerProcess
+
+pytestmark = pytest.mark.timeout(400)
+
+
+def _options(broker: BrokerProcess, topic: str, **more: Any) -> dict[str, str]:
+    return {"topic": topic, "broker": broker.url, **{name: str(value) for name, value in more.items()}}
+
+
+def _send(broker: BrokerProcess, topic: str, *numbers: int, partitions: int | None = None) -> None:
+    with connect(broker.url) as client, client.producer(topic, partitions=partitions) as producer:
+        producer.send_many([b"%d" % n for n in numbers], keys=[f"k{n}" for n in numbers])
+
+
+def _payloads(broker: BrokerProcess, topic: str) -> list[int]:
+    with connect(broker.url) as client, client.reader(topic, stop="head") as reader:
+        return [int(message.payload) for message in reader]
+
+
+def _stream(spark: Any, options: dict[str, str]) -> Any:
+    return spark.readStream.format("danube").options(**options).load()
+
+
+def test_available_now_honours_the_limit_ends_where_the_topic_ended_and_reports(
+    spark: Any, broker: BrokerProcess, tmp_path: Path
+) -> None:
+    _send(broker, "now", *range(35))
+    seen: list[int] = []
+
+    def take(frame: Any, batch: int) -> None:
+        if not seen:
+            _send(broker, "now", 100)  # comes too late for this query
+        seen.extend(int(bytes(row.payload)) for row in frame.collect())
+
+    query = (
+        _stream(spark, _options(broker, "now", max_messages_per_batch=10))
+        .writeStream.foreachBatch(take)
+        .option("checkpointLocation", str(tmp_path / "c"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(100)
+    assert seen == list(range(35))
+    rounds = [each for each in query.recentProgress if each.numInputRows]
+    assert [each.numInputRows for each in rounds] == [10, 10, 10, 5]
+    source = json.loads(rounds[-1].json)["sources"][0]
+    assert (
+        json.loads(source["endOffset"])
+        if isinstance(source["endOffset"], str)
+        else source["endOffset"]["/default/now"] == 35
+    )
+    latest = source["latestOffset"]
+    assert (json.loads(latest) if isinstance(latest, str) else latest)["/default/now"] == 36
+
+
+def test_few_messages_wait_for_more_until_the_delay_is_over(broker: BrokerProcess) -> None:
+    from pydanube_spark.sources.topic_source import TopicSource
+
+    _send(broker, "few", 1, 2)
+    given = _options(broker, "few", min_messages_per_batch=3, max_trigger_delay="1h")
+    reader: Any = TopicSource(given).streamReader(TopicSource(given).schema())
+    start = reader.initialOffset()
+    limit = reader.getDefaultReadLimit()
+    assert reader.latestOffset(start, limit) == start
+    _send(broker, "few", 3)
+    assert reader.latestOffset(start, limit)["/default/few"] == 3
+    given["max_trigger_delay"] = "1ms"
+    reader = TopicSource(given).streamReader(TopicSource(given).schema())
+    start = {**start, "/default/few": 1}
+    while reader.latestOffset(start, limit) == start:
+        pass
+    assert reader.latestOffset(start, limit)["/default/few"] in (1, 3)
+
+
+def test_offsets_of_partitions_are_json(spark: Any, broker: BrokerProcess) -> None:
+    _send(broker, "parts", *range(40), partitions=2)
+    whole = spark.read.format("danube").options(**_options(broker, "parts")).load().collect()
+    counts = Counter(row.partition for row in whole)
+    assert min(counts.values()) > 3
+    part = (
+        spark.read.format("danube")
+        .options(**_options(broker, "parts", start='{"0": 2, "parts-part-1": -1}', end='{"0": 3}'))
+        .load()
+        .collect()
+    )
+    assert [(row.partition, row.offset) for row in part] == [(0, 2)]
+    for wrong, said in (
+        ('{"7": 1}', "no partition '7'"),
+        ('{"0": -3}', "write offsets"),
+        ("{", "write offsets"),
+    ):
+        with pytest.raises(Exception, match=said):
+            spark.read.format("danube").options(**_options(broker, "parts", start=wrong)).load().collect()
+
+
+def test_lost_messages_end_a_stream_or_are_passed_over(
+    spark: Any, broker: BrokerProcess, tmp_path: Path
+) -> None:
+    _send(broker, "remade", 1, 2, 3)
+
+    def run(**more: Any) -> list[int]:
+        seen: list[int] = []
+        query = (
+            _stream(spark, _options(broker, "remade", **more))
+            .writeStream.foreachBatch(
+                lambda frame, _: seen.extend(int(bytes(row.payload)) for row in frame.collect())
+            )
+            .option("checkpointLocation", str(tmp_path / "c"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination(100)
+        return seen
+
+    assert run() == [1, 2, 3]
+    with connect_admin(broker.admin) as admin:
+        admin.topics.plan_delete("remade").apply()
+    _send(broker, "remade", 4)
+    with pytest.raises(Exception, match="is not the topic of the checkpoint"):
+        run()
+    assert run(fail_on_data_loss="false") == [4]
+    assert run(fail_on_data_loss="false") == []
+
+
+def test_a_batch_that_is_run_again_stores_nothing_twice(
+    spark: Any, broker: BrokerProcess, tmp_path: Path
+) -> None:
+    _send(broker, "from", *range(30))
+    checkpoint = tmp_path / "c"
+
+    def run() -> None:
+        query = (
+            _stream(spark, _options(broker, "from", max_messages_per_batch=10))
+            .selectExpr("payload", "key")
+            .writeStream.format("danube")
+            .options(**_options(broker, "to"))
+            .option("checkpointLocation", str(checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(100)
+
+    run()
+    assert sorted(_payloads(broker, "to")) == list(range(30))
+    # as if it had been killed after the rows of the last batch were stored and before Spark wrote that down
+    for name in ("2", ".2.crc"):
+        (checkpoint / "commits" / name).unlink()
+    _send(broker, "from", 30, 31)
+    run()
+    assert sorted(_payloads(broker, "to")) == list(range(32))
+
+
+def test_each_row_goes_to_the_topic_that_it_names(spark: Any, broker: BrokerProcess) -> None:
+    frame = spark.createDataFrame(
+        [("1", "left"), ("2", "right"), ("3", "left"), ("4", None)], ["payload", "topic"]
+    )
+    frame.write.format("danube").options(**_options(broker, "other")).mode("append").save()
+    assert sorted(_payloads(broker, "left")) == [1, 3]
+    assert (_payloads(broker, "right"), _payloads(broker, "other")) == ([2], [4])
+    with pytest.raises(Exception, match="topic is null in a row"):
+        frame.write.format("danube").option("broker", broker.url).mode("append").save()
+    with pytest.raises(Exception, match="say which topic"):
+        frame.select("payload").write.format("danube").option("broker", broker.url).mode("append").save()
+    with pytest.raises(Exception, match="say which topic"):
+        spark.read.format("danube").option("broker", broker.url).load()
