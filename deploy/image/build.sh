@@ -7,7 +7,8 @@
 # The same commit, the same Debian packages and the same requirements give the same layers: times are the commit's.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd -P)
-tag=localhost/danube:dev extras=broker,mcp,s3 base_tar= out= suite=bookworm
+usual=broker,mcp,s3
+tag=localhost/danube:dev extras=$usual base_tar= out= suite=bookworm
 while [ $# -gt 0 ]; do
     case $1 in
         --tag) tag=${2:?--tag needs a name}; shift 2 ;;
@@ -41,14 +42,18 @@ mkdir -p "$work/dist"
 "$python" -m build --wheel --no-isolation --outdir "$work/dist" "$root" >/dev/null
 "$python" -m pip download --quiet --no-deps --dest "$work" "uv==0.13.9"
 (cd "$work" && "$python" -m zipfile -e uv-*.whl uv && cp "$(find uv -path '*/scripts/uv' | head -1)" dist/uv && chmod +x dist/uv)
-# What is installed is pinned beside this file; a new list: deploy/image/build.sh with requirements.txt removed.
+# What is installed is pinned beside this file, for the usual extras; a new list: this script with requirements.txt removed.
 pins=$root/deploy/image/requirements.txt
-if [ ! -f "$pins" ]; then
-    wheel=$(ls "$work"/dist/pydanube-*.whl)
-    echo "pydanube[$extras] @ file://$wheel" | "$work/dist/uv" pip compile --quiet --python-version 3.11 --no-header \
-        --no-annotate --generate-hashes --unsafe-package pydanube - | grep -v '^pydanube' >"$pins"
+resolve() {
+    echo "pydanube[$extras] @ file://$(ls "$work"/dist/pydanube-*.whl)" | "$work/dist/uv" pip compile --quiet \
+        --python-version 3.11 --no-header --no-annotate --generate-hashes --unsafe-package pydanube - | grep -v '^pydanube'
+}
+if [ "$extras" != "$usual" ]; then
+    resolve >"$work/dist/requirements.txt"
+else
+    [ -f "$pins" ] || resolve >"$pins"
+    cp "$pins" "$work/dist/requirements.txt"
 fi
-cp "$pins" "$work/dist/requirements.txt"
 
 base=$(buildah from scratch)
 buildah add --quiet "$base" "$base_tar" / >/dev/null
