@@ -49,23 +49,24 @@ def find_operation(name: str) -> Operation:
     )
 
 
-def parse_call(name: str, arguments: bytes | str | Mapping[str, Any]) -> Call:
+def parse_call(name: str, arguments: bytes | str | Mapping[str, Any], *, plan_token: str = "") -> Call:
     """Check a call.
 
     Args:
         name: of the operation.
         arguments: a JSON object as text, or as Python values. `plan_only` and `plan_token` are taken out of it for changes,
             `detach` for what may take long.
+        plan_token: of the plan to apply, where it does not stand in the arguments.
 
     Raises:
         InvalidArgument, NotImplementedYet: with `field` and `value` in `details`.
     """
     operation = find_operation(name)
     values = _object(arguments)
-    plan_only, plan_token = False, ""
+    plan_only = False
     if operation.planned:
         plan_only = values.pop("plan_only", False)
-        plan_token = values.pop("plan_token", "") or ""
+        plan_token = values.pop("plan_token", "") or plan_token
         if not isinstance(plan_only, bool):
             raise InvalidArgument(
                 f"plan_only must be true or false, not {shown(plan_only)!r}",
@@ -104,7 +105,7 @@ def parse_call(name: str, arguments: bytes | str | Mapping[str, Any]) -> Call:
         request=request,
         arguments=values,
         plan_only=plan_only,
-        plan_token=plan_token,
+        plan_token=plan_token if operation.planned else "",
         detach=detach,
     )
 

@@ -30,6 +30,7 @@ from pydanube_admin.engine.desk import AdminOptions, Desk
 from pydanube_admin.engine.effect import Effect
 from pydanube_admin.engine.identifiers import CALL, new_id
 from pydanube_admin.engine.permission import check_permission
+from pydanube_admin.engine.recorded_calls import run_recorded
 
 _log = logging.getLogger("pydanube.admin")
 
@@ -71,10 +72,12 @@ class AdminCore:
         self._desk = Desk(port, self._audit, self._options, self._now_ms, self._parse)
         self._port = port
 
-    def _parse(self, operation: str, arguments: bytes | str | Mapping[str, Any]) -> Call:
+    def _parse(
+        self, operation: str, arguments: bytes | str | Mapping[str, Any], *, plan_token: str = ""
+    ) -> Call:
         """A call that is sound, and that its caller may make: also one inside another, of a plan or an undo."""
         assert self._port is not None, "attached"
-        return check_permission(self._port, parse_call(operation, arguments))
+        return check_permission(self._port, parse_call(operation, arguments, plan_token=plan_token))
 
     async def aclose(self) -> None:
         """Stop the tasks that nobody waits for, write what waits for the audit; before the broker stops."""
@@ -164,7 +167,7 @@ class AdminCore:
         )
         self._audit.check_room()
         try:
-            call = self._parse(name, arguments)
+            call = self._parse(name, arguments, plan_token=plan_token)
             if read_only and call.operation.effect is not Effect.READ:
                 raise ReadOnly(
                     f"{name} is no read, and the face it was called on was started with --read-only: start it without, "
@@ -175,47 +178,22 @@ class AdminCore:
         except ClusterError as error:
             self._audit.note(*Entry.of(context, name, _as_far_as_known(arguments)).refused(error))
             raise
-        if plan_token and call.operation.planned and not call.plan_token:
-            call = Call(
-                operation=call.operation,
-                request=call.request,
-                arguments=call.arguments,
-                plan_token=plan_token,
-                detach=call.detach,
-            )
         if call.detach:
             return await self._desk.tasks.detached(
-                context, call.operation.name, lambda own: self._done(own, call, one_step=one_step)
+                context, call.operation.name, lambda own: self._dispatch(own, call, one_step=one_step)
             )
-        return await self._done(context, call, one_step=one_step)
+        return await self._dispatch(context, call, one_step=one_step)
 
-    async def _done(self, context: Context, call: Call, *, one_step: bool) -> BaseModel:
+    async def _dispatch(self, context: Context, call: Call, *, one_step: bool) -> BaseModel:
+        """Hand a change to the desk, which plans and records it; record and run anything else."""
         if call.operation.planned:
             return await self._desk.change(context, call, one_step=one_step)
         if call.operation.name == APPLY_PLAN:
             return await call.operation.handler(context, call.request)
-        return await self._at_once(context, call)
-
-    async def _at_once(self, context: Context, call: Call) -> BaseModel:
-        """A read, or what is done to a plan: recorded, and done as it is asked for."""
         if call.operation.effect is Effect.READ:
-            return await self._recorded(context, call)
+            return await run_recorded(context, call)
         async with self._desk.guards.held(context.call_id, context.call_id):  # says that it is under way
-            return await self._recorded(context, call)
-
-    async def _recorded(self, context: Context, call: Call) -> BaseModel:
-        entry = Entry.of(context, call.operation.name, call.arguments)
-        if call.operation.effect is not Effect.READ:
-            await self._audit.write(entry.call())
-        try:
-            result = await self._desk.run(context, call)
-        except BaseException as error:
-            known = error if isinstance(error, ClusterError) else Internal("the call was cut off")
-            if not self._desk.tasks.goes_on_later(context.call_id):
-                self._audit.note(entry.outcome(decision="refused", error=known))
-            raise
-        self._audit.note(entry.outcome(decision="allowed"))
-        return result
+            return await run_recorded(context, call)
 
     async def _tidy_up(self) -> None:
         """Before the first call: say of changes that an earlier life left half-made that they were."""

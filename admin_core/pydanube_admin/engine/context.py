@@ -37,6 +37,9 @@ class TaskBook(Protocol):
     async def work_of(self, record: TaskRecord) -> list[dict[str, Any]]:
         """How far a running one is."""
 
+    def goes_on_later(self, call_id: str) -> bool:
+        """Whether the next life of the broker takes this call up again."""
+
     def cancel(self, task_id: str) -> bool:
         """Ask a running one of this process to stop; whether it runs here."""
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from pydanube_core.cluster_port import ClusterPort
-from pydanube_core.errors import ClusterError, Internal
+from pydanube_core.errors import ClusterError
 
 from pydanube_admin.engine.audit_log import AuditLog
 from pydanube_admin.engine.audit_records import Entry
@@ -18,6 +18,7 @@ from pydanube_admin.engine.call import Call
 from pydanube_admin.engine.context import Context, NowMs, PlanDesk
 from pydanube_admin.engine.effect import Effect
 from pydanube_admin.engine.models import Result
+from pydanube_admin.engine.recorded_calls import run_recorded
 from pydanube_admin.engine.task_records import TaskRecord, cut_off
 from pydanube_admin.engine.tasks import Tasks
 
@@ -94,22 +95,10 @@ class Resumption:
 
         async def work(own: Context) -> Result:
             if call.operation.effect is Effect.READ:
-                return await self._read(own, call)
+                return await run_recorded(own, call)
             return await self._again(own, call, record.plan_id or "")
 
         await self._tasks.detached(context, record.via, work, before=record)
-
-    async def _read(self, context: Context, call: Call) -> Result:
-        entry = Entry.of(context, call.operation.name, call.arguments)
-        try:
-            result = await self._desk.run(context, call)
-        except BaseException as error:
-            known = error if isinstance(error, ClusterError) else Internal("the call was cut off")
-            if not self._tasks.goes_on_later(context.call_id):
-                self._audit.note(entry.outcome(decision="refused", error=known))
-            raise
-        self._audit.note(entry.outcome(decision="allowed"))
-        return result
 
     def _entry(self, record: TaskRecord) -> Entry:
         return Entry(
