@@ -160,7 +160,8 @@ compares the first finding and its numbers with its own counts: thirty faults of
 broker and each alone; three that weigh on the whole broker (a disk that syncs slowly, clients that connect again and again, one
 topic that takes it all); two at once, both named; a disk that fills, a journal whose helper was killed, a store that stopped.
 Every call that the finding proposes is made, and must show what it speaks of. Ten shapes of honest work (idle, bursty, a batch
-job, pauses, a standby, …) raise nothing. Settings of the tests are `sample_interval` 200 ms, `window` 4 s, `stuck_after` 2 s.
+job, pauses, a standby, …) raise nothing; fifty such workloads, each for ten minutes of a clock that goes faster, raise at most
+one alarm. Settings of the tests are `sample_interval` 200 ms, `window` 4 s, `stuck_after` 2 s.
 Seen on 23 November 2026 on two shared, loaded cores: thirty of thirty with seeds 1 and 3, each within 6 s of its beginning.
 `pytest tests/diagnosis -m ""` runs it all, with eleven seeds for the faults alone.
 

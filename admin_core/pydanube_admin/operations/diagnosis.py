@@ -196,7 +196,13 @@ async def list_alerts(context: Context, request: AlertsRequest) -> Page[AlertIte
     ]
     page = cut(
         found,
-        key=lambda one: (one.closed_at_ms is not None, -one.severity, one.opened_at_ms, one.alert_id),
+        key=lambda one: (
+            one.closed_at_ms is not None,
+            -one.severity,
+            -one.finding.impact,
+            one.opened_at_ms,
+            one.alert_id,
+        ),
         operation="alerts.list",
         request=request,
     )

@@ -126,8 +126,11 @@ class Alerts:
         self._closed.append(replace(alert, closed_at_ms=now_ms))
 
     def open(self) -> Sequence[Alert]:
-        """Open alerts, worst first, then oldest first."""
-        return sorted(self._open.values(), key=lambda one: (-one.severity, one.opened_at_ms, one.alert_id))
+        """Open alerts, worst first: by severity, by messages concerned, then oldest first."""
+        return sorted(
+            self._open.values(),
+            key=lambda one: (-one.severity, -one.finding.impact, one.opened_at_ms, one.alert_id),
+        )
 
     def closed(self) -> Sequence[Alert]:
         """The last closed ones, newest first."""

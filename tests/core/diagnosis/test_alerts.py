@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 from pydanube_core.diagnosis import DiagnosisOptions
@@ -46,6 +48,14 @@ def test_remarks_open_nothing_and_the_worst_comes_first() -> None:
         alerts.look("b", [finding()], now)
         alerts.look("c", [finding("journal_read_only", Severity.CRITICAL)], now)
     assert [one.rule for one in alerts.open()] == ["journal_read_only", "no_consumers"]
+
+
+def test_of_equal_severity_the_one_with_most_messages_comes_first() -> None:
+    alerts = Alerts(OPTIONS)
+    for now in range(3):
+        for subject, impact in (("a", 1), ("b", 100_001), ("c", 7)):
+            alerts.look(subject, [replace(finding(), impact=impact)], now)
+    assert [one.finding.impact for one in alerts.open()] == [100_001, 7, 1]
 
 
 def test_what_is_gone_closes_its_alerts() -> None:
