@@ -8,11 +8,13 @@ and `apply_plan` do.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, Final
 
 from pydanube_admin.engine.effect import Effect
+from pydanube_admin.engine.models import TOPIC_DESCRIPTION
 from pydanube_admin.engine.operation import Operation
 from pydanube_admin.engine.spelling import shown
 from pydanube_admin.registry import TOOLS
@@ -29,6 +31,7 @@ _CHECKED_BEHIND: Final = frozenset(
     {"additionalProperties", "minLength", "maxLength", "pattern", "propertyNames"}
 )
 _SAID_ONCE: Final = frozenset({"limit", "page", "filter", "plan_only", "plan_token"})  # in the instructions
+_ONLY_THE_NAME: Final = re.compile(r"Name of the \w+\Z")
 
 
 def is_listed(operation: Operation, profile: Profile, *, read_only: bool) -> bool:
@@ -54,8 +57,10 @@ def _small(schema: Mapping[str, Any], *, described: bool) -> dict[str, Any]:
         # Names of a map's keys stand for its pattern: without them nobody could write one.
         if key not in _CHECKED_BEHIND or (key == "propertyNames" and "enum" in value)
     }
-    if not described:
+    said = small.get("description", "")
+    if not described or said == TOPIC_DESCRIPTION or _ONLY_THE_NAME.match(said):
         small.pop("description", None)
+    if not described:
         small.pop("minimum", None)
     if small.get("minimum") == 0:
         del small["minimum"]

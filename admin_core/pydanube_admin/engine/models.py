@@ -7,7 +7,7 @@ simply none. 64-bit ids are decimal strings, times RFC 3339 in UTC with millisec
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Final, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -77,9 +77,8 @@ class Page(Result, Generic[ItemT]):
     as_of: str
 
 
-TopicArgument = Annotated[
-    str, Field(min_length=1, max_length=512, description="/namespace/topic; a bare name is in /default")
-]
+TOPIC_DESCRIPTION: Final = "/namespace/topic; a bare name is in /default"
+TopicArgument = Annotated[str, Field(min_length=1, max_length=512, description=TOPIC_DESCRIPTION)]
 
 
 SubscriptionArgument = Annotated[str, Field(max_length=256, description="Name of the subscription")]
