@@ -186,6 +186,11 @@ class MetadataPort(Protocol):
         ...
 
     @property
+    def locks(self) -> LocksPort | None:
+        """None: they are off."""
+        ...
+
+    @property
     def schemas(self) -> SchemasPort: ...
 
     async def leader(self) -> BrokerAddress | None:
@@ -438,8 +443,3 @@ class LocksPort(Protocol):
 
 class ClusterPort(MetadataPort, TopicPort, EachBrokerPort, Protocol):
     """Everything the admin core asks of the brokers."""
-
-    @property
-    def locks(self) -> LocksPort | None:
-        """None: they are off."""
-        ...
