@@ -185,9 +185,28 @@ async def test_the_failure_policy_changes_by_field(core: AdminCore) -> None:
     assert (await refusal(core, "subscriptions.set_failure_policy", **arguments)).code == "INVALID_ARGUMENT"
 
 
+async def made_for(core: AdminCore, name: str) -> dict[str, Any]:
+    """The arguments of an operation's example, about things that are there."""
+    arguments = dict(OPERATIONS[name].examples[0].arguments)
+    match name:
+        case "namespaces.delete":
+            arguments["namespace"] = "depot"
+            await result(core, "namespaces.create", namespace="depot")
+        case "namespaces.create":
+            arguments["namespace"] = "shed"
+        case "roles.delete" | "bindings.delete":
+            maker = name.replace("delete", "create")
+            await result(core, maker, **OPERATIONS[maker].examples[0].arguments)
+        case "tokens.rotate" | "tokens.revoke":
+            arguments["token_id"] = (await result(core, "tokens.create", name="t"))["token_id"]
+        case _ if "namespace" in arguments:
+            arguments["namespace"] = "default"
+    return arguments
+
+
 async def test_every_change_can_be_looked_at_first(core: AdminCore, cluster: Administered) -> None:
-    examples = {
-        name: dict(each.examples[0].arguments)
+    names = [
+        name
         for name, each in OPERATIONS.items()
         if each.planned
         and name
@@ -202,15 +221,9 @@ async def test_every_change_can_be_looked_at_first(core: AdminCore, cluster: Adm
         and not each.handler.__module__.endswith(
             ".schema_changes"
         )  # over a broker, which has a registry: test_schema_operations.py
-    }
-    for name, arguments in examples.items():
-        if name == "namespaces.delete":
-            arguments["namespace"] = "depot"
-            await result(core, "namespaces.create", namespace="depot")
-        elif name == "namespaces.create":
-            arguments["namespace"] = "shed"
-        elif "namespace" in arguments:
-            arguments["namespace"] = "default"
+    ]
+    for name in names:
+        arguments = await made_for(core, name)
         if "broker_id" in arguments:
             arguments["broker_id"] = cluster.broker_id
         preview = await result(core, name, **arguments, plan_only=True)
@@ -226,12 +239,9 @@ async def test_every_change_can_be_looked_at_first(core: AdminCore, cluster: Adm
     ],
 )
 async def test_what_destroys_wants_a_plan_on_every_face(core: AdminCore, name: str) -> None:
-    arguments = dict(OPERATIONS[name].examples[0].arguments)
-    if name == "namespaces.delete":
-        arguments["namespace"] = "depot"
-        await result(core, "namespaces.create", namespace="depot")
     if name.startswith("schemas."):
         return  # over a broker, which has a registry
+    arguments = await made_for(core, name)
     for face in ("cli", "mcp", "jsonrpc"):
         error = await refusal(core, name, face=face, **arguments)
         assert error.code == "PLAN_REQUIRED"

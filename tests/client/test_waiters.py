@@ -114,7 +114,13 @@ def side(stream: HandStream) -> ClientSide:
 
     nothing = cast(Any, None)
     return ClientSide(
-        prepare=prepare, locate=locate, emit=lambda *_: None, retry=Retry(), schema=nothing, decode=nothing
+        prepare=prepare,
+        locate=locate,
+        emit=lambda *_: None,
+        retry=Retry(),
+        schema=nothing,
+        decode=nothing,
+        reply=nothing,
     )
 
 

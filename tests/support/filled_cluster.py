@@ -117,7 +117,7 @@ async def _streams(cluster: Administered, kind: str, count: int) -> AsyncIterato
 
 
 async def emptied(cluster: Administered) -> None:
-    """Delete every topic, namespace and policy that a test has made, so that the next one may have the broker."""
+    """Delete every topic, namespace, policy and grant that a test has made, so that the next one may have the broker."""
     port = cluster.broker.port
     for topic in await topics_of(cluster):
         await port.delete_topic(topic)
@@ -126,6 +126,7 @@ async def emptied(cluster: Administered) -> None:
             await port.delete_namespace(namespace.namespace)
         elif namespace.policies:
             await port.set_namespace_policies(namespace.namespace, dict.fromkeys(namespace.policies))
+    await port.write_state({grant.key: None for grant in await port.list_state("security/", limit=1000)})
 
 
 @asynccontextmanager
