@@ -9,6 +9,7 @@ Formats: 1, the first; 2, producer sessions have tokens, and what a journal segm
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -20,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from pydanube_core.errors import DataDirForeign, DataDirLocked, FormatTooNew, InvalidArgument
+from pydanube_core.errors import DataDirForeign, DataDirLocked, DiskFull, FormatTooNew, InvalidArgument
 
 if sys.platform != "win32":
     import fcntl
@@ -41,6 +42,7 @@ class DataDir:
         DataDirLocked: another process has it; names the pid.
         DataDirForeign: it holds something else.
         FormatTooNew: it was written by a newer version; nothing was touched.
+        DiskFull: its volume has no room for the few files of a beginning.
         InvalidArgument: it cannot be used; or it is of an older format, and `upgrade` is False.
     """
 
@@ -63,6 +65,12 @@ class DataDir:
             _make_synced(self.path / "objects")
         except OSError as error:
             self.__exit__(None, None, None)
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise DiskFull(
+                    f"the data directory {self.path} cannot be used: {error.strerror}; make room, or choose another with "
+                    "--data-dir",
+                    path=str(self.path),
+                ) from error
             raise InvalidArgument(
                 f"the data directory {self.path} cannot be used: {error.strerror or error}; choose another with "
                 "--data-dir, or correct its permissions",

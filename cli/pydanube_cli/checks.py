@@ -34,6 +34,7 @@ from pydanube_cli.fitness import (
     files_finding,
     part_finding,
     store_clock_finding,
+    store_finding,
     sync_finding,
     unwritable_finding,
 )
@@ -41,9 +42,11 @@ from pydanube_cli.runtime import run_async
 
 if TYPE_CHECKING:
     from pydanube_broker.settings import Settings
+    from pydanube_broker.tier.holding import StoreHold
 
 _LOOKED_AT_SEGMENTS: Final = 3  # the newest of the journal
 _PORTS: Final = ("grpc", "admin", "metrics", "http")
+_SIGNS_OF_A_CONTAINER: Final = ("/.dockerenv", "/run/.containerenv", "/run/secrets/kubernetes.io")
 
 
 def examine(load: Callable[[], Settings], *, admin_url: str, timeout_s: float) -> Iterator[Finding]:
@@ -90,7 +93,18 @@ def at_start(settings: Settings) -> Iterator[Finding]:
         newest_file_s=None if place is None else _newest_file_s(place),
         ntp_state=_ntp_state(),
         data_dir=place,
+        contained=_in_a_container(),
     )
+
+
+def of_the_store(hold: StoreHold) -> Iterator[Finding]:
+    """What the start has seen of the object store, as `_store` says it."""
+    if hold.reason is not None:
+        yield store_finding(hold.reason)
+    if hold.clock_ahead_s is not None:
+        wrong = store_clock_finding(hold.url, ahead_s=hold.clock_ahead_s)
+        if wrong is not None:
+            yield wrong
 
 
 def _versions() -> Iterator[Finding]:
@@ -288,13 +302,23 @@ def _ntp_state() -> int | None:
     return state if state >= 0 else None
 
 
+def _in_a_container() -> bool:
+    return any(name in os.environ for name in ("container", "KUBERNETES_SERVICE_HOST")) or any(
+        Path(sign).exists() for sign in _SIGNS_OF_A_CONTAINER
+    )
+
+
 def _metadata(settings: Settings) -> Iterator[Finding]:
     """Whether etcd answers, and whether the data directory and what is there belong together."""
-    from pydanube_broker.metadata_home import look_at_metadata
     from pydanube_broker.settings import EMBEDDED
 
     if settings.data.dir is None:
         return
+    if not all(_is_there(module) for module in PARTS["broker"].modules):
+        yield Finding(check="metadata", level=Level.SKIPPED, summary="not looked at without the extra broker")
+        return
+    from pydanube_broker.metadata_home import look_at_metadata
+
     folder, url = settings.data.dir.absolute(), settings.metadata.url
     try:
         run_async(lambda: look_at_metadata(settings, folder))
@@ -322,17 +346,17 @@ def _store(settings: Settings, timeout_s: float) -> Iterator[Finding]:
             store_options(settings, Path()), retry=Retry(budget_s=min(timeout_s, settings.tier.timeout))
         )
         with contextlib.closing(store):
+            list(store.list("danube-doctor"))  # as a start does: the same refusal comes first
             store.put(key, b"danube doctor")
             now_s = time.time()
             stamped = [fact.modified_ms for fact in store.list("danube-doctor") if fact.key == key]
             store.delete(key)
     except ClusterError as error:
-        remedy = str(error.details.get("remedy") or "danube config check")
-        yield Finding(check="store", level=Level.PROBLEM, summary=error.message, remedy=remedy)
+        yield store_finding(error)
         return
     yield Finding(check="store", level=Level.OK, summary=f"{store.url} takes, lists and removes objects")
     if stamped and stamped[0] is not None:
-        wrong = store_clock_finding(store.url, now_s=now_s, store_s=stamped[0] / 1000)
+        wrong = store_clock_finding(store.url, ahead_s=now_s - stamped[0] / 1000)
         if wrong is not None:
             yield wrong
 

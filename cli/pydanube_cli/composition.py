@@ -16,7 +16,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from types import FrameType
@@ -36,9 +36,10 @@ from pydanube_broker.rpc.patience import places
 from pydanube_broker.security.http_identity import IdentifiedApp
 from pydanube_broker.settings import Settings
 from pydanube_broker.topics.topic import now_ms
-from pydanube_core.errors import ClusterError
+from pydanube_core.errors import ClusterError, DiskFull
 
-from pydanube_cli.checks import at_start
+from pydanube_cli.checks import at_start, of_the_store
+from pydanube_cli.fitness import Finding, Level
 from pydanube_cli.main import version
 from pydanube_cli.ready import program_name, ready_line, ready_text, write_ready_file
 from pydanube_cli.runtime import run_async
@@ -104,13 +105,17 @@ async def _serve(
             extra={"event": "insecure_bind", "host": settings.server.host},
         )
     _check_ports(settings, http=http)
-    unfit = [finding for finding in at_start(settings) if not finding.in_order]  # before the start writes
+    seen = list(at_start(settings))  # before the start writes
     running = administered(settings, upgrade=upgrade, grace_s=stop.grace_s)
-    async with stop.watched(), running as (broker, core):
+    async with stop.watched(), _in_the_words_of(seen), running as (broker, core):
         # Said once it has started: whoever cannot start says why, and nothing else.
-        for finding in unfit:
-            _log.warning(
-                finding.summary, extra={"event": "unfit", "check": finding.check, "remedy": finding.remedy}
+        for finding in [*seen, *of_the_store(broker.tier.hold)]:
+            if finding.remedy is None:
+                continue
+            _log.log(
+                logging.INFO if finding.in_order else logging.WARNING,
+                finding.summary,
+                extra={"event": "unfit", "check": finding.check, "remedy": finding.remedy},
             )
         info = {"version": version(), "pid": os.getpid(), "http": None, **broker.ready_info()}
         async with contextlib.AsyncExitStack() as stack:
@@ -130,6 +135,18 @@ async def _serve(
                 stop.end(broker.health.fenced)
             await stop.wait()
             _log.info("", extra={"event": "broker_stopping", "grace_s": stop.grace_s})
+
+
+@asynccontextmanager
+async def _in_the_words_of(seen: Sequence[Finding]) -> AsyncIterator[None]:
+    """A start that the full volume ends says what was seen of it before, as `danube doctor` does."""
+    try:
+        yield
+    except DiskFull as error:
+        for finding in seen:
+            if finding.check == "disk" and finding.level is Level.PROBLEM:
+                raise DiskFull(finding.summary, remedy=finding.remedy, **error.details) from error
+        raise
 
 
 @asynccontextmanager

@@ -13,6 +13,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
+from pydanube_core.errors import ClusterError
+
 SLOW_SYNC_MS: Final = 20.0
 FEW_FILES: Final = 256  # files of a small journal, and a few dozen connections
 ENOUGH_FILES: Final = 8192
@@ -146,13 +148,19 @@ def files_finding(limit: int | None, *, connections: int) -> Finding:
 
 
 def clock_findings(
-    *, now_s: float, newest_file_s: float | None, ntp_state: int | None, data_dir: Path | None
+    *,
+    now_s: float,
+    newest_file_s: float | None,
+    ntp_state: int | None,
+    data_dir: Path | None,
+    contained: bool = False,
 ) -> Iterator[Finding]:
     """The clock, which append times come from; deadlines do not.
 
     Args:
         newest_file_s: when the data directory was last written to, by its files.
         ntp_state: what adjtimex says; None where it cannot be asked.
+        contained: this is a container, which may not see who keeps its host's clock right.
     """
     if now_s < OLDEST_PLAUSIBLE_S:
         yield Finding(
@@ -173,7 +181,10 @@ def clock_findings(
         return
     if ntp_state == TIME_ERROR:
         text = "nothing keeps the clock right"
-        yield Finding(check="clock", level=Level.WARNING, summary=text, remedy=_SYNC_CLOCK)
+        level = Level.WARNING
+        if contained:
+            text, level = f"{text}, as far as this container sees: its host must", Level.SKIPPED
+        yield Finding(check="clock", level=level, summary=text, remedy=_SYNC_CLOCK)
     elif ntp_state is None:
         text = "plausible; whether it is synchronised is not known"
         yield Finding(check="clock", level=Level.OK, summary=text)
@@ -181,16 +192,29 @@ def clock_findings(
         yield Finding(check="clock", level=Level.OK, summary="synchronised")
 
 
-def store_clock_finding(url: str, *, now_s: float, store_s: float) -> Finding | None:
+def store_finding(error: ClusterError) -> Finding:
+    """What an object store refuses; without the key that was tried, so that everybody says the same."""
+    details = error.details
+    known = "store" in details and "cause" in details
+    return Finding(
+        check="store",
+        level=Level.PROBLEM,
+        summary=f"the object store {details['store']} failed ({details['cause']})"
+        if known
+        else error.message,
+        remedy=str(details.get("remedy") or "danube config check"),
+    )
+
+
+def store_clock_finding(url: str, *, ahead_s: float) -> Finding | None:
     """The clock beside the object store's, which stamps what is put there; None while they agree."""
-    off = now_s - store_s
-    if abs(off) <= CLOCK_TOLERANCE_S:
+    if abs(ahead_s) <= CLOCK_TOLERANCE_S:
         return None
-    way = "ahead of" if off > 0 else "behind"
+    way = "ahead of" if ahead_s > 0 else "behind"
     return Finding(
         check="clock",
         level=Level.PROBLEM,
-        summary=f"the clock stands {abs(off):.0f} s {way} the one of the object store {url}",
+        summary=f"the clock stands {abs(ahead_s):.0f} s {way} the one of the object store {url}",
         remedy=_SYNC_CLOCK,
     )
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import time
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -73,12 +75,15 @@ def test_a_clock_that_is_a_minute_off_is_told_by_what_was_written_before() -> No
     assert "60 s behind what was last written in /data" in found.summary
     assert [f.level for f in clock(now, newest_file_s=now + 5)] == [Level.OK]
     assert [f.level for f in clock(now, ntp_state=TIME_ERROR)] == [Level.WARNING]
+    [inside] = clock(now, ntp_state=TIME_ERROR, contained=True)
+    assert (inside.level, inside.in_order) == (Level.SKIPPED, True)
+    assert "its host must" in inside.summary
     assert [f.level for f in clock(1.0)] == [Level.PROBLEM]
 
 
 def test_a_clock_beside_the_object_stores() -> None:
-    assert store_clock_finding("s3://b", now_s=1000, store_s=1005) is None
-    behind = store_clock_finding("s3://b", now_s=1000, store_s=1060)
+    assert store_clock_finding("s3://b", ahead_s=-5) is None
+    behind = store_clock_finding("s3://b", ahead_s=-60)
     assert behind is not None
     assert "60 s behind the one of the object store s3://b" in behind.summary
 
@@ -98,33 +103,40 @@ def test_parts_are_the_extras_of_the_package() -> None:
         assert found.remedy == f"pip install pydanube[{extra}]"
 
 
-def test_doctor_and_start_say_the_same_of_the_file_limit_and_the_clock(tmp_path: Path) -> None:
-    data = tmp_path / "data"
-    environment = {
-        **{name: value for name, value in os.environ.items() if not name.startswith("DANUBE_")},
+LIMITED = ("sh", "-c", 'ulimit -n 1024 && exec "$@"', "sh")
+
+
+def any_ports() -> dict[str, str]:
+    return {
+        **os.environ,
         **{f"DANUBE_SERVER__{name}_PORT": "0" for name in ("GRPC", "ADMIN", "METRICS", "HTTP")},
     }
 
-    def limited(*words: str) -> list[str]:
-        return ["sh", "-c", 'ulimit -n 1024 && exec "$@"', "sh", *command_line(*words)]
+
+def unfit(data: Path, *before: str) -> list[dict[str, str]]:
+    """What the start of a broker on `data` logs of what is not in order."""
+    words = [*before, *command_line("broker", "--data-dir", str(data), "--json", "--log-format", "json")]
+    with subprocess.Popen(words, env=any_ports(), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as broker:
+        assert broker.stdout is not None
+        assert json.loads(broker.stdout.readline())["event"] == "ready"
+        broker.terminate()
+        _, err = broker.communicate(timeout=60)
+        assert broker.returncode == 0
+    lines = map(json.loads, err.decode().splitlines())
+    return [line for line in lines if line["event"] == "unfit" and line["level"] == "warning"]
+
+
+def test_doctor_and_start_say_the_same_of_the_file_limit_and_the_clock(tmp_path: Path) -> None:
+    data = tmp_path / "data"
 
     def start_and_stop() -> list[dict[str, str]]:
-        words = limited("broker", "--data-dir", str(data), "--json", "--log-format", "json")
-        with subprocess.Popen(
-            words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        ) as broker:
-            assert broker.stdout is not None
-            assert json.loads(broker.stdout.readline())["event"] == "ready"
-            broker.terminate()
-            _, err = broker.communicate(timeout=60)
-            assert broker.returncode == 0
-        return [line for line in map(json.loads, err.decode().splitlines()) if line["event"] == "unfit"]
+        return unfit(data, *LIMITED)
 
     start_and_stop()
     ahead = time.time() + 90
     os.utime(data / "LOCK", (ahead, ahead))
-    words = limited("doctor", "--json", "--data-dir", str(data), "--admin", "http://127.0.0.1:1")
-    doctor = subprocess.run(words, env=environment, capture_output=True, timeout=60)
+    words = command_line("doctor", "--json", "--data-dir", str(data), "--admin", "http://127.0.0.1:1")
+    doctor = subprocess.run([*LIMITED, *words], env=any_ports(), capture_output=True, timeout=60)
     assert doctor.returncode == 6
     found = {
         (each["check"], each["summary"].split(" s behind")[-1], each["remedy"])
@@ -190,11 +202,42 @@ def test_doctor_tries_the_object_store_and_names_missing_rights(
         assert not [path for path in (server.folder / BUCKET).rglob("*") if path.is_file()]
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
         ran = danube(*words)
+        [said] = [line for line in unfit(tmp_path / "d") if line["check"] == "store"]
     [refused] = [f for f in ran.result["findings"] if f["check"] == "store"]
     assert ran.code == 6
     assert refused["level"] == "problem"
     assert f"rights on the bucket {BUCKET}" in refused["remedy"]
     assert "wrong" not in refused["summary"]
+    assert (said["message"], said["remedy"]) == (refused["summary"], refused["remedy"])
+
+
+def test_a_full_volume_is_said_in_the_same_words(danube: Danube, small_disk: Path) -> None:
+    data = small_disk / "data"
+    with (small_disk / "letters").open("wb", buffering=0) as file:
+        assert file.write(bytes(16 << 20)) <= 8 << 20  # as much as there is room
+    words = ("--data-dir", str(data), "--json")
+    refused = danube("broker", *words, "--port-offset", "1000")
+    assert (refused.code, refused.error["code"]) == (3, "DISK_FULL"), refused.error
+    shutil.rmtree(data, ignore_errors=True)
+    ran = danube("doctor", *words, "--admin", "http://127.0.0.1:1")
+    [found] = [f for f in ran.result["findings"] if f["check"] == "disk"]
+    assert refused.error["message"] == found["summary"]
+    assert refused.error["details"]["remedy"] == found["remedy"]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 8 MiB of its own."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    words = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(folder)]
+    made = subprocess.run(words, capture_output=True, check=False)
+    if made.returncode != 0:
+        pytest.skip(f"NOT RUN: this machine refuses to mount a tmpfs: {made.stderr.decode().strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=False)
 
 
 def test_doctor_asks_etcd_and_knows_a_volume_of_another_cluster(

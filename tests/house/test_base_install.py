@@ -5,6 +5,7 @@ The extras' modules are blocked in a process of its own, which looks at the unpa
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -96,3 +97,13 @@ def test_command_whose_extra_is_missing_names_it(words: tuple[str, ...], extra: 
     assert '"MISSING_EXTRA"' in done.stderr
     assert f"pydanube[{extra}]" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_doctor_says_what_is_missing_for_which_part(wheel: Path, tmp_path: Path) -> None:
+    program = "from pydanube_cli.main import main; sys.argv[0] = 'danube'; sys.exit(main())"
+    words = ("doctor", "--json", "--data-dir", str(tmp_path), "--admin", "http://127.0.0.1:1")
+    done = python_without_extras(wheel, program, *words)
+    findings = json.loads(done.stdout)["findings"]
+    missing = {found["summary"].split()[2] for found in findings if found["check"] == "extras"}
+    assert {"broker", "mcp", "spark"} <= missing, done.stderr
+    assert [found["level"] for found in findings if found["check"] == "metadata"] == ["skipped"]

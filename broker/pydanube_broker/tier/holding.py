@@ -60,6 +60,8 @@ class StoreHold:
         self.reason: ClusterError | None = None
         self.failures = 0  # times the store did not say whose it is
         self.continuous = False  # whether the store is as this directory's life before left it
+        self.clock_ahead_s: float | None = None  # of the store's, when it was taken; None: it does not say
+        self.url = options.url
         self._options = options
         self._data_dir = data_dir
         self._metadata = metadata
@@ -252,6 +254,7 @@ class StoreHold:
         if self.local is not None:
             return await asyncio.to_thread(make_mark, LocalStore(self.local), self._cluster, mark)
         said, _ = await self._child.call("owner_make", {"cluster": self._cluster, "mark": asdict(mark)})
+        self.clock_ahead_s = said["ahead_s"]
         now = _mark(said["mark"])
         assert now is not None
         return now

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+import time
 from array import array
 from bisect import bisect_right
 from collections import OrderedDict
@@ -285,9 +286,12 @@ class TierWork:
         return {"mark": None if mark is None else asdict(mark)}, b""
 
     def owner_make(self, arguments: dict[str, Any], blob: bytes) -> Answer:
-        """Become the owner: `cluster`, `mark` → {mark} of who is."""
-        now = make_mark(self._store, arguments["cluster"], OwnerMark(**arguments["mark"]))
-        return {"mark": asdict(now)}, b""
+        """Become the owner: `cluster`, `mark` → {mark} of who is, ahead_s}: how far this clock is ahead of the store's."""
+        cluster = arguments["cluster"]
+        now = make_mark(self._store, cluster, OwnerMark(**arguments["mark"]))
+        now_ms = time.time() * 1000
+        stamped_ms = max((fact.modified_ms or 0 for fact in self._store.list(f"{cluster}/owner")), default=0)
+        return {"mark": asdict(now), "ahead_s": (now_ms - stamped_ms) / 1000 if stamped_ms else None}, b""
 
 
 def _facts(written: WrittenObject) -> dict[str, Any]:
