@@ -433,15 +433,32 @@ Two ways lead to a broker:
 
 - **local**: the program starts `danube mcp`, which asks the broker's admin port. `DANUBE_ADMIN_ENDPOINT` names another
   than `http://127.0.0.1:50051`; `--read-only` offers and allows nothing that changes anything.
-- **over HTTP**: `danube up` serves MCP at `http://127.0.0.1:8765/mcp`. It is for this machine: the port has no locks yet,
-  so nothing beyond loopback is to be let in.
+- **over HTTP**: `danube up` serves MCP at `http://127.0.0.1:8765/mcp`, for this machine. From elsewhere it wants TLS and
+  `[auth] mode = "required"` ([security](security.md)); every request then shows a bearer token, which the blocks below take
+  from where the program keeps secrets. With `DANUBE_TOKEN_FILE` or `DANUBE_TOKEN` set, `--print-config` prints these.
 
 """
 AI_CLIENTS_END: Final = """\
 ## ChatGPT, Claude on the web, and others that connect from elsewhere
 
-Their connectors call a public address with HTTPS and OAuth. This server has neither yet, so they cannot be connected; a
-tunnel to the bare port would let anybody who finds it administer the broker.
+Their connectors call a public address with HTTPS and sign in by OAuth. The broker is the resource server of that, not the
+authorization server: sign-in is your identity provider's (Keycloak, Entra ID, Auth0 …), which must know how to register such
+clients. Give the broker what its tokens look like:
+
+```toml
+[tls]
+cert = "server.crt"                    # of a public authority: connectors trust no other
+key = "server.key"
+[auth]
+mode = "required"
+issuer = "https://login.example/realms/ops"
+audience = "https://broker.example:8765/mcp"
+jwt_keys = "jwks.json"                 # the provider's JWK set, saved
+```
+
+The connector is then given `https://broker.example:8765/mcp`. It is answered with 401 and the page
+`/.well-known/oauth-protected-resource/mcp` (RFC 9728), which names the issuer; the principal is the token's `principal_name`,
+else its `sub`, and `danube bindings create` gives it roles. Never put a tunnel to a port without locks.
 
 ## By a click: the bundle, and the registry
 
@@ -452,7 +469,8 @@ on github.com has `server.json` beside it, which tells the MCP registry where th
 ## How this was tried
 
 The blocks are what the command prints (this page is made from it). Tests start the local server as a client does, speak MCP with
-it over both ways, and run the public conformance suite. The programs themselves were not run here.
+it over both ways, with tokens and without, and run the public conformance suite. A test reads the page of OAuth and web tokens are
+tried by a list of good and bad ones. The programs themselves, and a sign-in at a provider, were not run here.
 """
 AI_PROGRAM: Final = Path("/usr/local/bin/danube")
 AI_PLACES: Final[Mapping[McpClient, tuple[str, str]]] = {
@@ -479,7 +497,10 @@ def ai_clients() -> str:
         except errors.InvalidArgument:
             parts.append("Over HTTP: its file takes programs only.\n\n")
         else:
-            parts.append(f"Over HTTP:\n\n```{language}\n{text}\n```\n\n")
+            locked = print_config(client, url="https://broker.example:8765/mcp", token=True)
+            parts.append(
+                f"Over HTTP:\n\n```{language}\n{text}\n```\n\nWith a token:\n\n```{language}\n{locked}\n```\n\n"
+            )
     return "".join(parts) + AI_CLIENTS_END
 
 

@@ -209,7 +209,7 @@ async def _http_face(broker: Broker, entry: OpsEntry) -> AsyncIterator[str]:
         entry=entry,
     ) as app:
         port = HttpPort(
-            app if locks is None else IdentifiedApp(app, locks),
+            app if locks is None else IdentifiedApp(app, locks, issuer=settings.auth.issuer),
             listener,
             tls=None if tls is None else tls.http,
             connections=places().other,

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import gc
 import os
-from typing import Annotated, Any, Literal
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
 
 import typer
 from pydanube.addresses import DEFAULT_ADMIN_URL
 
 from pydanube_cli.command import Common, command
+
+# Paths, which may stand in an assistant's configuration; a token itself may not.
+_FILES: Final = ("DANUBE_TOKEN_FILE", "DANUBE_CA", "DANUBE_CERT", "DANUBE_KEY")
 
 
 @command(
@@ -61,7 +65,8 @@ def mcp(
     """Serve MCP. It starts while the broker is down; tools then answer UNAVAILABLE."""
     if print_config is not None:
         arguments = _arguments(profile=profile, read_only=read_only, confirm=confirm, connect=connect or [])
-        url = f"http://{host}:{http_port}/mcp" if transport == "http" else None
+        scheme = "https" if common.admin_url.startswith("https://") else "http"
+        url = f"{scheme}://{host}:{http_port}/mcp" if transport == "http" else None
         _print_config(print_config, arguments, common, url=url)
         return
     if explain is not None:
@@ -122,4 +127,8 @@ def _print_config(client: str, arguments: list[str], common: Common, *, url: str
         env["DANUBE_ADMIN_ENDPOINT"] = common.admin_url
     if common.principal is not None:
         env["DANUBE_PRINCIPAL"] = common.principal
-    print(print_config(client, arguments=arguments, env=env or None, url=url))
+    for name in _FILES:
+        if file := os.environ.get(name):
+            env[name] = str(Path(file).absolute())
+    token = any(os.environ.get(name) for name in ("DANUBE_TOKEN", "DANUBE_TOKEN_FILE"))
+    print(print_config(client, arguments=arguments, env=env or None, url=url, token=token))

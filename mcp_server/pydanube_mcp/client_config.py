@@ -21,6 +21,7 @@ from pydanube_core.extras import install_command
 from pydanube_core.spelling import close_names
 
 SERVER_NAME = "danube"
+TOKEN_VARIABLE = "DANUBE_TOKEN"
 
 
 class McpClient(StrEnum):
@@ -66,6 +67,7 @@ def print_config(
     env: Mapping[str, str] | None = None,
     program: Path | None = None,
     url: str | None = None,
+    token: bool = False,
 ) -> str:
     """The text to paste, without a newline at its end.
 
@@ -75,6 +77,7 @@ def print_config(
         env: for the server's process, such as `DANUBE_ADMIN_ENDPOINT`.
         program: absolute path of `danube`; found if None.
         url: of a server that runs already and is only connected to; then nothing of the above is used.
+        token: with `url`: a bearer token goes along. The text names where it comes from, and does not hold it.
 
     Raises:
         InvalidArgument: a client we do not know, or one that takes no address.
@@ -90,7 +93,7 @@ def print_config(
         )
         raise error from None
     if url is not None:
-        return _of_address(known, url)
+        return _of_address(known, url, token=token)
     command = str(program or find_program())
     args = ["mcp", *arguments]
     entry: dict[str, object] = {"command": command, "args": args}
@@ -120,16 +123,30 @@ def print_config(
             return json.dumps({"mcpServers": {SERVER_NAME: entry}}, indent=2)
 
 
-def _of_address(client: McpClient, url: str) -> str:
+def _of_address(client: McpClient, url: str, *, token: bool) -> str:
+    def headers(place: str) -> dict[str, object]:
+        return {"headers": {"Authorization": f"Bearer ${{{place}}}"}} if token else {}
+
     match client:
         case McpClient.CLAUDE_CODE:
-            return shlex.join(["claude", "mcp", "add", "--transport", "http", SERVER_NAME, url])
+            words = shlex.join(["claude", "mcp", "add", "--transport", "http", SERVER_NAME, url])
+            return f'{words} --header "Authorization: Bearer ${TOKEN_VARIABLE}"' if token else words
         case McpClient.CURSOR:
-            return json.dumps({"mcpServers": {SERVER_NAME: {"url": url}}}, indent=2)
+            entry = {"url": url, **headers(f"env:{TOKEN_VARIABLE}")}
+            return json.dumps({"mcpServers": {SERVER_NAME: entry}}, indent=2)
         case McpClient.WINDSURF:
-            return json.dumps({"mcpServers": {SERVER_NAME: {"serverUrl": url}}}, indent=2)
+            entry = {"serverUrl": url, **headers(f"env:{TOKEN_VARIABLE}")}
+            return json.dumps({"mcpServers": {SERVER_NAME: entry}}, indent=2)
         case McpClient.VSCODE:
-            return json.dumps({"servers": {SERVER_NAME: {"type": "http", "url": url}}}, indent=2)
+            entry = {"type": "http", "url": url, **headers("input:danube-token")}
+            asked = {
+                "type": "promptString",
+                "id": "danube-token",
+                "description": "Token of danube",
+                "password": True,
+            }
+            servers: dict[str, object] = {"inputs": [asked]} if token else {}
+            return json.dumps({**servers, "servers": {SERVER_NAME: entry}}, indent=2)
         case McpClient.CLAUDE_DESKTOP:
             raise InvalidArgument(
                 "the file of Claude Desktop holds programs that it starts, no addresses: leave --transport http out, "

@@ -298,6 +298,22 @@ async def test_http_faces_ask_too_and_probes_say_no_reasons(path: Path) -> None:
             assert (await web.get(f"{metrics}/{page}", headers=bearer("viewer"))).status_code == 200
 
 
+async def test_who_gives_tokens_out_is_told_as_oauth_has_it(path: Path) -> None:
+    issuer = {"auth.issuer": "https://login.example/realms/x"}
+    async with (
+        locked_broker(path / "oauth", **issuer) as locked,
+        httpx.AsyncClient(trust_env=False, timeout=60) as web,
+    ):
+        refused = await web.post(f"{locked.http}/mcp", json={})
+        page = f"{locked.http}/.well-known/oauth-protected-resource/mcp"
+        assert refused.headers["www-authenticate"] == f'Bearer resource_metadata="{page}"'
+        told = (await web.get(page)).json()
+        assert told["resource"] == f"{locked.http}/mcp"
+        assert told["authorization_servers"] == ["https://login.example/realms/x"]
+        odd = await web.post(f"{locked.http}/mcp", json={}, headers={"host": 'x", error="y'})
+        assert odd.headers["www-authenticate"].count('"') == 2
+
+
 async def test_a_session_of_mcp_is_of_use_to_its_owner_only(path: Path) -> None:
     async with (
         locked_broker(path / "session") as locked,

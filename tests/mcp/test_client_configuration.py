@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -55,6 +56,19 @@ def test_a_server_that_runs_already_is_given_by_its_address() -> None:
         print_config("claude-desktop", url=url)
 
 
+def test_a_token_is_named_and_not_written_down() -> None:
+    url = "https://broker.example:8765/mcp"
+    assert print_config("claude-code", url=url, token=True) == (
+        f'claude mcp add --transport http danube {url} --header "Authorization: Bearer $DANUBE_TOKEN"'
+    )
+    for client in ("cursor", "windsurf"):
+        entry = json.loads(print_config(client, url=url, token=True))["mcpServers"]["danube"]
+        assert entry["headers"] == {"Authorization": "Bearer ${env:DANUBE_TOKEN}"}
+    found = json.loads(print_config("vscode", url=url, token=True))
+    assert found["servers"]["danube"]["headers"] == {"Authorization": "Bearer ${input:danube-token}"}
+    assert [(each["id"], each["password"]) for each in found["inputs"]] == [("danube-token", True)]
+
+
 def test_another_client_is_refused_with_the_one_that_was_meant() -> None:
     with pytest.raises(InvalidArgument, match="did you mean claude-desktop"):
         print_config("claude-destop", program=PROGRAM)
@@ -90,3 +104,25 @@ def test_without_the_sdk_the_extra_is_named() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert install_command("mcp") in done.stdout, done.stderr
+
+
+def test_the_command_passes_on_where_a_token_lies(tmp_path: Path) -> None:
+    environment = {**os.environ, "DANUBE_TOKEN_FILE": str(tmp_path / "token"), "DANUBE_CA": "ca.crt"}
+    words = [sys.executable, "-m", "pydanube_cli.main", "mcp", "--print-config", "cursor"]
+
+    def printed(*more: str) -> dict[str, object]:
+        done = subprocess.run(
+            [*words, *more], env=environment, cwd=tmp_path, capture_output=True, check=True, timeout=60
+        )
+        found: dict[str, object] = json.loads(done.stdout)["mcpServers"]["danube"]
+        return found
+
+    assert printed()["env"] == {
+        "DANUBE_TOKEN_FILE": str(tmp_path / "token"),
+        "DANUBE_CA": str(tmp_path / "ca.crt"),
+    }
+    remote = printed("--transport", "http", "--host", "b.example", "--admin", "https://b.example:50051")
+    assert remote == {
+        "url": "https://b.example:8765/mcp",
+        "headers": {"Authorization": "Bearer ${env:DANUBE_TOKEN}"},
+    }

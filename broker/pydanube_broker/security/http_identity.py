@@ -1,11 +1,14 @@
 """Who calls an HTTP port: the bearer token of each request, before the application sees it.
 
 What the application does for a request runs with its identity (`current_identity`). A session of MCP belongs to the
-principal that opened it: its number is no credential, and of no use to another.
+principal that opened it: its number is no credential, and of no use to another. Who gives tokens out is told as OAuth
+has it: a refusal names a page (RFC 9728), the page names the server (`auth.issuer`), where MCP clients sign in.
 """
 
 from __future__ import annotations
 
+import json
+import re
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any, Final
@@ -24,6 +27,9 @@ App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
 SESSION: Final = b"mcp-session-id"
 MOST_SESSIONS: Final = 1024
+OAUTH_PAGE: Final = "/.well-known/oauth-protected-resource"
+MCP_PATH: Final = "/mcp"
+_NOT_OF_A_HOST: Final = re.compile(r"[^\w.:\[\]-]", re.ASCII)
 
 
 class IdentifiedApp:
@@ -32,6 +38,7 @@ class IdentifiedApp:
     Args:
         needs: path → permission on the cluster, of pages that look at no permission themselves.
         open: paths for which nobody is asked; whoever shows a token there is known all the same.
+        issuer: the authorization server, by its URL; None: tokens are not had by signing in somewhere.
     """
 
     def __init__(
@@ -41,21 +48,36 @@ class IdentifiedApp:
         *,
         needs: Mapping[str, str] | None = None,
         open: frozenset[str] = frozenset(),
+        issuer: str | None = None,
     ) -> None:
         self._app = app
         self._locks = locks
         self._needs = needs or {}
         self._open = open
+        self._issuer = issuer if issuer is not None and issuer.startswith("https://") else None
         self._sessions: OrderedDict[bytes, Principal] = OrderedDict()
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        if self._issuer is not None and scope["path"] in (OAUTH_PAGE, OAUTH_PAGE + MCP_PATH):
+            page = {
+                "resource": _address(scope) + MCP_PATH,
+                "authorization_servers": [self._issuer],
+                "bearer_methods_supported": ["header"],
+            }
+            await _send(send, 200, json.dumps(page).encode())
+            return
         try:
             identity = self._admit(scope)
         except ClusterError as error:
-            await _refuse(send, error)
+            where = (
+                ""
+                if self._issuer is None
+                else f' resource_metadata="{_address(scope)}{OAUTH_PAGE}{MCP_PATH}"'
+            )
+            await _refuse(send, error, asked_for=f"Bearer{where}")
             return
         before = current_identity.set(identity)
         try:
@@ -95,11 +117,21 @@ class IdentifiedApp:
         return noting
 
 
-async def _refuse(send: Send, error: ClusterError) -> None:
+def _address(scope: Mapping[str, Any]) -> str:
+    """As the client knows it: a proxy may stand before the port. Quotes cannot leave the header that this goes into."""
+    host = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "localhost")
+    return f"{scope['scheme']}://{_NOT_OF_A_HOST.sub('', host)}"
+
+
+async def _refuse(send: Send, error: ClusterError, *, asked_for: str) -> None:
     body = b'{"error": %s}\n' % error.to_json().encode()
-    unknown = isinstance(error, Unauthenticated)
-    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-    if unknown:
-        headers.append((b"www-authenticate", b"Bearer"))
-    await send({"type": "http.response.start", "status": 401 if unknown else 403, "headers": headers})
+    if isinstance(error, Unauthenticated):
+        await _send(send, 401, body, (b"www-authenticate", asked_for.encode()))
+    else:
+        await _send(send, 403, body)
+
+
+async def _send(send: Send, status: int, body: bytes, *more: tuple[bytes, bytes]) -> None:
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)), *more]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
