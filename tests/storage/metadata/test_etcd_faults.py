@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import datetime
 import ipaddress
+import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
@@ -100,8 +101,16 @@ async def test_change_goes_to_the_next_member_where_the_connection_was_refused(
     """Nothing was sent, so it is no unknown outcome."""
     async with opened(at(relay.port, *etcd_member.ports)) as store:
         await relay.__aexit__(None, None, None)
+        await disconnected(store)
         for i in range(5):
             await store.transact([Put(f"/{i}", b"")], guards=[Absent(f"/{i}")])
+
+
+async def disconnected(store: EtcdStore) -> None:
+    """Wait until gRPC knows that the first member's connection has ended: what is sent on it before may have arrived."""
+    channel = store._link._members[0].channel
+    while (state := channel.get_state()).name == "READY":
+        await channel.wait_for_state_change(state)
 
 
 # Silence
@@ -483,8 +492,10 @@ async def test_full_database_is_said_with_the_remedy_and_can_be_mended(tmp_path:
 
 
 async def write_on(store: MetadataStore) -> None:
-    for i in range(100):
-        await store.transact([Put("/same", b"%d" % i + bytes(100_000))])
+    """Write until it raises: etcd counts what it holds when it commits, every 100 ms or when the machine lets it."""
+    with anyio.fail_after(60):
+        for i in itertools.count():
+            await store.transact([Put("/same", b"%d" % i + bytes(100_000))])
 
 
 # Encrypted
