@@ -203,7 +203,7 @@ class Command:
 
 def shared_parameters(own: Sequence[inspect.Parameter] = ()) -> tuple[inspect.Parameter, ...]:
     """The options of every command; `--key` of one that has such an option itself (a message's) stays its own."""
-    names = {word for each in own for word in _option_words(each.annotation)}
+    names = {word for each in own for word in option_words(each.annotation)}
     return tuple(
         inspect.Parameter(
             name,
@@ -220,9 +220,12 @@ _TLS_KEY_ALONE: Final = Annotated[
 ]
 
 
-def _option_words(annotation: Any) -> Sequence[str]:
+def option_words(annotation: Any) -> Sequence[str]:
+    """The names that a parameter's `typer.Option` gives it: `--key`, `-k`."""
     found = [each for each in getattr(annotation, "__metadata__", ()) if hasattr(each, "param_decls")]
-    return [word for each in found for word in each.param_decls or ()]
+    # Inside Annotated typer's first argument is a name too, though it stands under `default`
+    words = [word for each in found for word in (each.default, *(each.param_decls or ()))]
+    return [word for word in words if isinstance(word, str)]
 
 
 def command(*, examples: Sequence[str]) -> Callable[[Callable[..., int | None]], Command]:

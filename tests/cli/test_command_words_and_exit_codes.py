@@ -7,8 +7,9 @@ import subprocess
 import sys
 
 import pytest
+from pydanube_cli.command import option_words, shared_parameters
 from pydanube_cli.failures import cluster_error, guarded, printable, wants_json
-from pydanube_cli.main import COMMANDS, GROUPS, run
+from pydanube_cli.main import COMMANDS, GROUPS, leaf_of, run
 from pydanube_core.errors import ConsumerBusy, DiskFull, Internal, InvalidArgument, TopicNotFound
 
 from tests.cli.running import Danube, command_line
@@ -72,6 +73,16 @@ def test_every_command_has_help_with_examples_and_the_common_options(
     assert all(f"danube {words[-2] if len(words) > 1 else words[0]}" in line for line in examples)
     for option in ("--json", "--timeout", "--broker", "--service-addr", "--admin", "--cluster", "--as"):
         assert option in ran.out
+
+
+@pytest.mark.parametrize("word", COMMANDS)
+def test_no_option_of_a_command_is_taken_by_those_of_every_command(word: str) -> None:
+    """`produce --key K` was read as the file of a TLS key, and the messages had none."""
+    parameters = getattr(leaf_of(COMMANDS[word]), "parameters", ())  # runbooks have those of their own
+    own = [word for each in parameters for word in option_words(each.annotation)]
+    shared = [word for each in shared_parameters(parameters) for word in option_words(each.annotation)]
+    assert {"--json", "--broker"} <= set(shared)
+    assert sorted({*own} & {*shared}) == []
 
 
 def test_near_miss_of_a_command_is_suggested(danube: Danube) -> None:
