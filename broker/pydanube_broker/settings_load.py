@@ -27,6 +27,7 @@ from pydanube_broker.settings import (
     SourceKind,
     sections,
 )
+from pydanube_broker.settings_values import MEMORY_DIR, SECURITY_FILE
 
 # Flags that are not simply `--<key>` or exist at all; only for naming a source.
 FLAGS: Final = {
@@ -97,7 +98,7 @@ def load_settings(
     env: Mapping[str, str] | None = None,
     overrides: Mapping[str, Any] | None = None,
 ) -> Settings:
-    """Read the settings from a TOML file, then the environment, then flags.
+    """Read the settings from the data directory (`danube security init`), a TOML file, the environment, then flags.
 
     Args:
         file: None for no file.
@@ -110,13 +111,10 @@ def load_settings(
     env, overrides = env or {}, overrides or {}
     problems: list[Problem] = []
     known = sections()
+    given = [*(_from_file(file) if file is not None else ()), *_from_env(env), *_from_flags(overrides)]
     values: dict[str, dict[str, Any]] = {}
     sources: dict[str, Source] = {}
-    for section, key, value, source in [
-        *(_from_file(file) if file is not None else ()),
-        *_from_env(env),
-        *_from_flags(overrides),
-    ]:
+    for section, key, value, source in [*_from_data_dir(given), *given]:
         if (problem := _unknown(known, section, key, value, source)) is not None:
             problems.append(problem)
         elif f"{section}.{key}" in ENVIRONMENT_ONLY and source.kind is not SourceKind.ENV and value != "":
@@ -145,6 +143,17 @@ def load_settings(
     if problems:
         raise _refuse(problems)
     return Settings(**built).with_sources(sources)  # type: ignore[arg-type]  # names and models come from Settings
+
+
+def _from_data_dir(given: Sequence[tuple[str, str, Any, Source]]) -> Iterator[tuple[str, str, Any, Source]]:
+    """What `danube security init` wrote into the data directory, which all else goes before."""
+    named = [value for section, key, value, _ in given if (section, key) == ("data", "dir")]
+    folder = named[-1] if named else Settings().data.dir
+    if folder in (None, MEMORY_DIR) or not isinstance(folder, str | Path):
+        return
+    file = Path(folder).expanduser() / SECURITY_FILE
+    if file.is_file():
+        yield from _from_file(file)
 
 
 def _segment_size(

@@ -18,6 +18,7 @@ from pydanube_core.errors import InvalidArgument
 from pydanube_core.units import parse_bytes, parse_duration_s
 
 MEMORY_DIR: Final = ":memory:"
+SECURITY_FILE: Final = "security.toml"  # of the data directory: what `danube security init` turns on
 MIN_SHORT_DURATION_S: Final = 0.1  # short, so that checks need not wait; below that a timer is a busy loop
 _TRUE: Final = frozenset({"true", "yes", "on", "1"})
 _FALSE: Final = frozenset({"false", "no", "off", "0"})

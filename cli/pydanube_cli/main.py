@@ -37,6 +37,11 @@ GROUPS: Final[dict[str, dict[str, _Leaf]]] = {
         "init": ("config", "init", "write a commented settings file"),
         "check": ("config", "check", "find mistakes in the settings"),
     },
+    "security": {
+        "init": ("security", "init", "make certificates and a token, and turn the locks on"),
+        "off": ("security", "off", "take back what init wrote"),
+        "recover": ("security", "recover", "let the owner of the data directory in again"),
+    },
     "tls": {
         "init": ("tls", "init", "make an authority and certificates for a broker and its clients"),
     },
@@ -47,6 +52,7 @@ GROUPS: Final[dict[str, dict[str, _Leaf]]] = {
 }
 GROUP_SUMMARIES: Final = {
     "config": "settings of a broker",
+    "security": "the locks of a broker",
     "tls": "certificates",
     "report": "reports over telemetry, on Spark",
 }
@@ -136,14 +142,20 @@ def _dispatch(argv: list[str]) -> int:
 
 
 def _group(word: str, words: list[str], leading: list[str]) -> int:
+    from pydanube_cli import operations
     from pydanube_cli.overview import print_group, unknown_word
 
     leaves = GROUPS[word]
+    verbs = {verb: leaf[2] for verb, leaf in leaves.items()}
+    if word in operations.groups():  # some of its verbs are calls of a broker
+        if words and words[0] in operations.groups()[word]:
+            return operations.run(word, words, leading)
+        verbs |= dict.fromkeys(operations.groups()[word], "an operation of a running broker")
     if not words or words[0] in _HELP:
-        print_group(word, GROUP_SUMMARIES[word], {verb: leaf[2] for verb, leaf in leaves.items()})
+        print_group(word, GROUP_SUMMARIES[word], verbs)
         return 0 if words else 2
     if words[0] not in leaves:
-        raise unknown_word(words[0], list(leaves), group=word)
+        raise unknown_word(words[0], list(verbs), group=word)
     return leaf_of(leaves[words[0]]).main(f"{word} {words[0]}", [*leading, *words[1:]])
 
 

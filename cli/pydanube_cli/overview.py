@@ -36,9 +36,10 @@ def print_overview(
         print(f"  {name:<15}{leaf[2]}")
     print("\nGroups (danube GROUP VERB):")
     for name in groups:
-        print(f"  {name:<15}{summaries[name]}: {', '.join(groups[name])}")
+        print(f"  {name:<15}{summaries[name]}: {', '.join([*groups[name], *operations.get(name, ())])}")
     for name, verbs in operations.items():
-        print(f"  {name:<15}{', '.join(verbs)}")
+        if name not in groups:
+            print(f"  {name:<15}{', '.join(verbs)}")
     print()
     print(_EXAMPLES)
 

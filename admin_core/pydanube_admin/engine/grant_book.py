@@ -28,6 +28,7 @@ from pydanube_core.security.records import (
     BINDINGS,
     ROLES,
     TOKENS,
+    VERSION,
     TokenRecord,
     decode_binding,
     decode_role,
@@ -80,7 +81,7 @@ async def _values(context: Context, prefix: str) -> list[bytes]:
 
 
 async def write_grant(context: Context, key: str, value: bytes | None) -> None:
-    await context.port.write_state({key: value})
+    await context.port.write_state({key: value, VERSION: context.call_id.encode()})
     if context.port.locks is not None:
         await context.port.locks.reload()
 

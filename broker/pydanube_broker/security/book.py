@@ -11,6 +11,7 @@ from pydanube_core.security.records import (
     BINDINGS,
     ROLES,
     TOKENS,
+    VERSION,
     TokenRecord,
     decode_binding,
     decode_role,
@@ -32,14 +33,26 @@ class SecurityBook:
         self._state = state
         self.grants = Grants.of((), ())
         self.tokens: dict[str, TokenRecord] = {}
+        self._version: bytes | None = b"never read"
+
+    async def look(self) -> None:
+        """Read everything again if something was changed: one key tells."""
+        if await self._version_there() != self._version:
+            await self.load()
+
+    async def _version_there(self) -> bytes | None:
+        found = await self._state.read(VERSION)
+        return None if found is None else found.value
 
     async def load(self) -> None:
         """Read everything; what is in force stays so where that fails."""
+        version = await self._version_there()  # before the rest: what changes meanwhile is read again
         roles = await self._read(ROLES, decode_role)
         bindings = await self._read(BINDINGS, decode_binding)
         tokens = await self._read(TOKENS, decode_token)
         self.grants = Grants.of(roles, bindings)
         self.tokens = {token.token_id: token for token in tokens}
+        self._version = version
 
     async def _read(self, prefix: str, decode: Callable[[bytes], T]) -> list[T]:
         found: list[T] = []

@@ -64,7 +64,7 @@ class Locks:
         )
 
     async def reload(self) -> None:
-        await self.book.load()
+        await self.book.look()
 
 
 def denied(identity: Identity, permission: str, resource: Resource) -> PermissionDenied:

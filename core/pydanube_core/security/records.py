@@ -11,6 +11,7 @@ from pydanube_core.security.permissions import Binding, Principal, Role, Scope
 ROLES: Final = "security/roles/"
 BINDINGS: Final = "security/bindings/"
 TOKENS: Final = "security/tokens/"
+VERSION: Final = "security/version"  # another value with every change
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,91 @@
+"""`danube security init|off|recover`: what they write counts from the next start."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydanube import Tls
+from pydanube.admin import connect_admin
+from pydanube_broker.settings_load import load_settings
+from pydanube_broker.settings_values import SECURITY_FILE
+from pydanube_cli.composition import administered
+from pydanube_cli.main import run
+from pydanube_core.errors import InsecureBind, Unauthenticated
+
+PORTS = {f"server.{port}_port": 0 for port in ("grpc", "admin", "metrics", "http")}
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
+def settings_of(data: Path, **more: object) -> Any:
+    return load_settings(None, {}, {"data.dir": str(data), **PORTS, **more})
+
+
+async def command(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, dict[str, Any]]:
+    code = await asyncio.to_thread(run, ["security", *map(str, words), "--json"])  # it has a loop of its own
+    shown = capsys.readouterr()
+    found: dict[str, Any] = json.loads(shown.out or shown.err)
+    return code, found
+
+
+async def whoami(data: Path, token: str | None, ca: str, **more: object) -> tuple[str, str]:
+    async with administered(settings_of(data, **more)) as (broker, _):
+        url = broker.admin_url.replace("0.0.0.0", "127.0.0.1")
+        async with connect_admin(url, token=token, tls=Tls(ca=ca)) as admin:
+            found = await admin.security.whoami()
+    return found.principal, found.mode
+
+
+async def test_init_turns_the_locks_on_and_off_takes_them_back(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(InsecureBind):
+        settings_of(data, **{"server.host": "0.0.0.0"}).check_startable()
+    code, made = await command(capsys, "init", "--data-dir", data, "--dir", tmp_path / "keys")
+    assert (code, made["principal"], sorted(made)) == (
+        0,
+        "admin",
+        ["ca", "cert", "key", "principal", "token"],
+    )
+    assert await whoami(data, made["token"], made["ca"]) == ("admin", "required")
+    with pytest.raises(Unauthenticated):
+        await whoami(data, None, made["ca"])
+    # a public address needs no --insecure-bind any more
+    settings_of(data, **{"server.host": "0.0.0.0"}).check_startable()
+    for more in ({"auth.mode": "optional"}, {"auth.mode": "off"}):
+        with pytest.raises(InsecureBind):
+            settings_of(data, **{"server.host": "0.0.0.0", **more}).check_startable()
+    assert settings_of(data).admin.compat_destructive is False
+    assert (data / SECURITY_FILE).stat().st_mode & 0o777 == 0o600
+    assert made["token"] not in (data / SECURITY_FILE).read_text()
+
+    code, refused = await command(capsys, "off", "--data-dir", data)
+    assert (code, refused["error"]["code"]) == (4, "PLAN_REQUIRED")
+    assert (await command(capsys, "off", "--data-dir", data, "--yes"))[0] == 0
+    assert (settings_of(data).auth.mode, settings_of(data).tls.cert) == ("off", None)
+    assert (await command(capsys, "off", "--data-dir", data, "--yes"))[0] == 2
+
+
+async def test_whoever_has_the_data_directory_lets_himself_in_again(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, refused = await command(capsys, "recover", "--data-dir", data)
+    assert (code, refused["error"]["code"]) == (2, "INVALID_ARGUMENT")
+    assert data.name not in os.listdir(tmp_path)
+    _, made = await command(capsys, "init", "--data-dir", data, "--dir", tmp_path / "keys")
+    async with administered(settings_of(data)):
+        code, refused = await command(capsys, "recover", "--data-dir", data)
+        assert refused["error"]["code"] == "DATA_DIR_LOCKED"
+    code, again = await command(capsys, "recover", "--data-dir", data)
+    assert code == 0
+    principal, _ = await whoami(data, again["token"], made["ca"])
+    assert principal == again["principal"]
+    assert principal.startswith("recovered-")
