@@ -151,7 +151,7 @@ def test_doctor_and_start_say_the_same_of_the_file_limit_and_the_clock(tmp_path:
     assert {check for check, _, _ in found} >= {"limits", "clock"}
 
 
-@pytest.mark.parametrize("fault", ["port", "folder", "store"])
+@pytest.mark.parametrize("fault", ["port", "folder", "store", "setting"])
 def test_what_ends_a_start_is_said_in_the_same_words(
     fault: str, danube: Danube, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,8 +166,10 @@ def test_what_ends_a_start_is_said_in_the_same_words(
         elif fault == "folder":
             data.mkdir()
             (data / "letters.txt").write_text("mine")
-        else:
+        elif fault == "store":
             monkeypatch.setenv("DANUBE_TIER__URL", "ftp://elsewhere/x")
+        else:
+            monkeypatch.setenv("DANUBE_JOURNAL__SEGMENT_BYTES", "64 apples")
         refused = danube("up", "--data-dir", str(data), "--json")
         doctor = danube("doctor", "--data-dir", str(data), "--json", "--admin", "http://127.0.0.1:1")
     assert refused.code != 0

@@ -1,13 +1,16 @@
 """The Helm chart: every set of values against Kubernetes' own schemas, its settings against ours, wrong values as sentences.
 
-No cluster runs here, so nothing of the chart has been installed.
+No cluster runs here, so nothing of the chart has been installed; the script of its test pod runs against a broker.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
+import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ import pytest
 from pydanube_broker.settings_load import load_settings
 
 from tests.deploy.conftest import DEPLOY, go_module, go_program
+from tests.support.broker_process import BrokerProcess
 
 CHART = DEPLOY / "helm" / "danube"
 KUBERNETES = "v1.34.1"
@@ -111,6 +115,25 @@ def test_the_settings_are_those_of_a_broker(helm: str, values: Path, tmp_path: P
         assert (settings.tier.path_style, settings.topics.max_message_bytes) == (True, 1_000_000)
 
 
+def test_the_pod_of_helm_test_passes_where_a_broker_answers_and_fails_where_none_does(
+    helm: str, broker: BrokerProcess
+) -> None:
+    text = rendered(helm, "--show-only", "templates/tests/walk.yaml").stdout
+    script = text.split("- |\n", 1)[1].split("      resources:", 1)[0]
+
+    def tried(grpc: str, admin: str) -> subprocess.CompletedProcess[str]:
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        environment = {**os.environ, "PATH": path, "DANUBE_BROKER_URL": grpc, "DANUBE_ADMIN_ENDPOINT": admin}
+        words = ["sh", "-ec", textwrap.dedent(script)]
+        return subprocess.run(
+            words, env=environment, capture_output=True, text=True, timeout=120, check=False
+        )
+
+    done = tried(broker.url, broker.admin)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert tried("http://127.0.0.1:1", "http://127.0.0.1:1").returncode != 0
+
+
 @pytest.mark.parametrize(
     ("value", "sentence"),
     [
@@ -122,6 +145,10 @@ def test_the_settings_are_those_of_a_broker(helm: str, values: Path, tmp_path: P
         ("volume.size=20G", 'volume.size is "20G": write it like 20Gi'),
         ("image.pullPolicy=no", 'image.pullPolicy is "no"'),
         ("tls.clientCertificates=true", "tls.secret is empty while tls.clientCertificates is true"),
+        ("auth.mode=false", 'auth.mode is false: use "off" (in quotes)'),
+        ("auth.mode=required", 'tls.secret is empty while auth.mode is "required"'),
+        ("auth.mode=required,tls.secret=x,serviceMonitor.enabled=true", "auth.scrapeSecret is empty"),
+        ("settings.auth.mode=required", "settings.auth.mode cannot be set: use auth.mode"),
         ("settings.tls.cert=x", "settings.tls cannot be set"),
         ("settings.server.host=x", "settings.server cannot be set"),
         ("settings.log.a[0]=1", "settings.log.a is a slice"),

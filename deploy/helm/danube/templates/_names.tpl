@@ -31,7 +31,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- fail (printf "service.type is %q: use ClusterIP, NodePort or LoadBalancer" .Values.service.type) }}
 {{- end }}
 {{- if and (ne .Values.service.type "ClusterIP") .Values.networkPolicy.enabled }}
-{{- fail (printf "service.type is %q while networkPolicy.enabled is true: it would let nobody in from outside; switch one of them off, knowing that the ports have no locks" .Values.service.type) }}
+{{- fail (printf "service.type is %q while networkPolicy.enabled is true: it would let nobody in from outside; switch one of them off, and lock the ports (auth.mode required, tls.secret)" .Values.service.type) }}
 {{- end }}
 {{- if or (lt (int .Values.graceSeconds) 1) (gt (int .Values.graceSeconds) 600) }}
 {{- fail (printf "graceSeconds is %v: use 1 to 600" .Values.graceSeconds) }}
@@ -44,6 +44,18 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}
 {{- if and .Values.tls.clientCertificates (not .Values.tls.secret) }}
 {{- fail "tls.secret is empty while tls.clientCertificates is true: name the Secret with tls.crt, tls.key and ca.crt" }}
+{{- end }}
+{{- if not (has .Values.auth.mode (list "off" "optional" "required")) }}
+{{- fail (printf "auth.mode is %v: use \"off\" (in quotes), \"optional\" or \"required\"" .Values.auth.mode) }}
+{{- end }}
+{{- if and (eq (toString .Values.auth.mode) "required") (not .Values.tls.secret) }}
+{{- fail "tls.secret is empty while auth.mode is \"required\": tokens are sent over TLS only" }}
+{{- end }}
+{{- if and (eq (toString .Values.auth.mode) "required") .Values.serviceMonitor.enabled (not .Values.auth.scrapeSecret) }}
+{{- fail "auth.scrapeSecret is empty while auth.mode is \"required\" and serviceMonitor.enabled is true: name a Secret with the key token" }}
+{{- end }}
+{{- if hasKey (default dict .Values.settings.auth) "mode" }}
+{{- fail "settings.auth.mode cannot be set: use auth.mode" }}
 {{- end }}
 {{- range $section, $keys := .Values.settings }}
 {{- if has $section (list "server" "data" "tls") }}
