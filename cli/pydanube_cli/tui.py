@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from pydanube_core.errors import InvalidArgument
+from pydanube_core.errors import InsecureBind, InvalidArgument
 from pydanube_core.units import parse_duration_s
 
 from pydanube_cli.clusters import all_clusters
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
         "danube tui",
         "danube tui --view subscriptions --refresh 5s",
         "danube tui --cluster prod --allow-writes",
+        "danube tui --serve",
         "danube tui --snapshot overview --format svg --size 160x48 -o overview.svg",
         "danube tui --snapshot subscriptions --json",
     ]
@@ -57,6 +59,21 @@ def tui(
         Literal["text", "svg"], typer.Option("--format", help="Of the snapshot; --json gives its rows.")
     ] = "text",
     size: Annotated[str, typer.Option("--size", metavar="WxH", help="Of the snapshot.")] = "160x48",
+    serve: Annotated[
+        bool, typer.Option("--serve", help="Show it in a browser; the link is printed, and works once.")
+    ] = False,
+    host: Annotated[str, typer.Option("--host", help="With --serve.")] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option("--port", metavar="PORT", min=0, max=65_535, help="With --serve; 0: any free one.")
+    ] = 8766,
+    idle: Annotated[
+        str | None,
+        typer.Option(
+            "--idle",
+            metavar="DURATION",
+            help="End after so long without a key or click. [default: 30m with --serve]",
+        ),
+    ] = None,
     output: Annotated[
         str | None, typer.Option("-o", "--out", metavar="FILE", help="Where the snapshot goes; else stdout.")
     ] = None,
@@ -72,12 +89,19 @@ def tui(
         keys=keys,
         ascii_only=ascii_only,
         mouse=not no_mouse,
+        idle_s=None if idle is None else parse_duration_s(idle, field="idle"),
         remember=snapshot is None,
     )
     if snapshot is not None:
         _draw(app, common, form, size, output)
         return
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if serve:
+        flags = ["--view", view, "--refresh", refresh, "--theme", theme, "--idle", idle or "30m"]
+        flags += ["--allow-writes"] * allow_writes + ["--ascii"] * ascii_only
+        flags += ["--keys", str(Path(keys).resolve())] if keys else []
+        _serve(common, flags, host, port)
+        return
+    if not (sys.stdin.isatty() and sys.stdout.isatty()) and "TEXTUAL_DRIVER" not in os.environ:
         raise InvalidArgument(
             "danube tui needs a terminal; --snapshot VIEW draws one screen without, --serve shows it in a browser",
             field="stdout",
@@ -135,6 +159,32 @@ def _clusters(common: Common) -> list[Cluster]:
         address = common.admin_url.partition("://")[2]
         chosen = Cluster(name=address, admin_url=common.admin_url, broker_url=common.broker_url)
     return [chosen, *(each for each in named if each is not chosen)]
+
+
+def _serve(common: Common, flags: list[str], host: str, port: int) -> None:
+    """A server whose sessions each run this command."""
+    if host not in ("127.0.0.1", "localhost", "::1"):
+        raise InsecureBind(
+            f"--host {host}: anybody there could use the console, and it knows nobody yet; forward the port instead: "
+            f"ssh -L {port or 8766}:127.0.0.1:{port or 8766} THIS-HOST",
+            field="host",
+            value=host,
+        )
+    import anyio
+    from pydanube_broker.rpc.listening import listen
+    from pydanube_tui.serving import ConsoleServer
+
+    words = [sys.executable, "-m", "pydanube_cli.main", "tui", *flags]
+    words += ["--admin", common.admin_url, "--broker", common.broker_url]
+    words += ["--cluster", common.cluster] if common.cluster else []
+    words += ["--as", common.principal] if common.principal else []
+    words += ["--timeout", f"{common.timeout_s:g}s"]
+    server = ConsoleServer(
+        shlex.join(words),
+        listen(host, port, flag="port"),
+        lambda text: print(text, file=sys.stderr, flush=True),
+    )
+    anyio.run(server.run)
 
 
 def _draw(app: Console, common: Common, form: Literal["text", "svg"], size: str, output: str | None) -> None:

@@ -71,7 +71,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "pydanube_admin": BASE,
     "pydanube_mcp": BASE | {"mcp", "mcp_types", "starlette", "uvicorn"},
     "pydanube_spark": BASE | {"numpy", "pyarrow", "pyspark", "fastavro"},
-    "pydanube_tui": BASE | {"rich", "textual"},
+    "pydanube_tui": BASE | {"aiohttp", "rich", "textual", "textual_serve"},
     "pydanube_cli": BASE | {"click", "rich", "typer"},
 }
 

@@ -86,7 +86,7 @@ class Board(App[None]):
         self.prompting = ""
         self.said: list[str] = []
         self._toggled: Target | None = None
-        self.last_key = self.options.now()
+        self.last_used = self.options.now()
         self.keys_here: dict[str, Action] = {}
 
     # -- putting it together -----------------------------------------------------------------------------------
@@ -263,7 +263,7 @@ class Board(App[None]):
     def _tick(self) -> None:
         """Once a second: how old the data is; and the end of a session that nobody uses."""
         now = self.options.now()
-        if self.options.idle_s is not None and now - self.last_key > self.options.idle_s:
+        if self.options.idle_s is not None and now - self.last_used > self.options.idle_s:
             self.exit(message="ended: nobody used it")
         stale = self.standing.stale(self.now_ms, self.refresh_s)
         if stale != self.grid.stale:

@@ -40,7 +40,7 @@ class Options:
     no_colour: bool = False
     principal: str | None = None
     timeout_s: float = 10.0
-    idle_s: float | None = None  # without a key for so long: it ends
+    idle_s: float | None = None  # without a key or a click for so long: it ends
     actions: Mapping[str, Action] = field(default_factory=lambda: ACTIONS)
     state_file: Path | None = None  # where columns and order are remembered; None: nowhere
     files: Path = Path()  # where copies, exports and pictures go

@@ -47,9 +47,14 @@ class Console(Doing):
 
     # -- keys --------------------------------------------------------------------------------------------------
 
+    async def on_event(self, event: events.Event) -> None:
+        """Note that somebody is there: a key, a click, a turn of the wheel, in dialogs too."""
+        if isinstance(event, events.Key | events.MouseDown | events.MouseScrollDown | events.MouseScrollUp):
+            self.last_used = self.options.now()
+        await super().on_event(event)
+
     def on_key(self, event: events.Key) -> None:
         """Every key of the screen, by the table of actions; dialogs and the prompt have their own."""
-        self.last_key = self.options.now()
         if len(self.screen_stack) > 1:
             return
         if self.prompting:
