@@ -126,7 +126,8 @@ async def emptied(cluster: Administered) -> None:
             await port.delete_namespace(namespace.namespace)
         elif namespace.policies:
             await port.set_namespace_policies(namespace.namespace, dict.fromkeys(namespace.policies))
-    await port.write_state({grant.key: None for grant in await port.list_state("security/", limit=1000)})
+    if grants := await port.list_state("security/", limit=1000):
+        await port.write_state({grant.key: None for grant in grants})
 
 
 @asynccontextmanager
