@@ -9,6 +9,7 @@ from struct import Struct
 from zlib import crc32
 
 import pytest
+from pydanube_broker.topics.fragment import FILE_HEADER, SECTION_HEADER
 from pydanube_core.batch import BROKER_PART_BYTES, BatchView, Column, broker_part, encode_batch
 from pydanube_core.batch.layout import (
     BATCH_TARGET_BYTES,
@@ -25,7 +26,7 @@ from pydanube_core.generated import danube_stream_pb2 as pb
 
 PAGE = (Path(__file__).parents[2] / "docs" / "data-formats.md").read_text(encoding="utf-8")
 LINE = re.compile(r"^([0-9a-f]{4})  ((?:[0-9a-f]{2} )*[0-9a-f]{2})", re.MULTILINE)
-CODES = {"u8": "B", "u16": "H", "u32": "I", "u64": "Q", "i64": "q", "4 bytes": "4s"}
+CODES = {"u8": "B", "u16": "H", "u32": "I", "u64": "Q", "i64": "q", "4 bytes": "4s", "8 bytes": "8s"}
 
 
 def chapter(title: str) -> str:
@@ -62,6 +63,8 @@ def dump(title: str) -> bytes:
         ("Producer part", PRODUCER_PART),
         ("Frame head", _FRAME),
         ("Frame part", _PART),
+        ("Fragment header", FILE_HEADER),
+        ("Section header", SECTION_HEADER),
     ],
 )
 def test_tables_of_fixed_parts_are_the_structs(title: str, layout: Struct) -> None:

@@ -1,0 +1,351 @@
+"""Fragments: raw objects by which one broker hands topics over to another (docs/data-formats.md#fragment).
+
+A fragment holds sections of any number of topics, so that a drain of a thousand quiet topics makes a few objects.
+A topic's hand-over is one or more sections, in one fragment or in several, written while its owner still serves and
+once more for the rest: their offsets follow each other without a gap, and the last of them alone says what the topic
+is at its end (producer sessions with their recent answers, cursors with counts of redelivery) and what each session
+of a consumer holds. Batches are the journal's, byte for byte.
+
+Whoever takes a topic over knows from the metadata where its sections lie, and their digests; what the checksums are
+for is somebody who has the object alone.
+
+Pure: bytes in, values out. Integers are little-endian.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Final, NamedTuple
+from zlib import crc32
+
+from pydanube_core.batch import BROKER_PART_BYTES, read_broker_part
+from pydanube_core.errors import ClusterError, CorruptObject, FormatTooNew
+
+from pydanube_broker.topics.log_state import LogState, decode_head, encode_head
+
+Buffer = bytes | memoryview
+
+VERSION: Final = 1
+# Of batches in one section; one larger batch is a section by itself. A target reads a section as a whole.
+SECTION_BYTES: Final = 8 << 20
+# Of one object; the section that goes beyond it is its last. A writer holds one fragment in memory.
+FRAGMENT_BYTES: Final = 64 << 20
+
+_FILE_MAGIC: Final = b"DANUBEFR"
+_SECTION_MAGIC: Final = b"DSec"
+# magic | version, sections | broker | reserved, crc32 of the bytes before
+FILE_HEADER: Final = struct.Struct("<8sIIQII")
+# magic, flags | topic id, epoch, first offset, end offset | state, held, batches, batch bytes | crc32 of body, of header
+SECTION_HEADER: Final = struct.Struct("<4sIQQQQIIIIII")
+_FINAL: Final = 1
+_CRC_BYTES: Final = 4
+_LENGTH: Final = struct.Struct("<I")
+_SUBSCRIPTION: Final = struct.Struct("<QII")  # id, consumers, waiting ranges
+_CONSUMER: Final = struct.Struct("<QII")  # session, name bytes, ranges
+_HELD: Final = struct.Struct("<QQI")  # start, end, ms left
+_FOR_EVER: Final = 0xFFFFFFFF
+
+assert FILE_HEADER.size == 32
+assert SECTION_HEADER.size == 64
+
+
+class Held(NamedTuple):
+    """Messages `[start, end)` and how long until they come back; None: not by time."""
+
+    start: int
+    end: int
+    left_ms: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldBy:
+    """What one session of a consumer had been sent and has not answered."""
+
+    consumer: str
+    session: int
+    ranges: tuple[Held, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holdings:
+    """What of a subscription is with its consumers, and what waits for its time (delays, retries)."""
+
+    subscription_id: int
+    consumers: tuple[HeldBy, ...] = ()
+    waiting: tuple[Held, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Section:
+    """Messages `[first_offset, end_offset)` of a topic, as its owner of that epoch stored them.
+
+    `state` is there in the last section of a hand-over, where its `next_offset` is the end, and in no other.
+    """
+
+    topic_id: int
+    epoch: int
+    first_offset: int
+    end_offset: int
+    batches: tuple[Buffer, ...]
+    state: LogState | None = None
+    holdings: tuple[Holdings, ...] = ()
+
+    def __post_init__(self) -> None:
+        assert 0 <= self.first_offset <= self.end_offset
+        assert self.state is None or self.state.next_offset == self.end_offset
+        assert self.state is not None or not self.holdings, "only the last section says who holds what"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a section lies in its fragment: bytes `[start, end)`, whose SHA-256 is `digest` (hex)."""
+
+    topic_id: int
+    start: int
+    end: int
+    digest: str
+    first_offset: int
+    end_offset: int
+
+
+class FragmentBuilder:
+    """Gathers sections into one fragment. `broker_id`: who writes it, for people."""
+
+    def __init__(self, broker_id: int) -> None:
+        self._broker_id = broker_id
+        self._pieces: list[Buffer] = []
+        self._sections = 0
+        self.bytes = FILE_HEADER.size
+
+    @property
+    def is_full(self) -> bool:
+        """Whether what comes next belongs into another fragment."""
+        return self.bytes >= FRAGMENT_BYTES
+
+    def add(self, section: Section) -> Place:
+        """Take in a section; returns where it will lie."""
+        pieces = _encode(section)
+        hashed, start = sha256(), self.bytes
+        for piece in pieces:
+            hashed.update(piece)
+            self.bytes += len(piece)
+        self._pieces += pieces
+        self._sections += 1
+        return Place(
+            topic_id=section.topic_id,
+            start=start,
+            end=self.bytes,
+            digest=hashed.hexdigest(),
+            first_offset=section.first_offset,
+            end_offset=section.end_offset,
+        )
+
+    def finish(self) -> bytes:
+        """The whole object."""
+        header = FILE_HEADER.pack(_FILE_MAGIC, VERSION, self._sections, self._broker_id, 0, 0)[:-_CRC_BYTES]
+        return b"".join((header, crc32(header).to_bytes(_CRC_BYTES, "little"), *self._pieces))
+
+
+def read_fragment(data: bytes) -> list[Section]:
+    """Every section of a whole object, in order.
+
+    Raises:
+        CorruptObject: damaged, cut off, or longer than it says.
+        FormatTooNew: written by a newer version.
+    """
+    view = memoryview(data)
+    if len(view) < FILE_HEADER.size:
+        raise _corrupt(f"{len(view)} bytes are less than its header")
+    magic, version, sections, _, reserved, crc = FILE_HEADER.unpack_from(view)
+    if magic != _FILE_MAGIC or reserved or crc32(view[: FILE_HEADER.size - _CRC_BYTES]) != crc:
+        raise _corrupt("its header is damaged")
+    if version > VERSION:
+        raise FormatTooNew(
+            f"the fragment has format {version}, this version reads up to {VERSION}: use the newer version",
+            value=version,
+        )
+    found, at = [], FILE_HEADER.size
+    for _ in range(sections):
+        end = at + _section_bytes(view, at)
+        found.append(read_section(view[at:end]))
+        at = end
+    if at != len(view):
+        raise _corrupt(f"{len(view) - at} bytes lie behind its last section")
+    return found
+
+
+def read_section(data: Buffer, *, digest: str | None = None) -> Section:
+    """One section, of exactly these bytes; `digest` as the metadata has it. Raises as `read_fragment`."""
+    view = memoryview(data)
+    if digest is not None and sha256(view).hexdigest() != digest:
+        raise _corrupt("a section is not the one that the metadata names")
+    size = _section_bytes(view, 0)
+    if size != len(view):
+        raise _corrupt(f"a section of {size} bytes lies in {len(view)}")
+    _, flags, topic_id, epoch, first, end, state_bytes, held_bytes, count, _, body_crc, _ = (
+        SECTION_HEADER.unpack_from(view)
+    )
+    body = view[SECTION_HEADER.size :]
+    if crc32(body) != body_crc:
+        raise _corrupt(f"topic {topic_id}: the body of a section is damaged")
+    try:
+        state = _decode_state(body[:state_bytes], topic_id) if flags & _FINAL else None
+        holdings = tuple(_decode_holdings(body[state_bytes : state_bytes + held_bytes]))
+        batches = tuple(_decode_batches(body[state_bytes + held_bytes :], count))
+        _check_batches(batches, first, end)
+        _require(0 <= first <= end, "its offsets are out of order")
+        _require(state is None or state.next_offset == end, "its state is not of its end")
+        _require(state is not None or not (state_bytes or holdings), "a part of the state comes too early")
+    except FormatTooNew:
+        raise
+    except (ClusterError, struct.error, UnicodeDecodeError, ValueError, AssertionError) as error:
+        raise _corrupt(f"topic {topic_id}: a section cannot be read: {error}") from error
+    return Section(
+        topic_id=topic_id,
+        epoch=epoch,
+        first_offset=first,
+        end_offset=end,
+        batches=batches,
+        state=state,
+        holdings=holdings,
+    )
+
+
+def _encode(section: Section) -> list[Buffer]:
+    state = b"" if section.state is None else b"".join(encode_head([section.state]))
+    assert section.state is None or section.state.opened, (
+        "a topic that was never opened has nothing to hand over"
+    )
+    held = _encode_holdings(section.holdings) if section.holdings else b""
+    body: list[Buffer] = [state, held]
+    for batch in section.batches:
+        body += (_LENGTH.pack(len(batch)), batch)
+    crc = 0
+    for piece in body:
+        crc = crc32(piece, crc)
+    header = SECTION_HEADER.pack(
+        _SECTION_MAGIC,
+        0 if section.state is None else _FINAL,
+        section.topic_id,
+        section.epoch,
+        section.first_offset,
+        section.end_offset,
+        len(state),
+        len(held),
+        len(section.batches),
+        sum(map(len, body[2:])),
+        crc,
+        0,
+    )[:-_CRC_BYTES]
+    return [header + crc32(header).to_bytes(_CRC_BYTES, "little"), *body]
+
+
+def _section_bytes(view: memoryview, at: int) -> int:
+    """Length of the section at byte `at`, whose header is whole; it may reach beyond the view."""
+    if at + SECTION_HEADER.size > len(view):
+        raise _corrupt(f"it is cut off at byte {len(view)}")
+    fields = SECTION_HEADER.unpack_from(view, at)
+    stop = at + SECTION_HEADER.size
+    if (
+        fields[0] != _SECTION_MAGIC
+        or fields[1] & ~_FINAL
+        or crc32(view[at : stop - _CRC_BYTES]) != fields[-1]
+    ):
+        raise _corrupt(f"the header of a section at byte {at} is damaged")
+    state_bytes, held_bytes, _, batch_bytes = fields[6:10]
+    size = SECTION_HEADER.size + int(state_bytes) + int(held_bytes) + int(batch_bytes)
+    if at + size > len(view):
+        raise _corrupt(f"it is cut off at byte {len(view)}")
+    return size
+
+
+def _decode_state(data: memoryview, topic_id: int) -> LogState:
+    states = decode_head(data)
+    _require(list(states) == [topic_id], "its state is of another topic")
+    state = states[topic_id]
+    _require(b"".join(encode_head([state])) == bytes(data), "its state holds more than it says")
+    return state
+
+
+def _encode_holdings(holdings: Sequence[Holdings]) -> bytes:
+    pieces = [_LENGTH.pack(len(holdings))]
+    for each in holdings:
+        pieces.append(_SUBSCRIPTION.pack(each.subscription_id, len(each.consumers), len(each.waiting)))
+        for consumer in each.consumers:
+            name = consumer.consumer.encode()
+            pieces += (_CONSUMER.pack(consumer.session, len(name), len(consumer.ranges)), name)
+            pieces += _encode_ranges(consumer.ranges)
+        pieces += _encode_ranges(each.waiting)
+    return b"".join(pieces)
+
+
+def _encode_ranges(ranges: Iterable[Held]) -> Iterator[bytes]:
+    for start, end, left_ms in ranges:
+        yield _HELD.pack(start, end, _FOR_EVER if left_ms is None else min(left_ms, _FOR_EVER - 1))
+
+
+def _decode_holdings(data: memoryview) -> Iterator[Holdings]:
+    if not data:
+        return
+    (count,) = _LENGTH.unpack_from(data)
+    at = _LENGTH.size
+    for _ in range(count):
+        subscription_id, consumers, waiting = _SUBSCRIPTION.unpack_from(data, at)
+        at += _SUBSCRIPTION.size
+        held_by = []
+        for _ in range(consumers):
+            session, name_bytes, ranges = _CONSUMER.unpack_from(data, at)
+            at += _CONSUMER.size
+            _require(at + name_bytes <= len(data), "the name of a consumer is cut off")
+            name = bytes(data[at : at + name_bytes]).decode()
+            at += name_bytes
+            held_by.append(HeldBy(consumer=name, session=session, ranges=_decode_ranges(data, at, ranges)))
+            at += ranges * _HELD.size
+        yield Holdings(
+            subscription_id=subscription_id,
+            consumers=tuple(held_by),
+            waiting=_decode_ranges(data, at, waiting),
+        )
+        at += waiting * _HELD.size
+    _require(at == len(data), "what consumers hold is longer than it says")
+
+
+def _decode_ranges(data: memoryview, at: int, count: int) -> tuple[Held, ...]:
+    stop = at + count * _HELD.size
+    _require(stop <= len(data), "what a consumer holds is cut off")
+    found = []
+    for start, end, left_ms in _HELD.iter_unpack(data[at:stop]):
+        _require(start < end, "a consumer holds an empty range")
+        found.append(Held(start, end, None if left_ms == _FOR_EVER else left_ms))
+    return tuple(found)
+
+
+def _decode_batches(data: memoryview, count: int) -> Iterator[memoryview]:
+    at = 0
+    for _ in range(count):
+        (length,) = _LENGTH.unpack_from(data, at)
+        at += _LENGTH.size
+        _require(at + length <= len(data), "a batch is cut off")
+        yield data[at : at + length]
+        at += length
+    _require(at == len(data), "its batches are longer than they say")
+
+
+def _check_batches(batches: Iterable[memoryview], first: int, end: int) -> None:
+    at = first
+    for batch in batches:
+        part = read_broker_part(batch[:BROKER_PART_BYTES])
+        _require(at <= part.base_offset <= part.last_offset < end, "a batch is not where it belongs")
+        at = part.last_offset + 1
+
+
+def _require(holds: bool, why: str) -> None:
+    if not holds:
+        raise ValueError(why)
+
+
+def _corrupt(why: str) -> CorruptObject:
+    return CorruptObject(f"a fragment cannot be used: {why}", cause="fragment", reason=why)

@@ -1,0 +1,188 @@
+"""A fragment brings back what was handed over, or says that it cannot: no byte of it can be another unnoticed."""
+
+from __future__ import annotations
+
+import contextlib
+from hashlib import sha256
+from zlib import crc32
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydanube_broker.subscription.cursor import Attempts, CursorSnapshot
+from pydanube_broker.topics.fragment import (
+    FILE_HEADER,
+    SECTION_HEADER,
+    FragmentBuilder,
+    Held,
+    HeldBy,
+    Holdings,
+    Section,
+    read_fragment,
+    read_section,
+)
+from pydanube_broker.topics.log_state import LogState, encode_head
+from pydanube_core.batch import broker_part, encode_batch
+from pydanube_core.errors import CorruptObject, FormatTooNew
+
+steady = settings(derandomize=True, deadline=None, max_examples=100)
+
+numbers = st.integers(0, 2**63 - 1)
+times = st.none() | st.integers(0, 2**32 - 2)
+held = st.builds(
+    lambda start, count, left: Held(start, start + count, left), st.integers(0, 99), st.integers(1, 9), times
+)
+ranges = st.lists(held, max_size=3).map(tuple)
+holdings = st.builds(
+    Holdings,
+    subscription_id=numbers,
+    consumers=st.lists(
+        st.builds(HeldBy, consumer=st.text(max_size=5), session=numbers, ranges=ranges), max_size=2
+    ).map(tuple),
+    waiting=ranges,
+)
+
+
+def stored(base: int, count: int, epoch: int = 3) -> bytes:
+    head = broker_part(base_offset=base, last_offset=base + count - 1, epoch=epoch, append_time_ms=5)
+    return head + encode_batch([b"payload"] * count, producer_id=1, producer_epoch=1, first_sequence=base)
+
+
+def state_of(topic_id: int, end: int, producers: int = 2, cursors: int = 2) -> LogState:
+    state = LogState(topic_id, epoch=3, next_offset=end, opened=True)
+    for number in range(producers):
+        opening = state.producers.prepare(f"producer {number}", 70 + number)
+        state.producers.appended(opening.producer_id, opening.epoch, 0, 2, 0, 9)
+    for number in range(cursors):
+        state.cursors[500 + number] = CursorSnapshot(
+            floor=end, attempts=(Attempts(start=end, end=end + 1, deliveries=3, failures=1),)
+        )
+    return state
+
+
+@st.composite
+def sections(draw: st.DrawFn) -> Section:
+    topic_id, first = draw(st.integers(1, 2**62)), draw(st.integers(0, 1000))
+    batches, at = [], first
+    for count in draw(st.lists(st.integers(1, 4), max_size=4)):
+        at += draw(st.integers(0, 2))  # a hole
+        batches.append(stored(at, count))
+        at += count
+    final = draw(st.booleans())
+    return Section(
+        topic_id=topic_id,
+        epoch=draw(st.integers(1, 99)),
+        first_offset=first,
+        end_offset=at,
+        batches=tuple(batches),
+        state=state_of(topic_id, at, draw(st.integers(0, 3)), draw(st.integers(0, 3))) if final else None,
+        holdings=tuple(draw(st.lists(holdings, max_size=2))) if final else (),
+    )
+
+
+def facts(section: Section) -> tuple[object, ...]:
+    state = None if section.state is None else b"".join(encode_head([section.state]))
+    batches = tuple(bytes(batch) for batch in section.batches)
+    numbers = (section.topic_id, section.epoch, section.first_offset, section.end_offset)
+    return (*numbers, batches, state, section.holdings)
+
+
+SMALL = Section(
+    topic_id=7,
+    epoch=3,
+    first_offset=10,
+    end_offset=13,
+    batches=(stored(10, 1), stored(11, 2)),
+    state=state_of(7, 13),
+    holdings=(
+        Holdings(
+            subscription_id=500,
+            consumers=(HeldBy(consumer="c", session=9, ranges=(Held(11, 12, 30_000),)),),
+            waiting=(Held(12, 13, None),),
+        ),
+    ),
+)
+
+
+def built(*parts: Section) -> bytes:
+    builder = FragmentBuilder(5)
+    for part in parts:
+        builder.add(part)
+    return builder.finish()
+
+
+@steady
+@given(parts=st.lists(sections(), max_size=4))
+def test_what_is_handed_over_is_what_comes_out(parts: list[Section]) -> None:
+    builder = FragmentBuilder(5)
+    places = [builder.add(part) for part in parts]
+    data = builder.finish()
+    assert len(data) == builder.bytes
+    assert [facts(section) for section in read_fragment(data)] == [facts(part) for part in parts]
+    for part, place in zip(parts, places, strict=True):
+        piece = data[place.start : place.end]
+        assert facts(read_section(piece, digest=place.digest)) == facts(part)
+        assert place.digest == sha256(piece).hexdigest()
+        assert (place.first_offset, place.end_offset) == (part.first_offset, part.end_offset)
+
+
+def test_sessions_answer_and_cursors_count_as_they_did() -> None:
+    [found] = read_fragment(built(SMALL))
+    assert found.state is not None
+    session = found.state.producers.resume(1, 1, 70)
+    assert session.name == "producer 0"
+    again = found.state.producers.check(1, 1, 0, 2)
+    assert again is not None
+    assert again.base_offset == 0
+    assert found.state.cursors[500].attempts[0].deliveries == 3
+
+
+def test_every_byte_that_is_another_is_noticed() -> None:
+    data = built(SMALL, Section(topic_id=8, epoch=1, first_offset=0, end_offset=0, batches=()))
+    for at in range(len(data)):
+        for bits in (0x01, 0x80, 0xFF):
+            damaged = bytearray(data)
+            damaged[at] ^= bits
+            with pytest.raises(CorruptObject):
+                read_fragment(bytes(damaged))
+
+
+def test_every_length_that_is_another_is_noticed() -> None:
+    data = built(SMALL)
+    for end in range(len(data)):
+        with pytest.raises(CorruptObject):
+            read_fragment(data[:end])
+    with pytest.raises(CorruptObject):
+        read_fragment(data + b"\0")
+    with pytest.raises(CorruptObject):
+        read_section(data[FILE_HEADER.size :] + b"\0")
+
+
+@settings(derandomize=True, deadline=None, max_examples=500)
+@given(at=st.integers(0, 2**20), value=st.integers(0, 255))
+def test_a_body_with_a_right_checksum_and_wrong_content_is_refused_or_read(at: int, value: int) -> None:
+    """As somebody would make it who wants to harm: no error without a type, and nothing endless."""
+    data = bytearray(built(SMALL))[FILE_HEADER.size :]
+    body = SECTION_HEADER.size
+    data[body + at % (len(data) - body)] = value
+    data[body - 8 : body - 4] = crc32(data[body:]).to_bytes(4, "little")
+    data[body - 4 : body] = crc32(data[: body - 4]).to_bytes(4, "little")
+    with contextlib.suppress(CorruptObject, FormatTooNew):
+        read_section(bytes(data))
+
+
+def test_a_section_that_is_not_the_one_named_is_refused() -> None:
+    builder = FragmentBuilder(5)
+    place = builder.add(SMALL)
+    other = builder.add(Section(topic_id=7, epoch=4, first_offset=10, end_offset=10, batches=()))
+    data = builder.finish()
+    with pytest.raises(CorruptObject, match="not the one that the metadata names"):
+        read_section(data[other.start : other.end], digest=place.digest)
+
+
+def test_a_newer_format_says_so() -> None:
+    data = bytearray(built(SMALL))
+    data[8] = 2
+    data[28:32] = crc32(data[:28]).to_bytes(4, "little")
+    with pytest.raises(FormatTooNew):
+        read_fragment(bytes(data))
