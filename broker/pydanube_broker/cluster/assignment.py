@@ -36,6 +36,7 @@ from pydanube_broker.cluster.election import Leadership
 from pydanube_broker.cluster.ids import BrokerId, Epoch, Incarnation, TopicId
 from pydanube_broker.cluster.json_record import JsonRecord
 from pydanube_broker.cluster.membership import MemberRecord
+from pydanube_broker.cluster.move_record import MoveRecord, Stage
 from pydanube_broker.cluster.records import TopicRecord
 from pydanube_broker.cluster.set_aside import Aside, counted_at_most
 
@@ -55,6 +56,9 @@ class AssignmentRecord(JsonRecord):
     incarnation: int
     epoch: int
     sealed_at_ms: int | None = None
+    stage: Stage = Stage.SERVING
+    sealed_epoch: int = 0
+    move: MoveRecord | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +68,10 @@ class EpochRecord(JsonRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """An owner's claim; `epoch` fences everything that it writes for the topic."""
+    """An owner's claim; `epoch` fences everything that it writes for the topic.
+
+    `sealed_epoch`: the last one that was handed over, 0 for none. `stage`, `move`: see `move_record`.
+    """
 
     topic_id: TopicId
     topic: TopicName
@@ -72,6 +79,38 @@ class Assignment:
     incarnation: Incarnation
     epoch: Epoch
     sealed_at_ms: int | None = None
+    stage: Stage = Stage.SERVING
+    sealed_epoch: int = 0
+    move: MoveRecord | None = None
+
+    @classmethod
+    def of(cls, key: str, value: bytes) -> Assignment:
+        """An assignment as the store has it."""
+        record = AssignmentRecord.from_json(value, key=key)
+        return cls(
+            topic_id=TopicId(keys.number_in_key(key)),
+            topic=TopicName.parse(record.topic),
+            broker_id=BrokerId(int(record.broker_id)),
+            incarnation=Incarnation(record.incarnation),
+            epoch=Epoch(record.epoch),
+            sealed_at_ms=record.sealed_at_ms,
+            stage=record.stage,
+            sealed_epoch=record.sealed_epoch,
+            move=record.move,
+        )
+
+    def to_record(self) -> AssignmentRecord:
+        """As the store is to have it."""
+        return AssignmentRecord(
+            topic=str(self.topic),
+            broker_id=str(self.broker_id),
+            incarnation=self.incarnation,
+            epoch=self.epoch,
+            sealed_at_ms=self.sealed_at_ms,
+            stage=self.stage,
+            sealed_epoch=self.sealed_epoch,
+            move=self.move,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +155,14 @@ def take_stock(
 
 
 def check_may_assign(current: Assignment | None, to: BrokerId, *, take_over: bool) -> None:
-    """Raise `Conflict` where an assignment would leave the unreplicated log of another broker behind."""
+    """Raise `Conflict` where an assignment would leave the unreplicated log of another broker behind, or a hand-over."""
+    if current is not None and current.stage is not Stage.SERVING and not take_over:
+        raise Conflict(
+            f"{current.topic} is {current.stage}: what is handed over with it goes by the steps of its move",
+            topic=str(current.topic),
+            owner=str(current.broker_id),
+            epoch=str(current.epoch),
+        )
     if current is None or current.broker_id == to or current.sealed_at_ms is not None or take_over:
         return
     raise Conflict(
@@ -154,7 +200,7 @@ class Assigner:
         found = {}
         for item in items:
             with self._aside.reading(item.key):
-                assignment = _assignment(item.key, item.value)
+                assignment = Assignment.of(item.key, item.value)
                 found[assignment.topic_id] = assignment
         return found
 
@@ -177,7 +223,7 @@ class Assigner:
             counter_item = await self._store.get(epoch_key)
             current = await self._store.get(assignment_key)
             check_may_assign(
-                None if current is None else _assignment(current.key, current.value),
+                None if current is None else Assignment.of(current.key, current.value),
                 broker_id,
                 take_over=take_over,
             )
@@ -269,23 +315,19 @@ class Assigner:
         made: list[Assignment] = []
         for topic, counter in batch:
             epoch = Epoch(counter.epoch + 1)
-            record = AssignmentRecord(
-                topic=topic.name, broker_id=str(broker_id), incarnation=incarnation, epoch=epoch
+            assignment = Assignment(
+                topic_id=topic.topic_id,
+                topic=topic.topic,
+                broker_id=broker_id,
+                incarnation=incarnation,
+                epoch=epoch,
             )
             guards += [counter.guard, ModRevision(keys.topic_key(topic.topic), topic.revision)]
             writes += [
                 Put(keys.epoch_key(topic.topic), EpochRecord(epoch=epoch).to_json()),
-                Put(keys.assignment_key(topic.topic_id), record.to_json()),
+                Put(keys.assignment_key(topic.topic_id), assignment.to_record().to_json()),
             ]
-            made.append(
-                Assignment(
-                    topic_id=topic.topic_id,
-                    topic=topic.topic,
-                    broker_id=broker_id,
-                    incarnation=incarnation,
-                    epoch=epoch,
-                )
-            )
+            made.append(assignment)
         await self._store.transact(writes, guards=guards)
         return made
 
@@ -298,15 +340,3 @@ def _counter(key: str, item: KeyValue | None) -> EpochCounter:
     except ClusterError as error:
         epoch = counted_at_most(item, error)
     return EpochCounter(epoch=Epoch(epoch), guard=ModRevision(key, item.mod_revision))
-
-
-def _assignment(key: str, value: bytes) -> Assignment:
-    record = AssignmentRecord.from_json(value, key=key)
-    return Assignment(
-        topic_id=TopicId(keys.number_in_key(key)),
-        topic=TopicName.parse(record.topic),
-        broker_id=BrokerId(int(record.broker_id)),
-        incarnation=Incarnation(record.incarnation),
-        epoch=Epoch(record.epoch),
-        sealed_at_ms=record.sealed_at_ms,
-    )

@@ -70,6 +70,8 @@ class Kind(IntEnum):
     PRODUCER = 9
     SESSION = 10
     CHECKPOINT = 11
+    RELEASE = 12
+    ADOPT = 13
 
 
 class Place(Enum):
@@ -96,6 +98,14 @@ RULES: Final[dict[Kind, KindRule]] = {
     Kind.MARK: KindRule(Place.JOURNAL, "nothing: its header says how much before it is on stable storage"),
     Kind.TOPIC_OPEN: KindRule(Place.TOPIC, "the topic exists from here on, with an epoch and a start offset"),
     Kind.TOPIC_CLOSE: KindRule(Place.TOPIC, "the topic is gone, with all that was said of it"),
+    Kind.RELEASE: KindRule(
+        Place.TOPIC,
+        "what stands here of the topic, up to an epoch and an offset, is another broker's: it is forgotten",
+    ),
+    Kind.ADOPT: KindRule(
+        Place.OPEN_TOPIC,
+        "the topic was handed over as the batches since its TOPIC_OPEN, in the state that is in here",
+    ),
     Kind.BATCH: KindRule(Place.OPEN_TOPIC, "its messages are the topic's next; its producer has sent them"),
     Kind.SESSION: KindRule(
         Place.OPEN_TOPIC, "a producer session: opened, or somebody else's; the last counts"

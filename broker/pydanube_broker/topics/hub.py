@@ -14,7 +14,13 @@ from collections.abc import Callable, Iterator, Sequence
 from pydanube_core.errors import ClusterError, JournalReadOnly
 
 from pydanube_broker.journal import Journal, Kind, RecordHeader
-from pydanube_broker.topics.log_state import LogState, decode_head, encode_head, encode_trim_body
+from pydanube_broker.topics.log_state import (
+    LogState,
+    decode_head,
+    encode_head,
+    encode_trim_body,
+    replay_record,
+)
 from pydanube_broker.topics.topic import ColdReader, Topic
 
 log = logging.getLogger("pydanube.topics")
@@ -46,14 +52,7 @@ class Hub:
         self.states = decode_head(head)
 
     def replay(self, header: RecordHeader, body: memoryview) -> None:
-        topic_id = header.topic_id
-        if header.kind is Kind.TOPIC_CLOSE:
-            self.states.pop(topic_id, None)
-            return
-        state = self.states.get(topic_id)
-        if state is None:
-            state = self.states[topic_id] = LogState(topic_id)
-        state.apply(header, body)
+        replay_record(self.states, header, body)
 
     def encode_head(self) -> Sequence[bytes]:
         for topic in self.topics.values():

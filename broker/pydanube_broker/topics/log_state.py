@@ -6,6 +6,11 @@ Pure. Little-endian. A head is a count of topics and, for each, the fields below
     TOPIC_OPEN    u64 epoch, u64 start offset          PRODUCER   u64 producer id, u32 epoch, name (UTF-8)
     TRIM_PREFIX   u64 new start offset                 SESSION    u64 producer id, u32 epoch, u64 token, name (UTF-8)
     TOPIC_CLOSE   nothing: the topic was deleted       CURSOR     u64 subscription id, cursor delta
+    RELEASE       u64 epoch, u64 end offset            ADOPT      a head of this one topic
+
+A topic that is handed over arrives as TOPIC_OPEN in epoch 0, its batches, and ADOPT with all the rest and the epoch in
+which it is taken over: a state of epoch 0 is a copy that was not finished. RELEASE says that it went: to another broker,
+or, where the copy was not finished, nowhere.
 
 PRODUCER is a SESSION of before there were tokens, and heads of format 1 have none either: both are read, not written.
 """
@@ -239,6 +244,21 @@ def decode_head(head: memoryview) -> dict[int, LogState]:
     return states
 
 
+def replay_record(states: dict[int, LogState], header: RecordHeader, body: memoryview) -> None:
+    """Replay one record that belongs to a topic into the states of all topics."""
+    topic_id = header.topic_id
+    match header.kind:
+        case Kind.TOPIC_CLOSE | Kind.RELEASE:
+            states.pop(topic_id, None)
+        case Kind.ADOPT:
+            states[topic_id] = decode_head(body)[topic_id]
+        case _:
+            state = states.get(topic_id)
+            if state is None:
+                state = states[topic_id] = LogState(topic_id)
+            state.apply(header, body)
+
+
 def starts_in(records: Iterable[tuple[RecordHeader, bytes]]) -> dict[int, int]:
     """Topic id → the highest offset at which these records let it begin; without the topics of which they say nothing."""
     starts: dict[int, int] = {}
@@ -256,6 +276,14 @@ def starts_in(records: Iterable[tuple[RecordHeader, bytes]]) -> dict[int, int]:
 
 def encode_open_body(epoch: int, start_offset: int) -> bytes:
     return _TWO.pack(epoch, start_offset)
+
+
+def encode_release_body(epoch: int, end_offset: int) -> bytes:
+    return _TWO.pack(epoch, end_offset)
+
+
+def encode_adopt_body(state: LogState) -> bytes:
+    return b"".join(encode_head([state]))
 
 
 def encode_trim_body(start_offset: int) -> bytes:

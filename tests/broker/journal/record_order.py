@@ -38,7 +38,7 @@ def check_order(folder: Path, *, older: bool = False) -> Counter[Kind]:
                         assert topic_id == 0, header
                     case Place.OPEN_TOPIC:
                         assert topic_id in opened, header
-                    case Place.TOPIC if header.kind is Kind.TOPIC_CLOSE:
+                    case Place.TOPIC if header.kind in (Kind.TOPIC_CLOSE, Kind.RELEASE):
                         assert topic_id in opened, header
                         opened.discard(topic_id)
                     case Place.TOPIC:

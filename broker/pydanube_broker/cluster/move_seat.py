@@ -1,0 +1,329 @@
+"""What one broker does about one topic that may move; pure. Records and events go in, effects come out.
+
+A seat knows the assignment as it was seen last and the epoch of what the journal holds. It serves only while the
+assignment names its broker and the journal holds the topic from after the last seal. The shell carries out the
+effects in order and answers each of those that have a `turn`; an answer to an earlier turn is about a record that was
+replaced, and is ignored. `tick` repeats what failed.
+
+What a transaction with an unknown outcome did is read back; where nothing has changed, the same transaction is sent
+again: it may still be under way, and the guard lets one of them happen. While that is a seal, nothing is served.
+
+After a start a move goes on where the record stands. An earlier life may have sent a seal that is still under way, but
+only of a record that says the target is ready, and while it says so nothing is served in this life either.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeAlias, assert_never
+
+from pydanube_storage.metadata import Revision
+
+from pydanube_broker.cluster.assignment import Assignment
+from pydanube_broker.cluster.ids import BrokerId, Epoch, Incarnation
+from pydanube_broker.cluster.move import Change, Step, cancel, offer, open_topic, ready, seal
+from pydanube_broker.cluster.move_record import HandOverPart, Stage
+
+
+class Phase(StrEnum):
+    AWAY = "away"
+    RELEASING = "releasing"  # what the journal has is somebody else's: it is noted there
+    COPYING = "copying"
+    OPENING = "opening"  # the copy is on disk
+    SERVING = "serving"
+    OFFERING = "offering"  # serves, and writes what there is
+    OFFERED = "offered"  # serves, and waits for the target
+    CHECKING = "checking"  # is the target, and reads what is offered
+    STOPPED = "stopped"  # takes nothing, and writes the rest
+    SEALING = "sealing"
+    LOST = "lost"  # the journal does not hold what the metadata says this broker has
+
+
+@dataclass(frozen=True, slots=True)
+class Serve:
+    """Take calls, in this epoch."""
+
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Take nothing, and keep who calls waiting; what was taken is finished."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteParts:
+    """Write what is not in a part yet, up to the commit offset, and read it back; `final`: the state too."""
+
+    turn: int
+    final: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CheckParts:
+    """Read the parts, and hold them against their digests."""
+
+    turn: int
+    parts: tuple[HandOverPart, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Forget what the journal has of the topic, copy the parts into it in this epoch, and sync."""
+
+    turn: int
+    epoch: Epoch
+    parts: tuple[HandOverPart, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StopCopy:
+    """The copy under way is not wanted any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Carry out a change, with its witnesses; answer `committed`, `refused` by a guard, or `unknown`."""
+
+    turn: int
+    change: Change
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Read the assignment, as it is now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Note in the journal that what it has of the topic, of this epoch, is somebody else's, and forget it.
+
+    Comes again where the assignment changes meanwhile: what was noted need not be noted twice.
+    """
+
+    turn: int
+    epoch: Epoch
+
+
+Effect: TypeAlias = Serve | Hold | WriteParts | CheckParts | Copy | StopCopy | Commit | Read | Release
+
+
+class Seat:
+    """See the module.
+
+    Args:
+        held: the epoch of what the journal holds of the topic, whole; 0 for nothing, or a copy that was not finished.
+    """
+
+    __slots__ = (
+        "_failed",
+        "_looking",
+        "_me",
+        "_pending",
+        "held",
+        "incarnation",
+        "phase",
+        "record",
+        "revision",
+        "serving",
+        "turn",
+    )
+
+    def __init__(self, me: BrokerId, incarnation: Incarnation, *, held: Epoch) -> None:
+        self._me = me
+        self.incarnation = incarnation
+        self.held = held
+        self.phase = Phase.AWAY
+        self.record: Assignment | None = None
+        self.revision = Revision(0)
+        self.serving = False
+        self.turn = 0
+        self._pending: Change | None = None
+        self._looking = False  # its outcome is not known
+        self._failed = False  # the work of this turn
+
+    # -- the record ------------------------------------------------------------------------------------------
+
+    def see(self, record: Assignment | None, revision: Revision) -> list[Effect]:
+        """The assignment as the watch, or a read, shows it; None: the topic is gone. Older ones are ignored."""
+        if revision < self.revision:
+            return []
+        if revision == self.revision:
+            return self._same()
+        self.record, self.revision = record, revision
+        return self._next()
+
+    def _same(self) -> list[Effect]:
+        if self._pending is None or not self._looking:
+            return []
+        self._looking = False
+        return [Commit(self.turn, self._pending)]
+
+    def _next(self) -> list[Effect]:
+        was_copying = self.phase is Phase.COPYING
+        self.turn += 1
+        self._pending, self._looking, self._failed = None, False, False
+        effects = self._decide()
+        if was_copying:
+            effects.insert(0, StopCopy())
+        return effects
+
+    def _decide(self) -> list[Effect]:
+        record = self.record
+        if record is None:
+            return self._hold(Phase.AWAY)
+        if 0 < self.held <= record.sealed_epoch:
+            return [*self._hold(Phase.RELEASING), Release(self.turn, self.held)]
+        mine = record.broker_id == self._me
+        match record.stage:
+            case Stage.SERVING if mine:
+                return self._serve(record)
+            case Stage.MOVING if mine:
+                return self._hand_over(record)
+            case Stage.MOVING if self._is_target(record):
+                assert record.move is not None
+                return [*self._hold(Phase.CHECKING), CheckParts(self.turn, record.move.parts)]
+            case Stage.ASSIGNED if mine:
+                return self._take_over(record)
+            case Stage.SERVING | Stage.MOVING | Stage.ASSIGNED | Stage.SEALED:
+                return self._hold(Phase.AWAY)
+            case _:
+                assert_never(record.stage)
+
+    def _serve(self, record: Assignment) -> list[Effect]:
+        if record.sealed_epoch and not self.held:
+            return self._hold(Phase.LOST)
+        self.phase = Phase.SERVING
+        return self._take_calls(record)
+
+    def _take_calls(self, record: Assignment) -> list[Effect]:
+        if self.serving:
+            return []
+        self.serving = True
+        self.held = (
+            self.held or record.epoch
+        )  # of a topic that was never handed over: what it has is all there is
+        return [Serve(record.epoch)]
+
+    def _hand_over(self, record: Assignment) -> list[Effect]:
+        assert record.move is not None
+        if record.move.ready is not None:
+            return [*self._hold(Phase.STOPPED), WriteParts(self.turn, final=True)]
+        effects = self._take_calls(record)
+        if record.move.parts:
+            self.phase = Phase.OFFERED
+            return effects
+        self.phase = Phase.OFFERING
+        return [*effects, WriteParts(self.turn, final=False)]
+
+    def _take_over(self, record: Assignment) -> list[Effect]:
+        assert record.move is not None
+        effects = self._hold(Phase.COPYING)
+        if self.held > record.sealed_epoch:
+            return [*effects, *self._open(record)]
+        return [*effects, Copy(self.turn, record.epoch, record.move.parts)]
+
+    def _open(self, record: Assignment) -> list[Effect]:
+        self.phase = Phase.OPENING
+        return self._commit(open_topic(record, self.revision, self.incarnation))
+
+    def _is_target(self, record: Assignment) -> bool:
+        move = record.move
+        return move is not None and move.target == str(self._me) and bool(move.parts) and move.ready is None
+
+    def _hold(self, phase: Phase) -> list[Effect]:
+        self.phase = phase
+        if not self.serving:
+            return []
+        self.serving = False
+        return [Hold()]
+
+    def _commit(self, change: Change) -> list[Effect]:
+        self._pending = change
+        return [Commit(self.turn, change)]
+
+    # -- what was done ---------------------------------------------------------------------------------------
+
+    def written(self, turn: int, parts: tuple[HandOverPart, ...], *, at_ms: int) -> list[Effect]:
+        """All parts of the hand-over up to now, those that were there before too, are in the store, and read back."""
+        record = self.record
+        if turn != self.turn or record is None or self._pending is not None:
+            return []
+        if self.phase is Phase.OFFERING:
+            return self._commit(offer(record, self.revision, parts))
+        if self.phase is Phase.STOPPED:
+            self.phase = Phase.SEALING
+            return self._commit(seal(record, self.revision, parts, at_ms=at_ms))
+        return []
+
+    def not_written(self, turn: int) -> list[Effect]:
+        """The store does not take the hand-over: the move is off, and nothing was sealed."""
+        record = self.record
+        if turn != self.turn or record is None or self._pending is not None:
+            return []
+        if self.phase not in (Phase.OFFERING, Phase.STOPPED):
+            return []
+        self.phase = Phase.OFFERED
+        return [*self._take_calls(record), *self._commit(cancel(record, self.revision))]
+
+    def checked(self, turn: int, *, readable: bool) -> list[Effect]:
+        """The target has read what is offered, or cannot: then its owner goes on with it."""
+        record = self.record
+        if turn != self.turn or record is None or self.phase is not Phase.CHECKING or self._pending:
+            return []
+        change = ready(record, self.revision, self.incarnation) if readable else cancel(record, self.revision)
+        return self._commit(change)
+
+    def copied(self, turn: int, epoch: Epoch) -> list[Effect]:
+        """The journal holds the topic as it was handed over, synced. True whatever the record says by now."""
+        self.held = epoch
+        if turn != self.turn or self.record is None or self.phase is not Phase.COPYING:
+            return []
+        return self._open(self.record)
+
+    def released(self, turn: int) -> list[Effect]:
+        """The journal says that it holds nothing of the topic, synced."""
+        if self.phase is not Phase.RELEASING:
+            return []
+        self.held = Epoch(0)
+        return self._decide() if turn == self.turn else []
+
+    def failed(self, turn: int) -> list[Effect]:
+        """A check, a copy or a release could not be made now; `tick` asks for it again."""
+        self._failed = self._failed or turn == self.turn
+        return []
+
+    # -- transactions ----------------------------------------------------------------------------------------
+
+    def committed(self, turn: int, revision: Revision) -> list[Effect]:
+        """The change was carried out, at this revision."""
+        if turn != self.turn or self._pending is None:
+            return []
+        self.record, self.revision = self._pending.after, revision
+        return self._next()
+
+    def refused(self, turn: int) -> list[Effect]:
+        """A guard did not hold: the assignment, or a witness of the change, is another."""
+        return self.unknown(turn)
+
+    def unknown(self, turn: int) -> list[Effect]:
+        """Whether the change was, or will be, carried out is not known."""
+        if turn != self.turn or self._pending is None:
+            return []
+        self._looking = True
+        return [Read()]
+
+    def tick(self) -> list[Effect]:
+        """Try again what failed; called every second or so."""
+        if self._looking:
+            return [Read()]
+        if self._failed:
+            self._failed = False
+            return self._decide()
+        return []
+
+    @property
+    def pending(self) -> Step | None:
+        """The step whose outcome is awaited."""
+        return None if self._pending is None else self._pending.step

@@ -1,0 +1,684 @@
+"""A broker of the simulation: the real seat, log states, records and fragments, on a disk that a crash cuts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, assert_never
+
+from pydanube_broker.cluster import keys
+from pydanube_broker.cluster.assignment import Assignment, EpochCounter, EpochRecord
+from pydanube_broker.cluster.election import Leadership
+from pydanube_broker.cluster.ids import BrokerId, Epoch, FencingToken, Incarnation, TopicId
+from pydanube_broker.cluster.move import Change, Standing, Step, Witnesses, leaders_change, transaction
+from pydanube_broker.cluster.move_record import HandOverPart
+from pydanube_broker.cluster.move_seat import (
+    CheckParts,
+    Commit,
+    Copy,
+    Effect,
+    Hold,
+    Phase,
+    Read,
+    Release,
+    Seat,
+    Serve,
+    StopCopy,
+    WriteParts,
+)
+from pydanube_broker.journal.records import Kind, RecordHeader
+from pydanube_broker.subscription.cursor import CursorDelta, CursorSnapshot, apply_delta
+from pydanube_broker.subscription.cursor_codec import encode_delta
+from pydanube_broker.topics.fragment import FragmentBuilder, Held, HeldBy, Holdings, Section, read_section
+from pydanube_broker.topics.log_state import (
+    LogState,
+    encode_adopt_body,
+    encode_cursor_body,
+    encode_open_body,
+    encode_release_body,
+    replay_record,
+)
+from pydanube_core.batch import BROKER_PART_BYTES, broker_part, encode_batch
+from pydanube_core.batch.layout import PRODUCER_PART
+from pydanube_core.errors import ClusterError, OutOfSequence
+from pydanube_storage.catalog.catalog import Committed, head_key
+from pydanube_storage.catalog.records import CatalogHead
+from pydanube_storage.metadata import Absent, GuardFailed, LeaseId, ModRevision, Put, Revision
+
+from tests.broker.cluster.simulation.history import History, Stored
+from tests.broker.cluster.simulation.world import SimEtcd, SimStore, Unknown, World, require, stage_of
+
+LEASE_MS: Final = 10_000
+HEARTBEAT_MS: Final = 3_000
+TICK_MS: Final = 1_000
+SUBSCRIPTION: Final = 900
+PRODUCER, TOKEN = 1, 7
+Reply = Callable[[Any], None]
+
+#: a stage in which a broker keeps callers waiting
+WAITING: Final = (Phase.STOPPED, Phase.SEALING, Phase.COPYING, Phase.OPENING)
+
+
+@dataclass(slots=True)
+class Run:
+    """One topic in one life of a broker."""
+
+    history: History
+    seat: Seat
+    state: LogState | None
+    log: list[Stored]
+    committed: int = 0
+    waiting: list[Callable[[], None]] = field(default_factory=list)
+    copying: int = 0  # the turn of the copy under way
+    holdings: tuple[Holdings, ...] = ()
+
+
+class SimBroker:
+    """See the module. `members`, `leader`: leases in etcd. What it does ends with its life: `later` sees to that."""
+
+    def __init__(
+        self, broker_id: int, world: World, etcd: SimEtcd, store: SimStore, histories: dict[TopicId, History]
+    ) -> None:
+        self.id = BrokerId(broker_id)
+        self.world, self.etcd, self.store, self.histories = world, etcd, store, histories
+        self.disk: list[tuple[Kind, int, bytes]] = []
+        self.synced = 0
+        self.life = 0
+        self.up = False
+        self.paused_until_ms = 0
+        self.runs: dict[TopicId, Run] = {}
+        self.watching = False
+        self.leadership: Leadership | None = None
+        self._syncing = False
+        self._on_sync: list[tuple[int, Callable[[], None]]] = []
+        self._lease: LeaseId | None = None
+        self._watched_at_ms = 0
+        self._changed_at: dict[TopicId, tuple[Revision, int]] = {}
+
+    # -- life ------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self.life += 1
+        self.up, self.watching, self._syncing = True, False, False
+        self._on_sync, self.leadership, self._lease = [], None, None
+        states: dict[int, LogState] = {}
+        logs: dict[int, list[Stored]] = {}
+        for kind, topic_id, body in self.disk:
+            replay_record(states, RecordHeader(kind, 0, 0, 0, topic_id, len(body), 0), memoryview(body))
+            if kind is Kind.BATCH:
+                logs.setdefault(topic_id, []).append(stored(body))
+            elif kind is Kind.RELEASE:
+                logs.pop(topic_id, None)
+        self.synced = len(self.disk)
+        self.runs = {}
+        for topic_id, history in self.histories.items():
+            state = states.get(topic_id)
+            if state is not None:
+                state.fold_replayed()
+            held = Epoch(0 if state is None else state.epoch)
+            log = logs.get(topic_id, [])
+            end = 0 if state is None else state.next_offset
+            seat = self.new_seat(held)
+            self.runs[topic_id] = Run(history, seat, state, log, end)
+        self.world.note(f"broker {self.id} starts life {self.life}")
+        self._follow()
+        self.later(0, self._heartbeat)
+        self.later(TICK_MS, self._tick)
+
+    def new_seat(self, held: Epoch) -> Seat:
+        return Seat(self.id, Incarnation(self.life), held=held)
+
+    def crash(self) -> None:
+        self.world.note(f"broker {self.id} crashes")
+        kept = self.world.random.randint(self.synced, len(self.disk))
+        del self.disk[kept:]
+        self.up, self.watching = False, False
+        self.life += 1  # what is under way ends
+        self.world.after(self.world.random.randint(500, 15_000), self._start_again)
+
+    def _start_again(self) -> None:
+        if not self.up:
+            self.start()
+
+    def pause(self, for_ms: int) -> None:
+        self.world.note(f"broker {self.id} pauses for {for_ms} ms")
+        self.paused_until_ms = max(self.paused_until_ms, self.world.now_ms + for_ms)
+
+    def later(self, delay_ms: int, act: Callable[[], None]) -> None:
+        """Do something in this life, and not while it is paused."""
+        life = self.life
+
+        def due() -> None:
+            if life != self.life:
+                return
+            rest = self.paused_until_ms - self.world.now_ms
+            if rest > 0:
+                self.world.after(rest, due)
+            else:
+                act()
+
+        self.world.after(delay_ms, due)
+
+    def ask(self, work: Callable[[], Any], done: Callable[[Any], None], topic: TopicId | None = None) -> None:
+        """A call to etcd whose answer reaches only this life."""
+        life = self.life
+
+        def answered(outcome: Any) -> None:
+            if life == self.life:
+                self.later(0, lambda: done(outcome))
+
+        self.etcd.call(work, answered, topic=topic)
+
+    # -- what it knows ---------------------------------------------------------------------------------------
+
+    def _follow(self) -> None:
+        """Read every assignment, and watch from there."""
+
+        def work() -> list[tuple[TopicId, Assignment, Revision]]:
+            self.watching, self._watched_at_ms = True, self.world.now_ms
+            return [(topic_id, *self.etcd.assignment(topic_id)) for topic_id in self.histories]
+
+        def done(outcome: Any) -> None:
+            if isinstance(outcome, (Unknown, ClusterError)):
+                self._follow()
+                return
+            self.later(self.reading_ms(), lambda: self.saw_all(outcome))
+
+        self.ask(work, done)
+
+    def reading_ms(self) -> int:
+        """How long a start takes to read the assignments, which are more than one page."""
+        return self.world.random.randint(100, 1_500) if self.world.chance(0.5) else 0
+
+    def saw_all(self, found: list[tuple[TopicId, Assignment, Revision]]) -> None:
+        for topic_id, record, revision in found:
+            self.saw(topic_id, record, revision)
+
+    def changed(self, topic_id: TopicId, record: Assignment, revision: Revision) -> None:
+        """An event of the watch: it comes late, but after those before it."""
+        if self.up and self.watching:
+            # Events keep their order: none is due before the one before it.
+            due = max(self._watched_at_ms, self.world.now_ms + self.world.random.randint(1, 40))
+            if self.world.chance(0.03):
+                due += 3_000
+            self._watched_at_ms = due
+            self.later(due - self.world.now_ms, lambda: self.saw(topic_id, record, revision))
+
+    def saw(self, topic_id: TopicId, record: Assignment, revision: Revision) -> None:
+        if self._changed_at.get(topic_id, (0, 0))[0] < revision:
+            self._changed_at[topic_id] = (revision, self.world.now_ms)
+        self.act(topic_id, lambda seat: seat.see(record, revision))
+
+    def act(self, topic_id: TopicId, event: Callable[[Seat], list[Effect]]) -> None:
+        run = self.runs[topic_id]
+        for effect in event(run.seat):
+            self.perform(topic_id, run, effect)
+
+    def _tick(self) -> None:
+        for topic_id in self.runs:
+            self.act(topic_id, lambda seat: seat.tick())
+        self.later(TICK_MS, self._tick)
+
+    # -- effects ---------------------------------------------------------------------------------------------
+
+    def perform(self, topic_id: TopicId, run: Run, effect: Effect) -> None:
+        match effect:
+            case Serve(epoch):
+                self._serve(topic_id, run, epoch)
+            case Hold():
+                self.world.note(f"broker {self.id} holds topic {topic_id}: {run.seat.phase}")
+            case WriteParts(turn, final):
+                self._write(topic_id, run, turn, final=final)
+            case CheckParts(turn, parts):
+                self._fetch(run, list(parts), [], lambda found: self._checked(topic_id, turn, found))
+            case Copy(turn, epoch, parts):
+                run.copying = turn
+                self._fetch(run, list(parts), [], lambda found: self._copy(topic_id, run, turn, epoch, found))
+            case StopCopy():
+                run.copying = 0
+            case Commit(turn, change):
+                self.commit(topic_id, turn, change)
+            case Read():
+                self._read(topic_id)
+            case Release(turn, _):
+                self.release(topic_id, run, turn)
+            case _:
+                assert_never(effect)
+        if not run.seat.serving and run.seat.phase not in WAITING:
+            for again in self._take_waiting(run):
+                again()
+
+    @staticmethod
+    def _take_waiting(run: Run) -> list[Callable[[], None]]:
+        waiting, run.waiting = run.waiting, []
+        return waiting
+
+    def _serve(self, topic_id: TopicId, run: Run, epoch: Epoch) -> None:
+        truth, _ = self.etcd.assignment(topic_id)
+        self.world.note(f"broker {self.id} serves topic {topic_id} in epoch {epoch}")
+        run.history.check_serves(self.id, epoch, truth)
+        require(run.state is not None, "it serves a topic of which it has nothing")
+        assert run.state is not None
+        run.history.check_log(self._readable(run), self._cursor(run.state))
+        for again in self._take_waiting(run):
+            again()
+
+    def _readable(self, run: Run) -> list[Stored]:
+        return [each for each in run.log if each.offset < run.committed]
+
+    @staticmethod
+    def _cursor(state: LogState) -> CursorSnapshot:
+        return state.cursors.get(SUBSCRIPTION, CursorSnapshot(floor=0))
+
+    def _write(self, topic_id: TopicId, run: Run, turn: int, *, final: bool) -> None:
+        """Write a section with what no part has yet, and read it back. The last one when all is synced."""
+        state = run.state
+        assert state is not None
+        if final and run.committed < state.next_offset:
+            self._on_sync.append((len(self.disk), lambda: self._write(topic_id, run, turn, final=final)))
+            self.sync()
+            return
+        before = self.parts_before(run)
+        first = before[-1].end_offset if before else state.start_offset
+        section = self.section(topic_id, run, first, final=final)
+        builder = FragmentBuilder(self.id)
+        place = builder.add(section)
+        key = f"fragments/{self.id}-{self.life}-{self.world.random.getrandbits(32):08x}"
+        data = builder.finish()
+        part = HandOverPart(
+            key=key,
+            start=place.start,
+            end=place.end,
+            digest=place.digest,
+            first_offset=first,
+            end_offset=place.end_offset,
+        )
+
+        def told(is_there: bool) -> None:
+            now = self.world.now_ms
+            if is_there:
+                self.act(topic_id, lambda seat: seat.written(turn, (*before, part), at_ms=now))
+            else:
+                self.act(topic_id, lambda seat: seat.not_written(turn))
+
+        life = self.life
+        self.store.put(
+            self.id, key, data, lambda done: self._in(life, lambda: self.read_back(key, data, done, told))
+        )
+
+    def read_back(self, key: str, data: bytes, answered: bool, done: Callable[[bool], None]) -> None:
+        """Whether the store has what it was given."""
+        if answered:
+            self._store_get(key, lambda found: done(found == data))
+        else:
+            done(False)
+
+    def parts_before(self, run: Run) -> tuple[HandOverPart, ...]:
+        """Those that the record has: of this move, by this life or another."""
+        record = run.seat.record
+        return record.move.parts if record is not None and record.move is not None else ()
+
+    def section(self, topic_id: TopicId, run: Run, first: int, *, final: bool) -> Section:
+        assert run.state is not None
+        batches = tuple(each.batch for each in run.log if first <= each.offset < run.committed)
+        return Section(
+            topic_id=topic_id,
+            epoch=run.state.epoch,
+            first_offset=first,
+            end_offset=run.committed,
+            batches=batches,
+            state=run.state if final else None,
+            holdings=run.holdings if final else (),
+        )
+
+    def _in(self, life: int, act: Callable[[], None]) -> None:
+        if life == self.life:
+            self.later(0, act)
+
+    def _store_get(self, key: str, done: Callable[[bytes | None], None]) -> None:
+        life = self.life
+        self.store.get(self.id, key, lambda data: self._in(life, lambda: done(data)))
+
+    def _fetch(
+        self,
+        run: Run,
+        parts: list[HandOverPart],
+        found: list[Section],
+        done: Callable[[list[Section] | None], None],
+    ) -> None:
+        """Read parts one after the other; None where one cannot be read."""
+        if not parts:
+            done(found)
+            return
+        part = parts[0]
+
+        def got(data: bytes | None) -> None:
+            if data is None:
+                done(None)
+                return
+            section = read_section(data[part.start : part.end], digest=part.digest)
+            self._fetch(run, parts[1:], [*found, section], done)
+
+        self._store_get(part.key, got)
+
+    def _checked(self, topic_id: TopicId, turn: int, found: list[Section] | None) -> None:
+        self.act(topic_id, lambda seat: seat.checked(turn, readable=found is not None))
+
+    def _copy(
+        self, topic_id: TopicId, run: Run, turn: int, epoch: Epoch, found: list[Section] | None
+    ) -> None:
+        if run.copying != turn:
+            return
+        if found is None:
+            self.act(topic_id, lambda seat: seat.failed(turn))
+            return
+        handed = found[-1].state
+        require(handed is not None, "a hand-over without its last part")
+        assert handed is not None
+        self.forget(topic_id, run)
+        run.state = LogState(topic_id)
+        self.append_to(run, Kind.TOPIC_OPEN, encode_open_body(0, found[0].first_offset))
+        for section in found:
+            for batch in section.batches:
+                self.append_to(run, Kind.BATCH, bytes(batch))
+        handed.epoch = epoch
+        run.state = handed
+        run.holdings = found[-1].holdings
+        run.committed = handed.next_offset
+        self.append(Kind.ADOPT, topic_id, encode_adopt_body(handed))
+        self.when_copied(lambda: self.act(topic_id, lambda seat: seat.copied(turn, epoch)))
+
+    def when_copied(self, done: Callable[[], None]) -> None:
+        self.when_synced(done)
+
+    def release(self, topic_id: TopicId, run: Run, turn: int) -> None:
+        self.forget(topic_id, run)
+        self.when_synced(lambda: self.act(topic_id, lambda seat: seat.released(turn)))
+
+    def forget(self, topic_id: TopicId, run: Run) -> None:
+        """What the journal has of the topic counts no more; nothing to do where it has nothing, or this was noted."""
+        if run.state is None:
+            return
+        self.append(Kind.RELEASE, topic_id, encode_release_body(run.state.epoch, run.state.next_offset))
+        run.state, run.log, run.committed, run.holdings = None, [], 0, ()
+
+    # -- transactions ----------------------------------------------------------------------------------------
+
+    def commit(self, topic_id: TopicId, turn: int, change: Change) -> None:
+        """Read the witnesses, then carry it out."""
+        if change.step is Step.SEAL:
+            self.ask(
+                lambda: self._head(topic_id),
+                lambda found: (
+                    self._transact(topic_id, turn, change, found)
+                    if not isinstance(found, (Unknown, ClusterError))
+                    else self.act(topic_id, lambda seat: seat.unknown(turn))
+                ),
+                topic_id,
+            )
+        else:
+            self._transact(topic_id, turn, change, None)
+
+    def _transact(self, topic_id: TopicId, turn: int, change: Change, head: Committed | None) -> None:
+        writes, guards = self.transaction(change, Witnesses(head=head, folder=f"topics/{topic_id}"))
+        self.world.note(f"broker {self.id} sends {change.step} of topic {topic_id} at {change.revision}")
+
+        def done(outcome: Any) -> None:
+            if isinstance(outcome, Unknown):
+                self.act(topic_id, lambda seat: seat.unknown(turn))
+            elif isinstance(outcome, GuardFailed):
+                self.act(topic_id, lambda seat: seat.refused(turn))
+            else:
+                self.act(topic_id, lambda seat: seat.committed(turn, outcome))
+
+        self.ask(lambda: self.etcd.engine.transact(guards, writes), done, topic_id)
+
+    def transaction(self, change: Change, witnesses: Witnesses) -> tuple[list[Any], list[Any]]:
+        writes, guards = transaction(change, witnesses)
+        return list(writes), list(guards)
+
+    def _head(self, topic_id: TopicId) -> Committed | None:
+        key = head_key(topic_id)
+        item = self.etcd.engine.get(key)
+        if item is None:
+            return None
+        return Committed(head=CatalogHead.from_json(item.value, key=key), revision=item.mod_revision)
+
+    def _read(self, topic_id: TopicId) -> None:
+        def done(outcome: Any) -> None:
+            if not isinstance(outcome, (Unknown, ClusterError)):
+                self.saw(topic_id, *outcome)
+
+        self.ask(lambda: self.etcd.assignment(topic_id), done, topic_id)
+
+    def flush(self, topic_id: TopicId) -> None:
+        """An object goes into the catalog, as the tier does it: guarded by the head, in the epoch of the owner."""
+        run = self.runs[topic_id]
+        if not self.up or not run.seat.serving or run.state is None:
+            return
+        epoch = run.state.epoch
+
+        def got(found: Any) -> None:
+            if isinstance(found, (Unknown, ClusterError)) or (found is not None and found.head.epoch > epoch):
+                return
+            key = head_key(topic_id)
+            guard = Absent(key) if found is None else ModRevision(key, found.revision)
+            head = (
+                CatalogHead(epoch=epoch, folder="f", start_offset=0, tiered_offset=0)
+                if found is None
+                else replace(found.head, epoch=epoch, objects=found.head.objects + 1)
+            )
+
+            def work() -> Revision:
+                revision = self.etcd.engine.transact([guard], [Put(key, head.to_json())])
+                truth, _ = self.etcd.assignment(topic_id)
+                require(
+                    truth.sealed_epoch < epoch, "an object of the sealed epoch", epoch, "is in the catalog"
+                )
+                return revision
+
+            self.ask(work, lambda _: None, topic_id)
+
+        self.ask(lambda: self._head(topic_id), got, topic_id)
+
+    # -- the journal -----------------------------------------------------------------------------------------
+
+    def append(self, kind: Kind, topic_id: TopicId, body: bytes) -> None:
+        self.disk.append((kind, topic_id, body))
+        self.sync()
+
+    def append_to(self, run: Run, kind: Kind, body: bytes) -> None:
+        """Append a record that changes what the journal says of the topic, as a start will read it."""
+        assert run.state is not None
+        topic_id = run.history.topic_id
+        run.state.apply(RecordHeader(kind, 0, 0, 0, topic_id, len(body), 0), memoryview(body))
+        if kind is Kind.BATCH:
+            run.log.append(stored(body))
+        self.append(kind, topic_id, body)
+
+    def when_synced(self, done: Callable[[], None]) -> None:
+        self._on_sync.append((len(self.disk), done))
+        self.sync()
+
+    def sync(self) -> None:
+        if not self._syncing:
+            self._syncing = True
+            slow = self.world.chance(0.1)
+            self.later(1, lambda: self._sync_begun(1_500 if slow else self.world.random.randint(1, 20)))
+
+    def _sync_begun(self, takes_ms: int) -> None:
+        reached = len(self.disk)
+        life = self.life
+
+        def done() -> None:
+            if life != self.life:
+                return
+            self.synced = max(self.synced, reached)
+            self.later(0, lambda: self._sync_done(reached))
+
+        self.world.after(takes_ms, done)  # the disk does not pause with the process
+
+    def _sync_done(self, reached: int) -> None:
+        self._syncing = False
+        told = [done for at, done in self._on_sync if at <= reached]
+        self._on_sync = [each for each in self._on_sync if each[0] > reached]
+        for done in told:
+            done()
+        if self._on_sync:
+            self.sync()
+
+    # -- clients ---------------------------------------------------------------------------------------------
+
+    def publish(self, topic_id: TopicId, sequence: int, reply: Reply) -> None:
+        run = self.runs[topic_id]
+        if run.seat.serving:
+            self._accept(run, topic_id, sequence, reply)
+        elif run.seat.phase in WAITING:
+            run.waiting.append(lambda: self.publish(topic_id, sequence, reply))
+        else:
+            reply("not owner")
+
+    def _accept(self, run: Run, topic_id: TopicId, sequence: int, reply: Reply) -> None:
+        state = run.state
+        assert state is not None
+        truth, _ = self.etcd.assignment(topic_id)
+        record = run.seat.record
+        assert record is not None
+        run.history.check_serves(self.id, record.epoch, truth)
+        try:
+            known = state.producers.check(PRODUCER, 1, sequence, 1)
+        except OutOfSequence:
+            reply("out of sequence")
+            return
+        if known is not None:
+            require(known.base_offset is not None, "the answer to a retry is forgotten")
+            base = known.base_offset
+        else:
+            base = state.next_offset
+            head = broker_part(
+                base_offset=base, last_offset=base, epoch=record.epoch, append_time_ms=self.world.now_ms
+            )
+            data = encode_batch([b"m"], producer_id=PRODUCER, producer_epoch=1, first_sequence=sequence)
+            self.append_to(run, Kind.BATCH, head + data)
+        assert base is not None
+        end = base + 1
+
+        def safe() -> None:
+            run.committed = max(run.committed, end)
+            reply(base)
+
+        self.when_synced(safe)
+
+    def acknowledge(self, topic_id: TopicId, offsets: list[int], reply: Reply) -> None:
+        run = self.runs[topic_id]
+        if not run.seat.serving:
+            if run.seat.phase in WAITING:
+                run.waiting.append(lambda: self.acknowledge(topic_id, offsets, reply))
+            else:
+                reply("not owner")
+            return
+        state = run.state
+        assert state is not None
+        require(max(offsets) < run.committed, "an ack of what is not there")
+        cursor = self._cursor(state)
+        delta = CursorDelta(
+            generation=cursor.generation,
+            floor=cursor.floor,
+            acknowledged=tuple((at, at + 1) for at in sorted(offsets)),
+        )
+        state.cursors[SUBSCRIPTION] = now = apply_delta(cursor, delta)
+        run.history.check_cursor(now, run.committed)
+        body = encode_cursor_body(SUBSCRIPTION, encode_delta(delta))
+        self.append(Kind.CURSOR, topic_id, body)
+        held = Held(now.floor, now.floor + 1, self.world.random.randint(0, 30_000))
+        run.holdings = (
+            Holdings(
+                subscription_id=SUBSCRIPTION, consumers=(HeldBy(consumer="c", session=1, ranges=(held,)),)
+            ),
+        )
+        self.when_synced(lambda: reply(offsets))
+
+    # -- leading ---------------------------------------------------------------------------------------------
+
+    def _heartbeat(self) -> None:
+        """Keep the lease, the member's key and, where nobody leads, take office."""
+        engine, now = self.etcd.engine, lambda: self.world.now_ms
+
+        def work() -> Leadership | None:
+            lease = self._lease
+            try:
+                if lease is None:
+                    raise LookupError
+                engine.keep_alive(lease, now())
+            except (LookupError, ClusterError):
+                self._lease = lease = engine.grant_lease(LEASE_MS, now())
+            member = keys.member_key(self.id)
+            if (found := engine.get(member)) is None or found.lease_id != lease:
+                engine.transact([], [Put(member, str(self.life).encode(), lease_id=lease)])
+            leader = engine.get(keys.LEADER)
+            if leader is None:
+                engine.transact(
+                    [Absent(keys.LEADER)], [Put(keys.LEADER, str(self.id).encode(), lease_id=lease)]
+                )
+                leader = engine.get(keys.LEADER)
+            assert leader is not None
+            if leader.lease_id != lease:
+                return None
+            return Leadership(
+                broker_id=self.id,
+                incarnation=Incarnation(self.life),
+                token=FencingToken(leader.create_revision),
+            )
+
+        def done(outcome: Any) -> None:
+            if isinstance(outcome, (Unknown, ClusterError)):
+                return
+            self.leadership = outcome
+            if outcome is not None:
+                self._lead(outcome)
+
+        self.ask(work, done)
+        self.later(HEARTBEAT_MS, self._heartbeat)
+
+    def _lead(self, leadership: Leadership) -> None:
+        def alive() -> dict[BrokerId, Incarnation]:
+            items = self.etcd.engine.range(keys.MEMBERS, limit=10, after=None, descending=False).items
+            return {BrokerId(keys.number_in_key(item.key)): Incarnation(int(item.value)) for item in items}
+
+        for topic_id, run in self.runs.items():
+            record, revision = run.seat.record, run.seat.revision
+            if record is None:
+                continue
+            waited = self.world.now_ms - self._changed_at[topic_id][1]
+            counter = self._counter(record)
+            standing = Standing(alive=alive(), waited_ms=waited, last_epoch=counter.epoch)
+            change = self.leaders_change(record, revision, standing)
+            if change is None:
+                continue
+            self.world.note(
+                f"leader {self.id} sends {change.step} of topic {topic_id} to {change.after.broker_id}"
+            )
+            writes, guards = self.transaction(change, Witnesses(leadership=leadership, counter=counter))
+            self.ask(lambda g=guards, w=writes: self.etcd.engine.transact(g, w), lambda _: None, topic_id)  # type: ignore[misc]
+
+    def leaders_change(self, record: Assignment, revision: Revision, standing: Standing) -> Change | None:
+        return leaders_change(record, revision, standing)
+
+    def _counter(self, record: Assignment) -> EpochCounter:
+        key = keys.epoch_key(record.topic)
+        item = self.etcd.engine.get(key)
+        assert item is not None
+        return EpochCounter(
+            epoch=Epoch(EpochRecord.from_json(item.value, key=key).epoch),
+            guard=ModRevision(key, item.mod_revision),
+        )
+
+
+def stored(body: bytes) -> Stored:
+    """A batch of one message, as the log has it."""
+    sequence = PRODUCER_PART.unpack_from(body, BROKER_PART_BYTES)[11]
+    return Stored(int.from_bytes(body[8:16], "little"), sequence, body)
+
+
+def stage(etcd: SimEtcd, topic_id: TopicId) -> str:
+    return stage_of(etcd.assignment(topic_id)[0])

@@ -1,0 +1,172 @@
+"""The steps of a move: what each refuses, and what its transaction holds on to. What they do together is simulated."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from pydanube_broker.cluster import keys
+from pydanube_broker.cluster.assignment import Assignment, EpochCounter, check_may_assign
+from pydanube_broker.cluster.election import Leadership
+from pydanube_broker.cluster.ids import BrokerId, Epoch, FencingToken, Incarnation, TopicId
+from pydanube_broker.cluster.move import (
+    PATIENCE_MS,
+    Change,
+    Standing,
+    Witnesses,
+    assign,
+    begin,
+    cancel,
+    leaders_change,
+    offer,
+    open_topic,
+    ready,
+    seal,
+    transaction,
+)
+from pydanube_broker.cluster.move_record import MAX_PARTS, HandOverPart, Stage
+from pydanube_core.errors import Conflict
+from pydanube_core.names import TopicName
+from pydanube_storage.catalog.catalog import Committed, head_key
+from pydanube_storage.catalog.records import CatalogHead
+from pydanube_storage.metadata import MAX_VALUE_BYTES, Absent, ModRevision, Put, Revision
+
+ONE, TWO, THREE = BrokerId(1), BrokerId(2), BrokerId(3)
+LIFE, NOW = Incarnation(4), Revision(50)
+SERVING = Assignment(
+    topic_id=TopicId(7), topic=TopicName("default", "t"), broker_id=ONE, incarnation=LIFE, epoch=Epoch(3)
+)
+ALIVE = {ONE: LIFE, TWO: LIFE, THREE: LIFE}
+
+
+def part(first: int, end: int) -> HandOverPart:
+    return HandOverPart(key="k" * 200, start=0, end=9, digest="d" * 64, first_offset=first, end_offset=end)
+
+
+MOVING = begin(SERVING, NOW, TWO, at_ms=1).after
+OFFERED = offer(MOVING, NOW, (part(0, 5),)).after
+READY = ready(OFFERED, NOW, LIFE).after
+SEALED = seal(READY, NOW, (part(0, 5), part(5, 8)), at_ms=9).after
+ASSIGNED = assign(SEALED, NOW, TWO, incarnation=LIFE, epoch=Epoch(4)).after
+OPENED = open_topic(ASSIGNED, NOW, LIFE).after
+
+
+def test_a_move_ends_where_it_was_to_go_and_remembers_the_seal() -> None:
+    assert (SEALED.broker_id, SEALED.epoch, SEALED.sealed_epoch) == (ONE, 3, 3)
+    assert (OPENED.stage, OPENED.broker_id, OPENED.epoch) == (Stage.SERVING, TWO, 4)
+    assert (OPENED.sealed_epoch, OPENED.sealed_at_ms, OPENED.move) == (3, None, None)
+    assert cancel(READY, NOW).after == SERVING
+
+
+@pytest.mark.parametrize("stage", [SERVING, MOVING, OFFERED, READY, SEALED, ASSIGNED, OPENED])
+def test_a_record_comes_back_as_it_was(stage: Assignment) -> None:
+    key = keys.assignment_key(stage.topic_id)
+    assert Assignment.of(key, stage.to_record().to_json()) == stage
+
+
+def test_the_largest_hand_over_fits_into_a_value() -> None:
+    parts = tuple(part(10**15 + i, 10**15 + i + 1) for i in range(MAX_PARTS))
+    assert len(offer(MOVING, NOW, parts).after.to_record().to_json()) < MAX_VALUE_BYTES
+    with pytest.raises(Conflict):
+        offer(MOVING, NOW, (*parts, part(10**15 + MAX_PARTS, 10**15 + MAX_PARTS + 1)))
+
+
+def test_no_step_from_another_stage() -> None:
+    for now in (MOVING, SEALED, ASSIGNED):
+        with pytest.raises(Conflict):
+            begin(now, NOW, TWO, at_ms=1)
+    for now in (SERVING, SEALED, ASSIGNED, OPENED):
+        with pytest.raises(Conflict):
+            offer(now, NOW, (part(0, 5),))
+        with pytest.raises(Conflict):
+            ready(now, NOW, LIFE)
+        with pytest.raises(Conflict):
+            cancel(now, NOW)
+        with pytest.raises(Conflict):
+            seal(now, NOW, (part(0, 5),), at_ms=1)
+    for now in (SERVING, MOVING, READY, OPENED):
+        with pytest.raises(Conflict):
+            assign(now, NOW, TWO, incarnation=LIFE, epoch=Epoch(9))
+        with pytest.raises(Conflict):
+            open_topic(now, NOW, LIFE)
+
+
+def test_what_is_not_proven_is_not_sealed() -> None:
+    with pytest.raises(Conflict, match="has not shown that it can read"):
+        seal(OFFERED, NOW, (part(0, 5),), at_ms=1)
+    with pytest.raises(Conflict, match="follow each other"):
+        seal(READY, NOW, (part(0, 5), part(6, 8)), at_ms=1)
+    with pytest.raises(Conflict, match="nothing of /default/t is offered"):
+        ready(MOVING, NOW, LIFE)
+    with pytest.raises(Conflict, match="already"):
+        begin(SERVING, NOW, ONE, at_ms=1)
+    with pytest.raises(Conflict, match="not above"):
+        assign(SEALED, NOW, TWO, incarnation=LIFE, epoch=Epoch(3))
+
+
+def test_an_assignment_that_is_not_a_step_leaves_a_move_alone() -> None:
+    for now in (MOVING, SEALED, ASSIGNED):
+        with pytest.raises(Conflict, match="handed over"):
+            check_may_assign(now, now.broker_id, take_over=False)
+
+
+def test_every_step_is_guarded_by_what_was_read() -> None:
+    change = cancel(READY, NOW)
+    key = keys.assignment_key(READY.topic_id)
+    assert transaction(change, Witnesses()) == (
+        [Put(key, SERVING.to_record().to_json())],
+        [ModRevision(key, NOW)],
+    )
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_the_seal_keeps_objects_of_its_epoch_out_of_the_catalog(there: bool) -> None:
+    head = CatalogHead(epoch=3, folder="f", start_offset=0, tiered_offset=5, objects=2)
+    found = Committed(head=head, revision=Revision(40)) if there else None
+    change = seal(READY, NOW, (part(0, 5),), at_ms=9)
+    writes, guards = transaction(change, Witnesses(head=found, folder="g", start_offset=2))
+    at = head_key(READY.topic_id)
+    assert guards[1] == (ModRevision(at, Revision(40)) if there else Absent(at))
+    written = writes[1]
+    assert isinstance(written, Put)
+    raised = CatalogHead.from_json(written.value, key=at)
+    empty = CatalogHead(epoch=4, folder="g", start_offset=2, tiered_offset=2)
+    assert raised == (replace(head, epoch=4) if there else empty)
+
+
+def test_only_the_leader_in_office_assigns_and_counts_the_epoch() -> None:
+    leadership = Leadership(broker_id=ONE, incarnation=LIFE, token=FencingToken(30))
+    counter_key = keys.epoch_key(SEALED.topic)
+    counter = EpochCounter(epoch=Epoch(3), guard=ModRevision(counter_key, Revision(31)))
+    change = assign(SEALED, NOW, TWO, incarnation=LIFE, epoch=Epoch(4))
+    writes, guards = transaction(change, Witnesses(leadership=leadership, counter=counter))
+    assert guards[1:] == [leadership.guard, counter.guard]
+    assert [write.key for write in writes if isinstance(write, Put)][1:] == [counter_key]
+
+
+def leader(now: Assignment, alive: dict[BrokerId, Incarnation], waited_ms: int = 0) -> Change | None:
+    return leaders_change(now, NOW, Standing(alive=alive, waited_ms=waited_ms, last_epoch=Epoch(6)))
+
+
+def test_the_leader_leaves_alone_what_goes_on() -> None:
+    assert leader(SERVING, {}) is None
+    assert leader(READY, ALIVE) is None
+    assert leader(ASSIGNED, ALIVE) is None
+    assert leader(SEALED, {}) is None
+
+
+def test_the_leader_ends_what_hangs() -> None:
+    for now, alive, waited in ((MOVING, ALIVE, PATIENCE_MS), (READY, {ONE: LIFE}, 0)):
+        change = leader(now, alive, waited)
+        assert change is not None
+        assert change.after == SERVING
+    for now, alive, waited, to in (
+        (SEALED, ALIVE, 0, TWO),
+        (SEALED, {ONE: LIFE, THREE: LIFE}, 0, ONE),
+        (SEALED, {THREE: LIFE}, 0, THREE),
+        (ASSIGNED, ALIVE, PATIENCE_MS, ONE),
+        (ASSIGNED, {THREE: LIFE}, 0, THREE),
+    ):
+        change = leader(now, alive, waited)
+        assert change is not None
+        assert (change.after.broker_id, change.after.epoch) == (to, 7)
