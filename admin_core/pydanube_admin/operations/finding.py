@@ -2,24 +2,44 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Sequence
+from functools import cache
 from typing import Annotated, Any, Final
 
+import anyio.to_thread
 from pydantic import Field
+from pydanube_core.diagnosis.broker_rules import BROKER_RULES
+from pydanube_core.diagnosis.subscription_rules import SUBSCRIPTION_RULES
+from pydanube_core.diagnosis.topic_rules import TOPIC_RULES
 from pydanube_core.errors import InvalidArgument
 
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.effect import Effect
 from pydanube_admin.engine.models import Request, Result
-from pydanube_admin.engine.next_calls import every, next_call
+from pydanube_admin.engine.next_calls import every, known, next_call
 from pydanube_admin.engine.operation import Example, Operation, operation
+from pydanube_admin.operations.policies import POLICIES
+from pydanube_admin.wording.ranking import Ranking, other_language
 
 ITSELF: Final = ("operations.read",)
+NEAREST: Final = 3  # operations that are told where none is meant
+_POLICIES_OF: Final = (
+    "topics.set_policies",
+    "topics.get_policies",
+    "namespaces.set_policies",
+    "namespaces.get_policies",
+)
+_RULES_OF: Final = {
+    "diagnose.cluster": BROKER_RULES,
+    "diagnose.topic": TOPIC_RULES,
+    "diagnose.producer": TOPIC_RULES,
+    "diagnose.subscription": SUBSCRIPTION_RULES,
+}
 
 
 class FindRequest(Request):
-    query: Annotated[str, Field(max_length=200, description="Words, such as: delete topic")]
-    limit: Annotated[int, Field(ge=1, le=50, description="Operations")] = 8
+    query: Annotated[str, Field(max_length=200, description="English words, such as: delete topic")]
+    limit: Annotated[int, Field(ge=1, le=50, description="Operations")] = 5
 
 
 class FoundOperation(Result):
@@ -32,8 +52,15 @@ class FoundOperation(Result):
     example: dict[str, Any]
 
 
+class NearOperation(Result):
+    operation: str
+    summary: str
+
+
 class FoundOperations(Result):
     items: list[FoundOperation]
+    none_because: str | None  # why items is empty
+    nearest: list[NearOperation]  # where items is empty
 
 
 class ReadRequest(Request):
@@ -55,9 +82,22 @@ class ReadResult(Result):
     examples=(Example(arguments={"query": "move cursor back"}, note="by what is to be done"),),
 )
 async def find_operations(context: Context, request: FindRequest) -> FoundOperations:
-    words = _words(request.query)
-    ranked = sorted(every(), key=lambda operation: (-_score(operation, words), operation.name))
-    found = [operation for operation in ranked if not words or _score(operation, words)][: request.limit]
+    if not request.query.strip():
+        return _found(every()[: request.limit])
+    meant = (await anyio.to_thread.run_sync(_ranking)).rank(
+        request.query
+    )  # made once, which takes tenths of a second
+    nearest = meant.absent.nearest if meant.absent is not None else meant.operations
+    if other_language(request.query):
+        return _none("Operations are found by English words: ask in English.", nearest)
+    if meant.absent is not None:
+        return _none(f"There is no such operation. {meant.absent.because}", nearest)
+    if not meant.known:
+        return _none("There is no such operation.", nearest or ("diagnose.cluster",))
+    return _found([known(name) for name in meant.operations[: request.limit]])
+
+
+def _found(operations: Sequence[Operation]) -> FoundOperations:
     return FoundOperations(
         items=[
             FoundOperation(
@@ -69,27 +109,45 @@ async def find_operations(context: Context, request: FindRequest) -> FoundOperat
                 arguments=operation.input_schema,
                 example=dict(operation.examples[0].arguments),
             )
-            for operation in found
-        ]
+            for operation in operations
+        ],
+        none_because=None,
+        nearest=[],
     )
 
 
-def _words(text: str) -> list[str]:
-    """Words without their endings, so that `deleting topics` finds `delete_topic`."""
-    return [_stem(word) for word in re.findall(r"[a-z]+", text.lower())]
+def _none(because: str, nearest: Sequence[str]) -> FoundOperations:
+    near = [known(name) for name in nearest[:NEAREST]]
+    return FoundOperations(
+        items=[],
+        none_because=because,
+        nearest=[NearOperation(operation=one.name, summary=one.summary) for one in near],
+    )
 
 
-def _stem(word: str) -> str:
-    for ending in ("ing", "es", "s", "ed", "e"):
-        if word.endswith(ending) and len(word) - len(ending) >= 3:
-            return word[: -len(ending)]
-    return word
+@cache
+def _ranking() -> Ranking:
+    return Ranking(
+        {
+            each.name: (
+                each.name.replace(".", " "),
+                each.tool,
+                each.title,
+                " ".join((each.summary, *(argument.name for argument in each.arguments))),
+            )
+            for each in every()
+        },
+        {each.name: _names(each) for each in every()},
+    )
 
 
-def _score(operation: Operation, words: list[str]) -> int:
-    name = set(_words(f"{operation.name} {operation.tool} {operation.title}"))
-    text = set(_words(operation.summary)) | {_stem(argument.name) for argument in operation.arguments}
-    return sum(5 if word in name else 1 if word in text else 0 for word in set(words))
+def _names(operation: Operation) -> set[str]:
+    """Names that mean an operation: its own, its arguments', the policies it sets, the rules it looks at."""
+    own = {operation.tool, operation.name.replace(".", "_")}
+    own |= {argument.name for argument in operation.arguments if "_" in argument.name}
+    if operation.name in _POLICIES_OF:
+        own |= set(POLICIES)
+    return own | {rule.name for rule in _RULES_OF.get(operation.name, ())}
 
 
 @operation(

@@ -440,8 +440,15 @@ class FoundOperation(Result):
     example: dict[str, Any]
 
 
+class NearOperation(Result):
+    operation: str
+    summary: str
+
+
 class FoundOperations(Result):
     items: list[FoundOperation]
+    none_because: str | None
+    nearest: list[NearOperation]
 
 
 class ReadResult(Result):

@@ -1,0 +1,1 @@
+"""What people call things, and which operation they mean."""

@@ -1,0 +1,196 @@
+"""Which operation somebody means: words against words, without a model of language.
+
+Every operation has phrases: those of `asked_for.toml`, its name, tool, title and summary, its arguments and what they take.
+A question is compared with each phrase by the words they share (Dice's coefficient, each word weighing by how few operations
+have it), and with all words of the operation together. What does not exist has phrases too, and wins as operations do.
+
+`Ranking` is pure: texts in, names and scores out.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from math import log
+from typing import Any, Final
+
+from pydanube_core.spelling import close_names
+
+MOST_MISSPELT: Final = 3  # words of a question that are compared letter by letter, some 5 ms each
+_LEAST_SCORE: Final = 0.3  # below it nothing is meant that exists
+_LEAST_KNOWN: Final = 0.34  # share of a question's words that the operation must have
+_WHOLE: Final = 0.6  # how much all words of an operation together weigh beside its best phrase
+_UNKNOWN: Final = 0.35  # of a word's weight: names of somebody's own things say little
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Absent:
+    """Something that people ask for and that no operation does."""
+
+    because: str
+    nearest: tuple[str, ...]  # operations
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranked:
+    """What a question comes to."""
+
+    operations: tuple[str, ...]  # what may be meant, best first
+    absent: Absent | None  # there is no such operation
+    known: bool  # whether the question says anything of what is administered
+
+
+class Ranking:
+    """Operations by their words.
+
+    Args:
+        texts: of each operation its name, tool and title, each a phrase; last its summary, whose words are many and weak.
+        names: of each operation the names (arguments, settings, rules) that mean it when they stand alone.
+    """
+
+    def __init__(self, texts: Mapping[str, Sequence[str]], names: Mapping[str, Collection[str]]) -> None:
+        told = _told()
+        self._names = frozenset(each for own in names.values() for each in own)
+        self._small = frozenset(told["words"]["small"].split())
+        self._same = _same(told["same"])
+        self._absent = {
+            f"absent {name}": Absent(because=each["because"], nearest=tuple(each["nearest"]))
+            for name, each in told["absent"].items()
+        }
+        said = {f"absent {name}": each["asked_for"] for name, each in told["absent"].items()} | told[
+            "asked_for"
+        ]
+        self._phrases: dict[str, list[frozenset[str]]] = {}
+        self._whole: dict[str, Counter[str]] = {}
+        for name in (*texts, *self._absent):
+            *short, long = texts.get(name, ("",))
+            own = [self.words(phrase) for phrase in (*said.get(name, "").split(";"), *short)]
+            weak = [self.words(long)]
+            exact = names.get(name, ())
+            self._phrases[name] = [frozenset(words) for words in own if words] + [
+                frozenset({one}) for one in exact
+            ]
+            self._whole[name] = Counter(
+                word for words in [*own, *own, *weak] for word in set(words)
+            ) + Counter(exact)
+        having = Counter(word for words in self._whole.values() for word in words)
+        self._weight = {word: log(1 + len(self._whole) / many) for word, many in having.items()}
+        self._usual = sum(self._weight.values()) / len(self._weight)
+
+    def words(self, text: str) -> list[str]:
+        """The words that count, without their endings, one for all that mean the same."""
+        parts = re.findall(r"[a-z0-9]+", text.lower())
+        found, at = [], 0
+        while at < len(parts):
+            pair = self._same.get(f"{stem(parts[at])}_{stem(parts[at + 1])}") if at + 1 < len(parts) else None
+            if pair is not None:
+                found.append(pair)
+                at += 2
+                continue
+            if parts[at] not in self._small:
+                word = stem(parts[at])
+                found.append(self._same.get(word, word))
+            at += 1
+        return found
+
+    def _asked(self, question: str) -> list[str]:
+        """The words of a question; a name that is known stands for itself, and not for its parts."""
+        found: list[str] = []
+        for each in re.split(r"([a-z0-9]+(?:[_.][a-z0-9]+)+)", question.lower()):
+            name = each.replace(".", "_")
+            found += [name] if name in self._names else self.words(each)
+        return self._spelt(dict.fromkeys(found))
+
+    def rank(self, question: str) -> Ranked:
+        """The operations that a question may mean, best first, or what it means that there is not."""
+        asked = self._asked(question)
+        if not asked:
+            return Ranked(operations=(), absent=None, known=False)
+        total = sum(self._asked_weight(word) for word in asked)
+        scores = {name: self._score(name, asked, total) for name in self._phrases}
+        ranked = sorted((name for name in scores if scores[name] > 0), key=lambda name: (-scores[name], name))
+        operations = tuple(name for name in ranked if name not in self._absent)
+        best = ranked[0] if ranked else None
+        if best in self._absent:
+            return Ranked(operations=operations, absent=self._absent[best], known=True)
+        known = best is not None and scores[best] >= _LEAST_SCORE and self._share(best, asked) >= _LEAST_KNOWN
+        return Ranked(operations=operations, absent=None, known=known)
+
+    def _spelt(self, words: Iterable[str]) -> list[str]:
+        """Words that no phrase has, as one that a phrase has, where they are nearly that."""
+        found, compared = [], 0
+        for word in words:
+            if word not in self._weight and len(word) >= 4 and word.isalpha() and compared < MOST_MISSPELT:
+                compared += 1
+                near = [
+                    each for each in self._weight if each[0] == word[0] and abs(len(each) - len(word)) <= 2
+                ]
+                word = next(iter(close_names(word, near, at_most=1, cutoff=0.84)), word)
+            found.append(word)
+        return found
+
+    def _asked_weight(self, word: str) -> float:
+        return self._weight.get(word, self._usual * _UNKNOWN)
+
+    def _score(self, name: str, asked: Sequence[str], total: float) -> float:
+        whole = self._whole[name]
+        had = [word for word in asked if word in whole]
+        if not had:
+            return 0.0
+        alike = sum(self._weight[word] * whole[word] / (whole[word] + 1.5) for word in had) / total
+        best = max(self._like(phrase, had, total) for phrase in self._phrases[name])
+        return best + _WHOLE * alike
+
+    def _like(self, phrase: frozenset[str], had: Sequence[str], total: float) -> float:
+        shared = sum(self._weight[word] for word in had if word in phrase)
+        return 2 * shared / (total + sum(self._weight[word] for word in phrase)) if shared else 0.0
+
+    def _share(self, name: str, asked: Sequence[str]) -> float:
+        """How much of a question an operation has words for, by weight."""
+        whole = self._whole[name]
+        weigh = {word: self._weight.get(word, self._usual) for word in asked}
+        return sum(weight for word, weight in weigh.items() if word in whole) / sum(weigh.values())
+
+
+def stem(word: str) -> str:
+    """A word without its ending, so that `deleting topics` is `delete topic`."""
+    if word.endswith("ies") and len(word) > 4:
+        return word[:-3] + "y"
+    for ending in ("ing", "ed", "es", "s", "e"):
+        if word.endswith(ending) and len(word) - len(ending) >= 3 and not word.endswith("ss"):
+            short = word[: -len(ending)]
+            return (
+                short[:-1] if len(short) > 3 and short[-1] == short[-2] and short[-1] in "bdgmnprt" else short
+            )
+    return word
+
+
+def other_language(question: str) -> bool:
+    """Whether a question is in another language than English, as far as its letters and small words tell."""
+    letters = [letter for letter in question if letter.isalpha()]
+    if letters and sum(letter > "ɏ" for letter in letters) > len(letters) / 3:  # beyond Latin
+        return True
+    words = re.findall(r"\w+", question.lower())
+    told = _told()["words"]
+    elsewhere, english = set(told["elsewhere"].split()), set(told["english"].split())
+    others = sum(word in elsewhere for word in words)
+    return others >= 2 and others > sum(word in english for word in words)
+
+
+@cache
+def _told() -> Mapping[str, Any]:
+    return tomllib.loads((files(__package__) / "asked_for.toml").read_text(encoding="utf-8"))
+
+
+def _same(told: Mapping[str, str]) -> dict[str, str]:
+    """The word in place of each; of two words by their stems with an underscore between."""
+    found = {}
+    for one, others in told.items():
+        for other in others.split():
+            found["_".join(stem(part) for part in other.split("_"))] = stem(one)
+    return found
