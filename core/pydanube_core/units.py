@@ -75,6 +75,22 @@ def parse_time_ms(text: str, *, field: str) -> int:
     return (value - _EPOCH) // _MILLISECOND  # a float of seconds would lose a millisecond now and then
 
 
+def parse_moment_ms(text: str, *, now_ms: int, field: str) -> int:
+    """Milliseconds since 1970 of what `since` and `until` take everywhere: a length before `now_ms`, such as `24h`, or an
+    RFC 3339 time; both also as positions are written, `time:-24h` and `time:2026-01-31T12:00:00Z`."""
+    plain = text.strip().removeprefix("time:")
+    if _DURATION.match(plain.removeprefix("-")):
+        return now_ms - round(parse_duration_s(plain.removeprefix("-"), field=field) * 1000)
+    try:
+        return parse_time_ms(plain, field=field)
+    except InvalidArgument as error:
+        raise InvalidArgument(
+            f"{field}: {text!r} is neither a length, such as 24h, nor a time, such as 2026-01-31T12:00:00Z",
+            field=field,
+            value=text,
+        ) from error
+
+
 def format_time(time_ms: int) -> str:
     """RFC 3339, UTC, milliseconds: `2026-01-31T12:00:00.000Z`.
 

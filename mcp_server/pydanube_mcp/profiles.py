@@ -30,7 +30,9 @@ CLUSTER: Final = "cluster"  # the argument that names one of several
 _CHECKED_BEHIND: Final = frozenset(
     {"additionalProperties", "minLength", "maxLength", "pattern", "propertyNames"}
 )
-_SAID_ONCE: Final = frozenset({"limit", "page", "filter", "plan_only", "plan_token"})  # in the instructions
+_SAID_ONCE: Final = frozenset(  # in the instructions
+    {"limit", "page", "filter", "sort", "top", "plan_only", "plan_token"}
+)
 _ONLY_THE_NAME: Final = re.compile(r"Name of the \w+\Z")
 
 
@@ -61,7 +63,8 @@ def _small(schema: Mapping[str, Any], *, described: bool) -> dict[str, Any]:
     if not described or said == TOPIC_DESCRIPTION or _ONLY_THE_NAME.match(said):
         small.pop("description", None)
     if not described:
-        small.pop("minimum", None)
+        for bound in ("minimum", "maximum", "default"):
+            small.pop(bound, None)
     if small.get("minimum") == 0:
         del small["minimum"]
     within = small.get("items")

@@ -53,7 +53,7 @@ class Change(Result):
 
 
 class ListRequest(Request):
-    """Every list takes these."""
+    """Every list takes these. Lists that are read from a log as they stand there take no others."""
 
     limit: Annotated[int, Field(ge=1, le=MAX_LIMIT, description="Items a page")] = DEFAULT_LIMIT
     page: Annotated[
@@ -65,6 +65,17 @@ class ListRequest(Request):
     ] = None
 
 
+class SortedListRequest(ListRequest):
+    """Lists that are held in memory can be put in another order."""
+
+    sort: Annotated[
+        str | None, Field(max_length=64, description="A field of the items, falling with - before it: -bytes")
+    ] = None
+    top: Annotated[
+        int | None, Field(ge=1, le=MAX_LIMIT, description="Only the first so many, without pages")
+    ] = None
+
+
 ItemT = TypeVar("ItemT", bound=Result)
 
 
@@ -72,6 +83,7 @@ class Page(Result, Generic[ItemT]):
     """A list: one page of it."""
 
     items: list[ItemT]
+    items_reason: str | None = None  # why there is none, where something was asked for that is not there
     next_page: str | None
     total: int | None
     as_of: str
@@ -84,6 +96,7 @@ TopicArgument = Annotated[str, Field(min_length=1, max_length=512, description=T
 SubscriptionArgument = Annotated[str, Field(max_length=256, description="Name of the subscription")]
 
 
+SINCE_DESCRIPTION: Final = "A length before now, such as 24h, or a time, such as 2026-01-31T12:00:00Z"
 OptionalTopic = Annotated[
     str | None, Field(max_length=512, description="/namespace/topic; without it, all topics")
 ]

@@ -10,17 +10,19 @@ from typing import Annotated, Any, Final
 from pydantic import Field
 from pydanube_core.errors import ClusterError, InvalidArgument
 from pydanube_core.names import TopicName
-from pydanube_core.positions import Position, PositionKind
-from pydanube_core.units import format_time
+from pydanube_core.spelling import close_names
+from pydanube_core.units import format_time, parse_moment_ms
 
 from pydanube_admin.engine.audit_chain import FIRST, NO_RECORD, Break, ChainCheck, head_of
 from pydanube_admin.engine.audit_keys import KEYS_KEY, KeyTerms
 from pydanube_admin.engine.audit_log import HEAD_KEY
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.effect import Effect
-from pydanube_admin.engine.models import ListRequest, OptionalTopic, Page, Request, Result
+from pydanube_admin.engine.models import SINCE_DESCRIPTION, ListRequest, OptionalTopic, Page, Request, Result
+from pydanube_admin.engine.next_calls import every, next_call
 from pydanube_admin.engine.operation import Example, operation
 from pydanube_admin.engine.paging import begin_of, glob, next_token
+from pydanube_admin.engine.spelling import either, shown
 
 CHUNK: Final = 100  # records a turn of the loop: ten milliseconds
 MAX_LOOKED_AT: Final = 20_000  # records a page; a page may hold fewer items, or none, and go on
@@ -34,7 +36,7 @@ class QueryAuditRequest(ListRequest):
     topic: OptionalTopic = None
     since: Annotated[
         str | None,
-        Field(max_length=64, description="Only from a time on: time:2026-01-31T12:00:00Z or time:-15m"),
+        Field(max_length=64, description=SINCE_DESCRIPTION),
     ] = None
     call_id: Annotated[str | None, Field(max_length=64, description="Only of this call")] = None
 
@@ -88,7 +90,7 @@ class VerifiedAudit(Result):
     default_profile=True,
     examples=(
         Example(arguments={"topic": "orders"}, note="what was done to a topic"),
-        Example(arguments={"operation": "topics.delete", "since": "time:-24h"}, note="who deleted what"),
+        Example(arguments={"operation": "topics.delete", "since": "24h"}, note="who deleted what"),
     ),
 )
 async def query_audit(context: Context, request: QueryAuditRequest) -> Page[AuditRecord]:
@@ -137,23 +139,41 @@ def _record(payload: bytes) -> dict[str, Any] | None:
     return body
 
 
+def _operation_named(name: str) -> str:
+    """The operation of that name, or of that tool's name.
+
+    Raises:
+        InvalidArgument: there is none; says which are close.
+    """
+    named = {operation.tool: operation.name for operation in every()}
+    if name in named.values():
+        return name
+    if name in named:
+        return named[name]
+    close = close_names(name.replace("_", ".", 1), named.values())
+    raise InvalidArgument(
+        f"there is no operation {shown(name)!r}; "
+        + (f"did you mean {either(close)}?" if close else "filter takes a glob over the names in the audit"),
+        field="operation",
+        value=shown(name),
+        did_you_mean=close,
+        next=[
+            next_call("audit.query", {"operation": other}, "an operation spelled alike") for other in close
+        ],
+    )
+
+
 class _Filter:
     """What `audit.query` asks for."""
 
     def __init__(self, context: Context, request: QueryAuditRequest) -> None:
         self._request = request
         self._matches = glob(request.filter)
+        self._operation = None if request.operation is None else _operation_named(request.operation)
         self._topic = None if request.topic is None else str(TopicName.parse(request.topic))
         self._since: str | None = None
         if request.since is not None:
-            position = Position.parse(request.since, now_ms=context.now_ms(), field="since")
-            if position.kind is not PositionKind.TIME:
-                raise InvalidArgument(
-                    "since: give a time, such as time:-15m or time:2026-01-31T12:00:00Z",
-                    field="since",
-                    value=request.since,
-                )
-            self._since = format_time(position.value)
+            self._since = format_time(parse_moment_ms(request.since, now_ms=context.now_ms(), field="since"))
 
     def is_too_old(self, record: Mapping[str, Any]) -> bool:
         return self._since is not None and str(record["time"]) < self._since
@@ -162,7 +182,7 @@ class _Filter:
         request = self._request
         return (
             request.principal in (None, record["principal"])
-            and request.operation in (None, record["operation"])
+            and self._operation in (None, record["operation"])
             and request.call_id in (None, record["call_id"])
             and self._matches(record["operation"])
             and (self._topic is None or self._topic in _topics(record["arguments"]))

@@ -19,7 +19,6 @@ from pydanube_core.security.records import (
     binding_key,
     encode_binding,
 )
-from pydanube_core.units import format_time
 
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.effect import Effect
@@ -38,12 +37,12 @@ from pydanube_admin.engine.grant_book import (
     names_of,
     write_grant,
 )
-from pydanube_admin.engine.models import Change, ListRequest, Page, Request, Result
+from pydanube_admin.engine.models import Change, Page, Request, Result, SortedListRequest
 from pydanube_admin.engine.operation import Example, operation
-from pydanube_admin.engine.paging import cut, glob
+from pydanube_admin.engine.paging import glob, one_by_one, page_of
 
 
-class ListBindingsRequest(ListRequest):
+class ListBindingsRequest(SortedListRequest):
     pass
 
 
@@ -95,12 +94,14 @@ class DeletedBinding(Change):
 async def list_bindings(context: Context, request: ListBindingsRequest) -> Page[BindingItem]:
     matches = glob(request.filter)
     found = [each for each in (await grant_book(context)).bindings.values() if matches(each.principal.name)]
-    page = cut(found, key=lambda binding: (binding.id,), operation="bindings.list", request=request)
-    return Page[BindingItem](
-        items=[BindingItem(**_binding(each)) for each in page.items],
-        next_page=page.next_page,
-        total=page.total,
-        as_of=format_time(context.now_ms()),
+    return await page_of(
+        context,
+        BindingItem,
+        found,
+        one_by_one(lambda each: BindingItem(**_binding(each))),
+        key=lambda binding: (binding.id,),
+        operation="bindings.list",
+        request=request,
     )
 
 

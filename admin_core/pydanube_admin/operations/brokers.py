@@ -8,16 +8,15 @@ from pydantic import Field
 from pydanube_core.errors import InvalidArgument, LastBroker, Unavailable
 from pydanube_core.facts import BrokerFacts
 from pydanube_core.names import SYSTEM_NAMESPACE, TopicName
-from pydanube_core.positions import Position, PositionKind
-from pydanube_core.units import format_time
+from pydanube_core.units import format_time, parse_moment_ms
 
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.effect import Effect
 from pydanube_admin.engine.forecast import Forecast, blast_radius
-from pydanube_admin.engine.models import Change, ListRequest, Page, Request, Result
+from pydanube_admin.engine.models import SINCE_DESCRIPTION, Change, Page, Request, Result, SortedListRequest
 from pydanube_admin.engine.next_calls import next_call
 from pydanube_admin.engine.operation import Example, operation
-from pydanube_admin.engine.paging import cut, glob
+from pydanube_admin.engine.paging import glob, one_by_one, page_of
 
 
 class BrokerStatusRequest(Request):
@@ -50,7 +49,7 @@ class BrokerStatus(Result):
     reasons: list[ReasonItem]
 
 
-class ListBrokersRequest(ListRequest):
+class ListBrokersRequest(SortedListRequest):
     pass
 
 
@@ -89,9 +88,7 @@ class LogsRequest(BrokerRequest):
     level: Annotated[
         Literal["debug", "info", "warning", "error"] | None, Field(description="This level and above")
     ] = None
-    since: Annotated[
-        str | None, Field(max_length=64, description="time:2026-01-31T12:00:00Z or time:-15m")
-    ] = None
+    since: Annotated[str | None, Field(max_length=64, description=SINCE_DESCRIPTION)] = None
 
 
 class BrokerLogs(Result):
@@ -199,10 +196,12 @@ async def list_brokers(context: Context, request: ListBrokersRequest) -> Page[Br
     facts, leading = await context.port.status(), await context.port.leader()
     matches = glob(request.filter)
     found = [facts] if matches(facts.broker_id) else []
-    page = cut(found, key=lambda each: (each.broker_id,), operation="brokers.list", request=request)
-    return Page[BrokerItem](
-        items=[
-            BrokerItem(
+    return await page_of(
+        context,
+        BrokerItem,
+        found,
+        one_by_one(
+            lambda each: BrokerItem(
                 broker_id=each.broker_id,
                 state="draining" if any(r.code == "DRAINING" for r in each.reasons) else "active",
                 is_leader=leading is not None and each.broker_id == leading.broker_id,
@@ -212,11 +211,10 @@ async def list_brokers(context: Context, request: ListBrokersRequest) -> Page[Br
                 ready=each.ready,
                 listen=dict(each.listen),
             )
-            for each in page.items
-        ],
-        next_page=page.next_page,
-        total=page.total,
-        as_of=format_time(context.now_ms()),
+        ),
+        key=lambda each: (each.broker_id,),
+        operation="brokers.list",
+        request=request,
     )
 
 
@@ -267,12 +265,11 @@ async def broker_config(context: Context, request: BrokerRequest) -> BrokerConfi
 )
 async def broker_logs(context: Context, request: LogsRequest) -> BrokerLogs:
     facts = await _this(context, request.broker_id)
-    since_ms: int | None = None
-    if request.since is not None:
-        position = Position.parse(request.since, now_ms=context.now_ms(), field="since")
-        if position.kind is not PositionKind.TIME:
-            raise InvalidArgument("since: give a time, such as time:-15m", field="since", value=request.since)
-        since_ms = position.value
+    since_ms = (
+        None
+        if request.since is None
+        else parse_moment_ms(request.since, now_ms=context.now_ms(), field="since")
+    )
     found = await context.port.log_lines(lines=request.lines, level=request.level, since_ms=since_ms)
     return BrokerLogs(
         broker_id=facts.broker_id,

@@ -15,16 +15,16 @@ from pydanube_core.units import format_time
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.effect import Effect
 from pydanube_admin.engine.models import (
-    ListRequest,
     Page,
     Request,
     Result,
+    SortedListRequest,
     SubscriptionArgument,
     TopicArgument,
 )
 from pydanube_admin.engine.next_calls import is_known, next_call
 from pydanube_admin.engine.operation import Example, operation
-from pydanube_admin.engine.paging import cut, glob
+from pydanube_admin.engine.paging import glob, one_by_one, page_of
 
 FailOn = Annotated[
     Literal["info", "warning", "critical"] | None,
@@ -97,7 +97,7 @@ class DiagnosisResult(Result):
     took_ms: float
 
 
-class AlertsRequest(ListRequest):
+class AlertsRequest(SortedListRequest):
     include_closed: Annotated[bool, Field(description="Also the last ones that closed")] = False
 
 
@@ -194,8 +194,11 @@ async def list_alerts(context: Context, request: AlertsRequest) -> Page[AlertIte
     found = [
         alert for alert in chain(opened, closed if request.include_closed else ()) if matches(alert.rule)
     ]
-    page = cut(
+    return await page_of(
+        context,
+        AlertItem,
         found,
+        one_by_one(_alert),
         key=lambda one: (
             one.closed_at_ms is not None,
             -one.severity,
@@ -205,12 +208,6 @@ async def list_alerts(context: Context, request: AlertsRequest) -> Page[AlertIte
         ),
         operation="alerts.list",
         request=request,
-    )
-    return Page[AlertItem](
-        items=[_alert(alert) for alert in page.items],
-        next_page=page.next_page,
-        total=page.total,
-        as_of=format_time(context.now_ms()),
     )
 
 

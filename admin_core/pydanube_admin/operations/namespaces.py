@@ -17,10 +17,10 @@ from pydanube_core.units import format_time
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.effect import Effect
 from pydanube_admin.engine.forecast import Forecast, Undo, blast_radius, changes, entry, nothing_left
-from pydanube_admin.engine.models import Change, ListRequest, Page, Request, Result
+from pydanube_admin.engine.models import Change, Page, Request, Result, SortedListRequest
 from pydanube_admin.engine.next_calls import next_call
 from pydanube_admin.engine.operation import Example, operation
-from pydanube_admin.engine.paging import cut, glob
+from pydanube_admin.engine.paging import glob, one_by_one, page_of
 from pydanube_admin.operations.policies import (
     Policies,
     PoliciesArgument,
@@ -35,7 +35,7 @@ from pydanube_admin.operations.policies import (
 NamespaceArgument = Annotated[str, Field(max_length=256, description="Name of the namespace")]
 
 
-class ListNamespacesRequest(ListRequest):
+class ListNamespacesRequest(SortedListRequest):
     pass
 
 
@@ -90,20 +90,21 @@ class DeletedNamespace(Change):
 async def list_namespaces(context: Context, request: ListNamespacesRequest) -> Page[NamespaceItem]:
     matches = glob(request.filter)
     found = [facts for facts in await context.port.namespaces() if matches(facts.namespace)]
-    page = cut(found, key=lambda facts: (facts.namespace,), operation="namespaces.list", request=request)
-    return Page[NamespaceItem](
-        items=[
-            NamespaceItem(
+    return await page_of(
+        context,
+        NamespaceItem,
+        found,
+        one_by_one(
+            lambda facts: NamespaceItem(
                 namespace=facts.namespace,
                 topics=facts.topics,
                 policies=dict(facts.policies),
                 created_at=format_time(facts.created_at_ms),
             )
-            for facts in page.items
-        ],
-        next_page=page.next_page,
-        total=page.total,
-        as_of=format_time(context.now_ms()),
+        ),
+        key=lambda facts: (facts.namespace,),
+        operation="namespaces.list",
+        request=request,
     )
 
 
@@ -241,11 +242,12 @@ async def _namespace_policies(context: Context, name: str) -> NamespacePoliciesR
     try:
         found = await context.port.namespace_policies(name)
     except NamespaceNotFound as error:
-        raise await _no_namespace(context, name) from error
+        raise await no_namespace(context, name) from error
     return NamespacePoliciesResult(namespace=name, policies=dict(found.own), effective=dict(found.effective))
 
 
-async def _no_namespace(context: Context, name: str) -> NamespaceNotFound:
+async def no_namespace(context: Context, name: str) -> NamespaceNotFound:
+    """The error for a namespace that is not there, with those spelled alike."""
     close = close_names(name, [facts.namespace for facts in await context.port.namespaces()])
     hint = f"; did you mean {' or '.join(close)}?" if close else ""
     return NamespaceNotFound(

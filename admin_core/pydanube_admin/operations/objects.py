@@ -14,9 +14,9 @@ from pydanube_core.units import format_time
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.effect import Effect
 from pydanube_admin.engine.forecast import Forecast, blast_radius, entry
-from pydanube_admin.engine.models import Change, ListRequest, Page, Request, Result, TopicArgument
+from pydanube_admin.engine.models import Change, Page, Request, Result, SortedListRequest, TopicArgument
 from pydanube_admin.engine.operation import Example, operation
-from pydanube_admin.engine.paging import cut, glob
+from pydanube_admin.engine.paging import glob, one_by_one, page_of
 from pydanube_admin.operations.topics import Topic, find_topic
 
 MAX_SHOWN = 100  # objects in a plan; its blast radius counts all
@@ -55,7 +55,7 @@ class VerifyObjectsRequest(RangeRequest):
     pass
 
 
-class ListObjectsRequest(ListRequest, RangeRequest):
+class ListObjectsRequest(SortedListRequest, RangeRequest):
     pass
 
 
@@ -215,14 +215,14 @@ async def _objects(context: Context, request: ListObjectsRequest) -> list[Object
 async def list_objects(context: Context, request: ListObjectsRequest) -> Page[ObjectItem]:
     matches = glob(request.filter)
     found = [item for item in await _objects(context, request) if matches(item.path.rpartition("/")[2])]
-    page = cut(
-        found, key=lambda item: (item.topic, item.start_offset), operation="objects.list", request=request
-    )
-    return Page[ObjectItem](
-        items=page.items,
-        next_page=page.next_page,
-        total=page.total,
-        as_of=format_time(context.now_ms()),
+    return await page_of(
+        context,
+        ObjectItem,
+        found,
+        one_by_one(lambda item: item),
+        key=lambda item: (item.topic, item.start_offset),
+        operation="objects.list",
+        request=request,
     )
 
 

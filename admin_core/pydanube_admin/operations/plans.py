@@ -10,9 +10,9 @@ from pydanube_core.units import format_time
 
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.effect import Effect
-from pydanube_admin.engine.models import ListRequest, Page, Request, Result
+from pydanube_admin.engine.models import Page, Request, Result, SortedListRequest
 from pydanube_admin.engine.operation import Example, operation
-from pydanube_admin.engine.paging import cut, glob
+from pydanube_admin.engine.paging import glob, one_by_one, page_of
 from pydanube_admin.engine.shown_plan import AppliedPlan, Plan, ShownPlan, shown_plan
 
 _ID: Final = "p019b0c1d2e3f4a5b6c7d8e9f"
@@ -39,7 +39,7 @@ class ApplyPlanRequest(Request):
     plan_id: Annotated[str | None, Field(max_length=64, description="Id of the plan, to be sure")] = None
 
 
-class ListPlansRequest(ListRequest):
+class ListPlansRequest(SortedListRequest):
     pass
 
 
@@ -98,10 +98,12 @@ async def list_plans(context: Context, request: ListPlansRequest) -> Page[PlanIt
     matches = glob(request.filter)
     now = context.now_ms()
     found = [plan for plan in await context.desk.plans.list() if matches(plan.operation)]
-    page = cut(found, key=lambda plan: (plan.plan_id,), operation="plans.list", request=request)
-    return Page[PlanItem](
-        items=[
-            PlanItem(
+    return await page_of(
+        context,
+        PlanItem,
+        found,
+        one_by_one(
+            lambda plan: PlanItem(
                 plan_id=plan.plan_id,
                 operation=plan.operation,
                 principal=plan.principal,
@@ -111,11 +113,10 @@ async def list_plans(context: Context, request: ListPlansRequest) -> Page[PlanIt
                 created_at=format_time(plan.created_ms),
                 expires_at=format_time(plan.expires_ms),
             )
-            for plan in page.items
-        ],
-        next_page=page.next_page,
-        total=page.total,
-        as_of=format_time(now),
+        ),
+        key=lambda plan: (plan.plan_id,),
+        operation="plans.list",
+        request=request,
     )
 
 

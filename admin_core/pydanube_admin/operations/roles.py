@@ -23,7 +23,6 @@ from pydanube_core.security.records import (
     encode_role,
     role_key,
 )
-from pydanube_core.units import format_time
 
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.effect import Effect
@@ -39,12 +38,12 @@ from pydanube_admin.engine.grant_book import (
     names_of,
     write_grant,
 )
-from pydanube_admin.engine.models import Change, ListRequest, Page, Request, Result
+from pydanube_admin.engine.models import Change, Page, Request, Result, SortedListRequest
 from pydanube_admin.engine.operation import DECLARED, Example, operation
-from pydanube_admin.engine.paging import cut, glob
+from pydanube_admin.engine.paging import glob, one_by_one, page_of
 
 
-class ListRolesRequest(ListRequest):
+class ListRolesRequest(SortedListRequest):
     pass
 
 
@@ -87,12 +86,14 @@ class DeletedRole(Change):
 async def list_roles(context: Context, request: ListRolesRequest) -> Page[RoleItem]:
     matches = glob(request.filter)
     found = [each for each in (await grant_book(context)).roles.values() if matches(each.name)]
-    page = cut(found, key=lambda role: (role.name,), operation="roles.list", request=request)
-    return Page[RoleItem](
-        items=[RoleItem(**_role(each)) for each in page.items],
-        next_page=page.next_page,
-        total=page.total,
-        as_of=format_time(context.now_ms()),
+    return await page_of(
+        context,
+        RoleItem,
+        found,
+        one_by_one(lambda each: RoleItem(**_role(each))),
+        key=lambda role: (role.name,),
+        operation="roles.list",
+        request=request,
     )
 
 

@@ -11,9 +11,9 @@ from pydanube_core.units import format_time
 
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.effect import Effect
-from pydanube_admin.engine.models import ListRequest, Page, Request, Result, TopicArgument
+from pydanube_admin.engine.models import Page, Request, Result, SortedListRequest, TopicArgument
 from pydanube_admin.engine.operation import Example, operation
-from pydanube_admin.engine.paging import cut, glob
+from pydanube_admin.engine.paging import glob, one_by_one, page_of
 from pydanube_admin.operations.topics import find_topic
 
 _STRING: Final = '{"type": "string"}'
@@ -46,7 +46,7 @@ ProfileArgument = Annotated[
 ]
 
 
-class ListSubjectsRequest(ListRequest):
+class ListSubjectsRequest(SortedListRequest):
     pass
 
 
@@ -83,7 +83,7 @@ class SchemaResult(Result):
     untrusted: dict[str, Any]
 
 
-class VersionsRequest(ListRequest):
+class VersionsRequest(SortedListRequest):
     subject: SubjectArgument
 
 
@@ -158,12 +158,14 @@ class TopicSchemaResult(Result):
 async def list_subjects(context: Context, request: ListSubjectsRequest) -> Page[SubjectItem]:
     matches = glob(request.filter)
     found = [facts for facts in await context.port.schemas.subjects() if matches(facts.subject)]
-    page = cut(found, key=lambda facts: (facts.subject,), operation="schemas.list", request=request)
-    return Page[SubjectItem](
-        items=[_item(facts) for facts in page.items],
-        next_page=page.next_page,
-        total=page.total,
-        as_of=format_time(context.now_ms()),
+    return await page_of(
+        context,
+        SubjectItem,
+        found,
+        one_by_one(_item),
+        key=lambda facts: (facts.subject,),
+        operation="schemas.list",
+        request=request,
     )
 
 
@@ -243,10 +245,12 @@ async def list_versions(context: Context, request: VersionsRequest) -> Page[Vers
     found = [
         facts for facts in await context.port.schemas.versions(request.subject) if matches(str(facts.version))
     ]
-    page = cut(found, key=lambda facts: (facts.version,), operation="schemas.versions", request=request)
-    return Page[VersionItem](
-        items=[
-            VersionItem(
+    return await page_of(
+        context,
+        VersionItem,
+        found,
+        one_by_one(
+            lambda facts: VersionItem(
                 version=facts.version,
                 schema_id=str(facts.schema_id),
                 schema_type=facts.schema_type,
@@ -254,11 +258,10 @@ async def list_versions(context: Context, request: VersionsRequest) -> Page[Vers
                 created_at=format_time(facts.created_at_ms),
                 untrusted=_labels(facts),
             )
-            for facts in page.items
-        ],
-        next_page=page.next_page,
-        total=page.total,
-        as_of=format_time(context.now_ms()),
+        ),
+        key=lambda facts: (facts.version,),
+        operation="schemas.versions",
+        request=request,
     )
 
 

@@ -13,14 +13,14 @@ from pydanube_core.units import format_time
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.effect import Effect
 from pydanube_admin.engine.forecast import Forecast, blast_radius, entry
-from pydanube_admin.engine.models import Change, ListRequest, OptionalTopic, Page, Request, Result
+from pydanube_admin.engine.models import Change, OptionalTopic, Page, Request, Result, SortedListRequest
 from pydanube_admin.engine.next_calls import next_call
 from pydanube_admin.engine.operation import Example, operation
-from pydanube_admin.engine.paging import cut, glob
+from pydanube_admin.engine.paging import glob, one_by_one, page_of
 from pydanube_admin.operations.topics import find_topic
 
 
-class ListSessionsRequest(ListRequest):
+class ListSessionsRequest(SortedListRequest):
     topic: OptionalTopic = None
 
 
@@ -72,20 +72,18 @@ async def _of_topic(
 )
 async def list_producers(context: Context, request: ListSessionsRequest) -> Page[ProducerItem]:
     found = await _of_topic(context, request, await context.port.producers())
-    page = cut(
+    return await page_of(
+        context,
+        ProducerItem,
         found,
+        one_by_one(
+            lambda each: ProducerItem(
+                id=each.session_id, topic=each.topic, producer=each.name, exclusive=each.exclusive
+            )
+        ),
         key=lambda each: (each.topic, int(each.session_id)),
         operation="producers.list",
         request=request,
-    )
-    return Page[ProducerItem](
-        items=[
-            ProducerItem(id=each.session_id, topic=each.topic, producer=each.name, exclusive=each.exclusive)
-            for each in page.items
-        ],
-        next_page=page.next_page,
-        total=page.total,
-        as_of=format_time(context.now_ms()),
     )
 
 
@@ -98,15 +96,12 @@ async def list_producers(context: Context, request: ListSessionsRequest) -> Page
 )
 async def list_consumers(context: Context, request: ListSessionsRequest) -> Page[ConsumerItem]:
     found = await _of_topic(context, request, await context.port.consumers())
-    page = cut(
+    return await page_of(
+        context,
+        ConsumerItem,
         found,
-        key=lambda each: (each.topic, each.subscription or "", int(each.session_id)),
-        operation="consumers.list",
-        request=request,
-    )
-    return Page[ConsumerItem](
-        items=[
-            ConsumerItem(
+        one_by_one(
+            lambda each: ConsumerItem(
                 id=each.session_id,
                 topic=each.topic,
                 subscription=each.subscription or "",
@@ -117,11 +112,10 @@ async def list_consumers(context: Context, request: ListSessionsRequest) -> Page
                 connected_at=None if each.connected_at_ms is None else format_time(each.connected_at_ms),
                 connected_at_reason="not_known" if each.connected_at_ms is None else None,
             )
-            for each in page.items
-        ],
-        next_page=page.next_page,
-        total=page.total,
-        as_of=format_time(context.now_ms()),
+        ),
+        key=lambda each: (each.topic, each.subscription or "", int(each.session_id)),
+        operation="consumers.list",
+        request=request,
     )
 
 

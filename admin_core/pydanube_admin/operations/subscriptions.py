@@ -19,24 +19,24 @@ from pydanube_core.units import format_time
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.effect import Effect
 from pydanube_admin.engine.models import (
-    ListRequest,
     OptionalTopic,
     Page,
     Request,
     Result,
+    SortedListRequest,
     SubscriptionArgument,
     TopicArgument,
 )
 from pydanube_admin.engine.next_calls import next_call
 from pydanube_admin.engine.operation import Example, operation
-from pydanube_admin.engine.paging import Key, chosen, cut, glob
+from pydanube_admin.engine.paging import Key, chosen, glob, page_of
 from pydanube_admin.engine.spelling import shown
 from pydanube_admin.operations.topics import find_topic
 
 ITEMS_A_TURN: Final = 50
 
 
-class ListSubscriptionsRequest(ListRequest):
+class ListSubscriptionsRequest(SortedListRequest):
     topic: OptionalTopic = None
 
 
@@ -66,7 +66,7 @@ LagStatusName = Literal[
 ]
 
 
-class LagRequest(ListRequest):
+class LagRequest(SortedListRequest):
     topic: OptionalTopic = None
     subscription: Annotated[str | None, Field(max_length=256, description="Only this subscription")] = None
     status: Annotated[LagStatusName | None, Field(description="Only those of this status")] = None
@@ -229,24 +229,30 @@ async def list_subscriptions(context: Context, request: ListSubscriptionsRequest
     )
     names = {(key.topic, key.subscription) for key in found}  # one for all partitions
     await asyncio.sleep(0)  # each step over all subscriptions is a turn of its own
-    page = cut(names, key=lambda name: name, operation="subscriptions.list", request=request)
-    await asyncio.sleep(0)
-    together: dict[tuple[str, str], list[LagKey]] = {name: [] for name in page.items}
+    together: dict[tuple[str, str], list[LagKey]] = {name: [] for name in names}
     for key in found:
-        if (logs := together.get((key.topic, key.subscription))) is not None:
-            logs.append(key)
-    items = []
-    for index, ((name, subscription), logs) in enumerate(together.items(), start=1):
-        if index % ITEMS_A_TURN == 0:
-            await asyncio.sleep(0)
-        facts = [one for key in logs for one in await _of_log(context, key.log, subscription)]
-        if facts:  # else it went since the index
-            items.append(_item(name, subscription, facts))
-    return Page[SubscriptionItem](
-        items=items,
-        next_page=page.next_page,
-        total=page.total,
-        as_of=format_time(context.now_ms()),
+        together[key.topic, key.subscription].append(key)
+    await asyncio.sleep(0)
+
+    async def made(some: Sequence[tuple[str, str]]) -> list[SubscriptionItem]:
+        items = []
+        for index, (name, subscription) in enumerate(some, start=1):
+            if index % ITEMS_A_TURN == 0:
+                await asyncio.sleep(0)
+            logs = together[name, subscription]
+            facts = [one for key in logs for one in await _of_log(context, key.log, subscription)]
+            if facts:  # else it went since the index
+                items.append(_item(name, subscription, facts))
+        return items
+
+    return await page_of(
+        context,
+        SubscriptionItem,
+        names,
+        made,
+        key=lambda name: name,
+        operation="subscriptions.list",
+        request=request,
     )
 
 
@@ -293,19 +299,18 @@ async def consumer_lag(context: Context, request: LagRequest) -> Page[LagItem]:
         matches = glob(request.filter)
         found = await chosen(found, lambda key: matches(key.subscription))
     await asyncio.sleep(0)  # each step over all subscriptions is a turn of its own
-    page = cut(
+
+    async def made(some: Sequence[LagKey]) -> list[LagItem]:
+        return [_lag_item(one) for one in await context.port.lag_facts(some)]
+
+    return await page_of(
+        context,
+        LagItem,
         found,
+        made,
         key=lambda key: (key.topic, key.subscription, -1 if key.partition is None else key.partition),
         operation="subscriptions.lag",
         request=request,
-    )
-    facts = await context.port.lag_facts(page.items)
-    as_of_ms = context.now_ms()  # after the facts: an age counts up to the moment that is reported
-    return Page[LagItem](
-        items=[_lag_item(one) for one in facts],
-        next_page=page.next_page,
-        total=page.total,
-        as_of=format_time(as_of_ms),
     )
 
 

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Final
 
 from pydantic import Field
 from pydanube_core.errors import Conflict, InvalidArgument
-from pydanube_core.units import format_time
 
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.effect import Effect
 from pydanube_admin.engine.forecast import Forecast, blast_radius, entry
-from pydanube_admin.engine.models import Change, ListRequest, Page, Request
+from pydanube_admin.engine.models import Change, Page, Request, SortedListRequest
 from pydanube_admin.engine.next_calls import next_call
 from pydanube_admin.engine.operation import Example, operation
-from pydanube_admin.engine.paging import cut, glob
+from pydanube_admin.engine.paging import glob, page_of
 from pydanube_admin.engine.shown_task import Task, TaskItem, task_item, whole_task
 from pydanube_admin.engine.task_records import RUNNING, TaskRecord
 
 _ID: Final = "t019b0c1d2e3f4a5b6c7d8e9f"
 
 
-class ListTasksRequest(ListRequest):
+class ListTasksRequest(SortedListRequest):
     pass
 
 
@@ -44,16 +44,22 @@ class CancelledTask(Change):
 async def list_tasks(context: Context, request: ListTasksRequest) -> Page[TaskItem]:
     matches = glob(request.filter)
     found = [record for record in await context.desk.tasks.kept() if matches(record.operation)]
-    page = cut(found, key=lambda record: (record.task_id,), operation="tasks.list", request=request)
     tasks = context.desk.tasks
-    return Page[TaskItem](
-        items=[
+
+    async def made(some: Sequence[TaskRecord]) -> list[TaskItem]:
+        return [
             task_item(record, await tasks.work_of(record) if record.state == RUNNING else [])
-            for record in page.items
-        ],
-        next_page=page.next_page,
-        total=page.total,
-        as_of=format_time(context.now_ms()),
+            for record in some
+        ]
+
+    return await page_of(
+        context,
+        TaskItem,
+        found,
+        made,
+        key=lambda record: (record.task_id,),
+        operation="tasks.list",
+        request=request,
     )
 
 

@@ -39,14 +39,14 @@ from pydanube_admin.engine.grant_book import (
     grant_book,
     write_grant,
 )
-from pydanube_admin.engine.models import Change, ListRequest, Page, Request, Result
+from pydanube_admin.engine.models import Change, Page, Request, Result, SortedListRequest
 from pydanube_admin.engine.operation import Example, operation
-from pydanube_admin.engine.paging import cut, glob
+from pydanube_admin.engine.paging import glob, one_by_one, page_of
 
 OVERLAP_S: Final = 3600.0  # for those who still use a token that was rotated
 
 
-class ListTokensRequest(ListRequest):
+class ListTokensRequest(SortedListRequest):
     pass
 
 
@@ -94,12 +94,14 @@ class RevokedToken(Change):
 async def list_tokens(context: Context, request: ListTokensRequest) -> Page[TokenItem]:
     matches = glob(request.filter)
     found = [each for each in (await grant_book(context)).tokens.values() if matches(each.name)]
-    page = cut(found, key=lambda token: (token.token_id,), operation="tokens.list", request=request)
-    return Page[TokenItem](
-        items=[TokenItem(**_token(each)) for each in page.items],
-        next_page=page.next_page,
-        total=page.total,
-        as_of=format_time(context.now_ms()),
+    return await page_of(
+        context,
+        TokenItem,
+        found,
+        one_by_one(lambda each: TokenItem(**_token(each))),
+        key=lambda token: (token.token_id,),
+        operation="tokens.list",
+        request=request,
     )
 
 

@@ -6,10 +6,12 @@ as they are, one a partition.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import Field
+from pydanube_core.cluster_port import TopicKey
 from pydanube_core.errors import TopicNotFound
 from pydanube_core.facts import TopicFacts
 from pydanube_core.names import SYSTEM_NAMESPACE, TopicName, check_namespace
@@ -17,16 +19,17 @@ from pydanube_core.units import format_time
 
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.effect import Effect
-from pydanube_admin.engine.models import ListRequest, Page, Request, Result, TopicArgument
+from pydanube_admin.engine.models import Page, Request, Result, SortedListRequest, TopicArgument
 from pydanube_admin.engine.next_calls import next_call
 from pydanube_admin.engine.operation import Example, operation
-from pydanube_admin.engine.paging import chosen, cut, glob
+from pydanube_admin.engine.paging import chosen, glob, page_of
+from pydanube_admin.operations.namespaces import no_namespace
 
 PARTITIONED = "partitioned"
 UNASSIGNED = "unassigned"
 
 
-class ListTopicsRequest(ListRequest):
+class ListTopicsRequest(SortedListRequest):
     namespace: Annotated[str | None, Field(max_length=256, description="Only this namespace")] = None
     broker: Annotated[str | None, Field(max_length=64, description="Only topics this broker id owns")] = None
 
@@ -184,6 +187,10 @@ def _partition(facts: TopicFacts) -> int:
 )
 async def list_topics(context: Context, request: ListTopicsRequest) -> Page[TopicItem]:
     namespace = None if request.namespace is None else check_namespace(request.namespace)
+    if namespace not in (None, SYSTEM_NAMESPACE) and all(
+        one.namespace != namespace for one in await context.port.namespaces()
+    ):
+        raise await no_namespace(context, namespace)
     matches, broker = glob(request.filter), request.broker
     keys = await chosen(
         await context.port.topic_index(),
@@ -193,13 +200,19 @@ async def list_topics(context: Context, request: ListTopicsRequest) -> Page[Topi
             and (broker is None or broker in key.owners)
         ),
     )
-    page = cut(keys, key=lambda key: (key.topic,), operation="topics.list", request=request)
-    found = await context.port.topic_facts([key.topic for key in page.items])
-    return Page[TopicItem](
-        items=[_item(Topic(own=own, parts=tuple(parts))) for own, *parts in found],
-        next_page=page.next_page,
-        total=page.total,
-        as_of=format_time(context.now_ms()),
+
+    async def made(some: Sequence[TopicKey]) -> list[TopicItem]:
+        found = await context.port.topic_facts([key.topic for key in some])
+        return [_item(Topic(own=own, parts=tuple(parts))) for own, *parts in found]
+
+    return await page_of(
+        context,
+        TopicItem,
+        keys,
+        made,
+        key=lambda key: (key.topic,),
+        operation="topics.list",
+        request=request,
     )
 
 

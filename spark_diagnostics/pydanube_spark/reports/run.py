@@ -11,7 +11,7 @@ from typing import Any, Final
 import pyarrow as pa
 from pydanube_core.diagnosis import DiagnosisOptions
 from pydanube_core.errors import CorruptObject, InvalidArgument
-from pydanube_core.units import format_time, parse_duration_s, parse_time_ms
+from pydanube_core.units import format_time, parse_moment_ms
 from pydanube_storage.objects import StoreOptions
 
 from pydanube_spark.reports.comparison import compare_lag, previous
@@ -55,8 +55,10 @@ def span_of(request: ReportRequest, *, now_ms: int) -> Span:
     Raises:
         InvalidArgument: neither, or nothing lies in between.
     """
-    until_ms = now_ms if request.until is None else parse_time_ms(request.until, field="until")
-    since_ms = _since_ms(request.since, until_ms)
+    until_ms = (
+        now_ms if request.until is None else parse_moment_ms(request.until, now_ms=now_ms, field="until")
+    )
+    since_ms = parse_moment_ms(request.since, now_ms=until_ms, field="since")
     if since_ms >= until_ms:
         raise InvalidArgument(
             f"the time to report is empty: since {request.since} is not before {format_time(until_ms)}",
@@ -64,21 +66,6 @@ def span_of(request: ReportRequest, *, now_ms: int) -> Span:
             value=request.since,
         )
     return Span(since_ms=max(0, since_ms), until_ms=until_ms)
-
-
-def _since_ms(text: str, until_ms: int) -> int:
-    try:
-        return until_ms - round(parse_duration_s(text, field="since") * 1000)
-    except InvalidArgument:
-        pass
-    try:
-        return parse_time_ms(text, field="since")
-    except InvalidArgument as error:
-        raise InvalidArgument(
-            f"since: {text!r} is neither a length, such as 24h, nor a time, such as 2026-01-31T12:00:00Z",
-            field="since",
-            value=text,
-        ) from error
 
 
 def run_lag(request: ReportRequest, progress: Progress = no_progress) -> dict[str, Any]:

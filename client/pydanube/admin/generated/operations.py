@@ -110,6 +110,8 @@ class AlertsOperations:
         limit: int | None = None,
         page: str | None = None,
         filter: str | None = None,
+        sort: str | None = None,
+        top: int | None = None,
     ) -> Page[AlertItem]:
         """List alerts: findings that lasted, worst first, with when they opened."""
         return await self._caller.call("alerts.list", locals(), Page[AlertItem])
@@ -183,7 +185,13 @@ class BindingsOperations:
         return await planned(self._caller, "bindings.delete", locals(), DeletedBinding)
 
     async def list(
-        self, *, limit: int | None = None, page: str | None = None, filter: str | None = None
+        self,
+        *,
+        limit: int | None = None,
+        page: str | None = None,
+        filter: str | None = None,
+        sort: str | None = None,
+        top: int | None = None,
     ) -> Page[BindingItem]:
         """List bindings: which principal has which roles on what. The filter is over principals."""
         return await self._caller.call("bindings.list", locals(), Page[BindingItem])
@@ -216,7 +224,13 @@ class BrokersOperations:
         return await self._caller.call("brokers.leader", locals(), Leader)
 
     async def list(
-        self, *, limit: int | None = None, page: str | None = None, filter: str | None = None
+        self,
+        *,
+        limit: int | None = None,
+        page: str | None = None,
+        filter: str | None = None,
+        sort: str | None = None,
+        top: int | None = None,
     ) -> Page[BrokerItem]:
         """List brokers with state, version, topics and addresses."""
         return await self._caller.call("brokers.list", locals(), Page[BrokerItem])
@@ -296,6 +310,8 @@ class ConsumersOperations:
         limit: int | None = None,
         page: str | None = None,
         filter: str | None = None,
+        sort: str | None = None,
+        top: int | None = None,
     ) -> Page[ConsumerItem]:
         """List connected consumers of subscriptions with what they hold."""
         return await self._caller.call("consumers.list", locals(), Page[ConsumerItem])
@@ -497,7 +513,13 @@ class NamespacesOperations:
         return await self._caller.call("namespaces.get_policies", locals(), NamespacePoliciesResult)
 
     async def list(
-        self, *, limit: int | None = None, page: str | None = None, filter: str | None = None
+        self,
+        *,
+        limit: int | None = None,
+        page: str | None = None,
+        filter: str | None = None,
+        sort: str | None = None,
+        top: int | None = None,
     ) -> Page[NamespaceItem]:
         """List namespaces with their topics and policies."""
         return await self._caller.call("namespaces.list", locals(), Page[NamespaceItem])
@@ -616,6 +638,8 @@ class ObjectsOperations:
         limit: int | None = None,
         page: str | None = None,
         filter: str | None = None,
+        sort: str | None = None,
+        top: int | None = None,
     ) -> Page[ObjectItem]:
         """List the Parquet objects that hold the cold part of a topic; only listed objects count."""
         return await self._caller.call("objects.list", locals(), Page[ObjectItem])
@@ -661,7 +685,13 @@ class PlansOperations:
         return await self._caller.call("plans.discard", locals(), DiscardedPlan)
 
     async def list(
-        self, *, limit: int | None = None, page: str | None = None, filter: str | None = None
+        self,
+        *,
+        limit: int | None = None,
+        page: str | None = None,
+        filter: str | None = None,
+        sort: str | None = None,
+        top: int | None = None,
     ) -> Page[PlanItem]:
         """List plans, the oldest first, with what became of them."""
         return await self._caller.call("plans.list", locals(), Page[PlanItem])
@@ -692,6 +722,8 @@ class ProducersOperations:
         limit: int | None = None,
         page: str | None = None,
         filter: str | None = None,
+        sort: str | None = None,
+        top: int | None = None,
     ) -> Page[ProducerItem]:
         """List connected producers."""
         return await self._caller.call("producers.list", locals(), Page[ProducerItem])
@@ -755,7 +787,13 @@ class RolesOperations:
         return await self._caller.call("roles.get", locals(), RoleItem)
 
     async def list(
-        self, *, limit: int | None = None, page: str | None = None, filter: str | None = None
+        self,
+        *,
+        limit: int | None = None,
+        page: str | None = None,
+        filter: str | None = None,
+        sort: str | None = None,
+        top: int | None = None,
     ) -> Page[RoleItem]:
         """List roles with their permissions."""
         return await self._caller.call("roles.list", locals(), Page[RoleItem])
@@ -803,7 +841,13 @@ class SchemasOperations:
         return await self._caller.call("schemas.get_compatibility", locals(), CompatibilityResult)
 
     async def list(
-        self, *, limit: int | None = None, page: str | None = None, filter: str | None = None
+        self,
+        *,
+        limit: int | None = None,
+        page: str | None = None,
+        filter: str | None = None,
+        sort: str | None = None,
+        top: int | None = None,
     ) -> Page[SubjectItem]:
         """List schema subjects: format, latest version, compatibility mode, topics bound to them."""
         return await self._caller.call("schemas.list", locals(), Page[SubjectItem])
@@ -859,7 +903,14 @@ class SchemasOperations:
         return await planned(self._caller, "schemas.set_compatibility", locals(), ChangedCompatibility)
 
     async def versions(
-        self, subject: str, *, limit: int | None = None, page: str | None = None, filter: str | None = None
+        self,
+        subject: str,
+        *,
+        limit: int | None = None,
+        page: str | None = None,
+        filter: str | None = None,
+        sort: str | None = None,
+        top: int | None = None,
     ) -> Page[VersionItem]:
         """List the versions of a subject, oldest first."""
         return await self._caller.call("schemas.versions", locals(), Page[VersionItem])
@@ -946,6 +997,8 @@ class SubscriptionsOperations:
         limit: int | None = None,
         page: str | None = None,
         filter: str | None = None,
+        sort: str | None = None,
+        top: int | None = None,
     ) -> Page[LagItem]:
         """Show how far subscriptions are behind, by partition: messages, bytes, age of the oldest unread, rates, time until caught up, status."""
         return await self._caller.call("subscriptions.lag", locals(), Page[LagItem])
@@ -957,6 +1010,8 @@ class SubscriptionsOperations:
         limit: int | None = None,
         page: str | None = None,
         filter: str | None = None,
+        sort: str | None = None,
+        top: int | None = None,
     ) -> Page[SubscriptionItem]:
         """List subscriptions with type, consumers and lag."""
         return await self._caller.call("subscriptions.list", locals(), Page[SubscriptionItem])
@@ -1044,7 +1099,13 @@ class TasksOperations:
         return await self._caller.call("tasks.get", locals(), Task)
 
     async def list(
-        self, *, limit: int | None = None, page: str | None = None, filter: str | None = None
+        self,
+        *,
+        limit: int | None = None,
+        page: str | None = None,
+        filter: str | None = None,
+        sort: str | None = None,
+        top: int | None = None,
     ) -> Page[TaskItem]:
         """List calls of long operations: those that run, and those of the last day."""
         return await self._caller.call("tasks.list", locals(), Page[TaskItem])
@@ -1069,7 +1130,13 @@ class TokensOperations:
         return await self._caller.call("tokens.create", locals(), NewToken)
 
     async def list(
-        self, *, limit: int | None = None, page: str | None = None, filter: str | None = None
+        self,
+        *,
+        limit: int | None = None,
+        page: str | None = None,
+        filter: str | None = None,
+        sort: str | None = None,
+        top: int | None = None,
     ) -> Page[TokenItem]:
         """List API tokens by name: whose they are and until when they are good; never the tokens themselves."""
         return await self._caller.call("tokens.list", locals(), Page[TokenItem])
@@ -1207,6 +1274,8 @@ class TopicsOperations:
         limit: int | None = None,
         page: str | None = None,
         filter: str | None = None,
+        sort: str | None = None,
+        top: int | None = None,
     ) -> Page[TopicItem]:
         """List topics: messages, bytes, sessions, owner."""
         return await self._caller.call("topics.list", locals(), Page[TopicItem])

@@ -328,6 +328,7 @@ class PublishedMessage(Result):
 
 class SearchPage(Result):
     items: list[MessageItem]
+    items_reason: str | None = None
     next_page: str | None
     total: int | None
     as_of: str
