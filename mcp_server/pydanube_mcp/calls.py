@@ -1,6 +1,6 @@
 """One tool call: a read goes through; a change that destroys goes through once somebody has agreed.
 
-A long operation of a client that takes tasks goes through as a task.
+A long operation goes through as a task: see `pydanube_mcp.waiting` for clients that take none.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from pydanube_mcp.consent import (
 )
 from pydanube_mcp.sizing import MAX_RESULT_BYTES, fewer, size_of
 from pydanube_mcp.tasks import TaskView, takes_tasks
+from pydanube_mcp.waiting import waited
 
 _APPLY: Final = "plans.apply"
 _READ_ANY: Final = "operations.read"
@@ -54,7 +55,7 @@ class Caller:
         Raises:
             ClusterError: the operation's own; PlanRequired and PermissionDenied where nobody has agreed.
         """
-        if operation.effect is Effect.READ and not operation.detachable:
+        if operation.effect is Effect.READ and not _takes_long(operation, arguments):
             return await self._read(operation, arguments)
         if not operation.planned and operation.name != _APPLY:
             return await self._do(operation, arguments)
@@ -123,11 +124,15 @@ class Caller:
         return await self._do(operation, own | {"plan_token": token})
 
     async def _do(self, operation: Operation, arguments: Mapping[str, Any]) -> Outcome:
-        """Carry it out; as a task where it is long and the client takes tasks."""
-        if not operation.detachable or not self._takes_tasks() or "detach" in arguments:
+        """Carry it out; what is long as a task, which is handed to a client that takes tasks and waited for with others."""
+        if not operation.detachable or "detach" in arguments:
             return await self._send(operation.name, arguments)
         result = await self._send(operation.name, {**arguments, "detach": True})
-        return running_view(result, self.cluster) if is_task(result) else result
+        if not is_task(result):
+            return result
+        if self._takes_tasks():
+            return running_view(result, self.cluster)
+        return await waited(self.client, result, principal=self.principal, context=self.context)
 
     def _takes_tasks(self) -> bool:
         if self.context is None:
@@ -166,6 +171,13 @@ class Caller:
             plan=dict(plan),
             next=[by_a_person(token)],
         )
+
+
+def _takes_long(operation: Operation, arguments: Mapping[str, Any]) -> bool:
+    if operation.name == _READ_ANY:
+        meant = OPERATIONS.get(str(arguments.get("operation")))
+        return meant is not None and meant.long_running
+    return operation.long_running
 
 
 def by_a_person(token: str) -> dict[str, Any]:

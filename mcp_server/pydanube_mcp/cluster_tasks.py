@@ -45,6 +45,20 @@ def _full_id(cluster: str | None, own: str) -> str:
     return own if cluster is None else f"{cluster}:{own}"
 
 
+def came_to(task: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The result of a task that is done, as the call would have given it that began it; None where it was not kept."""
+    result = task["result"]
+    if result is None:
+        return None
+    match task["via"]:
+        case "operations.read":
+            return {"operation": task["operation"], "result": result}
+        case "plans.apply":
+            about = {name: result.get(name) for name in ("call_id", "plan_id", "undo_until")}
+            return {"operation": task["operation"], "result": result, **about}
+    return dict(result)
+
+
 def running_view(task: Mapping[str, Any], cluster: str | None) -> TaskView:
     """A task of the admin core that has just begun."""
     return TaskView(
@@ -53,7 +67,7 @@ def running_view(task: Mapping[str, Any], cluster: str | None) -> TaskView:
         created_at=task["started_at"],
         updated_at=task["ended_at"] or task["started_at"],
         ttl_ms=KEPT_MS,
-        message=_progress(task),
+        message=progress_of(task),
     )
 
 
@@ -140,16 +154,10 @@ class ClusterTasks:
         )
 
     def _result(self, task: Mapping[str, Any], cluster: str | None) -> dict[str, Any]:
-        result = task["result"]
+        result = came_to(task)
         if result is None:
             lost = LimitReached(f"the task is done, but {task['result_reason']}", task_id=task["task_id"])
             return _dumped(error_result(lost, self._asked(cluster)))
-        match task["via"]:
-            case "operations.read":
-                result = {"operation": task["operation"], "result": result}
-            case "plans.apply":
-                about = {name: result.get(name) for name in ("call_id", "plan_id", "undo_until")}
-                result = {"operation": task["operation"], "result": result, **about}
         return _dumped(ok_result(result, self._asked(cluster)))
 
     def _asked(self, cluster: str | None) -> Asked:
@@ -259,7 +267,7 @@ def _dumped(result: CallToolResult) -> dict[str, Any]:
     return result.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
-def _progress(task: Mapping[str, Any]) -> str:
+def progress_of(task: Mapping[str, Any]) -> str:
     parts = []
     for work in task["work"]:
         of = "" if work.get("total") is None else f" of {work['total']:,}"

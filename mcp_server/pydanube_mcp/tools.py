@@ -73,16 +73,20 @@ def _output_schema(operation: Operation, profile: Profile) -> dict[str, Any]:
     if profile is Profile.DEFAULT:
         return small_output(operation)
     schema = operation.output_schema
-    error = {"type": "object", "description": "Instead of a result, where the call was refused"}
+    kinds = (
+        ["object", "null"] if "error" in schema["properties"] else "object"
+    )  # get_task tells of an error of its own
+    error = {"type": kinds, "description": "Instead of a result, where the call was refused"}
     properties = {**schema["properties"], "error": error}
     required = schema.get("required", [])
     plan = []
     if operation.planned:  # called with plan_only, it answers with a plan, under no call yet
         plan = [{"required": ["plan_id", "diff"]}]
         properties["call_id"] = {"type": ["string", "null"]}
+    task = [{"required": ["task_id", "of_call"]}] if operation.detachable else []
     return {key: value for key, value in schema.items() if key != "required"} | {
         "properties": properties,
-        "anyOf": [{"required": required}, *plan, {"required": ["error"]}],
+        "anyOf": [{"required": required}, *plan, *task, {"required": ["error"]}],
     }
 
 

@@ -132,6 +132,8 @@ def test_required_names_are_positional_and_the_rest_are_flags() -> None:
         "limit",
         "page",
         "filter",
+        "sort",
+        "top",
     ]
     assert not any(argument.positional for argument in lag.arguments)
 

@@ -264,3 +264,81 @@ async def test_with_several_clusters_the_id_says_which(slow: SlowCluster, admin:
         assert (await ended(client, task["taskId"]))["status"] == "completed"
         with pytest.raises(MCPError, match="Unknown task"):
             await ask_task(client, "get", "elsewhere:" + task["taskId"].partition(":")[2])
+
+
+@asynccontextmanager
+async def without_tasks(transport: str, admin: str, **options: Any) -> AsyncIterator[Client]:
+    """A client that takes no tasks, as most do."""
+    async with AsyncExitStack() as stack:
+        if transport == "http":
+            sock = bound()
+            app = await stack.enter_async_context(http_face(admin, **options))
+            await stack.enter_async_context(http_server(sock, app, grace_s=1))
+            target: Any = f"http://127.0.0.1:{sock.getsockname()[1]}/mcp"
+        else:
+            target = await stack.enter_async_context(build_server(admin, **options))
+        yield await stack.enter_async_context(
+            Client(target, mode="legacy" if transport == "legacy" else "auto")
+        )
+
+
+@pytest.mark.parametrize("profile", ["default", "full"])
+@pytest.mark.parametrize("transport", ["memory", "legacy"])
+async def test_without_tasks_a_long_call_answers_with_its_id_before_the_deadline(
+    slow: SlowCluster, admin: str, transport: str, profile: str
+) -> None:
+    told: list[tuple[float, str | None]] = []
+
+    async def hear(progress: float, total: float | None, message: str | None) -> None:
+        told.append((progress, message))
+
+    call = {"operation": "objects.verify", "arguments": TOPIC}
+    with anyio.fail_after(60):
+        async with without_tasks(transport, admin, profile=profile, timeout_s=1.0) as client:
+            answer = await client.call_tool("read_operation", call, progress_callback=hear)
+            left = answer.structured_content
+            assert left is not None
+            assert not answer.is_error
+            assert (left["state"], left["operation"]) == ("running", "objects.verify")
+            assert told == sorted(told)
+            assert {message for _, message in told} == {"objects.verify"}
+            step = left["next"][0]
+            assert step["operation"] == "tasks.get"
+            slow.go.set()
+            while True:
+                answer = await client.call_tool(step["tool"], step["arguments"])
+                asked = answer.structured_content
+                assert asked is not None
+                task = asked["result"] if step["tool"] == "read_operation" else asked
+                if task["state"] == "done":
+                    break
+    assert task["result"] == VERIFIED
+
+
+async def test_without_tasks_what_ends_in_time_is_answered_as_ever(slow: SlowCluster, admin: str) -> None:
+    slow.go.set()
+    with anyio.fail_after(60):
+        async with without_tasks("memory", admin, profile="full") as client:
+            whole = await client.call_tool("verify_objects", TOPIC)
+            assert whole.structured_content == VERIFIED
+            within = await client.call_tool(
+                "read_operation", {"operation": "objects.verify", "arguments": TOPIC}
+            )
+            assert within.structured_content == {"operation": "objects.verify", "result": VERIFIED}
+            gone = await client.call_tool("verify_objects", {"topic": "nowhere"})
+            assert gone.is_error
+            assert gone.structured_content is not None
+            assert gone.structured_content["error"]["code"] == "TOPIC_NOT_FOUND"
+
+
+async def test_a_client_that_gives_up_waiting_stops_the_work(slow: SlowCluster, shared: Administered) -> None:
+    with anyio.fail_after(60):
+        async with without_tasks("memory", slow.url, timeout_s=60.0) as client:
+            call = {"operation": "objects.verify", "arguments": TOPIC}
+            with anyio.move_on_after(0.5):
+                await client.call_tool("read_operation", call)
+            while True:
+                newest = (await shared("tasks.list", sort="-started_at", top=1))["items"][0]
+                if newest["state"] == "cancelled":
+                    break
+                await anyio.sleep(0.02)
