@@ -155,7 +155,7 @@ class Broker(BrokerParts):
         self.health.journal_trouble = self._journal_trouble
         self.journal.keep_free(lambda: self.health.disk.get("guard_bytes") or 0)
         stack.push_async_callback(self._close_journal)
-        found = self.journal.recover()
+        found = self.journal.recover(self.hub.begins)
         newest = newest_id(self.hub.states.values(), (header.topic_id for header, _ in found.tail))
         store = await stack.enter_async_context(
             opened_metadata(settings, self.data_dir, newest, self.engine.give_way.pending, self._make_room)

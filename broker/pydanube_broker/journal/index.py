@@ -132,6 +132,16 @@ class Run:
         """Index of the first batch with an append time ≥ `time_ms`; append times never fall."""
         return bisect_left(self.times, time_ms)
 
+    def since(self, position: int) -> Run | None:
+        """The batches at or behind a position of the segment; None if there are none. The columns are its own."""
+        first = bisect_left(self.places, position << 32)
+        if first == len(self):
+            return None
+        columns = (self.bases, self.ends, self.times, self.places)
+        return Run(
+            self.segment, *(array(code, column[first:]) for code, column in zip("QQqQ", columns, strict=True))
+        )
+
     @property
     def body_bytes(self) -> int:
         return sum(place & 0xFFFFFFFF for place in self.places)
@@ -181,6 +191,16 @@ class SegmentIndex:
             if run is None:
                 run = self.runs[topic_id] = Run.empty(self.base_lsn)
             run.extend(*(column[start:end] for column in columns))
+
+    def forget_below(self, topic_id: int, lsn: int) -> None:
+        """Batches of a topic below an address are not its own any more."""
+        run = self.runs.get(topic_id)
+        if run is None or lsn <= self.base_lsn:
+            return
+        if (rest := run.since(lsn - self.base_lsn)) is None:
+            del self.runs[topic_id]
+        else:
+            self.runs[topic_id] = rest
 
     def snapshot(self) -> SegmentIndex:
         """The same columns under a table of its own, for another thread; nothing may be added to either."""

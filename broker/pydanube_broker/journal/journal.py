@@ -17,9 +17,9 @@ import contextlib
 import logging
 import struct
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 from zlib import crc32
@@ -161,8 +161,9 @@ class Journal(StoredBatches):
 
     # -- start and stop --------------------------------------------------------------------------------------
 
-    def recover(self) -> Recovered:
-        """Read what is there; calls the owner's `restore` and `replay`. Changes nothing on disk.
+    def recover(self, begins: Callable[[], Mapping[int, int]] = dict) -> Recovered:
+        """Read what is there; calls the owner's `restore` and `replay`, and then `begins`: topic → the address below which its
+        batches count no more. Changes nothing on disk.
 
         Raises:
             CorruptJournal, FormatTooNew.
@@ -178,7 +179,7 @@ class Journal(StoredBatches):
             if walked or segment.base in self._ends:
                 self._files.live[segment.base] = segment
         self._ends = {base: end for base, end in self._ends.items() if base in self._files.live}
-        self._unwritten = self._load_indexes(found.proven)
+        self._unwritten = self._load_indexes(found.proven, begins())
         return found
 
     def _check_listed(self, found: Recovered) -> None:
@@ -225,13 +226,15 @@ class Journal(StoredBatches):
             self._put(header.kind, header.topic_id, [body], header.body_crc, header.flags)
             if header.kind is Kind.BATCH:
                 self._index_copied(header.topic_id, at, memoryview(body))
-            self._owner.replay(header, memoryview(body))
-        await self._until_durable()
+            if header.kind is Kind.RELEASE:
+                self.drop_topic(header.topic_id)
+            self._owner.replay(replace(header, lsn=at), memoryview(body))
+        await self.until_durable()
         await self._head_written()  # from here on no older head will do
         self._claim = None
         await self._begin_room(0, least, make_room)
         self._put(Kind.MARK, 0, [], 0, 0)
-        await self._until_durable()
+        await self.until_durable()
         self._serving = True
         self._files.size = self.options.segment_bytes
         found.tail = []
@@ -250,10 +253,10 @@ class Journal(StoredBatches):
         """Make what was appended durable, prove it with a mark, and release everything."""
         try:
             if self._serving and self.read_only is None:
-                await self._until_durable()
+                await self.until_durable()
                 if self._last_kind is not Kind.MARK:
                     self._put(Kind.MARK, 0, [], 0, 0)
-                    await self._until_durable()
+                    await self.until_durable()
         except JournalReadOnly:
             pass  # said already, to everyone who waited
         finally:
@@ -272,8 +275,9 @@ class Journal(StoredBatches):
             index.close()
         self._indexes.clear()
 
-    async def _until_durable(self) -> None:
-        target = self._next
+    async def until_durable(self, lsn: int | None = None) -> None:
+        """Wait until all that was appended, or all below an LSN, is on stable storage; raises `JournalReadOnly`."""
+        target = self._next if lsn is None else lsn
         while self._writer.durable < target and self.read_only is None:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)

@@ -7,7 +7,7 @@ read by a worker thread). What was read from a file is verified before anybody s
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -86,11 +86,12 @@ class StoredBatches:
                 runs[:] = [run if old.segment == base else old for old in runs]
         self._indexes[base] = mapped
 
-    def _load_indexes(self, proven: int) -> set[int]:
+    def _load_indexes(self, proven: int, begins: Mapping[int, int]) -> set[int]:
         """Indexes of all live segments: from sidecars, from the scan that has just been made, or by a new scan.
 
         Args:
             proven: where the proven records end.
+            begins: topic → address; its batches below it count no more.
 
         Returns:
             Segments whose sidecar is missing or out of date.
@@ -113,6 +114,9 @@ class StoredBatches:
                     loaded = self._rescan(segment, end)
                     unwritten.add(base)
                 self._indexes[base] = loaded
+        for topic_id, lsn in begins.items():
+            for index in self._indexes.values():
+                index.forget_below(topic_id, lsn)
         for base in sorted(self._indexes):
             for topic_id, run in self._indexes[base].runs.items():
                 self._runs.setdefault(topic_id, []).append(run)

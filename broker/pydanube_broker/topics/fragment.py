@@ -24,7 +24,7 @@ from zlib import crc32
 from pydanube_core.batch import BROKER_PART_BYTES, read_broker_part
 from pydanube_core.errors import ClusterError, CorruptObject, FormatTooNew
 
-from pydanube_broker.topics.log_state import LogState, decode_head, encode_head
+from pydanube_broker.topics.log_state import LogState, decode_head, encode_state
 
 Buffer = bytes | memoryview
 
@@ -215,7 +215,7 @@ def read_section(data: Buffer, *, digest: str | None = None) -> Section:
 
 
 def _encode(section: Section) -> list[Buffer]:
-    state = b"" if section.state is None else b"".join(encode_head([section.state]))
+    state = b"" if section.state is None else encode_state(section.state)
     assert section.state is None or section.state.opened, (
         "a topic that was never opened has nothing to hand over"
     )
@@ -266,7 +266,7 @@ def _decode_state(data: memoryview, topic_id: int) -> LogState:
     states = decode_head(data)
     _require(list(states) == [topic_id], "its state is of another topic")
     state = states[topic_id]
-    _require(b"".join(encode_head([state])) == bytes(data), "its state holds more than it says")
+    _require(encode_state(state) == bytes(data), "its state holds more than it says")
     return state
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from pydanube_core.errors import ClusterError, JournalReadOnly
 
@@ -75,6 +75,10 @@ class Hub:
             topic.fail(error)
         self.on_failure(error)
 
+    def begins(self) -> Mapping[int, int]:
+        """From which address on a topic's batches are its own, for those that came from another broker."""
+        return {state.topic_id: state.since_lsn for state in self.states.values() if state.since_lsn}
+
     # -- for topics ------------------------------------------------------------------------------------------
 
     def appended(self, lsn: int, topic: Topic) -> None:
@@ -131,6 +135,12 @@ class Hub:
                 self.journal.append(Kind.TOPIC_CLOSE, topic_id, [])
         self.journal.drop_topic(topic_id)
         self.on_drop(topic_id)
+
+    def forget(self, topic_id: int) -> None:
+        """What stands of a topic in the journal is not its own any more."""
+        self.states.pop(topic_id, None)
+        self.topics.pop(topic_id, None)
+        self.journal.drop_topic(topic_id)
 
     def give_up(self, topic_id: int, offset: int) -> None:
         """The journal is to keep nothing below an offset: for good, unless there is a cold tier, which takes it first.

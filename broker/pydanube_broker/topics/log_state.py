@@ -13,6 +13,7 @@ which it is taken over: a state of epoch 0 is a copy that was not finished. RELE
 or, where the copy was not finished, nowhere.
 
 PRODUCER is a SESSION of before there were tokens, and heads of format 1 have none either: both are read, not written.
+Heads of format 3 say in a u64 behind each entry from which address on the batches of a topic are its own.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Final
 
 from pydanube_core.batch import BROKER_PART_BYTES, read_broker_part
@@ -42,6 +44,9 @@ _ONE: Final = struct.Struct("<Q")
 _OPEN_PRODUCER: Final = struct.Struct("<QI")
 _SESSION: Final = struct.Struct("<QIQ")
 _FORMAT: Final = 2
+_WITH_SINCE: Final = (
+    3  # and behind each entry, u64: `since_lsn`; written only where a topic has come from elsewhere
+)
 _DELTAS: Final = 4096  # of a subscription are replayed before they are folded into its cursor: bounds memory
 _UNKNOWN_OFFSET: Final = (1 << 64) - 1
 
@@ -59,6 +64,7 @@ class LogState:
     messages: int = 0
     stored_bytes: int = 0
     opened: bool = False
+    since_lsn: int = 0  # batches below it are of an earlier time of the topic here, and count no more
     producers: Producers = field(default_factory=Producers)
     cursors: dict[int, CursorSnapshot] = field(default_factory=dict)
     deltas: dict[int, list[CursorDelta]] = field(default_factory=dict)  # replayed and not in `cursors` yet
@@ -85,6 +91,8 @@ class LogState:
                 )
             case Kind.TOPIC_OPEN:
                 epoch, start = _TWO.unpack_from(body)
+                if not epoch:
+                    self.since_lsn = header.lsn
                 self.opened = True
                 self.epoch = max(self.epoch, epoch)
                 self.start_offset = max(self.start_offset, start)
@@ -190,16 +198,20 @@ class LogState:
 
 def encode_head(states: Iterable[LogState]) -> list[bytes]:
     """The head of these topics, in pieces."""
-    entries = [state.encode() for state in states if state.opened]
-    return [_COUNT.pack(len(entries), _FORMAT), *entries]
+    opened = [state for state in states if state.opened]
+    entries = [state.encode() for state in opened]
+    if not any(state.since_lsn for state in opened):
+        return [_COUNT.pack(len(entries), _FORMAT), *entries]
+    since = [_ONE.pack(state.since_lsn) for state in opened]
+    return [_COUNT.pack(len(entries), _WITH_SINCE), *chain.from_iterable(zip(entries, since, strict=True))]
 
 
 def decode_head(head: memoryview) -> dict[int, LogState]:
     """The states in a head; its checksum was verified."""
     count, version = _COUNT.unpack_from(head)
-    if version > _FORMAT:
+    if version > _WITH_SINCE:
         raise FormatTooNew(
-            f"the journal's state has format {version}, this version reads up to {_FORMAT}: use the newer version",
+            f"the journal's state has format {version}, this version reads up to {_WITH_SINCE}: use the newer version",
             value=version,
         )
     producer = _PRODUCER_1 if version == 1 else _PRODUCER
@@ -240,6 +252,9 @@ def decode_head(head: memoryview) -> dict[int, LogState]:
             at += _CURSOR.size
             state.cursors[subscription_id] = decode_snapshot(bytes(head[at : at + length]))
             at += length
+        if version == _WITH_SINCE:
+            (state.since_lsn,) = _ONE.unpack_from(head, at)
+            at += _ONE.size
         states[topic_id] = state
     return states
 
@@ -251,7 +266,9 @@ def replay_record(states: dict[int, LogState], header: RecordHeader, body: memor
         case Kind.TOPIC_CLOSE | Kind.RELEASE:
             states.pop(topic_id, None)
         case Kind.ADOPT:
+            since_lsn = states[topic_id].since_lsn
             states[topic_id] = decode_head(body)[topic_id]
+            states[topic_id].since_lsn = since_lsn
         case _:
             state = states.get(topic_id)
             if state is None:
@@ -282,8 +299,9 @@ def encode_release_body(epoch: int, end_offset: int) -> bytes:
     return _TWO.pack(epoch, end_offset)
 
 
-def encode_adopt_body(state: LogState) -> bytes:
-    return b"".join(encode_head([state]))
+def encode_state(state: LogState) -> bytes:
+    """A head of one topic, as it goes to another journal or stands in ADOPT: without an address in this one."""
+    return _COUNT.pack(1, _FORMAT) + state.encode()
 
 
 def encode_trim_body(start_offset: int) -> bytes:

@@ -32,10 +32,10 @@ from pydanube_broker.subscription.cursor_codec import encode_delta
 from pydanube_broker.topics.fragment import FragmentBuilder, Held, HeldBy, Holdings, Section, read_section
 from pydanube_broker.topics.log_state import (
     LogState,
-    encode_adopt_body,
     encode_cursor_body,
     encode_open_body,
     encode_release_body,
+    encode_state,
     replay_record,
 )
 from pydanube_core.batch import BROKER_PART_BYTES, broker_part, encode_batch
@@ -385,7 +385,7 @@ class SimBroker:
         run.state = handed
         run.holdings = found[-1].holdings
         run.committed = handed.next_offset
-        self.append(Kind.ADOPT, topic_id, encode_adopt_body(handed))
+        self.append(Kind.ADOPT, topic_id, encode_state(handed))
         self.when_copied(lambda: self.act(topic_id, lambda seat: seat.copied(turn, epoch)))
 
     def when_copied(self, done: Callable[[], None]) -> None:
