@@ -29,7 +29,8 @@ def test_all_interfaces_become_an_address_that_can_be_dialled(host: str) -> None
     ],
 )
 def test_it_has_a_scheme_and_no_slash_behind(given: str | None, host: str, url: str) -> None:
-    assert advertised_url(given, host, 6650) == url
+    secure = url.startswith("https")
+    assert advertised_url(given, host, 6650, secure=secure) == url
 
 
 @pytest.mark.parametrize(
