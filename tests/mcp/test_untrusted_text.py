@@ -110,7 +110,8 @@ async def _refuse(client: Any, topic: str, name: str) -> None:
 async def _until_found(ops: OpsClient) -> None:
     while True:
         found = await ops.call("diagnose.cluster", {})
-        if sum(one["rule"] == "poison_message" for one in found["findings"]) == len(NAMES):
+        poisoned = [one for one in found["findings"] if one["rule"] == "poison_message"]
+        if sum(one["evidence"].get("members", 1) for one in poisoned) == len(NAMES):
             return
         await anyio.sleep(0.2)
 
