@@ -71,12 +71,7 @@ class DataDir:
                     "--data-dir",
                     path=str(self.path),
                 ) from error
-            raise InvalidArgument(
-                f"the data directory {self.path} cannot be used: {error.strerror or error}; choose another with "
-                "--data-dir, or correct its permissions",
-                field="data.dir",
-                value=str(self.path),
-            ) from error
+            raise unusable(self.path, error) from error
         except BaseException:
             self.__exit__(None, None, None)
             raise
@@ -162,6 +157,15 @@ class DataDir:
         broker_id = secrets.randbelow((1 << 63) - 1) + 1
         write_synced(file, f"{broker_id}\n")
         return broker_id
+
+
+def unusable(path: Path, error: OSError) -> InvalidArgument:
+    why = "it is a file" if path.is_file() else error.strerror or error
+    return InvalidArgument(
+        f"the data directory {path} cannot be used: {why}; choose another with --data-dir, or correct its permissions",
+        field="data.dir",
+        value=str(path),
+    )
 
 
 def read_format(path: Path) -> int | None:

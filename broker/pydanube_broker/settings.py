@@ -137,6 +137,11 @@ class Data(Section):
 
 
 EMBEDDED: Final = "embedded"
+OWN_PORTS: Final = (
+    "grpc_port",
+    "admin_port",
+    "metrics_port",
+)  # of every broker; http_port is that of `danube up`
 # What would stand in a file, a log or the list of processes where everybody reads it
 ENVIRONMENT_ONLY: Final = frozenset({"metadata.user", "metadata.password"})
 
@@ -420,7 +425,7 @@ class Settings(BaseModel):
 
         Raises:
             InsecureBind: a public address, no TLS with authentication, and no `insecure_bind`.
-            InvalidArgument: half of what TLS needs; an advertised address that some client could not dial.
+            InvalidArgument: half of what TLS needs; two ports that are one; an advertised address that some client could not dial.
         """
         tls = self.tls
         if (tls.cert is None) != (tls.key is None) or (tls.client_ca is not None and tls.cert is None):
@@ -431,6 +436,14 @@ class Settings(BaseModel):
                 field=missing,
                 value=None,
             )
+        ports = [(name, port) for name in OWN_PORTS if (port := getattr(self.server, name))]
+        for i, (name, port) in enumerate(ports):
+            if other := next((one for one, same in ports[:i] if same == port), None):
+                raise InvalidArgument(
+                    f"server.{name} is {port}, and so is server.{other}: give each a port of its own",
+                    field=f"server.{name}",
+                    value=port,
+                )
         if self.server.advertised_url is not None:
             check_advertised(self.server.advertised_url, secure=tls.cert is not None)
         locked = self.auth.mode == "required" and tls.cert is not None

@@ -71,6 +71,7 @@ def examine(load: Callable[[], Settings], *, admin_url: str, timeout_s: float) -
     else:
         count = len(settings.sources)
         yield Finding(check="config", level=Level.OK, summary=f"{count} settings set, the rest are defaults")
+    yield from _security(settings)
     yield from _versions()
     yield from _java()
     running = _running_broker(settings)
@@ -105,6 +106,27 @@ def of_the_store(hold: StoreHold) -> Iterator[Finding]:
         wrong = store_clock_finding(hold.url, ahead_s=hold.clock_ahead_s)
         if wrong is not None:
             yield wrong
+
+
+def check_secrets(settings: Settings) -> None:
+    """Read certificates and keys as a start does. Raises `InvalidArgument` where they cannot be used."""
+    from pydanube_broker.port_certificates import port_certificates
+    from pydanube_broker.security.opening import web_tokens
+
+    port_certificates(settings.tls)
+    web_tokens(settings.auth)
+
+
+def _security(settings: Settings) -> Iterator[Finding]:
+    try:
+        check_secrets(settings)
+    except ClusterError as error:
+        remedy = "danube tls init makes certificates; auth.jwt_keys is a file with the keys of your identity provider"
+        yield Finding(check="security", level=Level.PROBLEM, summary=error.message, remedy=remedy)
+        return
+    locks = {"off": "nobody is asked who he is", "optional": "who would be refused is counted"}
+    text = f"{'TLS' if settings.tls.cert is not None else 'no TLS'}; {locks.get(settings.auth.mode, 'everybody is asked')}"
+    yield Finding(check="security", level=Level.OK, summary=text)
 
 
 def _versions() -> Iterator[Finding]:
@@ -192,16 +214,21 @@ def _ports(settings: Settings, running: Mapping[str, str]) -> Iterator[Finding]:
 
 def _data_dir(settings: Settings) -> Iterator[Finding]:
     """Whether what lies in the data directory is a broker's, of a format that this version reads."""
-    from pydanube_broker.data_dir import read_format
+    from pydanube_broker.data_dir import read_format, unusable
 
     place = settings.data.dir
-    if place is None or not place.is_dir():
+    if place is None or not place.exists():
         return
     try:
         found = read_format(place.absolute())
     except ClusterError as error:
         remedy = "danube up --data-dir DIR, an empty folder or the one that this broker had"
         yield Finding(check="data", level=Level.PROBLEM, summary=error.message, remedy=remedy)
+    except NotADirectoryError as error:
+        text = unusable(place.absolute(), error).message
+        yield Finding(
+            check="data", level=Level.PROBLEM, summary=text, remedy="danube up --data-dir DIR, a folder"
+        )
     except OSError:
         pass  # `_disk` says it
     else:
@@ -215,7 +242,7 @@ def _place(settings: Settings) -> Path | None:
     if settings.data.dir is None:
         return None
     place = settings.data.dir.absolute()
-    while not place.exists() and place != place.parent:
+    while not place.is_dir() and place != place.parent:
         place = place.parent
     return place
 
@@ -312,7 +339,7 @@ def _metadata(settings: Settings) -> Iterator[Finding]:
     """Whether etcd answers, and whether the data directory and what is there belong together."""
     from pydanube_broker.settings import EMBEDDED
 
-    if settings.data.dir is None:
+    if settings.data.dir is None or settings.data.dir.is_file():
         return
     if not all(_is_there(module) for module in PARTS["broker"].modules):
         yield Finding(check="metadata", level=Level.SKIPPED, summary="not looked at without the extra broker")

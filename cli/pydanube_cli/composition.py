@@ -38,7 +38,7 @@ from pydanube_broker.settings import Settings
 from pydanube_broker.topics.topic import now_ms
 from pydanube_core.errors import ClusterError, DiskFull
 
-from pydanube_cli.checks import at_start, of_the_store
+from pydanube_cli.checks import at_start, check_secrets, of_the_store
 from pydanube_cli.fitness import Finding, Level
 from pydanube_cli.main import version
 from pydanube_cli.ready import program_name, ready_line, ready_text, write_ready_file
@@ -104,6 +104,7 @@ async def _serve(
             "anybody who reaches these ports can read and destroy everything",
             extra={"event": "insecure_bind", "host": settings.server.host},
         )
+    check_secrets(settings)
     _check_ports(settings, http=http)
     seen = list(at_start(settings))  # before the start writes
     running = administered(settings, upgrade=upgrade, grace_s=stop.grace_s)

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 
 LOADED_OBJECTS: Final = 1_000_000  # a start makes some 300 000
-_PORTS: Final = ("grpc_port", "admin_port", "metrics_port", "http_port")
 
 
 def settings_from_flags(
@@ -45,9 +44,9 @@ def offset_ports(settings: Settings, offset: int) -> Settings:
     Raises:
         InvalidArgument: a port would leave 1 to 65535.
     """
-    from pydanube_broker.settings import Source, SourceKind
+    from pydanube_broker.settings import OWN_PORTS, Source, SourceKind
 
-    moved = {name: getattr(settings.server, name) for name in _PORTS}
+    moved = {name: getattr(settings.server, name) for name in (*OWN_PORTS, "http_port")}
     sources = dict(settings.sources)
     for name, port in moved.items():
         if port == 0:

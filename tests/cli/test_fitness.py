@@ -28,6 +28,7 @@ from pydanube_cli.fitness import (
 )
 
 from tests.cli.running import Danube, command_line
+from tests.support.broker_process import free_ports
 from tests.support.etcd import EtcdMembers
 from tests.support.s3_server import BUCKET, running_s3_server, s3_environment
 
@@ -151,7 +152,9 @@ def test_doctor_and_start_say_the_same_of_the_file_limit_and_the_clock(tmp_path:
     assert {check for check, _, _ in found} >= {"limits", "clock"}
 
 
-@pytest.mark.parametrize("fault", ["port", "folder", "store", "setting"])
+@pytest.mark.parametrize(
+    "fault", ["port", "same port", "folder", "file", "store", "setting", "certificate", "keys"]
+)
 def test_what_ends_a_start_is_said_in_the_same_words(
     fault: str, danube: Danube, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,6 +169,18 @@ def test_what_ends_a_start_is_said_in_the_same_words(
         elif fault == "folder":
             data.mkdir()
             (data / "letters.txt").write_text("mine")
+        elif fault == "file":
+            data.write_text("mine")
+        elif fault == "same port":
+            (number,) = free_ports(1)
+            for name in ("GRPC", "METRICS"):
+                monkeypatch.setenv(f"DANUBE_SERVER__{name}_PORT", str(number))
+        elif fault == "certificate":
+            monkeypatch.setenv("DANUBE_TLS__CERT", str(tmp_path / "server.crt"))
+            monkeypatch.setenv("DANUBE_TLS__KEY", str(tmp_path / "server.key"))
+        elif fault == "keys":
+            monkeypatch.setenv("DANUBE_AUTH__MODE", "optional")
+            monkeypatch.setenv("DANUBE_AUTH__JWT_KEYS", str(tmp_path / "jwks.json"))
         elif fault == "store":
             monkeypatch.setenv("DANUBE_TIER__URL", "ftp://elsewhere/x")
         else:
@@ -176,6 +191,7 @@ def test_what_ends_a_start_is_said_in_the_same_words(
     assert doctor.code == 6
     problems = [f["summary"] for f in doctor.result["findings"] if f["level"] == "problem"]
     assert refused.error["message"] in problems
+    assert fault in ("folder", "file") or not data.exists()  # a start that is refused leaves nothing behind
 
 
 def test_doctor_names_a_folder_that_is_somebody_elses(danube: Danube, tmp_path: Path) -> None:

@@ -23,13 +23,18 @@ async def open_locks(settings: Auth, state: AdminState, refused: Counter[str]) -
     """None: they are off. `refused` counts. Raises `InvalidArgument` where the keys of tokens cannot be used."""
     if settings.mode == "off":
         return None
-    jwt = None
-    if settings.jwt_keys is not None:
-        rules = JwtRules(issuer=settings.issuer, audience=settings.audience, leeway_s=settings.leeway)
-        jwt = JwtVerifier(read_keys(_read(settings.jwt_keys), where="auth.jwt_keys"), rules)
+    jwt = web_tokens(settings)
     book = SecurityBook(state)
     await book.load()
     return Locks(book, Authenticator(book, jwt, required=settings.mode == "required", refused=refused))
+
+
+def web_tokens(settings: Auth) -> JwtVerifier | None:
+    """None: there are none. Raises `InvalidArgument` where their keys cannot be used."""
+    if settings.mode == "off" or settings.jwt_keys is None:
+        return None
+    rules = JwtRules(issuer=settings.issuer, audience=settings.audience, leeway_s=settings.leeway)
+    return JwtVerifier(read_keys(_read(settings.jwt_keys), where="auth.jwt_keys"), rules)
 
 
 def _read(path: Path) -> bytes:
