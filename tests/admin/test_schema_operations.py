@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -102,6 +103,28 @@ async def test_a_check_lists_every_difference_and_registering_says_the_same(oper
     assert error.details["differences"] == verdict["differences"]
     assert error.next[0]["operation"] == "schemas.get"
     assert (await operations("schemas.check", **arguments, compatibility_mode="none"))["is_compatible"]
+
+
+async def test_a_check_of_json_schema_says_what_either_profile_finds(operations: Operations) -> None:
+    """A new required field passes as Danube compares; a reader of it refuses every message of before."""
+    await operations.register()
+    required = json.dumps({**json.loads(OLD), "required": ["since"]})
+    arguments = {"subject": "orders-value", "schema_type": "json_schema", "schema_definition": required}
+    verdict = await operations("schemas.check", **arguments, compatibility_mode="backward")
+    assert (verdict["is_compatible"], verdict["differences"]) == (True, [])
+    default, strict = verdict["by_profile"]
+    assert default == {"json_profile": "default", "decides": True, "is_compatible": True, "differences": []}
+    assert (strict["json_profile"], strict["decides"], strict["is_compatible"]) == ("strict", False, False)
+    (because,) = strict["differences"]
+    assert (because["path"], because["rule"]) == ("/properties/since", "property_not_always_written")
+    turned = await operations(
+        "schemas.check", **arguments, compatibility_mode="backward", json_profile="strict"
+    )
+    assert (turned["is_compatible"], turned["differences"]) == (False, [because])
+    assert [(each["json_profile"], each["decides"]) for each in turned["by_profile"]] == [
+        ("strict", True),
+        ("default", False),
+    ]
 
 
 async def test_compatibility_is_set_with_flags_of_ours(operations: Operations) -> None:

@@ -155,6 +155,9 @@ async def test_nobody_is_connected(cluster: Administered) -> None:
 
 async def test_long_operations_are_tasks(cluster: Administered) -> None:
     await cluster.publish("orders", b"1", b"2")
+    plan = await cluster("topics.replay", topic="orders", **{"from": "earliest"}, to="again", plan_only=True)
+    assert plan["blast_radius"]["messages"] > 0
+    assert plan["blast_radius"]["bytes"] is None  # nobody has read them yet
     await cluster("topics.replay", topic="orders", **{"from": "earliest"}, to="again")
     (task,) = (await cluster("tasks.list"))["items"]
     assert (task["operation"], task["state"]) == ("topics.replay", "done")

@@ -138,7 +138,7 @@ class Consent(Dialog[bool]):
             total: dict[str, int] = {}
             for plan in self._plans:
                 for name, value in plan["blast_radius"].items():
-                    total[name] = total.get(name, 0) + value
+                    total[name] = total.get(name, 0) + (value or 0)
             first = line((" together   ", Tone.DIM), (radius_text(total), Tone.WARN))
             return [
                 first,

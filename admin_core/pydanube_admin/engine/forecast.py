@@ -22,7 +22,7 @@ class Forecast:
     """
 
     diff: Sequence[Mapping[str, Any]]  # {path, before, after}
-    blast_radius: Mapping[str, int]
+    blast_radius: Mapping[str, int | None]
     effect: Effect | None = None
     reversible: bool | None = None
     image: Mapping[str, Any] | None = None
@@ -57,9 +57,9 @@ _TAKEN: Final = ("messages", "bytes")
 
 
 def blast_radius(
-    *, topics: int = 0, subscriptions: int = 0, consumers: int = 0, messages: int = 0, bytes: int = 0
-) -> dict[str, int]:
-    """What a change touches, or for one that destroys: what it takes away."""
+    *, topics: int = 0, subscriptions: int = 0, consumers: int = 0, messages: int = 0, bytes: int | None = 0
+) -> dict[str, int | None]:
+    """What a change touches, or for one that destroys: what it takes away. `bytes` None: unknown."""
     return {
         "topics": topics,
         "subscriptions": subscriptions,
@@ -69,7 +69,7 @@ def blast_radius(
     }
 
 
-def loss_text(radius: Mapping[str, int], later: str | None) -> str:
+def loss_text(radius: Mapping[str, int | None], later: str | None) -> str:
     """What a plan says that goes. Where there is a `later`, topics and subscriptions stay: they are what it touches."""
     if later is None:
         return radius_text(radius)
@@ -78,7 +78,7 @@ def loss_text(radius: Mapping[str, int], later: str | None) -> str:
     return f"{gone if any(radius[name] for name in _TAKEN) else 'no message'} now, of {touched}. {later}"
 
 
-def radius_text(radius: Mapping[str, int]) -> str:
+def radius_text(radius: Mapping[str, int | None]) -> str:
     """`1 topic, 2 subscriptions, 1200 messages`."""
     parts = [f"{count} {name[:-1] if count == 1 else name}" for name, count in radius.items() if count]
     return ", ".join(parts) or "nothing that holds data"

@@ -43,7 +43,7 @@ class PlanRecord:
     effect: str
     reversible: bool
     diff: list[dict[str, Any]]
-    blast_radius: Mapping[str, int]
+    blast_radius: Mapping[str, int | None]
     revision: str
     created_ms: int
     expires_ms: int

@@ -20,7 +20,9 @@ class ShownPlan(Result):
     effect: str
     reversible: bool
     diff: list[dict[str, Any]]  # {path, before, after}
-    blast_radius: dict[str, int]  # topics, subscriptions, consumers; messages and bytes that go at once
+    blast_radius: dict[
+        str, int | None
+    ]  # topics, subscriptions, consumers; messages and bytes that go at once; null: unknown
     later: str | None = None  # what may go after that
     state: str
     created_at: str

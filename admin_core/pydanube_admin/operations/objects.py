@@ -322,7 +322,7 @@ async def collect_objects(context: Context, request: ObjectsRequest) -> Collecte
     )
 
 
-def _radius(found: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+def _radius(found: Sequence[Mapping[str, Any]]) -> dict[str, int | None]:
     return blast_radius(topics=1, bytes=sum(item["bytes"] for item in found))
 
 
@@ -400,7 +400,7 @@ async def forecast_replay(context: Context, request: ReplayTopicRequest) -> Fore
     messages = sum(end - start for start, end in ranges.values())
     return Forecast(
         diff=[entry(f"topics{to}/messages", None, {"added": messages})],
-        blast_radius=blast_radius(topics=1, messages=messages),
+        blast_radius=blast_radius(topics=1, messages=messages, bytes=None),  # nobody has read them yet
     )
 
 

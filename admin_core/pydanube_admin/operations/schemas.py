@@ -6,7 +6,7 @@ import base64
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
-from pydanube_core.schema_facts import SchemaFacts, SubjectFacts
+from pydanube_core.schema_facts import CompatibilityFacts, SchemaFacts, SubjectFacts
 from pydanube_core.units import format_time
 
 from pydanube_admin.engine.context import Context
@@ -114,6 +114,15 @@ class Difference(Result):
     after: Any
 
 
+class ProfileVerdict(Result):
+    """A JSON Schema by one profile: what the one lets pass, the other may refuse."""
+
+    json_profile: str
+    decides: bool
+    is_compatible: bool
+    differences: list[Difference]
+
+
 class Verdict(Result):
     """Whether the schema could be registered, and everything that speaks against it."""
 
@@ -122,6 +131,7 @@ class Verdict(Result):
     compatibility_mode: str
     transitive: bool
     compared_with: list[int]  # versions, newest first
+    by_profile: list[ProfileVerdict]  # of a JSON Schema that was compared: both, the one that decides first
 
 
 class CompatibilityRequest(Request):
@@ -270,7 +280,8 @@ async def list_versions(context: Context, request: VersionsRequest) -> Page[Vers
     effect=Effect.READ,
     tool="check_schema_compatibility",
     title="Check a schema",
-    summary="Say whether a schema could be registered under a subject, and list every difference that forbids it.",
+    summary="Say whether a schema could be registered under a subject, and list every difference that forbids it; of JSON "
+    "Schema by both profiles.",
     required_flags=("schema_type", "schema_definition"),
     text_argument="schema_definition",
     condition="is_compatible",
@@ -286,20 +297,42 @@ async def list_versions(context: Context, request: VersionsRequest) -> Page[Vers
     ),
 )
 async def check_schema(context: Context, request: CheckSchemaRequest) -> Verdict:
-    facts = await context.port.schemas.check(
-        request.subject,
-        schema_type=request.schema_type,
-        definition=request.schema_definition.encode(),
-        mode=request.compatibility_mode,
-        transitive=request.transitive,
-        json_profile=request.json_profile,
-    )
+    facts = await _compared(context, request, request.json_profile)
+    profiles: list[ProfileVerdict] = []
+    if request.schema_type == "json_schema" and facts.compared_with:
+        deciding = request.json_profile or (await context.port.schemas.subject(request.subject)).json_profile
+        profiles.append(_by_profile(deciding, facts, decides=True))
+        other: Profile = "default" if deciding == "strict" else "strict"
+        profiles.append(_by_profile(other, await _compared(context, request, other), decides=False))
     return Verdict(
         is_compatible=facts.is_compatible,
         differences=[Difference(**difference) for difference in facts.differences],
         compatibility_mode=facts.compatibility_mode,
         transitive=facts.transitive,
         compared_with=list(facts.compared_with),
+        by_profile=profiles,
+    )
+
+
+def _by_profile(profile: str, facts: CompatibilityFacts, *, decides: bool) -> ProfileVerdict:
+    return ProfileVerdict(
+        json_profile=profile,
+        decides=decides,
+        is_compatible=facts.is_compatible,
+        differences=[Difference(**difference) for difference in facts.differences],
+    )
+
+
+async def _compared(
+    context: Context, request: CheckSchemaRequest, profile: Profile | None
+) -> CompatibilityFacts:
+    return await context.port.schemas.check(
+        request.subject,
+        schema_type=request.schema_type,
+        definition=request.schema_definition.encode(),
+        mode=request.compatibility_mode,
+        transitive=request.transitive,
+        json_profile=profile,
     )
 
 

@@ -30,7 +30,7 @@ class _Shown:
         return self.document.diff
 
     @property
-    def blast_radius(self) -> dict[str, int]:
+    def blast_radius(self) -> dict[str, int | None]:
         """How many topics, subscriptions, consumers, messages and bytes it touches."""
         return self.document.blast_radius
 

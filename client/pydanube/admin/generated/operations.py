@@ -815,7 +815,7 @@ class SchemasOperations:
         transitive: bool | None = None,
         json_profile: Literal["default", "strict"] | None = None,
     ) -> Verdict:
-        """Say whether a schema could be registered under a subject, and list every difference that forbids it."""
+        """Say whether a schema could be registered under a subject, and list every difference that forbids it; of JSON Schema by both profiles."""
         return await self._caller.call("schemas.check", locals(), Verdict)
 
     async def delete_version(

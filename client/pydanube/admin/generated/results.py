@@ -475,7 +475,7 @@ class PlanDocument(Result):
     effect: str
     reversible: bool
     diff: list[dict[str, Any]]
-    blast_radius: dict[str, int]
+    blast_radius: dict[str, int | None]
     later: str | None = None
     state: str
     created_at: str
@@ -512,7 +512,7 @@ class ShownPlan(Result):
     effect: str
     reversible: bool
     diff: list[dict[str, Any]]
-    blast_radius: dict[str, int]
+    blast_radius: dict[str, int | None]
     later: str | None = None
     state: str
     created_at: str
@@ -576,6 +576,15 @@ class Difference(Result):
     after: Any
 
 
+class ProfileVerdict(Result):
+    """A JSON Schema by one profile: what the one lets pass, the other may refuse."""
+
+    json_profile: str
+    decides: bool
+    is_compatible: bool
+    differences: list[Difference]
+
+
 class Verdict(Result):
     """Whether the schema could be registered, and everything that speaks against it."""
 
@@ -584,6 +593,7 @@ class Verdict(Result):
     compatibility_mode: str
     transitive: bool
     compared_with: list[int]
+    by_profile: list[ProfileVerdict]
 
 
 class DeletedVersion(Result):
